@@ -1,0 +1,104 @@
+"""The seam between brokers and disk: one `LogStore` per broker holds every partition.
+
+    tick loop ──Writes──▶ LogStore.write (one atomic WriteBatch) ──▶ RocksDB
+    fetch, feed ─────────▶ LogStore.read
+    recovery ────────────▶ LogStore.recover
+
+Implementations: `rocks.RocksLogStore` and `memory.MemoryLogStore` (tests, simulator); both pass
+`tests/contracts/test_log_store.py`. All calls block; the broker runs them in a bounded executor.
+A partition is named by `slot`, a u32 the broker assigned when it first stored the replica;
+slot <-> (topic id, partition) is kept in the store too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.types import Offset, ReplicaKey
+
+Slot = NewType("Slot", int)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWrite:
+    """What one tick writes to one partition. Order: truncate_to, then batches; the rest atomically.
+
+    `truncate_to` removes every batch with base offset >= it (a batch never straddles).
+    `log_start_offset` removes whole batches that end at or before it.
+    `producers` is a snapshot of producer state as of the log end after this write.
+    """
+
+    slot: Slot
+    batches: Sequence[Batch] = ()
+    checkpoint: Checkpoint | None = None
+    truncate_to: Offset | None = None
+    log_start_offset: Offset | None = None
+    producers: Sequence[ProducerEntry] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeIndexEntry:
+    offset: Offset
+    timestamp_ms: int
+
+
+class LogStore(Protocol):
+    """Seven methods. Errors: ClusterError with DISK_FULL, STORAGE_FAILED or DATA_CORRUPTED."""
+
+    def open_slot(self, key: ReplicaKey) -> Slot:
+        """The slot of a replica, made durable and assigned on first use."""
+        ...
+
+    def slots(self) -> dict[ReplicaKey, Slot]:
+        """Every replica that has ever been stored here and was not dropped."""
+        ...
+
+    def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        """All of it or nothing, in order; `sync`: fsynced when it returns."""
+        ...
+
+    def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
+        """Batches from the one holding `offset` on, below `end`.
+
+        At least one batch if there is one, then as many as fit into `max_bytes` (stored size).
+        If `offset` was removed, starts with the first batch behind it. CRCs are checked.
+        """
+        ...
+
+    def find_timestamp(self, slot: Slot, timestamp_ms: int, end: Offset) -> TimeIndexEntry | None:
+        """The first batch below `end` whose (effective) max timestamp is >= `timestamp_ms`.
+
+        Answers the batch's base offset; the caller finds the record inside.
+        """
+        ...
+
+    def recover(self, slot: Slot) -> RecoveredLog:
+        """State of the log; reads headers only behind the newest producer snapshot."""
+        ...
+
+    def drop(self, slot: Slot) -> None:
+        """Removes a replica for good: batches, state, slot."""
+        ...
+
+    # Not counted: life cycle and facts for retention and metrics.
+    def size_bytes(self, slot: Slot) -> int: ...
+
+    def retention_start(
+        self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
+    ) -> Offset | None:
+        """New log start so that nothing older / no more than max_bytes stays; None = no change.
+
+        Never beyond `end` (the high watermark). Batches leave whole, oldest first; a batch leaves
+        by time only when its max timestamp (and all before it) is < `older_than_ms`.
+        """
+        ...
+
+    def reclaim(self) -> None:
+        """Gives removed ranges back to the file system (flush + compact_range); may take seconds."""
+        ...
+
+    def close(self) -> None: ...

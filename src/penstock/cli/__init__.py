@@ -1,0 +1,1 @@
+"""Charter to be written by the owner of this package."""

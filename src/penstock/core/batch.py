@@ -1,0 +1,203 @@
+"""The record batch as brokers handle it: a header and an opaque payload.
+
+Producers build batches (`penstock.core.records`), brokers stamp three header fields and store
+the rest untouched. The stored form, all integers big-endian:
+
+     0        8       12        20    24     28                                      72
+     ┌────────┬───────┬─────────┬─────┬──────┬─────────────────────────────────────┬─────────
+     │ base   │ leader│ append  │ crc │header│ the 44 bytes the CRC starts with     │ payload
+     │ offset │ epoch │ time ms │     │ crc  │ (format codec flags count first max  │
+     │ i64    │ i32   │ i64     │ u32 │ u32  │  pid pepoch bseq uncompressed)       │
+     └────────┴───────┴─────────┴─────┴──────┴─────────────────────────────────────┴─────────
+
+`crc` covers the 44 bytes and the payload, and never changes on the way from producer to
+consumer. `header crc` covers bytes 0..24, which the broker stamped (I22).
+"""
+
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum, IntFlag
+from typing import Final
+
+import google_crc32c
+
+from penstock.core.types import NO_PRODUCER, LeaderEpoch, Offset, ProducerId
+from penstock.errors import ClusterError, ErrorCode
+
+FORMAT: Final = 1
+_STAMP: Final = struct.Struct(">qiqI")
+_HEADER_CRC: Final = struct.Struct(">I")
+_SEALED: Final = struct.Struct(">BBHIqqqiiI")
+STAMP_BYTES: Final = _STAMP.size
+HEADER_BYTES: Final = _STAMP.size + _HEADER_CRC.size + _SEALED.size
+assert HEADER_BYTES == 72
+
+
+class Codec(IntEnum):
+    """Compression of the payload. Values are the protocol's."""
+
+    NONE = 0
+    ZSTD = 1
+    LZ4 = 2
+
+
+class BatchFlags(IntFlag):
+    NONE = 0
+    TRANSACTIONAL = 1
+    CONTROL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """All that is known of a batch without its payload. Times in ms since 1970 UTC, sizes in bytes.
+
+    `append_time_ms` 0 = records keep their own timestamps. `producer_id` -1 = not idempotent.
+    """
+
+    record_count: int
+    first_timestamp_ms: int
+    max_timestamp_ms: int
+    uncompressed_bytes: int
+    crc: int
+    codec: Codec = Codec.NONE
+    flags: BatchFlags = BatchFlags.NONE
+    producer_id: ProducerId = NO_PRODUCER
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    base_offset: Offset = Offset(0)
+    leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    append_time_ms: int = 0
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset behind the last record."""
+        return Offset(self.base_offset + self.record_count)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2**31 - 1 to 0, as Kafka's do."""
+        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+
+    @property
+    def effective_max_timestamp_ms(self) -> int:
+        return self.append_time_ms or self.max_timestamp_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A header and the payload as produced (a serialized `Records` message, maybe compressed)."""
+
+    header: BatchHeader
+    payload: bytes
+
+    @property
+    def base_offset(self) -> Offset:
+        return self.header.base_offset
+
+    @property
+    def next_offset(self) -> Offset:
+        return self.header.next_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored size: header and payload."""
+        return HEADER_BYTES + len(self.payload)
+
+    def stamped(self, base_offset: Offset, epoch: LeaderEpoch, append_time_ms: int) -> "Batch":
+        """The same batch at its place in the log. The payload is shared, the CRC unchanged."""
+        header = replace(
+            self.header,
+            base_offset=base_offset,
+            leader_epoch=epoch,
+            append_time_ms=append_time_ms,
+        )
+        return Batch(header, self.payload)
+
+
+def pack_sealed(header: BatchHeader) -> bytes:
+    """The 44 header bytes under the CRC."""
+    return _SEALED.pack(
+        FORMAT,
+        header.codec,
+        header.flags,
+        header.record_count,
+        header.first_timestamp_ms,
+        header.max_timestamp_ms,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.uncompressed_bytes,
+    )
+
+
+def compute_crc(header: BatchHeader, payload: bytes) -> int:
+    """CRC-32C over the sealed header bytes and the payload."""
+    seed = int(google_crc32c.value(pack_sealed(header)))
+    return int(google_crc32c.extend(seed, payload))
+
+
+def pack_header(header: BatchHeader) -> bytes:
+    """The 72 bytes stored before the payload."""
+    stamp = _STAMP.pack(header.base_offset, header.leader_epoch, header.append_time_ms, header.crc)
+    return stamp + _HEADER_CRC.pack(int(google_crc32c.value(stamp))) + pack_sealed(header)
+
+
+def unpack_header(stored: bytes | memoryview) -> BatchHeader:
+    """Reads the header of a stored batch (the payload may be cut off).
+
+    Raises ClusterError(DATA_CORRUPTED) if it is too short, of another format, or fails its CRC.
+    """
+    if len(stored) < HEADER_BYTES:
+        raise ClusterError(
+            f"stored batch has {len(stored)} bytes, its header alone has {HEADER_BYTES}",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    base_offset, epoch, append_time_ms, crc = _STAMP.unpack_from(stored, 0)
+    (header_crc,) = _HEADER_CRC.unpack_from(stored, STAMP_BYTES)
+    seen = int(google_crc32c.value(bytes(stored[:STAMP_BYTES])))
+    if seen != header_crc:
+        raise ClusterError(
+            f"stored batch header has CRC {seen:#010x}, expected {header_crc:#010x}",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    sealed = _SEALED.unpack_from(stored, STAMP_BYTES + 4)
+    if sealed[0] != FORMAT or sealed[1] not in (0, 1, 2):
+        raise ClusterError(
+            f"stored batch at offset {base_offset} has format {sealed[0]} codec {sealed[1]}; "
+            f"this version reads format {FORMAT}, codecs 0 to 2",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    return BatchHeader(
+        codec=Codec(sealed[1]),
+        flags=BatchFlags(sealed[2]),
+        record_count=sealed[3],
+        first_timestamp_ms=sealed[4],
+        max_timestamp_ms=sealed[5],
+        producer_id=ProducerId(sealed[6]),
+        producer_epoch=sealed[7],
+        base_sequence=sealed[8],
+        uncompressed_bytes=sealed[9],
+        base_offset=Offset(base_offset),
+        leader_epoch=LeaderEpoch(epoch),
+        append_time_ms=append_time_ms,
+        crc=crc,
+    )
+
+
+def pack_batch(batch: Batch) -> bytes:
+    """The stored form."""
+    return pack_header(batch.header) + batch.payload
+
+
+def unpack_batch(stored: bytes) -> Batch:
+    """Reads a stored batch and checks both CRCs; raises ClusterError(DATA_CORRUPTED)."""
+    header = unpack_header(stored)
+    payload = stored[HEADER_BYTES:]
+    seen = compute_crc(header, payload)
+    if seen != header.crc:
+        raise ClusterError(
+            f"stored batch at offset {header.base_offset} has CRC {seen:#010x}, "
+            f"expected {header.crc:#010x}",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    return Batch(header, payload)

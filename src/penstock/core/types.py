@@ -1,0 +1,76 @@
+"""Names for the numbers and strings every part passes around.
+
+A `NewType` costs nothing at run time and lets mypy tell an offset from an epoch. Everything
+here is plain data: no behaviour beyond what the value itself implies.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NewType
+
+Offset = NewType("Offset", int)
+"""Position of a record in a partition, 0 .. 2**63 - 1."""
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Counts leaderships of a partition, from 1; 0 in a request = unchecked; -1 = no epoch (empty log)."""
+BrokerId = NewType("BrokerId", int)
+"""0 .. 2**31 - 1; identifies a broker for ever, never derived from an address."""
+TopicId = NewType("TopicId", str)
+"""UUID text: a topic created again under an old name is another topic."""
+ProducerId = NewType("ProducerId", int)
+ControllerEpoch = NewType("ControllerEpoch", int)
+
+NO_LEADER: Final = BrokerId(-1)
+NO_EPOCH: Final = LeaderEpoch(-1)
+NO_PRODUCER: Final = ProducerId(-1)
+
+
+class Acks(IntEnum):
+    """Who has stored a record before the producer hears of it. Values are the protocol's."""
+
+    NONE = 1
+    LEADER = 2
+    ALL = 3
+
+
+class Sync(IntEnum):
+    """What "stored" means: in the page cache (OS) or fsynced (DISK). Values are the protocol's."""
+
+    OS = 1
+    DISK = 2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A partition as users name it: topic name and index."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ReplicaKey:
+    """A partition as brokers name it: topic id and index."""
+
+    topic_id: TopicId
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the controller decided about one partition.
+
+    `version` counts every change of leader, ISR or replicas; ISR changes are compare-and-swaps
+    on it. `leader` is `NO_LEADER` while there is none. `replicas[0]` is the preferred leader.
+    """
+
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]
+    version: int

@@ -1,0 +1,209 @@
+"""Every error Penstock raises or sends, and what a caller may conclude from it.
+
+    PenstockError                 code, retriable, refresh_metadata
+    ├── MisuseError               the caller's program is wrong; never retried
+    │   └── (ValueError-like: bad option, closed client, record over the limit)
+    └── ClusterError              the cluster said no, or did not answer
+        ├── NotLeaderError        carries the current leader when known
+        ├── OffsetOutOfRangeError carries the valid range
+        ├── OverloadedError       carries the delay
+        └── UnreachableError      no address answered (client side only)
+
+The code table is the protocol's (`proto/penstock/proto/v1/errors.proto`); a test compares the
+two. Nothing here imports protobuf, so that `penstock.core` may raise these.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+
+class ErrorCode(IntEnum):
+    """The protocol's codes; from 1000 on, conditions only a client sees."""
+
+    UNSPECIFIED = 0
+    INTERNAL = 1
+    INVALID_REQUEST = 10
+    INVALID_TOPIC_NAME = 11
+    INVALID_CONFIG = 12
+    INVALID_PARTITIONS = 13
+    INVALID_REPLICATION_FACTOR = 14
+    UNSUPPORTED_CODEC = 15
+    CORRUPT_BATCH = 16
+    RECORD_TOO_LARGE = 17
+    INVALID_TIMESTAMP = 18
+    UNKNOWN_TOPIC = 20
+    TOPIC_ALREADY_EXISTS = 21
+    TOPIC_ID_MISMATCH = 22
+    UNKNOWN_PARTITION = 23
+    NOT_LEADER = 30
+    FENCED_LEADER_EPOCH = 31
+    UNKNOWN_LEADER_EPOCH = 32
+    LEADER_NOT_AVAILABLE = 33
+    NOT_ENOUGH_REPLICAS = 34
+    OFFSET_OUT_OF_RANGE = 35
+    STALE_CONTROLLER_EPOCH = 36
+    STALE_BROKER_SESSION = 37
+    STALE_PARTITION_VERSION = 38
+    INELIGIBLE_REPLICA = 39
+    CLUSTER_ID_MISMATCH = 40
+    CONTROLLER_UNAVAILABLE = 41
+    NOT_CONTROLLER = 42
+    BROKER_ID_IN_USE = 43
+    OUT_OF_ORDER_SEQUENCE = 50
+    PRODUCER_FENCED = 51
+    DISK_FULL = 60
+    OVERLOADED = 61
+    STORAGE_FAILED = 62
+    SHUTTING_DOWN = 63
+    REQUEST_TIMED_OUT = 64
+    DATA_CORRUPTED = 65
+    MISUSE = 1000
+    UNREACHABLE = 1001
+    DELIVERY_TIMED_OUT = 1002
+    BUFFER_FULL = 1003
+    CLOSED = 1004
+    TRUNCATED_BY_RETENTION = 1005
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a code implies: the gRPC status of a whole failed call, and whether to try again."""
+
+    grpc_code: int
+    retriable: bool = False
+    refresh_metadata: bool = False
+
+
+TRAITS: Final[dict[ErrorCode, Traits]] = {
+    ErrorCode.UNSPECIFIED: Traits(2),
+    ErrorCode.INTERNAL: Traits(13),
+    ErrorCode.INVALID_REQUEST: Traits(3),
+    ErrorCode.INVALID_TOPIC_NAME: Traits(3),
+    ErrorCode.INVALID_CONFIG: Traits(3),
+    ErrorCode.INVALID_PARTITIONS: Traits(3),
+    ErrorCode.INVALID_REPLICATION_FACTOR: Traits(3),
+    ErrorCode.UNSUPPORTED_CODEC: Traits(3),
+    ErrorCode.CORRUPT_BATCH: Traits(3),
+    ErrorCode.RECORD_TOO_LARGE: Traits(3),
+    ErrorCode.INVALID_TIMESTAMP: Traits(3),
+    ErrorCode.UNKNOWN_TOPIC: Traits(5, retriable=True, refresh_metadata=True),
+    ErrorCode.TOPIC_ALREADY_EXISTS: Traits(6),
+    ErrorCode.TOPIC_ID_MISMATCH: Traits(9, refresh_metadata=True),
+    ErrorCode.UNKNOWN_PARTITION: Traits(5, retriable=True, refresh_metadata=True),
+    ErrorCode.NOT_LEADER: Traits(9, retriable=True, refresh_metadata=True),
+    ErrorCode.FENCED_LEADER_EPOCH: Traits(9, retriable=True, refresh_metadata=True),
+    ErrorCode.UNKNOWN_LEADER_EPOCH: Traits(14, retriable=True, refresh_metadata=True),
+    ErrorCode.LEADER_NOT_AVAILABLE: Traits(14, retriable=True, refresh_metadata=True),
+    ErrorCode.NOT_ENOUGH_REPLICAS: Traits(14, retriable=True, refresh_metadata=True),
+    ErrorCode.OFFSET_OUT_OF_RANGE: Traits(11),
+    ErrorCode.STALE_CONTROLLER_EPOCH: Traits(9),
+    ErrorCode.STALE_BROKER_SESSION: Traits(9, retriable=True),
+    ErrorCode.STALE_PARTITION_VERSION: Traits(10, retriable=True),
+    ErrorCode.INELIGIBLE_REPLICA: Traits(9),
+    ErrorCode.CLUSTER_ID_MISMATCH: Traits(9),
+    ErrorCode.CONTROLLER_UNAVAILABLE: Traits(14, retriable=True),
+    ErrorCode.NOT_CONTROLLER: Traits(14, retriable=True),
+    ErrorCode.BROKER_ID_IN_USE: Traits(6),
+    ErrorCode.OUT_OF_ORDER_SEQUENCE: Traits(9),
+    ErrorCode.PRODUCER_FENCED: Traits(9),
+    ErrorCode.DISK_FULL: Traits(8, retriable=True),
+    ErrorCode.OVERLOADED: Traits(8, retriable=True),
+    ErrorCode.STORAGE_FAILED: Traits(14, retriable=True, refresh_metadata=True),
+    ErrorCode.SHUTTING_DOWN: Traits(14, retriable=True, refresh_metadata=True),
+    ErrorCode.REQUEST_TIMED_OUT: Traits(4, retriable=True, refresh_metadata=True),
+    ErrorCode.DATA_CORRUPTED: Traits(15),
+    ErrorCode.MISUSE: Traits(3),
+    ErrorCode.UNREACHABLE: Traits(14, retriable=True),
+    ErrorCode.DELIVERY_TIMED_OUT: Traits(4),
+    ErrorCode.BUFFER_FULL: Traits(8, retriable=True),
+    ErrorCode.CLOSED: Traits(9),
+    ErrorCode.TRUNCATED_BY_RETENTION: Traits(11),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentLeader:
+    """Where a partition is led now. `broker_id` -1: nowhere."""
+
+    broker_id: int
+    leader_epoch: int
+    host: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets that can be fetched: `log_start_offset` <= offset <= `high_watermark`."""
+
+    log_start_offset: int
+    high_watermark: int
+
+
+class PenstockError(Exception):
+    """Root of all errors. `str(error)` says what, which, the value seen, the limit, what to do."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def retriable(self) -> bool:
+        """The same call may succeed later, unchanged."""
+        return TRAITS[self.code].retriable
+
+    @property
+    def refresh_metadata(self) -> bool:
+        """The client's picture of leaders or topics is out of date."""
+        return TRAITS[self.code].refresh_metadata
+
+
+class MisuseError(PenstockError):
+    """The calling program is wrong: fix it, a retry cannot help."""
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.MISUSE) -> None:
+        super().__init__(message, code)
+
+
+class ClusterError(PenstockError):
+    """The cluster refused, or its answer did not come."""
+
+
+class NotLeaderError(ClusterError):
+    """Another broker leads this partition, or the epoch named is not the current one."""
+
+    def __init__(
+        self,
+        message: str,
+        code: ErrorCode = ErrorCode.NOT_LEADER,
+        leader: CurrentLeader | None = None,
+    ) -> None:
+        super().__init__(message, code)
+        self.leader = leader
+
+
+class OffsetOutOfRangeError(ClusterError):
+    """The offset is before the log start or past the high watermark."""
+
+    def __init__(self, message: str, valid: OffsetRange | None = None) -> None:
+        super().__init__(message, ErrorCode.OFFSET_OUT_OF_RANGE)
+        self.valid = valid
+
+
+class OverloadedError(ClusterError):
+    """A bounded buffer is full. Come back after `throttle_ms`."""
+
+    def __init__(self, message: str, throttle_ms: int = 100) -> None:
+        super().__init__(message, ErrorCode.OVERLOADED)
+        self.throttle_ms = throttle_ms
+
+
+class UnreachableError(ClusterError):
+    """No address answered within the timeout."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.UNREACHABLE)

@@ -1,0 +1,1 @@
+"""Generated protocol stubs. Only `penstock.rpc` and the servers import them."""
