@@ -11,7 +11,7 @@ from typing import Final, NewType
 Offset = NewType("Offset", int)
 """Position of a record in a partition, 0 .. 2**63 - 1."""
 LeaderEpoch = NewType("LeaderEpoch", int)
-"""Counts leaderships of a partition, from 1; 0 in a request = unchecked; -1 = no epoch (empty log)."""
+"""Counts leaderships of a partition, from 1; in a request 0 = unchecked; -1 = empty log."""
 BrokerId = NewType("BrokerId", int)
 """0 .. 2**31 - 1; identifies a broker for ever, never derived from an address."""
 TopicId = NewType("TopicId", str)

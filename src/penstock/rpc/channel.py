@@ -1,0 +1,50 @@
+"""Channel and server settings, the same on every connection in a cluster.
+
+Keepalive makes a half-open connection (a frozen peer, a pulled cable) fail within
+`KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS`; a killed process is noticed at once by its closed socket.
+"""
+
+from typing import Final
+
+import grpc
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+"""Largest message either side accepts: a 50 MiB fetch answer and its framing."""
+KEEPALIVE_MS: Final = 10_000
+KEEPALIVE_TIMEOUT_MS: Final = 5_000
+
+_COMMON: Final[list[tuple[str, int]]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+CHANNEL_OPTIONS: Final[list[tuple[str, int]]] = [
+    *_COMMON,
+    ("grpc.keepalive_permit_without_calls", 1),
+    # A restarted broker is back within a second: do not wait out gRPC's default 120 s.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    # Also the time one attempt may take: a loaded machine needs more than the back-off.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Channels of one process to one address must not share a broken connection's back-off.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+SERVER_OPTIONS: Final[list[tuple[str, int]]] = [
+    *_COMMON,
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Two servers on one port would share its connections silently; refuse the second instead.
+    ("grpc.so_reuseport", 0),
+]
+
+
+def open_aio_channel(address: str) -> grpc.aio.Channel:
+    """An asyncio channel to `host:port`; connects lazily, owned by the caller."""
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """A blocking channel to `host:port`; connects lazily, owned by the caller."""
+    return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
