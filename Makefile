@@ -1,0 +1,58 @@
+# Penstock's tasks. `make help` lists them; every one sets up what it needs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEEDS ?= 2000
+BUF := node_modules/.bin/buf
+
+.PHONY: help setup demo test check types unit sim proto proto-check wheel bench lock clean
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(VENV)/.stamp  ## Virtual environment with everything pinned; Java for Spark
+
+$(VENV)/.stamp: requirements.lock pyproject.toml tools/setup.sh
+	@bash tools/setup.sh "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+demo: setup  ## Stream real flights, kill a leader, let Spark prove that nothing was lost
+	@$(BIN)/python -m demo
+
+test: check proto-check types unit sim wheel  ## All that CI checks
+	@echo "make test: everything passed"
+
+check: setup  ## Formatting, lint, import layers, house style
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q tests/test_house_style.py
+
+types: setup  ## mypy, strict
+	$(BIN)/mypy -p penstock -p penstock_broker -p penstock_operator -p pyspark_penstock
+
+unit: setup  ## Unit, contract and process-level tests
+	$(BIN)/pytest -q --durations=15
+
+sim: setup  ## Deterministic simulator; SEEDS=2000
+	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS)
+
+proto: setup  ## Regenerate the protocol stubs
+	bash tools/proto.sh src
+
+proto-check: setup  ## Stubs match the protocol; buf lint and breaking changes
+	bash tools/proto_check.sh
+
+wheel: setup  ## Build the wheel, check its contents, install it bare, import the client
+	$(BIN)/python tools/check_wheel.py
+
+bench: setup  ## Benchmarks beside a real Kafka; JSON lines in benchmarks/results/
+	$(BIN)/python -m benchmarks
+
+lock: setup  ## Renew requirements.lock from requirements.in
+	$(BIN)/uv pip compile -q --no-emit-index-url --no-annotate --python-version 3.11 --universal requirements.in -o requirements.lock
+
+clean:  ## Remove what can be rebuilt
+	rm -rf $(VENV) node_modules build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,170 @@
+"""The rules of style that no linter knows, checked on every file (CONTRIBUTING.md tells why).
+
+Size limits, charters, docstrings, what must not stand in the repository, and what tests must
+not do. A rule that is broken names the file, what was seen and the limit.
+"""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE_ROOTS = ("src", "broker_image/src", "operator/src", "demo", "benchmarks", "tools")
+GENERATED = "src/penstock/proto/v1/"
+MODULE_LINES_MAX = 600
+MODULE_LINES_WANTED = 400
+FUNCTION_LINES_MAX = 60
+PARAMETERS_MAX = 6
+COLUMNS_MAX = 100
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def sources() -> list[Path]:
+    return [
+        path
+        for path in tracked()
+        if path.suffix == ".py"
+        and relative(path).startswith(SOURCE_ROOTS)
+        and not relative(path).startswith(GENERATED)
+    ]
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def parsed(paths: list[Path]) -> Iterator[tuple[str, ast.Module]]:
+    for path in paths:
+        yield relative(path), ast.parse(path.read_text())
+
+
+def test_modules_stay_short() -> None:
+    sizes = {relative(path): len(path.read_text().splitlines()) for path in sources()}
+    for name, lines in sorted(sizes.items()):
+        if lines > MODULE_LINES_WANTED:
+            print(
+                f"{name}: {lines} lines, {MODULE_LINES_WANTED} wanted: split it when you are there"
+            )
+    broken = {name: lines for name, lines in sizes.items() if lines > MODULE_LINES_MAX}
+    assert not broken, f"more than {MODULE_LINES_MAX} lines: {broken}"
+
+
+def test_functions_stay_short() -> None:
+    broken = [
+        f"{name}:{function.lineno} {function.name}: {length} lines"
+        for name, tree in parsed(sources())
+        for function in functions(tree)
+        if (length := (function.end_lineno or 0) - function.lineno + 1) > FUNCTION_LINES_MAX
+    ]
+    assert not broken, f"more than {FUNCTION_LINES_MAX} lines:\n" + "\n".join(broken)
+
+
+def is_command(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Typer reads a command's options from its parameters: their number is the user's interface."""
+    return any(
+        isinstance(decorator, ast.Call)
+        and isinstance(decorator.func, ast.Attribute)
+        and decorator.func.attr in ("command", "callback")
+        for decorator in function.decorator_list
+    )
+
+
+def test_functions_take_few_parameters() -> None:
+    broken = []
+    for name, tree in parsed(sources()):
+        for function in functions(tree):
+            arguments = [*function.args.posonlyargs, *function.args.args]
+            count = len([one for one in arguments if one.arg not in ("self", "cls")])
+            # Keyword-only options are read by name at the call: a dozen would still be too many.
+            options = len(function.args.kwonlyargs)
+            too_many = count > PARAMETERS_MAX or count + options > PARAMETERS_MAX + 4
+            if too_many and not is_command(function):
+                broken.append(f"{name}:{function.lineno} {function.name}: {count} + {options}")
+    assert not broken, f"more than {PARAMETERS_MAX} parameters:\n" + "\n".join(broken)
+
+
+def test_every_module_says_what_it_is() -> None:
+    broken = [
+        name
+        for name, tree in parsed(sources())
+        if len((ast.get_docstring(tree) or "").strip()) < 20
+    ]
+    assert not broken, f"no docstring: {broken}"
+
+
+def test_every_package_has_a_charter() -> None:
+    broken = [
+        name
+        for name, tree in parsed(sources())
+        if name.endswith("__init__.py")
+        and ("to be written" in (text := ast.get_docstring(tree) or "") or len(text) < 40)
+    ]
+    assert not broken, f"no charter: {broken}"
+
+
+def test_plain_folders_are_not_packages() -> None:
+    forbidden = [ROOT / "operator/__init__.py", *ROOT.glob("tests/**/__init__.py")]
+    present = [relative(path) for path in forbidden if path.exists()]
+    assert not present, f"these shadow the standard library or break test imports: {present}"
+    assert not list((ROOT / "operator").glob("**/test_*.py")), "tests live below tests/"
+
+
+FORBIDDEN_TEXT = {
+    re.compile(r"(files\.pythonhosted|registry\.npmjs|repo1?\.maven|proxy\.golang|pypi\.org)"): (
+        "a registry host name: name packages, not places"
+    ),
+    re.compile(r"(?<![\w.])/(work/(main|shared)|root/|home/\w+/)"): "a path of one machine",
+    re.compile(r"<<<<<<< |>>>>>>> "): "a conflict marker",
+}
+
+
+@pytest.mark.parametrize("path", tracked(), ids=relative)
+def test_nothing_stands_here_that_must_not(path: Path) -> None:
+    if path.name == "test_house_style.py":
+        return
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        return
+    for pattern, why in FORBIDDEN_TEXT.items():
+        found = pattern.search(text)
+        assert not found, f"{relative(path)}: {found.group(0)!r} is {why}"
+
+
+def test_tests_do_not_sleep() -> None:
+    pattern = re.compile(r"\b(time|asyncio)\.sleep\(")
+    allowed = "tests/support/"  # wait_until polls a condition with a deadline there
+    broken = [
+        f"{relative(path)}:{number}"
+        for path in tracked()
+        if relative(path).startswith("tests/")
+        and path.suffix == ".py"
+        and not relative(path).startswith(allowed)
+        and path.name != "test_house_style.py"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line) and "# polls" not in line
+    ]
+    assert not broken, f"poll a condition through tests/support instead: {broken}"
+
+
+def test_decision_records_are_numbered_once() -> None:
+    numbers = [path.name[:4] for path in (ROOT / "docs/decisions").glob("[0-9]*.md")]
+    twice = sorted({number for number in numbers if numbers.count(number) > 1})
+    assert not twice, f"decision numbers used twice: {twice}"
