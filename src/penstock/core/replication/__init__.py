@@ -1,1 +1,10 @@
-"""Charter to be written by the owner of this package."""
+"""Replication of one partition, decided without I/O.
+
+Belongs here: the machine of a partition replica (`machine`, split into `leader` and `follower`),
+what it knows (`local_log`, `epochs`, `producers`, `isr`, `pending`), and its contract with the
+shell that drives it (`contract`).
+
+Never here: clocks, randomness, sockets, files, logging, awaiting; choosing leaders or placing
+replicas (`penstock.core.control`); reading records for consumers (the shell does, up to
+`Marks.high_watermark`). The same code runs under `tests/simulation`.
+"""

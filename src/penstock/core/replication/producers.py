@@ -1,0 +1,183 @@
+"""What a partition remembers of its idempotent producers (I9): pure state, no I/O.
+
+    leader:    check(header) ── Append ──▶ apply(header as stamped)
+                             ├─ Duplicate ▶ answer the offsets of the first landing
+                             └─ Refused ──▶ answer the error, nothing is appended
+    follower, recovery:       apply(header as stored), in log order, without checking
+
+A producer numbers its records 0, 1, 2 … per partition and producer epoch, modulo 2**31. The
+table keeps the newest epoch and the last five batches of each producer, as Kafka does (KIP-98):
+a client with at most five batches in flight can only repeat one of these. The rules:
+
+- the batch that continues the sequence is appended; the first of an epoch starts at 0;
+- one of the last five is a duplicate with known offsets, an older one a duplicate with offset
+  -1: everything before the window is in the log already, because gaps are never accepted;
+- a gap, or a batch that overlaps others unevenly, is OUT_OF_ORDER_SEQUENCE; a lower epoch is
+  PRODUCER_FENCED.
+
+An unknown producer may only start at sequence 0. State outlives retention, because it is kept
+in snapshots and not looked up in the log; it goes after `EXPIRY_MS` without a batch, or when
+`PRODUCERS_MAX` others were used since. A forgotten producer that goes on at a later sequence is
+refused (it must take a new producer id) and never doubled; only a retry of its very first batch
+could be appended twice, a week late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.batch import BatchHeader
+from penstock.core.replication.contract import ProducerEntry, SequencedBatch
+from penstock.core.types import NO_PRODUCER, Offset, ProducerId
+from penstock.errors import ClusterError, ErrorCode
+
+WINDOW_BATCHES: Final = 5
+"""Batches remembered per producer; clients keep at most this many in flight."""
+EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
+PRODUCERS_MAX: Final = 20_000
+"""Producers remembered per partition (about 10 MB); the longest idle is forgotten first (I23)."""
+_SEQUENCES: Final = 1 << 31
+_UNKNOWN_OFFSET: Final = Offset(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The batch is new and in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """The batch landed before, at `base_offset` (-1: too long ago to tell).
+
+    It may be acknowledged once everything below `end_offset` would be.
+    """
+
+    base_offset: Offset
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Append nothing; answer this."""
+
+    error: ClusterError
+
+
+Verdict = Append | Duplicate | Refused
+_APPEND: Final = Append()
+
+
+class ProducerTable:
+    """Producers of one partition, least recently used first. Not thread-safe; owns its state.
+
+    Entries are immutable, so `get` and `restore` are enough to undo an `apply`.
+    """
+
+    def __init__(self, entries: Iterable[ProducerEntry] = (), now_ms: int = 0) -> None:
+        """`now_ms` starts the idle time of `entries`: a restart prolongs, never shortens."""
+        self._entries = {entry.producer_id: entry for entry in entries}
+        self._used_ms = dict.fromkeys(self._entries, now_ms)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def snapshot(self) -> tuple[ProducerEntry, ...]:
+        """All that `ProducerTable(snapshot)` needs to go on."""
+        return tuple(self._entries.values())
+
+    def get(self, producer_id: ProducerId) -> ProducerEntry | None:
+        """The entry, or None when the producer is unknown."""
+        return self._entries.get(producer_id)
+
+    def check(self, header: BatchHeader) -> Verdict:
+        """May this batch be appended? Changes nothing. Not idempotent (-1): always `Append`."""
+        if header.producer_id == NO_PRODUCER:
+            return _APPEND
+        entry = self._entries.get(header.producer_id)
+        if entry is None or header.producer_epoch > entry.producer_epoch:
+            return _APPEND if header.base_sequence == 0 else _refuse_gap(header, 0)
+        if header.producer_epoch < entry.producer_epoch:
+            return Refused(
+                ClusterError(
+                    f"producer {header.producer_id} has epoch {header.producer_epoch}, but epoch "
+                    f"{entry.producer_epoch} of it has written here: another instance took over, "
+                    "close this one",
+                    ErrorCode.PRODUCER_FENCED,
+                )
+            )
+        return _check_sequence(entry, header)
+
+    def apply(self, header: BatchHeader, now_ms: int = 0) -> None:
+        """Records that the stamped batch `header` is in the log, whatever `check` would say.
+
+        Batches that are not idempotent change nothing. `now_ms` is any steady clock, always the
+        same one; recovery passes none.
+        """
+        producer_id = header.producer_id
+        if producer_id == NO_PRODUCER:
+            return
+        old = self._entries.pop(producer_id, None)
+        landed = SequencedBatch(header.base_sequence, header.last_sequence, header.base_offset)
+        batches: tuple[SequencedBatch, ...] = (landed,)
+        if old is not None and old.producer_epoch == header.producer_epoch:
+            batches = (*old.batches[1 - WINDOW_BATCHES :], landed)
+        self._entries[producer_id] = ProducerEntry(
+            producer_id, header.producer_epoch, batches, header.effective_max_timestamp_ms
+        )
+        self._used_ms.pop(producer_id, None)
+        self._used_ms[producer_id] = now_ms
+        if old is None:
+            self._forget_idle(now_ms)
+
+    def restore(self, producer_id: ProducerId, entry: ProducerEntry | None) -> None:
+        """Undoes `apply`: puts back what `get` had said before it."""
+        if entry is None:
+            self._entries.pop(producer_id, None)
+            self._used_ms.pop(producer_id, None)
+        else:
+            self._entries[producer_id] = entry
+            self._used_ms.setdefault(producer_id, 0)
+
+    def _forget_idle(self, now_ms: int) -> None:
+        """Drops from the front: both dicts are in order of use."""
+        while self._used_ms:
+            oldest, used_ms = next(iter(self._used_ms.items()))
+            if len(self._used_ms) <= PRODUCERS_MAX and now_ms - used_ms <= EXPIRY_MS:
+                return
+            del self._used_ms[oldest]
+            del self._entries[oldest]
+
+
+def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> Verdict:
+    """Same epoch: next in order, one of the window, before it, or out of order."""
+    base, last = header.base_sequence, header.last_sequence
+    expected = (entry.batches[-1].last_sequence + 1) % _SEQUENCES
+    if base == expected:
+        return _APPEND
+    for known in reversed(entry.batches):
+        if known.base_sequence == base and known.last_sequence == last:
+            end = known.base_offset + (last - base) % _SEQUENCES + 1
+            return Duplicate(known.base_offset, Offset(end))
+    oldest = entry.batches[0]
+    epoch_begins_here = len(entry.batches) < WINDOW_BATCHES and oldest.base_sequence == 0
+    if not epoch_begins_here and _is_before(last, oldest.base_sequence):
+        return Duplicate(_UNKNOWN_OFFSET, oldest.base_offset)
+    return _refuse_gap(header, expected)
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Order on the circle of sequences: less than half of it lies between."""
+    return 0 < (other - sequence) % _SEQUENCES < _SEQUENCES // 2
+
+
+def _refuse_gap(header: BatchHeader, expected: int) -> Refused:
+    return Refused(
+        ClusterError(
+            f"producer {header.producer_id} epoch {header.producer_epoch} sent sequences "
+            f"{header.base_sequence} to {header.last_sequence}, expected {expected}: send the "
+            "batches in between first, or take a new producer id if there are none",
+            ErrorCode.OUT_OF_ORDER_SEQUENCE,
+        )
+    )
