@@ -1,0 +1,320 @@
+"""The judge: reads histories, says PASS or which promise broke, naming the records.
+
+    pass 1  sends, acknowledgements, the final read-back  ─▶ per-stream ranges, per-partition runs
+    pass 2  what live readers saw, compared with the final read-back
+
+It decides without I/O: events in, a `Verdict` out; `check_files` is the thin shell. Memory is a
+range per unbroken stretch of a stream and 32 bytes per run of the final read-back: some 10 MB for
+100 million records written in batches of 500.
+
+Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
+vanished (I2, I6: read, then gone), skipped (I17).
+"""
+
+from array import array
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import MisuseError
+from penstock.verify.history import Event, read_history
+from penstock.verify.intervals import IntervalSet
+
+EXAMPLES_MAX: Final = 10
+
+RULES: Final = {
+    "lost": "acknowledged, but not in the log",
+    "resurrected": "failed definitely, but in the log",
+    "duplicated": "in the log more than once",
+    "reordered": "behind a later record of the same key",
+    "changed": "not the bytes that were sent",
+    "vanished": "read by a consumer, then gone from its offset",
+    "skipped": "passed over by a consumer without a reason",
+    "unfinished": "the history has no final read-back to judge by",
+}
+
+
+@dataclass(slots=True)
+class Breach:
+    """One broken promise: how many records, and the first few of them in words."""
+
+    records: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, records: int, example: str) -> None:
+        self.records += records
+        if len(self.examples) < EXAMPLES_MAX:
+            self.examples.append(example)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the histories show. Gaps in ms: the longest time between two acknowledgements
+    (of all, and of the worst partition) and between two reads of one reader."""
+
+    breaches: dict[str, Breach]
+    allowed: dict[str, Breach]
+    sent: int = 0
+    acknowledged: int = 0
+    failed: int = 0
+    unknown: int = 0
+    final: int = 0
+    read: int = 0
+    write_gap_ms: float = 0.0
+    partition_write_gap_ms: float = 0.0
+    read_gap_ms: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        return not self.breaches
+
+    def to_dict(self) -> dict[str, object]:
+        """For `-o json`."""
+        return {
+            "verdict": "PASS" if self.passed else "FAIL",
+            "sent": self.sent,
+            "acknowledged": self.acknowledged,
+            "failed": self.failed,
+            "unknown": self.unknown,
+            "in_log": self.final,
+            "read": self.read,
+            "write_gap_ms": round(self.write_gap_ms, 1),
+            "partition_write_gap_ms": round(self.partition_write_gap_ms, 1),
+            "read_gap_ms": round(self.read_gap_ms, 1),
+            "breaches": {
+                rule: {"records": breach.records, "examples": breach.examples}
+                for rule, breach in self.breaches.items()
+            },
+            "allowed": {rule: breach.records for rule, breach in self.allowed.items()},
+        }
+
+
+class _FinalLog:
+    """The read-back of one partition: runs in offset order, 32 bytes each."""
+
+    def __init__(self) -> None:
+        self.offsets, self.streams = array("q"), array("q")
+        self.sequences, self.counts = array("q"), array("q")
+
+    def add(self, event: Event) -> None:
+        last = len(self.offsets) - 1
+        if (
+            last >= 0
+            and self.streams[last] == event["s"]
+            and self.offsets[last] + self.counts[last] == event["o"]
+            and self.sequences[last] + self.counts[last] == event["q"]
+        ):
+            self.counts[last] += event["n"]
+            return
+        self.offsets.append(event["o"])
+        self.streams.append(event["s"])
+        self.sequences.append(event["q"])
+        self.counts.append(event["n"])
+
+    def missing(self, event: Event) -> int:
+        """How many records of a read run are not where the reader saw them."""
+        offset, end = event["o"], event["o"] + event["n"]
+        matched = 0
+        index = max(bisect_right(self.offsets, offset) - 1, 0)
+        while index < len(self.offsets) and self.offsets[index] < end:
+            lo = max(offset, self.offsets[index])
+            hi = min(end, self.offsets[index] + self.counts[index])
+            same = (
+                self.streams[index] == event["s"]
+                and self.sequences[index] - self.offsets[index] == event["q"] - event["o"]
+            )
+            if same and lo < hi:
+                matched += hi - lo
+            index += 1
+        return int(event["n"]) - matched
+
+
+class _Gaps:
+    """Longest time between neighbours, per key."""
+
+    def __init__(self) -> None:
+        self._last: dict[object, float] = {}
+        self.longest: dict[object, float] = {}
+
+    def seen(self, key: object, at_ms: float) -> None:
+        last = self._last.get(key)
+        if last is not None:
+            self.longest[key] = max(self.longest.get(key, 0.0), at_ms - last)
+        self._last[key] = at_ms
+
+    def worst(self, choose: Callable[[object], bool]) -> float:
+        return max((gap for key, gap in self.longest.items() if choose(key)), default=0.0)
+
+
+class Judge:
+    """Feed every event of every history to `first_pass`, then all again to `second_pass`."""
+
+    def __init__(self) -> None:
+        self.verdict = Verdict({}, {})
+        self._sent: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        self._acked: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        self._failed: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        self._logged: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        self._final: dict[int, _FinalLog] = defaultdict(_FinalLog)
+        self._newest: dict[int, int] = {}
+        self._final_end: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
+        self._ends: dict[int, int] = {}
+        self._positions: dict[tuple[str, int], int] = {}
+        self._gaps = _Gaps()
+        self._acks = "ALL"
+
+    def first_pass(self, event: Event) -> None:
+        match event["e"]:
+            case "start":
+                self._acks = event.get("acks", "ALL")
+            case "send":
+                self.verdict.sent += event["n"]
+                self._sent[event["s"]].add(event["q"], event["q"] + event["n"])
+            case "ack":
+                self.verdict.acknowledged += event["n"]
+                self._acked[event["s"]].add(event["q"], event["q"] + event["n"])
+                self._gaps.seen("all", event["t"])
+                self._gaps.seen(("partition", event.get("p")), event["t"])
+            case "fail":
+                self.verdict.failed += event["n"]
+                self._failed[event["s"]].add(event["q"], event["q"] + event["n"])
+            case "unknown":
+                self.verdict.unknown += event["n"]
+            case "final":
+                self._read_back(event)
+            case "odd" if event["r"] == "final":
+                self._final_end[event["p"]] = event["o"] + 1
+            case "ends":
+                self._starts[event["p"]] = event["lo"]
+                self._ends[event["p"]] = event["hi"]
+            case _:
+                pass
+
+    def second_pass(self, event: Event) -> None:
+        match event["e"]:
+            case "read":
+                self._live_read(event)
+            case "odd":
+                self._positions[event["r"], event["p"]] = event["o"] + 1
+                where = f"partition {event['p']} offset {event['o']}"
+                self._breach("changed", 1, f"{where}, seen by {event['r']}")
+            case _:
+                pass
+
+    def finish(self) -> Verdict:
+        """The verdict; call once, after both passes."""
+        self._compare_outcomes()
+        self._check_read_back_is_whole()
+        gaps = self._gaps
+        self.verdict.write_gap_ms = gaps.worst(lambda key: key == "all")
+        self.verdict.partition_write_gap_ms = gaps.worst(lambda key: _is(key, "partition"))
+        self.verdict.read_gap_ms = gaps.worst(lambda key: _is(key, "reader"))
+        return self.verdict
+
+    def _compare_outcomes(self) -> None:
+        """What producers were told against what is in the log."""
+        for stream, acked in self._acked.items():
+            for lo, hi in acked.minus(self._logged[stream]):
+                self._lost(stream, lo, hi)
+        for stream, failed in self._failed.items():
+            for lo, hi in failed:
+                for seen_lo, seen_hi in self._logged[stream].overlap(lo, hi):
+                    text = f"key {stream} sequences {seen_lo} to {seen_hi - 1}"
+                    self._breach("resurrected", seen_hi - seen_lo, text)
+        for stream, logged in self._logged.items():
+            for lo, hi in logged.minus(self._sent[stream]):
+                self._breach("changed", hi - lo, f"key {stream} sequence {lo}: nobody sent it")
+
+    def _check_read_back_is_whole(self) -> None:
+        if self.verdict.sent and not self._ends:
+            self._breach("unfinished", self.verdict.sent, "no end offsets were recorded")
+        for partition, end in self._ends.items():
+            reached = self._final_end.get(partition, self._starts[partition])
+            if reached < end:
+                text = f"partition {partition} was read back to {reached} of {end}"
+                self._breach("unfinished", end - reached, text)
+
+    def _read_back(self, event: Event) -> None:
+        stream, first, count = event["s"], event["q"], event["n"]
+        partition, offset = event["p"], event["o"]
+        self.verdict.final += count
+        self._final[partition].add(event)
+        expected = self._final_end.get(partition, offset)
+        if offset > expected:
+            text = f"partition {partition}: offsets {expected} to {offset - 1} at read-back"
+            self._breach("skipped", offset - expected, text)
+        self._final_end[partition] = offset + count
+        logged = self._logged[stream]
+        for lo, hi in logged.overlap(first, first + count):
+            text = f"key {stream} sequences {lo} to {hi - 1}, again at {partition}/{offset}"
+            self._breach("duplicated", hi - lo, text)
+        newest = self._newest.get(stream, -1)
+        if first <= newest and not logged.overlap(first, first + count):
+            text = f"key {stream} sequence {first} at {partition}/{offset} behind {newest}"
+            self._breach("reordered", count, text)
+        logged.add(first, first + count)
+        self._newest[stream] = max(newest, first + count - 1)
+
+    def _live_read(self, event: Event) -> None:
+        partition, offset = event["p"], event["o"]
+        key = (event["r"], partition)
+        self.verdict.read += event["n"]
+        self._gaps.seen(("reader", event["r"]), event["t"])
+        expected = self._positions.get(key, offset)
+        if offset != expected:
+            text = f"{event['r']} at partition {partition}: {offset} where {expected} was next"
+            self._breach("skipped", abs(offset - expected), text)
+        self._positions[key] = offset + event["n"]
+        if offset + event["n"] <= self._starts.get(partition, 0):
+            return  # removed by retention since
+        missing = self._final[partition].missing(event)
+        if missing and self._ends:
+            text = (
+                f"partition {partition} offset {offset}: key {event['s']} sequences "
+                f"{event['q']} to {event['q'] + event['n'] - 1}, seen by {event['r']}"
+            )
+            self._breach("vanished", missing, text)
+
+    def _lost(self, stream: int, lo: int, hi: int) -> None:
+        text = f"key {stream} sequences {lo} to {hi - 1}"
+        if self._acks == "ALL":
+            self._breach("lost", hi - lo, text)
+        else:
+            # acks=LEADER promises no more than the leader's own disk.
+            self.verdict.allowed.setdefault("lost", Breach()).add(hi - lo, text)
+
+    def _breach(self, rule: str, records: int, example: str) -> None:
+        assert rule in RULES
+        self.verdict.breaches.setdefault(rule, Breach()).add(records, example)
+
+
+def check_files(paths: Iterable[Path]) -> Verdict:
+    """Judges the histories of one run (several files if several processes wrote them).
+
+    Raises MisuseError for files that cannot be read or are of different runs.
+    """
+    files = list(paths)
+    judge = Judge()
+    runs = set()
+    for event in _events(files):
+        if event["e"] == "start":
+            runs.add(event["run"])
+        judge.first_pass(event)
+    if len(runs) > 1:
+        raise MisuseError(f"these histories are of {len(runs)} runs; check them one run at a time")
+    for event in _events(files):
+        judge.second_pass(event)
+    return judge.finish()
+
+
+def _events(paths: list[Path]) -> Iterator[Event]:
+    for path in paths:
+        yield from read_history(path)
+
+
+def _is(key: object, kind: str) -> bool:
+    return isinstance(key, tuple) and key[0] == kind

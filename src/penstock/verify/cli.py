@@ -1,0 +1,168 @@
+"""`penstock verify run` and `penstock verify check`.
+
+Exit codes: 0 PASS, 1 FAIL, 2 wrong use or a cluster that cannot be reached. Ctrl-C ends the
+workload early; what was done until then is judged all the same.
+"""
+
+import json
+import signal
+import tempfile
+import threading
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from penstock.errors import MisuseError, PenstockError
+from penstock.verify.check import Verdict, check_files
+from penstock.verify.history import HistoryWriter
+from penstock.verify.records import RECORD_BYTES_MIN, WORD_BYTES
+from penstock.verify.report import summary, verdict_lines
+from penstock.verify.workload import Workload, WorkloadConfig
+
+app = typer.Typer(no_args_is_help=True, help="Prove that a cluster loses and invents nothing.")
+
+
+class AcksChoice(StrEnum):
+    """acks as typed on the command line."""
+
+    none = "none"
+    leader = "leader"
+    all = "all"
+
+
+class SyncChoice(StrEnum):
+    """sync as typed on the command line."""
+
+    os = "os"
+    disk = "disk"
+
+
+class Output(StrEnum):
+    """How results are printed."""
+
+    table = "table"
+    json = "json"
+
+
+class LiveCounts:
+    """Progress of a running workload, printed by the main thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.acknowledged_records = 0
+        self.read_records = 0
+
+    def acknowledged(self, records: int) -> None:
+        with self._lock:
+            self.acknowledged_records += records
+
+    def read(self, records: int) -> None:
+        with self._lock:
+            self.read_records += records
+
+
+@app.command(
+    epilog="Example: penstock verify run --bootstrap localhost:9092 --duration 60 --history h.gz"
+)
+def run(
+    bootstrap: Annotated[
+        str, typer.Option(envvar="PENSTOCK_BOOTSTRAP", help="Any brokers, as host:port,…")
+    ] = "localhost:9092",
+    duration: Annotated[float, typer.Option(help="Seconds to write.", min=0.1)] = 30.0,
+    producers: Annotated[int, typer.Option(min=1, max=64)] = 2,
+    consumers: Annotated[int, typer.Option(min=0, max=64, help="Live readers.")] = 1,
+    acks: Annotated[AcksChoice, typer.Option()] = AcksChoice.all,
+    sync: Annotated[SyncChoice, typer.Option(help="What stored means.")] = SyncChoice.os,
+    topic: Annotated[str, typer.Option(help="Created if it is not there.")] = "penstock-verify",
+    partitions: Annotated[int, typer.Option(min=1)] = 6,
+    replicas: Annotated[int, typer.Option(min=1)] = 3,
+    rate: Annotated[int, typer.Option(min=0, help="Records/s in all; 0 = no limit.")] = 5_000,
+    record_bytes: Annotated[int, typer.Option(min=RECORD_BYTES_MIN)] = 128,
+    history: Annotated[Path | None, typer.Option(help="Keep it here (.gz compresses).")] = None,
+    output: Annotated[Output, typer.Option("-o", "--output")] = Output.table,
+) -> None:
+    """Put a recorded workload on a cluster, then judge what it did."""
+    from penstock.core.types import Acks, Sync  # noqa: PLC0415 - after --help
+
+    config = WorkloadConfig(
+        bootstrap=bootstrap,
+        topic=topic,
+        partitions=partitions,
+        replication_factor=replicas,
+        acks=Acks[acks.name.upper()],
+        sync=Sync[sync.name.upper()],
+        producers=producers,
+        consumers=consumers,
+        record_bytes=record_bytes // WORD_BYTES * WORD_BYTES,
+        rate=rate,
+    )
+    with tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
+        path = history or Path(scratch) / "history.jsonl"
+        try:
+            _run_workload(config, path, duration)
+            verdict = check_files([path])
+        except (PenstockError, OSError) as error:
+            _complain(error)
+    _show(verdict, output)
+
+
+@app.command(epilog="Example: penstock verify check history.gz -o json")
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Histories of one run.")],
+    output: Annotated[Output, typer.Option("-o", "--output")] = Output.table,
+) -> None:
+    """Judge recorded histories."""
+    try:
+        verdict = check_files(files)
+    except MisuseError as error:
+        _complain(error)
+    _show(verdict, output)
+
+
+def _run_workload(config: WorkloadConfig, path: Path, duration_s: float) -> None:
+    """Runs until the time is over or Ctrl-C, with a line of progress a second on stderr."""
+    counts, interrupted = LiveCounts(), threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    progress = Console(stderr=True)
+    try:
+        with HistoryWriter(path) as writer:
+            workload = Workload(config, writer, counts)
+            workload.start()
+            began = time.monotonic()
+            with progress.status("starting") as status:
+                while (elapsed := time.monotonic() - began) < duration_s:
+                    status.update(
+                        f"{elapsed:4.0f} of {duration_s:.0f} s · acknowledged "
+                        f"{counts.acknowledged_records:,} · read {counts.read_records:,}"
+                    )
+                    if interrupted.wait(0.25):
+                        break
+                status.update("reading everything back")
+                workload.stop()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _show(verdict: Verdict, output: Output) -> None:
+    if output is Output.json:
+        typer.echo(json.dumps(verdict.to_dict()))
+    else:
+        table = Table(show_header=False, box=None)
+        for label, text in summary(verdict):
+            table.add_row(label, text)
+        console = Console()
+        console.print(table)
+        style = "bold green" if verdict.passed else "bold red"
+        for line in verdict_lines(verdict):
+            console.print(line, style=style if line[:4] in ("PASS", "FAIL") else "")
+    raise typer.Exit(0 if verdict.passed else 1)
+
+
+def _complain(error: Exception) -> NoReturn:
+    typer.echo(f"penstock: {error}", err=True)
+    raise typer.Exit(2)

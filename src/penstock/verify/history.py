@@ -1,0 +1,88 @@
+"""The history of a workload: one JSON object per line, written as things happen.
+
+A line stands for a whole run of records, so that 100 million records are some 100,000 lines.
+Fields are one letter, because there are many lines; `t` is ms since the start of the workload:
+
+    {"e":"start", "run":tag, "topic":…, "acks":…, "bytes":…}      first line
+    {"e":"send",  "s":stream, "q":first sequence, "n":count, "t":…}
+    {"e":"ack"  | "fail" | "unknown", "s", "q", "n", "t", "p":partition, "o":offset | "why":…}
+    {"e":"read",  "r":reader, "p", "o", "s", "q", "n", "t"}
+    {"e":"odd",   "r", "p", "o", "t"}                             a record nobody sent
+    {"e":"final", "p", "o", "s", "q", "n"}                        the read-back of everything
+    {"e":"ends",  "p", "lo":log start, "hi":high watermark}       at the end, per partition
+
+A `.gz` name is compressed. A history cut off by a crash is readable up to its last whole line.
+"""
+
+import gzip
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Self
+
+from penstock.errors import MisuseError
+
+Event = dict[str, Any]
+
+
+class HistoryWriter:
+    """Appends events; safe to call from several threads. Close it (or use `with`)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._file: IO[str] = _open(path, "wt")
+
+    def write(self, event: Event) -> None:
+        line = json.dumps(event, separators=(",", ":")) + "\n"
+        with self._lock:
+            if not self._file.closed:
+                self._file.write(line)
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
+def read_history(path: Path) -> Iterator[Event]:
+    """The events of one file, in order.
+
+    Raises MisuseError naming the line if one in the middle is not an event; a broken last line
+    (the writer was killed) ends the history silently.
+    """
+    broken: int | None = None
+    try:
+        with _open(path, "rt") as file:
+            for number, line in enumerate(file, 1):
+                if broken is not None:
+                    raise MisuseError(f"{path}: line {broken} is not a history event")
+                event = _parse(line)
+                if event is None:
+                    broken = number
+                else:
+                    yield event
+    except EOFError:
+        return  # a .gz whose writer was killed
+    except OSError as error:
+        raise MisuseError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _parse(line: str) -> Event | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "e" in event else None
+
+
+def _open(path: Path, mode: str) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, mode, encoding="utf-8")  # type: ignore[return-value]
+    return path.open(mode.replace("t", ""), encoding="utf-8")

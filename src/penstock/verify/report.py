@@ -1,0 +1,40 @@
+"""A verdict as people and programs read it."""
+
+from penstock.verify.check import RULES, Verdict
+
+
+def summary(verdict: Verdict) -> list[tuple[str, str]]:
+    """Label and text of each figure, in reading order."""
+    return [
+        ("records sent", f"{verdict.sent:,}"),
+        ("acknowledged", f"{verdict.acknowledged:,}"),
+        ("failed, nothing appended", f"{verdict.failed:,}"),
+        ("outcome unknown", f"{verdict.unknown:,}"),
+        ("in the log at the end", f"{verdict.final:,}"),
+        ("read while written", f"{verdict.read:,}"),
+        ("longest write gap", _seconds(verdict.write_gap_ms)),
+        ("longest write gap of one partition", _seconds(verdict.partition_write_gap_ms)),
+        ("longest read gap", _seconds(verdict.read_gap_ms)),
+    ]
+
+
+def verdict_lines(verdict: Verdict) -> list[str]:
+    """PASS, or a line per broken promise with its first records."""
+    lines = []
+    for rule, breach in verdict.allowed.items():
+        lines.append(
+            f"note: {breach.records:,} records {rule} ({RULES[rule]}): "
+            "allowed, because acks was not ALL"
+        )
+    if verdict.passed:
+        return [*lines, "PASS: nothing lost, duplicated, reordered or changed"]
+    for rule, breach in verdict.breaches.items():
+        lines.append(f"FAIL: {breach.records:,} records {rule}: {RULES[rule]}")
+        lines.extend(f"    {example}" for example in breach.examples)
+        if breach.records > len(breach.examples):
+            lines.append("    …")
+    return lines
+
+
+def _seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.2f} s"
