@@ -1,0 +1,17 @@
+"""Bounds of a record batch that hold everywhere, whatever a topic's settings say.
+
+They keep a reader's memory bounded (I23): a payload of a few bytes may name a record count,
+and each record costs a reader more than the byte it may have taken.
+"""
+
+from typing import Final
+
+MAX_RECORDS: Final = 1 << 20
+"""Records in a batch, and headers in a batch."""
+MAX_UNCOMPRESSED_BYTES: Final = 64 * 1024 * 1024
+"""Serialized `Records` message of a batch, before compression."""
+MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
+"""0001-01-01 UTC."""
+MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
+"""The last millisecond of 9999: years beyond are no dates to Python, SQL or Spark, and nearly
+always microseconds or nanoseconds that were taken for milliseconds."""
