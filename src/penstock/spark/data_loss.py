@@ -1,0 +1,97 @@
+"""What a batch was going to read and no longer can.
+
+The log a query reads lives on without it: retention moves the log start, topics are deleted
+and created again, and a restored or uncleanly elected replica may end before the query's
+position. `find_losses` compares what the query believes with what the cluster says; the shell
+raises, or (failOnDataLoss=false) logs the same words and reads what is left.
+
+Every message names topic and partition, the offsets asked for and those available, and what
+to do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.core.types import TopicPartition
+from penstock.errors import ErrorCode, PenstockError
+from penstock.spark.admission import Positions
+
+_ADVICE = (
+    "set the option failOnDataLoss to false to go on with what is there, "
+    "or start with a new checkpoint"
+)
+
+
+class DataLossError(PenstockError):
+    """Records the query has not read are gone. Retrying does not bring them back."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.TRUNCATED_BY_RETENTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the query believes: next offset per partition, and topic ids as far as recorded."""
+
+    positions: Positions
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What the cluster says. A partition missing from `ends` does not exist (any more).
+
+    `starts` may be left out where nobody asked for them.
+    """
+
+    ends: Positions
+    topic_ids: Mapping[str, str]
+    starts: Positions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """One partition's loss. `resume_at`: where to go on; None = it is gone for good."""
+
+    partition: TopicPartition
+    message: str
+    resume_at: int | None
+
+
+def find_losses(known: Known, view: LogView) -> list[Loss]:
+    """All losses, ordered by partition; at most one per partition."""
+    found = (_loss(tp, known, view) for tp in sorted(known.positions))
+    return [loss for loss in found if loss is not None]
+
+
+def _loss(tp: TopicPartition, known: Known, view: LogView) -> Loss | None:
+    position = known.positions[tp]
+    if tp not in view.ends:
+        what = f"{tp} does not exist any more; the query was at offset {position}"
+        return Loss(tp, what, None)
+    start, end = view.starts.get(tp, 0), view.ends[tp]
+    available = f"available are {start} to {end}"
+    old_id, new_id = known.topic_ids.get(tp.topic, ""), view.topic_ids.get(tp.topic, "")
+    if old_id and new_id and old_id != new_id:
+        what = (
+            f"{tp} was deleted and created again (topic id {old_id}, now {new_id}); the query "
+            f"was at offset {position} of the old one, {available}"
+        )
+        return Loss(tp, what, start)
+    if position < start:
+        what = (
+            f"{tp} lost {start - position} records to retention: asked for offset {position}, "
+            f"{available}"
+        )
+        return Loss(tp, what, start)
+    if position > end:
+        what = f"{tp} ends before the query's position: asked for offset {position}, {available}"
+        return Loss(tp, what, end)
+    return None
+
+
+def raise_losses(losses: list[Loss]) -> None:
+    """Raises DataLossError for the first loss, counting the others; returns if there is none."""
+    if losses:
+        more = f" (and {len(losses) - 1} more partitions)" if len(losses) > 1 else ""
+        raise DataLossError(f"{losses[0].message}{more}; {_ADVICE}")
