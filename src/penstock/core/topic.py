@@ -1,0 +1,259 @@
+"""Topics as users name and configure them: the name rule and the table of configs.
+
+    manifest, CLI, client, CreateTopics ──mapping of text──▶ TopicConfig.parse ──▶ typed values
+    typed values ──▶ TopicConfig.to_mapping ──▶ DescribeConfigs, documents
+
+Key names are Kafka's, so that what people know carries over; `CONFIG_KEYS` is the one table that
+parsing, serialising, documentation and tests read. A key that does not exist here is refused,
+never ignored: a typing error in `retention.ms` must not mean "keep for seven days".
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import Enum, StrEnum
+from typing import Any, Final
+
+from penstock.errors import ErrorCode, MisuseError
+
+TOPIC_NAME_MAX_CHARS: Final = 249
+PARTITIONS_MAX: Final = 5_000
+"""Per topic. One topic is one document, and a Kubernetes object holds at most 1 MiB."""
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
+_NAME_RULE: Final = (
+    f"a topic name has 1 to {TOPIC_NAME_MAX_CHARS} characters out of a-z, A-Z, 0-9, "
+    "'.', '_' and '-', and is neither '.' nor '..'"
+)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+_INT64_MAX: Final = 2**63 - 1
+
+
+def validate_topic_name(name: str) -> None:
+    """Raises MisuseError(INVALID_TOPIC_NAME) that says what is wrong and where."""
+    problem = ""
+    if not name:
+        problem = "the topic name is empty"
+    elif name in {".", ".."}:
+        problem = f"the topic name is {name!r}"
+    elif len(name) > TOPIC_NAME_MAX_CHARS:
+        problem = f"topic name {name[:40]!r}… has {len(name)} characters"
+    else:
+        matched = _LEGAL.match(name)
+        legal = matched.end() if matched else 0
+        if legal < len(name):
+            problem = f"topic name {name!r} has {name[legal]!r} at position {legal}"
+    if problem:
+        raise MisuseError(f"{problem}; {_NAME_RULE}", ErrorCode.INVALID_TOPIC_NAME)
+
+
+def is_internal(name: str) -> bool:
+    """Names with two leading underscores belong to the cluster itself."""
+    return name.startswith("__")
+
+
+class TimestampType(StrEnum):
+    """Whose clock stamps records: the producer's or the leader's."""
+
+    CREATE_TIME = "CreateTime"
+    LOG_APPEND_TIME = "LogAppendTime"
+
+
+class CleanupPolicy(StrEnum):
+    DELETE = "delete"
+
+
+class CompressionType(StrEnum):
+    """Brokers never re-encode: batches stay as the producer compressed them."""
+
+    PRODUCER = "producer"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's settings. Field documentation: `CONFIG_KEYS`."""
+
+    retention_ms: int = 604_800_000
+    retention_bytes: int = -1
+    max_message_bytes: int = 1_048_576
+    min_insync_replicas: int = 2
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    timestamp_before_max_ms: int = _INT64_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    cleanup_policy: CleanupPolicy = CleanupPolicy.DELETE
+    unclean_leader_election: bool = False
+    compression_type: CompressionType = CompressionType.PRODUCER
+
+    @staticmethod
+    def parse(mapping: Mapping[str, str], defaults: "TopicConfig | None" = None) -> "TopicConfig":
+        """The settings in `mapping` on top of `defaults` (None: the built-in ones).
+
+        Raises MisuseError(INVALID_CONFIG) for an unknown key or a value out of its range.
+        """
+        changes: dict[str, Any] = {}
+        for name, text in mapping.items():
+            key = _find_key(name)
+            changes[key.field] = key.parse(text)
+        return replace(defaults or TopicConfig(), **changes)
+
+    def to_mapping(self) -> dict[str, str]:
+        """Every key with its value as text; `parse` of it gives an equal object."""
+        return {key.name: key.serialise(getattr(self, key.field)) for key in CONFIG_KEYS}
+
+    def effective_min_insync_replicas(self, replication_factor: int) -> int:
+        """What replication and election use: never more than there are replicas.
+
+        The default (2) must not make a topic with one replica unwritable. A topic that *sets*
+        more than its replication factor is refused when it is created or altered.
+        """
+        return min(self.min_insync_replicas, replication_factor)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One config: Kafka's name, the field of `TopicConfig`, the range, what it means.
+
+    Numbers: `minimum` <= value <= `maximum`, both inclusive.
+    """
+
+    name: str
+    field: str
+    documentation: str
+    minimum: int = 0
+    maximum: int = _INT64_MAX
+    choices: type[StrEnum] | None = None
+    boolean: bool = False
+
+    def parse(self, text: str) -> int | bool | StrEnum:
+        """The typed value; raises MisuseError(INVALID_CONFIG)."""
+        if self.boolean:
+            if text in {"true", "false"}:
+                return text == "true"
+            raise self._refused(text, "true or false")
+        if self.choices is not None:
+            if text == "compact" and self.name == "cleanup.policy":
+                raise self._refused(text, "delete (compaction is not there yet)")
+            if text in set(self.choices):
+                return self.choices(text)
+            raise self._refused(text, " or ".join(choice.value for choice in self.choices))
+        # int() alone would also take "1_000" and digits of other scripts.
+        if not _NUMBER.fullmatch(text):
+            raise self._refused(text, "a whole number")
+        number = int(text)
+        if not self.minimum <= number <= self.maximum:
+            raise self._refused(text, f"{self.minimum} to {self.maximum}")
+        return number
+
+    def serialise(self, value: int | bool | Enum) -> str:
+        """The text form `parse` reads."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return str(value.value if isinstance(value, Enum) else value)
+
+    def _refused(self, text: str, wanted: str) -> MisuseError:
+        return MisuseError(
+            f"config {self.name} is {text!r}; it must be {wanted}", ErrorCode.INVALID_CONFIG
+        )
+
+
+CONFIG_KEYS: Final = (
+    ConfigKey(
+        "retention.ms",
+        "retention_ms",
+        "Milliseconds a record is kept at least; -1 = no limit by time.",
+        minimum=-1,
+    ),
+    ConfigKey(
+        "retention.bytes",
+        "retention_bytes",
+        "Bytes per partition beyond which the oldest batches are removed; -1 = no limit by size.",
+        minimum=-1,
+    ),
+    ConfigKey(
+        "max.message.bytes",
+        "max_message_bytes",
+        "Largest record batch in bytes, as stored: header and (compressed) payload.",
+        minimum=1_024,
+        maximum=32 * 1024 * 1024,
+    ),
+    ConfigKey(
+        "min.insync.replicas",
+        "min_insync_replicas",
+        "Members the ISR needs before anything is acknowledged with acks=all or becomes visible. "
+        "Capped at the replication factor when not set for the topic.",
+        minimum=1,
+        maximum=64,
+    ),
+    ConfigKey(
+        "message.timestamp.type",
+        "timestamp_type",
+        "CreateTime: the producer's timestamps; LogAppendTime: the leader's clock at append.",
+        choices=TimestampType,
+    ),
+    ConfigKey(
+        "message.timestamp.before.max.ms",
+        "timestamp_before_max_ms",
+        "How far before the broker's clock a CreateTime may lie, in milliseconds.",
+    ),
+    ConfigKey(
+        "message.timestamp.after.max.ms",
+        "timestamp_after_max_ms",
+        "How far after the broker's clock a CreateTime may lie, in milliseconds: a timestamp "
+        "from the future would hold up retention.",
+    ),
+    ConfigKey(
+        "cleanup.policy",
+        "cleanup_policy",
+        "What happens to old records: delete.",
+        choices=CleanupPolicy,
+    ),
+    ConfigKey(
+        "unclean.leader.election.enable",
+        "unclean_leader_election",
+        "Elect a replica that may lack acknowledged records when no other is left. Loses data.",
+        boolean=True,
+    ),
+    ConfigKey(
+        "compression.type",
+        "compression_type",
+        "producer: batches stay as the producer compressed them; brokers never re-encode.",
+        choices=CompressionType,
+    ),
+)
+_KEY_OF: Final = {key.name: key for key in CONFIG_KEYS}
+assert {key.field for key in CONFIG_KEYS} == {field.name for field in fields(TopicConfig)}
+
+_NOT_APPLICABLE: Final = {
+    "segment.bytes": "logs have no segments here; retention works batch by batch",
+    "segment.ms": "logs have no segments here; retention works batch by batch",
+    "segment.index.bytes": "logs have no segments here",
+    "index.interval.bytes": "logs have no segments here",
+    "flush.messages": "ask for sync=DISK per produce request instead",
+    "flush.ms": "ask for sync=DISK per produce request instead",
+    "delete.retention.ms": "compaction is not there yet",
+    "min.cleanable.dirty.ratio": "compaction is not there yet",
+    "min.compaction.lag.ms": "compaction is not there yet",
+    "max.compaction.lag.ms": "compaction is not there yet",
+    "remote.storage.enable": "there is no tiered storage",
+}
+
+
+def _find_key(name: str) -> ConfigKey:
+    key = _KEY_OF.get(name)
+    if key is None:
+        raise MisuseError(
+            f"unknown topic config {name!r}: {explain_unknown_key(name, _KEY_OF)}",
+            ErrorCode.INVALID_CONFIG,
+        )
+    return key
+
+
+def explain_unknown_key(name: str, known: Iterable[str]) -> str:
+    """The second half of an "unknown config" message: why, or what was probably meant."""
+    names = sorted(known)
+    if name in _NOT_APPLICABLE:
+        return _NOT_APPLICABLE[name]
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known are " + ", ".join(names)
