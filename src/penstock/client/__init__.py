@@ -1,1 +1,88 @@
-"""Charter to be written by the owner of this package."""
+"""The Python client: producer, consumer and admin, an async core with a sync facade.
+
+What belongs here: turning user calls into the protocol's messages and back, batching, retries
+that keep order, prefetching, the picture of who leads what, conversion to Arrow.
+What never may: knowledge of brokers' insides, of groups of processes, of Spark or of the
+command line; imports of numpy, pyarrow, zstandard or lz4 at import time; a second copy of any
+logic for the sync facade (`sync.py` and its parts only wrap).
+
+    user ──▶ sync facade ──▶ async core ──▶ penstock.rpc ──▶ brokers
+             (one loop        accumulator → lanes (pure) → sender → produce links
+              thread per      fetch states (pure) → fetcher
+              process)        cluster: metadata cache, connections
+
+Start reading at `producer.py`, `consumer.py` or `admin.py`; the promises about order and
+duplicates are kept in `lane.py`.
+"""
+
+from penstock.client.admin import AsyncAdmin
+from penstock.client.config import ClientConfig, ConsumerConfig, ProducerConfig
+from penstock.client.consumer import AsyncConsumer
+from penstock.client.delivery import ColumnsDelivery, Delivery, DeliveryError
+from penstock.client.model import (
+    EARLIEST,
+    LATEST,
+    BrokerDescription,
+    ClusterDescription,
+    ConfigEntry,
+    ConsumedBatch,
+    DeliveryReport,
+    ListedOffset,
+    LogDescription,
+    OffsetSpec,
+    PartitionDescription,
+    Record,
+    TopicDescription,
+)
+from penstock.client.producer import AsyncProducer
+from penstock.client.serializers import (
+    BytesSerializer,
+    JsonSerializer,
+    ProtobufSerializer,
+    Serializer,
+    StringSerializer,
+)
+from penstock.client.sync import Admin, Consumer, Producer
+from penstock.core.batch import Codec
+from penstock.core.columns import Header
+from penstock.core.types import Acks, Sync, TopicPartition
+from penstock.errors import PenstockError
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Acks",
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "BrokerDescription",
+    "BytesSerializer",
+    "ClientConfig",
+    "ClusterDescription",
+    "Codec",
+    "ColumnsDelivery",
+    "ConfigEntry",
+    "ConsumedBatch",
+    "Consumer",
+    "ConsumerConfig",
+    "Delivery",
+    "DeliveryError",
+    "DeliveryReport",
+    "Header",
+    "JsonSerializer",
+    "ListedOffset",
+    "LogDescription",
+    "OffsetSpec",
+    "PartitionDescription",
+    "PenstockError",
+    "Producer",
+    "ProducerConfig",
+    "ProtobufSerializer",
+    "Record",
+    "Serializer",
+    "StringSerializer",
+    "Sync",
+    "TopicDescription",
+    "TopicPartition",
+]

@@ -1,0 +1,221 @@
+"""Settings of the clients: frozen, validated once, each with unit, default and reason.
+
+Every client takes its settings as keyword arguments (`Producer("host:9092", linger_ms=20)`) or
+as one config object. The names and defaults are Kafka's where both have the setting; where a
+default differs, the field says why. The `…Options` dictionaries only tell type checkers which
+keyword arguments exist; a test compares them with the dataclasses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from penstock.client.serializers import Serializer
+from penstock.core.batch import Codec
+from penstock.core.types import Acks, Sync
+from penstock.errors import MisuseError
+
+Partitioner = Callable[[str, bytes | None, int], int]
+"""(topic, serialized key, partition count) -> partition, 0 <= partition < partition count."""
+
+OutOfRangePolicy = Literal["error", "earliest", "latest"]
+StartPosition = Literal["earliest", "latest"]
+
+
+def _positive(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or value <= 0:
+            raise MisuseError(f"{name} must be a whole number above 0, not {value!r}")
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
+    """Splits "host:port,host:port" (or a sequence of such) into addresses.
+
+    Raises MisuseError naming the entry that is not host:port.
+    """
+    given = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
+    addresses = [part.strip() for entry in given for part in entry.split(",") if part.strip()]
+    if not addresses:
+        raise MisuseError("bootstrap names no address; give at least one as host:port")
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise MisuseError(
+                f"bootstrap address {address!r} is not host:port with a port from 1 to 65535"
+            )
+    return tuple(dict.fromkeys(addresses))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What every client has.
+
+    Attributes:
+        connect_timeout_ms: How long to look for any broker that answers before
+            UnreachableError. 10,000: longer than a cluster needs to elect, short enough for a
+            person to wait.
+        request_timeout_ms: Bound of one remote call, and of an admin operation including its
+            retries. 30,000 (Kafka's request.timeout.ms).
+        retry_backoff_ms: First pause before a retry; doubles up to `retry_backoff_max_ms`.
+        retry_backoff_max_ms: 1,000: elections take one to two seconds, so waiting longer
+            between attempts only adds to the gap.
+        metadata_max_age_ms: Metadata is refreshed at least this often while in use, so that new
+            partitions are seen. 300,000 (Kafka's).
+        unknown_topic_timeout_ms: How long a topic that no broker knows is looked for before
+            UNKNOWN_TOPIC: a new topic may not have reached every broker. 3,000.
+    """
+
+    connect_timeout_ms: int = 10_000
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 50
+    retry_backoff_max_ms: int = 1_000
+    metadata_max_age_ms: int = 300_000
+    unknown_topic_timeout_ms: int = 3_000
+
+    def __post_init__(self) -> None:
+        _positive(
+            self,
+            "connect_timeout_ms",
+            "request_timeout_ms",
+            "retry_backoff_ms",
+            "retry_backoff_max_ms",
+            "metadata_max_age_ms",
+            "unknown_topic_timeout_ms",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """How records are batched, sent and retried.
+
+    Attributes:
+        acks: Who has stored a record before its delivery succeeds.
+        sync: What "stored" means: page cache or fsync.
+        linger_ms: How long a batch waits for more records, 0 = not at all. 5 (Kafka 4).
+        batch_bytes: A batch is sent when it holds this much uncompressed. 262,144, not Kafka's
+            16,384: a broker call costs the same for both, and throughput grows with size.
+            Never more than the topic's max.message.bytes, whatever is set.
+        buffer_bytes: Upper bound of all records waiting or in flight, 32 MiB.
+        max_block_ms: How long `send` waits for buffer space or a topic's metadata, 60,000.
+        codec: Compression of batches.
+        delivery_timeout_ms: From `send` to success or a final error, 120,000.
+        idempotent: Retries never duplicate or reorder. Without it a partition has one batch in
+            flight, which keeps order, and a retry may duplicate.
+        max_in_flight: Batches of one partition sent and not yet answered, 1 to 5: brokers
+            remember the last five per producer.
+        partitioner: Own choice of partition; None = hash of the key, sticky without key.
+        key_serializer: What turns keys into bytes; None = bytes are expected.
+        value_serializer: Likewise for values.
+    """
+
+    acks: Acks = Acks.ALL
+    sync: Sync = Sync.OS
+    linger_ms: int = 5
+    batch_bytes: int = 256 * 1024
+    buffer_bytes: int = 32 * 1024 * 1024
+    max_block_ms: int = 60_000
+    codec: Codec = Codec.NONE
+    delivery_timeout_ms: int = 120_000
+    idempotent: bool = True
+    max_in_flight: int = 5
+    partitioner: Partitioner | None = None
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
+
+    def __post_init__(self) -> None:
+        ClientConfig.__post_init__(self)
+        _positive(self, "batch_bytes", "buffer_bytes", "delivery_timeout_ms", "max_in_flight")
+        if self.linger_ms < 0 or self.max_block_ms < 0:
+            raise MisuseError("linger_ms and max_block_ms must be 0 or more")
+        if self.max_in_flight > 5:
+            raise MisuseError(
+                f"max_in_flight is {self.max_in_flight}, at most 5 batches per partition can be "
+                "told apart from duplicates"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """Where reading starts, how much is fetched ahead, what happens off the end of the log.
+
+    Attributes:
+        start: Where an assigned partition without a seek starts. "latest" is Kafka's default;
+            ours is "earliest": reading too much is seen, reading too little is not.
+        on_offset_out_of_range: What to do when the position was deleted by retention or lies
+            past the end: "error" raises OffsetOutOfRangeError from poll, the others move the
+            position and log a warning with both offsets.
+        fetch_max_wait_ms: How long a broker holds an empty answer, 500 (Kafka's).
+        fetch_min_bytes: How much a broker waits for within that time, 1 (Kafka's).
+        fetch_max_bytes: Bound of one answer, 16 MiB; one batch is always returned.
+        max_partition_fetch_bytes: Bound per partition in one answer, 2 MiB.
+        buffer_bytes: Bound of what is fetched ahead and not yet polled, 64 MiB; an answer in
+            flight may exceed it by `fetch_max_bytes` per broker.
+    """
+
+    start: StartPosition = "earliest"
+    on_offset_out_of_range: OutOfRangePolicy = "error"
+    fetch_max_wait_ms: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 16 * 1024 * 1024
+    max_partition_fetch_bytes: int = 2 * 1024 * 1024
+    buffer_bytes: int = 64 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        ClientConfig.__post_init__(self)
+        _positive(
+            self,
+            "fetch_max_wait_ms",
+            "fetch_min_bytes",
+            "fetch_max_bytes",
+            "max_partition_fetch_bytes",
+            "buffer_bytes",
+        )
+        if self.start not in ("earliest", "latest"):
+            raise MisuseError(f"start is {self.start!r}; use 'earliest' or 'latest'")
+        if self.on_offset_out_of_range not in ("error", "earliest", "latest"):
+            raise MisuseError(
+                f"on_offset_out_of_range is {self.on_offset_out_of_range!r}; "
+                "use 'error', 'earliest' or 'latest'"
+            )
+
+
+class ClientOptions(TypedDict, total=False):
+    """Keyword arguments of every client; see ClientConfig."""
+
+    connect_timeout_ms: int
+    request_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    metadata_max_age_ms: int
+    unknown_topic_timeout_ms: int
+
+
+class ProducerOptions(ClientOptions, total=False):
+    """Keyword arguments of producers; see ProducerConfig."""
+
+    acks: Acks
+    sync: Sync
+    linger_ms: int
+    batch_bytes: int
+    buffer_bytes: int
+    max_block_ms: int
+    codec: Codec
+    delivery_timeout_ms: int
+    idempotent: bool
+    max_in_flight: int
+    partitioner: Partitioner | None
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    """Keyword arguments of consumers; see ConsumerConfig."""
+
+    start: StartPosition
+    on_offset_out_of_range: OutOfRangePolicy
+    fetch_max_wait_ms: int
+    fetch_min_bytes: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    buffer_bytes: int

@@ -1,0 +1,249 @@
+"""What the client hands to its users: plain frozen data, no connection to anything alive.
+
+Offsets are positions in a partition, times are milliseconds since 1970 UTC, sizes are bytes.
+Half-open ranges are written [lo, hi).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.core.columns import Columns, Headers
+from penstock.core.types import Acks, Sync, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class OffsetSpec(Enum):
+    """A place in a log by name. EARLIEST: its first record. LATEST: behind its last."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+EARLIEST: Final = OffsetSpec.EARLIEST
+LATEST: Final = OffsetSpec.LATEST
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryReport:
+    """Where records went and what was reached.
+
+    `base_offset` is the offset of the first record this report is about, the others follow
+    without gaps; -1 with Acks.NONE, where nobody knows. `acks` and `sync` are what the cluster
+    reached, at least what was asked. `duplicate`: an earlier attempt had already stored it, and
+    this is where. `append_time_ms` 0 = the topic keeps the producer's timestamps.
+    """
+
+    topic: str
+    partition: int
+    base_offset: int
+    record_count: int
+    acks: Acks
+    sync: Sync
+    leader_epoch: int = 0
+    append_time_ms: int = 0
+    duplicate: bool = False
+
+    @property
+    def offset(self) -> int:
+        """The record's own offset, for a delivery of one record."""
+        return self.base_offset
+
+
+class Record(NamedTuple):
+    """One record as read. `key` and `value` None = null, which is not b""."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedBatch:
+    """Records of one partition in the columns they travelled in.
+
+    `columns` holds the whole stored batch, whose record 0 has offset `columns.base_offset`;
+    yours are its records [lo, hi), trimmed to the consumer's position. The accessors below
+    return only those. `high_watermark` is the one seen when the batch was fetched.
+    """
+
+    topic: str
+    partition: int
+    columns: Columns
+    lo: int
+    hi: int
+    leader_epoch: int = 0
+    high_watermark: int = -1
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def first_offset(self) -> int:
+        return self.columns.base_offset + self.lo
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record, inclusive."""
+        return self.columns.base_offset + self.hi - 1
+
+    @property
+    def next_offset(self) -> int:
+        """Where reading goes on behind this batch."""
+        return self.columns.base_offset + self.hi
+
+    @property
+    def record_count(self) -> int:
+        return self.hi - self.lo
+
+    def __len__(self) -> int:
+        return self.hi - self.lo
+
+    def between(self, first_offset: int, end_offset: int) -> "ConsumedBatch":
+        """The part with offsets in [first_offset, end_offset); may be empty. Shares the columns."""
+        base = self.columns.base_offset
+        lo = min(max(self.lo, first_offset - base), self.hi)
+        hi = max(min(self.hi, end_offset - base), lo)
+        return replace(self, lo=lo, hi=hi)
+
+    def offsets(self) -> range:
+        return range(self.first_offset, self.next_offset)
+
+    def keys(self) -> list[bytes | None]:
+        return self.columns.keys()[self.lo : self.hi]
+
+    def values(self) -> list[bytes | None]:
+        return self.columns.values()[self.lo : self.hi]
+
+    def timestamps_ms(self) -> list[int]:
+        """The append time where the topic says LogAppendTime, else the producer's times."""
+        return self.columns.timestamps()[self.lo : self.hi]
+
+    def headers(self) -> list[Headers]:
+        return self.columns.headers()[self.lo : self.hi]
+
+    def records(self) -> Iterator[Record]:
+        """One object per record, for programs that want them; columns are faster."""
+        columns = zip(
+            self.offsets(),
+            self.timestamps_ms(),
+            self.keys(),
+            self.values(),
+            self.headers(),
+            strict=True,
+        )
+        for offset, timestamp_ms, key, value, headers in columns:
+            yield Record(self.topic, self.partition, offset, timestamp_ms, key, value, headers)
+
+    def to_arrow(self, *, include_headers: bool = False) -> "pyarrow.RecordBatch":
+        """The records as one Arrow record batch; schema in `penstock.client.arrow`."""
+        from penstock.client.arrow import batch_to_arrow  # noqa: PLC0415 - pyarrow only on demand
+
+        return batch_to_arrow(
+            self.columns,
+            self.topic,
+            self.partition,
+            self.columns.base_offset,
+            self.lo,
+            self.hi,
+            include_headers=include_headers,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDescription:
+    broker_id: int
+    host: str
+    port: int
+    rack: str
+    alive: bool
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """`leader` -1: none at the moment. `replicas[0]` is the preferred leader."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """`configs` holds only what was set; `AsyncAdmin.describe_configs` knows the defaults too."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...]
+    configs: Mapping[str, str]
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    cluster_id: str
+    controller_epoch: int
+    metadata_version: int
+    controller_reachable: bool
+    brokers: tuple[BrokerDescription, ...]
+    topics: int
+    partitions: int
+    offline_partitions: int
+    under_replicated_partitions: int
+    under_min_isr_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    name: str
+    value: str
+    is_default: bool
+    documentation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """`offset` -1: no record at or after the timestamp asked for. `timestamp_ms` -1: not known."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+    topic_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    topic: str
+    topic_id: str
+    partition: int
+    is_leader: bool
+    leader_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDescription:
+    """What one broker holds."""
+
+    broker_id: int
+    logs: tuple[PartitionLog, ...]
+    disk_free_bytes: int
+    disk_total_bytes: int
