@@ -1,0 +1,5 @@
+"""The flights demo: a year of departures from New York through a cluster that loses a broker.
+
+Belongs here: what a reader of the example needs to see, in the order of `demo.py`. Never here:
+anything a user's program could not do, except starting the local cluster and killing a broker.
+"""

@@ -1,0 +1,191 @@
+"""From parsed YAML documents to a `Manifest`, or to one error that lists every mistake.
+
+    documents ──kind──▶ rows of `schema` ──read_fields──▶ objects ──▶ checks across objects
+                                                     all problems ──▶ ManifestError
+
+Checks of one object see its defaults where a field was wrong, so one mistake is reported once.
+Checks across objects (replicas against brokers, references) run on whatever could be read.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from penstock.core.manifest.fields import Problem, Report, describe, did_you_mean, read_fields
+from penstock.core.manifest.objects import (
+    MIN_INSYNC,
+    REPLICATION_FACTOR,
+    Cluster,
+    ClusterSpec,
+    ConsumerGroup,
+    Manifest,
+    Topic,
+    TopicSpec,
+)
+from penstock.core.manifest.schema import (
+    API_VERSION,
+    CLUSTER_METADATA,
+    CLUSTER_SPEC,
+    OBJECT_METADATA,
+    SERVER_METADATA,
+    TOPIC_SPEC,
+)
+from penstock.core.manifest.settings import check_cluster_settings, check_topic_settings
+from penstock.core.topic import validate_topic_name
+from penstock.errors import ErrorCode, MisuseError, PenstockError
+
+KINDS = ("Cluster", "Topic", "ConsumerGroup")
+_ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
+
+
+class ManifestError(MisuseError):
+    """The manifest cannot be used. `problems` is never empty; the message has a line for each."""
+
+    def __init__(self, source: str, problems: Sequence[Problem]) -> None:
+        lines = "\n".join(f"{source}: {problem}" for problem in problems)
+        super().__init__(lines, ErrorCode.INVALID_CONFIG)
+        self.problems = tuple(problems)
+
+
+def parse_manifest(documents: Sequence[object], source: str) -> Manifest:
+    """Reads the documents of one YAML file.
+
+    Args:
+        documents: what a YAML parser returned, one per document; empty documents are skipped.
+        source: name of the file, put before every problem.
+
+    Raises:
+        ManifestError: with every problem found. Nothing of the manifest may be used.
+    """
+    reader = _Reader()
+    for number, document in enumerate(documents, start=1):
+        if document is not None:
+            reader.read(document, number)
+    reader.check_references()
+    if not reader.problems and not (reader.clusters or reader.topics or reader.groups):
+        reader.problems.append(Problem("", "", f"holds no object; known kinds: {', '.join(KINDS)}"))
+    if reader.problems:
+        raise ManifestError(source, reader.problems)
+    return Manifest(
+        source=source,
+        clusters=tuple(reader.clusters),
+        topics=tuple(reader.topics),
+        consumer_groups=tuple(reader.groups),
+    )
+
+
+class _Reader:
+    """The objects and problems seen so far."""
+
+    def __init__(self) -> None:
+        self.clusters: list[Cluster] = []
+        self.topics: list[Topic] = []
+        self.groups: list[ConsumerGroup] = []
+        self.problems: list[Problem] = []
+        self._seen: set[tuple[str, str]] = set()
+
+    def read(self, document: object, number: int) -> None:
+        subject = f"document {number}"
+        if not isinstance(document, Mapping):
+            text = f"is {describe(document)}; it must be a mapping with apiVersion, kind, metadata"
+            self.problems.append(Problem(subject, "", text))
+            return
+        kind = document.get("kind")
+        if not self._check_kind(document, kind, subject):
+            return
+        metadata = document.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, Mapping) else None
+        report = Report(f"{kind}/{name}" if isinstance(name, str) else f"{subject} ({kind})")
+        for key in document:
+            if key not in _ENVELOPE:
+                report.add(str(key), f"is not a known field{did_you_mean(str(key), _ENVELOPE)}")
+        self._read_kind(str(kind), document, report)
+        self.problems.extend(report.problems)
+
+    def _check_kind(self, document: Mapping[object, object], kind: object, subject: str) -> bool:
+        version = document.get("apiVersion")
+        if kind not in KINDS:
+            hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else f"; {KINDS} are known"
+            text = "is missing" if kind is None else f"is {describe(kind)}, which is not known"
+            self.problems.append(Problem(subject, "kind", text + hint))
+        if version != API_VERSION:
+            text = "is missing" if version is None else f"is {describe(version)}"
+            self.problems.append(
+                Problem(subject, "apiVersion", f"{text}; it must be {API_VERSION}")
+            )
+        return kind in KINDS and version == API_VERSION
+
+    def _read_kind(self, kind: str, document: Mapping[object, object], report: Report) -> None:
+        name = self._read_name(kind, document.get("metadata"), report)
+        spec = document.get("spec")
+        match kind:
+            case "Cluster":
+                cluster = Cluster(
+                    name,
+                    ClusterSpec.from_values(read_fields(CLUSTER_SPEC, spec, "spec", report)),
+                )
+                check_cluster_settings(cluster.spec, report)
+                self.clusters.append(cluster)
+            case "Topic":
+                values = read_fields(TOPIC_SPEC, spec, "spec", report)
+                topic = Topic(name, TopicSpec.from_values(values, name))
+                _check_topic_name(topic, report)
+                check_topic_settings(topic.spec, report)
+                self.topics.append(topic)
+            case _:
+                self.groups.append(ConsumerGroup(name))
+
+    def _read_name(self, kind: str, given: object, report: Report) -> str:
+        if isinstance(given, Mapping):
+            given = {key: value for key, value in given.items() if key not in SERVER_METADATA}
+        rows = CLUSTER_METADATA if kind == "Cluster" else OBJECT_METADATA
+        name = read_fields(rows, given, "metadata", report).text("name")
+        if name and (kind, name) in self._seen:
+            report.add("metadata.name", "appears twice; give one of them another name")
+        self._seen.add((kind, name))
+        return name
+
+    def check_references(self) -> None:
+        clusters = {cluster.name: cluster for cluster in self.clusters}
+        owners: dict[tuple[str, str], str] = {}
+        for topic in self.topics:
+            report = Report(f"Topic/{topic.name}")
+            cluster = clusters.get(topic.spec.cluster)
+            if cluster is not None:
+                _check_replicas(topic.spec, cluster, report)
+            elif topic.spec.cluster and "" not in clusters:  # "" = a Cluster whose name is wrong
+                known = did_you_mean(topic.spec.cluster, clusters) or "; the file has no Cluster"
+                report.add("spec.cluster", f"is {topic.spec.cluster!r}, not in this file{known}")
+            owner = owners.setdefault((topic.spec.cluster, topic.spec.topic_name), topic.name)
+            if owner != topic.name:
+                text = f"is {topic.spec.topic_name!r}, which Topic/{owner} has already"
+                report.add("spec.topicName", text)
+            self.problems.extend(report.problems)
+
+
+def _check_topic_name(topic: Topic, report: Report) -> None:
+    if not topic.spec.topic_name:
+        return  # metadata.name is missing and has been reported
+    try:
+        validate_topic_name(topic.spec.topic_name)
+    except PenstockError as error:
+        report.add("spec.topicName", f"cannot be used: {error.message}")
+
+
+def _check_replicas(topic: TopicSpec, cluster: Cluster, report: Report) -> None:
+    """Replicas fit the brokers, and min ISR can be met by the replicas."""
+    brokers = cluster.spec.brokers
+    replicas = topic.effective_replicas(cluster.spec)
+    if topic.replicas is not None and replicas > brokers:
+        plural = "broker" if brokers == 1 else "brokers"
+        report.add(
+            "spec.replicas",
+            f"is {replicas}, but Cluster/{cluster.name} has {brokers} {plural}; "
+            "lower spec.replicas or raise spec.brokers",
+        )
+    own = topic.config.get(MIN_INSYNC)
+    if own is not None and own.isdecimal() and int(own) > replicas:
+        where = "" if topic.replicas is not None else f" (the cluster's {REPLICATION_FACTOR})"
+        report.add(
+            f"spec.config.{MIN_INSYNC}",
+            f"is {own}, but the topic has {replicas} replicas{where}, so that no acks=all write "
+            f"could succeed; lower it to at most {replicas} or raise spec.replicas",
+        )
