@@ -106,8 +106,7 @@ class Columns:
 
     def records(self) -> Iterator[Record]:
         """All records in order. Decodes every column at the first step."""
-        headers: Iterator[Headers]
-        headers = repeat(()) if self.header_counts is None else iter(self.headers())
+        headers = repeat(()) if self.header_counts is None else self.headers()
         return map(Record, self.offsets(), self.timestamps(), self.keys(), self.values(), headers)
 
     def record(self, index: int) -> Record:
