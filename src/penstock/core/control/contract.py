@@ -1,0 +1,384 @@
+"""The controller machine's inputs and outputs. One machine per controller process.
+
+    shell: streams, RPCs, store, clock ──event──▶ ControllerMachine.handle(event, now_ms)
+                                        ◀──Ready──
+
+What the shell owes the machine:
+
+- `Loaded` first, and again whenever a `Ready` says `reload`: everything in the store, read
+  consistently. Failing reads are retried by the shell.
+- `writes` are carried out stage by stage (a stage starts when all of the stage before is
+  durable), then reported with the same `write_id`: `WriteDone`, `WriteConflict` (a version was
+  not the expected one) or `WriteUnknown` (time-out, I/O error: it may or may not have passed,
+  in part or in full). Never two writes at once: the machine waits for the report.
+- `replies`, `session_messages` and `metadata_version` of a `Ready` are about *earlier*, already
+  durable writes. They may be sent at once, also while `writes` of the same `Ready` is running.
+- `session_messages` go out in order per stream. When `metadata_version` is set, every stream
+  with a session gets `machine.image(since)`, `since` being the version it was sent last (0 for
+  a new stream: then the image is full). A slow stream skips versions, it never queues them.
+- `Tick` every 50-100 ms. Time spent not running (a long gap between ticks) is not held against
+  the brokers.
+- `deposed`: another controller has taken over. Close all streams, stop, start again as standby.
+
+Invariants kept here: I1 (one leader per epoch, epochs never decrease, the leader is in the
+ISR), I7 (who may lead), I21 (every change is a compare-and-swap; controller epoch monotonic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.core.control.documents import ClusterDocument, TopicDocument
+from penstock.core.types import (
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    TopicId,
+    TopicPartition,
+)
+from penstock.errors import PenstockError
+
+# ---------------------------------------------------------------- events: store -> machine
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """All documents with their store versions (opaque text). `cluster` None: a new store.
+
+    `new_cluster_id` names the cluster then; it is ignored otherwise.
+    """
+
+    cluster: tuple[ClusterDocument, str] | None
+    topics: tuple[tuple[TopicDocument, str], ...]
+    new_cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDone:
+    """All stages are durable. `versions`: the new store version of every put document."""
+
+    write_id: int
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteConflict:
+    write_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnknown:
+    write_id: int
+
+
+# ---------------------------------------------------------------- events: brokers -> machine
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """First message of a session stream. Fields as in the protocol's Register.
+
+    `stream_id` is the shell's name for the stream, never used twice.
+    """
+
+    stream_id: int
+    cluster_id: str
+    broker_id: BrokerId
+    incarnation: str
+    host: str
+    port: int
+    rack: str
+    directory_id: str
+    data_intact: bool
+    seen_controller_epoch: ControllerEpoch = ControllerEpoch(0)
+    seen_metadata_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    stream_id: int
+    metadata_version: int
+    wants_stop: bool = False
+    disk_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """The stream ended, for whatever reason. A short grace lets the broker come back."""
+
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """A leader's proposal for one partition, based on `version`."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: LeaderEpoch
+    version: int
+    isr: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterIsr:
+    request_id: int
+    cluster_id: str
+    broker_id: BrokerId
+    broker_session: int
+    controller_epoch: ControllerEpoch
+    changes: tuple[IsrChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds:
+    request_id: int
+    cluster_id: str
+    broker_id: BrokerId
+    broker_session: int
+
+
+# ---------------------------------------------------------------- events: admin -> machine
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """`topic_id`: a fresh UUID made by the shell, used if the topic is created.
+
+    `partitions`, `replication_factor` 0 = the cluster's default. With `assignment` (one replica
+    list per partition) both must be 0.
+    """
+
+    name: str
+    topic_id: TopicId
+    partitions: int = 0
+    replication_factor: int = 0
+    configs: Mapping[str, str] | None = None
+    assignment: tuple[tuple[BrokerId, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics:
+    request_id: int
+    cluster_id: str
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics:
+    """`topics`: (name, topic id or "" for whatever has the name)."""
+
+    request_id: int
+    cluster_id: str
+    topics: tuple[tuple[str, TopicId], ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    """`partitions` is the new total."""
+
+    request_id: int
+    cluster_id: str
+    topic: str
+    partitions: int
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigs:
+    request_id: int
+    cluster_id: str
+    topic: str
+    set_configs: Mapping[str, str]
+    unset_configs: tuple[str, ...] = ()
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders:
+    """Give leadership to the preferred replicas, or take it all away from one broker.
+
+    `partitions` empty = all. `away_from` None = preferred election.
+    """
+
+    request_id: int
+    cluster_id: str
+    partitions: tuple[TopicPartition, ...] = ()
+    away_from: BrokerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Request = (
+    AlterIsr
+    | AllocateProducerIds
+    | CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterConfigs
+    | ElectLeaders
+)
+Event = (
+    Loaded
+    | WriteDone
+    | WriteConflict
+    | WriteUnknown
+    | BrokerRegistered
+    | HeartbeatReceived
+    | StreamClosed
+    | Request
+    | Tick
+)
+
+# ---------------------------------------------------------------- outputs: to the store
+
+
+@dataclass(frozen=True, slots=True)
+class PutCluster:
+    """Compare-and-swap of the cluster document; `expected` None = must not exist."""
+
+    document: ClusterDocument
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutTopic:
+    document: TopicDocument
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopic:
+    name: str
+    expected: str
+
+
+DocumentWrite = PutCluster | PutTopic | RemoveTopic
+
+# ---------------------------------------------------------------- outputs: to brokers, callers
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAccepted:
+    """Answer Registered; images follow. `broker_session` names the session in requests."""
+
+    stream_id: int
+    cluster_id: str
+    controller_epoch: ControllerEpoch
+    broker_session: int
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRefused:
+    """Send the error, then close the stream."""
+
+    stream_id: int
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
+    stream_id: int
+    may_stop: bool
+
+
+SessionMessage = SessionAccepted | SessionRefused | HeartbeatAnswered
+
+
+@dataclass(frozen=True, slots=True)
+class IsrOutcome:
+    """One per change. `state`: what is stored now; None only if the partition is unknown."""
+
+    change: IsrChange
+    state: PartitionState | None
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IsrAltered:
+    outcomes: tuple[IsrOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIds:
+    """Half-open: first <= id < first + count. Nobody else ever gets them."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    topic: str
+    topic_id: TopicId
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged:
+    """One per topic of the request, same order."""
+
+    outcomes: tuple[TopicOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeadersMoved:
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The request was carried out; nothing more to say."""
+
+
+Result = IsrAltered | ProducerIds | TopicsChanged | LeadersMoved | Done
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Exactly one per request. An error means that nothing of the request was done."""
+
+    request_id: int
+    outcome: Result | PenstockError
+
+
+class Severity(StrEnum):
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """For the log: an event phrase and the numbers the decision used."""
+
+    severity: Severity
+    event: str
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the shell must do now; see the module's docstring for the order.
+
+    `write_id` > 0 exactly when `writes` is not empty.
+    """
+
+    writes: tuple[tuple[DocumentWrite, ...], ...] = ()
+    write_id: int = 0
+    reload: bool = False
+    replies: tuple[Reply, ...] = ()
+    session_messages: tuple[SessionMessage, ...] = ()
+    metadata_version: int | None = None
+    decisions: tuple[Decision, ...] = ()
+    deposed: bool = False

@@ -1,0 +1,257 @@
+"""What the controller keeps: one document for the cluster, one per topic, as JSON text.
+
+    cluster ──▶ {"format": 1, "cluster_id": …, "controller_epoch": …, "brokers": […], …}
+    topic   ──▶ {"format": 1, "name": …, "topic_id": …, "configs": {…}, "partitions": […]}
+
+Each document is one object in the metadata store and changes by compare-and-swap (I21). Both
+carry the controller epoch and the metadata version of the write that made them, so the newest
+metadata version is the largest of all documents: it never goes back, and a restored older store
+is recognised by brokers that have seen more. People read these with kubectl: names are spelled
+out, empty parts are left out.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.core.types import (
+    NO_LEADER,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    TopicId,
+)
+from penstock.errors import ClusterError, ErrorCode
+
+FORMAT: Final = 1
+TOMBSTONES_MAX: Final = 1_000
+"""Deleted topic ids remembered, so that a broker that was away still learns of the deletion."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A broker as it registered last. `alive`: it has, or had at the last write, a session.
+
+    `directory_id` names the data directory: another one means that the disk is another.
+    `incarnation` names the run of the process.
+    """
+
+    broker_id: BrokerId
+    host: str
+    port: int
+    rack: str
+    directory_id: str
+    incarnation: str
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    topic_id: TopicId
+    metadata_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDocument:
+    """`next_producer_id`: the first id that was never handed out."""
+
+    cluster_id: str
+    controller_epoch: ControllerEpoch
+    metadata_version: int
+    next_producer_id: int = 0
+    brokers: Mapping[BrokerId, BrokerRegistration] = field(default_factory=dict)
+    tombstones: tuple[Tombstone, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDocument:
+    """A partition's state and who else may lead it.
+
+    `elr` (eligible leader replicas, KIP-966): left the ISR while that made it smaller than
+    min.insync.replicas. From then on the high watermark stood still, so they hold every
+    committed record and may be elected. Empty whenever the ISR is large enough.
+
+    `lossy`: members of ISR or ELR that came back after losing unsynced data while nobody led.
+    They hold what was fsynced, and are elected only when ISR and ELR are empty.
+
+    ISR, ELR and lossy are disjoint. `state.isr` is empty only while there is no leader.
+    """
+
+    state: PartitionState
+    elr: tuple[BrokerId, ...] = ()
+    lossy: tuple[BrokerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDocument:
+    """`configs`: only the keys that were set. `partitions[i]` is partition i."""
+
+    name: str
+    topic_id: TopicId
+    controller_epoch: ControllerEpoch
+    metadata_version: int
+    configs: Mapping[str, str]
+    partitions: tuple[PartitionDocument, ...]
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def encode_cluster(document: ClusterDocument) -> str:
+    """JSON text; `decode_cluster` reads it back."""
+    return _dump(
+        {
+            "format": FORMAT,
+            "cluster_id": document.cluster_id,
+            "controller_epoch": document.controller_epoch,
+            "metadata_version": document.metadata_version,
+            "next_producer_id": document.next_producer_id,
+            "brokers": [
+                {
+                    "broker_id": broker.broker_id,
+                    "host": broker.host,
+                    "port": broker.port,
+                    "rack": broker.rack,
+                    "directory_id": broker.directory_id,
+                    "incarnation": broker.incarnation,
+                    "alive": broker.alive,
+                }
+                for _, broker in sorted(document.brokers.items())
+            ],
+            "deleted_topics": [
+                [tombstone.topic_id, tombstone.metadata_version]
+                for tombstone in document.tombstones
+            ],
+        }
+    )
+
+
+def encode_topic(document: TopicDocument) -> str:
+    """JSON text; `decode_topic` reads it back."""
+    return _dump(
+        {
+            "format": FORMAT,
+            "name": document.name,
+            "topic_id": document.topic_id,
+            "controller_epoch": document.controller_epoch,
+            "metadata_version": document.metadata_version,
+            "configs": dict(sorted(document.configs.items())),
+            "partitions": [_partition_to_json(partition) for partition in document.partitions],
+        }
+    )
+
+
+def decode_cluster(text: str, where: str) -> ClusterDocument:
+    """Raises ClusterError(DATA_CORRUPTED) naming `where` and what is wrong."""
+    found = _load(text, where)
+    try:
+        brokers = [
+            BrokerRegistration(
+                broker_id=BrokerId(int(entry["broker_id"])),
+                host=str(entry["host"]),
+                port=int(entry["port"]),
+                rack=str(entry["rack"]),
+                directory_id=str(entry["directory_id"]),
+                incarnation=str(entry["incarnation"]),
+                alive=bool(entry["alive"]),
+            )
+            for entry in found["brokers"]
+        ]
+        return ClusterDocument(
+            cluster_id=str(found["cluster_id"]),
+            controller_epoch=ControllerEpoch(int(found["controller_epoch"])),
+            metadata_version=int(found["metadata_version"]),
+            next_producer_id=int(found["next_producer_id"]),
+            brokers={broker.broker_id: broker for broker in brokers},
+            tombstones=tuple(
+                Tombstone(TopicId(str(topic_id)), int(version))
+                for topic_id, version in found["deleted_topics"]
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(where, error) from None
+
+
+def decode_topic(text: str, where: str) -> TopicDocument:
+    """Raises ClusterError(DATA_CORRUPTED) naming `where` and what is wrong."""
+    found = _load(text, where)
+    try:
+        return TopicDocument(
+            name=str(found["name"]),
+            topic_id=TopicId(str(found["topic_id"])),
+            controller_epoch=ControllerEpoch(int(found["controller_epoch"])),
+            metadata_version=int(found["metadata_version"]),
+            configs={str(key): str(value) for key, value in found["configs"].items()},
+            partitions=tuple(_partition_from_json(entry) for entry in found["partitions"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(where, error) from None
+
+
+def _partition_to_json(partition: PartitionDocument) -> dict[str, Any]:
+    state = partition.state
+    found: dict[str, Any] = {
+        "leader": state.leader,
+        "epoch": state.leader_epoch,
+        "isr": list(state.isr),
+        "replicas": list(state.replicas),
+        "version": state.version,
+    }
+    if partition.elr:
+        found["elr"] = list(partition.elr)
+    if partition.lossy:
+        found["lossy"] = list(partition.lossy)
+    return found
+
+
+def _partition_from_json(entry: Mapping[str, Any]) -> PartitionDocument:
+    partition = PartitionDocument(
+        PartitionState(
+            leader=BrokerId(int(entry["leader"])),
+            leader_epoch=LeaderEpoch(int(entry["epoch"])),
+            isr=_brokers(entry["isr"]),
+            replicas=_brokers(entry["replicas"]),
+            version=int(entry["version"]),
+        ),
+        elr=_brokers(entry.get("elr", [])),
+        lossy=_brokers(entry.get("lossy", [])),
+    )
+    state = partition.state
+    if not state.replicas or not set(state.isr) <= set(state.replicas):
+        raise ValueError(f"ISR {state.isr} is not part of replicas {state.replicas}")
+    if state.leader != NO_LEADER and state.leader not in state.isr:
+        raise ValueError(f"leader {state.leader} is not in the ISR {state.isr}")
+    return partition
+
+
+def _brokers(found: list[int]) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(int(broker_id)) for broker_id in found)
+
+
+def _dump(found: dict[str, Any]) -> str:
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)
+
+
+def _load(text: str, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise _unreadable(where, error) from None
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        seen = found.get("format") if isinstance(found, dict) else type(found).__name__
+        raise ClusterError(
+            f"metadata object {where} has format {seen!r}, this version reads {FORMAT}; "
+            "run the version that wrote it, or restore the object",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    return found
+
+
+def _unreadable(where: str, error: Exception) -> ClusterError:
+    return ClusterError(
+        f"metadata object {where} is unreadable ({type(error).__name__}: {error}); "
+        "restore it from a backup, nothing was changed",
+        ErrorCode.DATA_CORRUPTED,
+    )
