@@ -1,0 +1,102 @@
+"""What goes wrong below the store, as the three errors a broker understands.
+
+    RocksDB status (text of a bare Exception) ──storage_errors──▶ ClusterError
+        "… No space left on device …"   → DISK_FULL         nothing was written; space may come back
+        "Corruption: …"                 → DATA_CORRUPTED    never served (I22); rebuild the replica
+        anything else                   → STORAGE_FAILED    outcome unknown
+
+`CallGate` keeps `close` from pulling the database away under calls that are still in it.
+"""
+
+from threading import Condition
+from types import TracebackType
+from typing import Final
+
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+
+_NO_SPACE: Final = ("No space left on device", "NoSpace", "Disk quota exceeded")
+_CORRUPTION: Final = ("Corruption:", "checksum mismatch")
+
+
+def translate(error: Exception, doing: str) -> ClusterError:
+    """The ClusterError for an exception of rocksdict while `doing` (which slot, which offset)."""
+    text = str(error)
+    if any(mark in text for mark in _NO_SPACE):
+        return ClusterError(
+            f"{doing}: disk full ({text}); nothing was written. Free space, grow the volume or "
+            f"shorten retention: writing resumes by itself",
+            ErrorCode.DISK_FULL,
+        )
+    if any(mark in text for mark in _CORRUPTION):
+        return ClusterError(
+            f"{doing}: stored bytes are damaged ({text}); they are not served. "
+            f"Rebuild this replica from another one",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    return ClusterError(f"{doing}: storage failed ({text})", ErrorCode.STORAGE_FAILED)
+
+
+class storage_errors:  # noqa: N801 - used like a function, as contextlib's are
+    """`with storage_errors("reading slot 3"):` around rocksdict calls translates what they raise.
+
+    rocksdict raises bare `Exception` for every RocksDB status, and RuntimeError subclasses for
+    its own; Penstock's errors and failed asserts pass unchanged.
+    """
+
+    __slots__ = ("_doing",)
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, PenstockError | AssertionError):
+            raise translate(error, self._doing) from error
+
+
+class CallGate:
+    """Counts calls inside; `shut` waits for them and refuses new ones with STORAGE_FAILED."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._shut = False
+        self._changed = Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._shut:
+                raise ClusterError("the log store is closed", ErrorCode.STORAGE_FAILED)
+            self._inside += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def shut(self, timeout_s: float) -> bool:
+        """True for the caller who shut it, once nobody is inside; False if it already was.
+
+        Raises ClusterError(STORAGE_FAILED) when calls are still inside after `timeout_s`.
+        """
+        with self._changed:
+            if self._shut:
+                return False
+            self._shut = True
+            if not self._changed.wait_for(lambda: self._inside == 0, timeout_s):
+                raise ClusterError(
+                    f"{self._inside} store calls still run after {timeout_s} s; not closing",
+                    ErrorCode.STORAGE_FAILED,
+                )
+            return True

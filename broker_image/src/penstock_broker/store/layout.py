@@ -1,0 +1,138 @@
+"""Where every byte of a broker's database lives: keys, key spaces, and the index entry.
+
+One RocksDB database, two column families, all integers big-endian so that bytes sort as numbers:
+
+    column family "default": the batches; values of 512 bytes and more go to blob files
+        slot u32 │ base offset u64                  → stored batch (penstock.core.batch)
+
+    column family "state": everything else; never in blob files, or one idle partition's
+    checkpoint would pin a blob file of others' batches for ever
+        'c' │ slot u32                              → checkpoint            (state.py)
+        'i' │ slot u32 │ base offset u64            → index entry           (below)
+        'p' │ slot u32 │ as-of offset u64           → producer snapshot     (state.py)
+        'r' │ topic id UTF-8 │ '/' │ partition u32  → slot u32
+        'n'                                         → next free slot u32; slots are never reused
+        'v'                                         → layout version u32
+
+    index entry, one per batch, 92 bytes:
+         0          8       12               20                  92
+         ┌──────────┬───────┬────────────────┬───────────────────┐
+         │ position │ size  │ running max    │ the batch's header │
+         │ u64      │ u32   │ timestamp i64  │ (72 bytes)         │
+         └──────────┴───────┴────────────────┴───────────────────┘
+
+`position` counts the bytes of the slot's batches before this one, `running max` is the largest
+effective timestamp up to and including it. Both only grow with the offset, so binary search
+finds a size or a time; recovery, retention and `read`'s choice of batches never touch a payload.
+A running max may come from a batch that retention removed since: users of it check the header.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from penstock.core.batch import HEADER_BYTES, Batch, BatchHeader, pack_header, unpack_header
+from penstock.core.types import Offset, ReplicaKey, TopicId
+from penstock_broker.store.interface import Slot
+
+LAYOUT_VERSION: Final = 1
+STATE_FAMILY: Final = "state"
+MAX_OFFSET: Final = Offset(2**63 - 1)
+NO_TIMESTAMP_MS: Final = -(2**63)
+
+NEXT_SLOT_KEY: Final = b"n"
+VERSION_KEY: Final = b"v"
+REPLICA_PREFIX: Final = b"r"
+
+_BATCH_KEY: Final = Struct(">IQ")
+_SLOT_KEY: Final = Struct(">cI")
+_OFFSET_KEY: Final = Struct(">cIQ")
+_U32: Final = Struct(">I")
+_ENTRY: Final = Struct(">QIq")
+_SPACE_CHECKPOINT: Final = b"c"
+_SPACE_INDEX: Final = b"i"
+_SPACE_PRODUCERS: Final = b"p"
+
+
+def batch_key(slot: Slot, base_offset: int) -> bytes:
+    return _BATCH_KEY.pack(slot, base_offset)
+
+
+def checkpoint_key(slot: Slot) -> bytes:
+    return _SLOT_KEY.pack(_SPACE_CHECKPOINT, slot)
+
+
+def index_key(slot: Slot, base_offset: int) -> bytes:
+    return _OFFSET_KEY.pack(_SPACE_INDEX, slot, base_offset)
+
+
+def index_prefix(slot: Slot) -> bytes:
+    return _SLOT_KEY.pack(_SPACE_INDEX, slot)
+
+
+def producers_key(slot: Slot, as_of: int) -> bytes:
+    return _OFFSET_KEY.pack(_SPACE_PRODUCERS, slot, as_of)
+
+
+def producers_prefix(slot: Slot) -> bytes:
+    return _SLOT_KEY.pack(_SPACE_PRODUCERS, slot)
+
+
+def offset_of(key: bytes) -> Offset:
+    """The offset at the end of an index or producers key."""
+    return Offset(int.from_bytes(key[-8:], "big"))
+
+
+def replica_key(key: ReplicaKey) -> bytes:
+    return REPLICA_PREFIX + key.topic_id.encode() + b"/" + _U32.pack(key.partition)
+
+
+def replica_of(key: bytes) -> ReplicaKey:
+    return ReplicaKey(TopicId(key[1:-5].decode()), _U32.unpack(key[-4:])[0])
+
+
+def pack_u32(value: int) -> bytes:
+    return _U32.pack(value)
+
+
+def unpack_u32(stored: bytes) -> int:
+    return int(_U32.unpack(stored)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What the index knows of one batch. Sizes and positions in stored bytes."""
+
+    position: int
+    size: int
+    running_max_ms: int
+    header: BatchHeader
+
+    @property
+    def base_offset(self) -> Offset:
+        return self.header.base_offset
+
+    @property
+    def next_offset(self) -> Offset:
+        return self.header.next_offset
+
+    @property
+    def next_position(self) -> int:
+        return self.position + self.size
+
+
+def next_entry(batch: Batch, position: int, running_max_ms: int) -> IndexEntry:
+    """The entry of a batch appended behind `position` bytes and that running maximum."""
+    timestamp_ms = batch.header.effective_max_timestamp_ms
+    return IndexEntry(position, batch.size_bytes, max(running_max_ms, timestamp_ms), batch.header)
+
+
+def pack_entry(entry: IndexEntry) -> bytes:
+    return _ENTRY.pack(entry.position, entry.size, entry.running_max_ms) + pack_header(entry.header)
+
+
+def unpack_entry(stored: bytes) -> IndexEntry:
+    """Raises ClusterError(DATA_CORRUPTED) when it is not an index entry."""
+    header = unpack_header(stored[_ENTRY.size : _ENTRY.size + HEADER_BYTES])
+    position, size, running_max_ms = _ENTRY.unpack_from(stored, 0)
+    return IndexEntry(position, size, running_max_ms, header)

@@ -1,0 +1,183 @@
+"""The log store's memory twin, for tests and the simulator: lists instead of a database.
+
+Small on purpose, so that it can be the yardstick for `rocks`: both pass one contract suite.
+It outlives `close`, as a page cache outlives a killed broker; it does not model power loss.
+"""
+
+import bisect
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from penstock.core.batch import Batch, pack_batch, unpack_batch
+from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.replication.producers import ProducerTable
+from penstock.core.types import Offset, ReplicaKey
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.store import state
+from penstock_broker.store.interface import PartitionWrite, Slot, TimeIndexEntry
+
+
+@dataclass(slots=True)
+class _Log:
+    """One slot. `batches` ascending by offset, `snapshots` by as-of offset."""
+
+    batches: list[Batch] = field(default_factory=list)
+    checkpoint: Checkpoint = state.EMPTY_CHECKPOINT
+    snapshots: dict[Offset, tuple[ProducerEntry, ...]] = field(default_factory=dict)
+
+    def copy(self) -> "_Log":
+        return _Log(list(self.batches), self.checkpoint, dict(self.snapshots))
+
+    @property
+    def log_end_offset(self) -> Offset:
+        end = self.batches[-1].next_offset if self.batches else Offset(0)
+        return max(end, self.checkpoint.log_start_offset)
+
+    def apply(self, write: PartitionWrite) -> None:
+        if write.truncate_to is not None and self.batches:
+            self._truncate(write.truncate_to)
+        for batch in write.batches:
+            assert not self.batches or batch.base_offset >= self.log_end_offset
+            self.batches.append(batch)
+        if write.checkpoint is not None:
+            self.checkpoint = write.checkpoint
+        if write.producers is not None:
+            self._put_snapshot(self.log_end_offset, write.producers)
+        if write.log_start_offset is not None:
+            self._remove_before(write.log_start_offset)
+
+    def producers_as_of(self, end: Offset) -> tuple[ProducerEntry, ...]:
+        older = [as_of for as_of in self.snapshots if as_of <= end]
+        start = max(older, default=Offset(0))
+        table = ProducerTable(self.snapshots.get(start, ()))
+        for batch in self.batches:
+            if start <= batch.base_offset < end:
+                table.apply(batch.header)
+        return table.snapshot()
+
+    def _truncate(self, to: Offset) -> None:
+        if self.log_end_offset <= to:
+            return
+        self.batches = [batch for batch in self.batches if batch.base_offset < to]
+        assert not self.batches or self.log_end_offset <= to, "truncation inside a batch"
+        self.checkpoint = state.truncated(self.checkpoint, to)
+        self.snapshots = {as_of: s for as_of, s in self.snapshots.items() if as_of <= to}
+
+    def _remove_before(self, log_start: Offset) -> None:
+        if log_start > self.checkpoint.log_start_offset:
+            self.checkpoint = state.with_log_start(self.checkpoint, log_start)
+        kept = [batch for batch in self.batches if batch.next_offset > log_start]
+        if len(kept) == len(self.batches):
+            return
+        boundary = kept[0].base_offset if kept else self.log_end_offset
+        high_watermark = max(self.checkpoint.high_watermark, boundary)
+        if not any(boundary <= as_of <= high_watermark for as_of in self.snapshots):
+            self._put_snapshot(boundary, self.producers_as_of(boundary))
+        self.batches = kept
+
+    def _put_snapshot(self, as_of: Offset, producers: Sequence[ProducerEntry]) -> None:
+        self.snapshots[as_of] = tuple(producers)
+        self.snapshots = dict(sorted(self.snapshots.items()))
+        for old in state.outdated_snapshots(list(self.snapshots), self.checkpoint.high_watermark):
+            del self.snapshots[old]
+
+
+class MemoryLogStore:
+    """`LogStore` in memory; thread-safe; every batch goes through its stored form once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: dict[ReplicaKey, Slot] = {}
+        self._next_slot = 1
+        self._logs: dict[Slot, _Log] = {}
+
+    def open_slot(self, key: ReplicaKey) -> Slot:
+        with self._lock:
+            if key not in self._slots:
+                self._slots[key] = Slot(self._next_slot)
+                self._next_slot += 1
+            return self._slots[key]
+
+    def slots(self) -> dict[ReplicaKey, Slot]:
+        with self._lock:
+            return dict(self._slots)
+
+    def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        del sync  # memory is as durable as it gets
+        with self._lock:
+            touched: dict[Slot, _Log] = {}
+            for write in writes:
+                if write.slot not in self._slots.values():
+                    raise ClusterError(
+                        f"slot {write.slot} is not open here, or was dropped",
+                        ErrorCode.STORAGE_FAILED,
+                    )
+                if write.slot not in touched:
+                    touched[write.slot] = self._logs.get(write.slot, _Log()).copy()
+                touched[write.slot].apply(write)
+            self._logs.update(touched)
+
+    def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
+        chosen: list[Batch] = []
+        total = 0
+        for batch in self._from(slot, offset):
+            total += batch.size_bytes
+            if batch.next_offset > end or (chosen and total > max_bytes):
+                break
+            chosen.append(unpack_batch(pack_batch(batch)))
+        return chosen
+
+    def find_timestamp(self, slot: Slot, timestamp_ms: int, end: Offset) -> TimeIndexEntry | None:
+        for batch in self._from(slot, Offset(0)):
+            seen_ms = batch.header.effective_max_timestamp_ms
+            if seen_ms >= timestamp_ms and batch.next_offset <= end:
+                return TimeIndexEntry(batch.base_offset, seen_ms)
+        return None
+
+    def recover(self, slot: Slot) -> RecoveredLog:
+        log = self._log(slot)
+        end = log.log_end_offset
+        return RecoveredLog(end, log.checkpoint, log.producers_as_of(end))
+
+    def drop(self, slot: Slot) -> None:
+        with self._lock:
+            self._slots = {key: known for key, known in self._slots.items() if known != slot}
+            self._logs.pop(slot, None)
+
+    def size_bytes(self, slot: Slot) -> int:
+        return sum(batch.size_bytes for batch in self._log(slot).batches)
+
+    def retention_start(
+        self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
+    ) -> Offset | None:
+        log = self._log(slot)
+        size = self.size_bytes(slot)
+        start: Offset | None = None
+        young = older_than_ms is None
+        for batch in log.batches:
+            if older_than_ms is not None:
+                young = young or batch.header.effective_max_timestamp_ms >= older_than_ms
+            fits = max_bytes is None or size <= max_bytes
+            if (young and fits) or batch.next_offset > end:
+                break
+            size -= batch.size_bytes
+            start = batch.next_offset
+        if start is None or start <= log.checkpoint.log_start_offset:
+            return None
+        return start
+
+    def reclaim(self) -> None:
+        """Nothing to do: Python frees what nobody holds."""
+
+    def close(self) -> None:
+        """Keeps its contents, so that a test can hand the same store to a restarted broker."""
+
+    def _log(self, slot: Slot) -> _Log:
+        with self._lock:
+            return self._logs.get(slot, _Log())
+
+    def _from(self, slot: Slot, offset: Offset) -> Iterator[Batch]:
+        batches = self._log(slot).batches
+        start = bisect.bisect_right(batches, offset, key=lambda batch: batch.next_offset)
+        yield from batches[start:]

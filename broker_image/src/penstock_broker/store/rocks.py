@@ -1,0 +1,382 @@
+"""A broker's partitions in one RocksDB database (layout: `layout`, tuning: `options`).
+
+    write: stage (pure reads) ─▶ one WriteBatch ─▶ WAL + write buffer ─▶ [fsync of the WAL]
+    read:  index entries choose the batches ─▶ one multi-get ─▶ both CRCs checked (I22)
+
+Facts of rocksdict 0.3.29 that shape this module (docs/decisions/0005): writing a WriteBatch and
+stepping an iterator hold the GIL; `flush_wal`, `flush`, `compact_range` and the multi-get release
+it. So fsync is `flush_wal(sync=True)` after an unsynced write, a stalled write returns at once
+(`no_slowdown`) and waits here, and payloads come by multi-get.
+
+A write that failed before its fsync left nothing behind. After a failed fsync nobody knows what
+is on disk, and a second fsync would lie: the store refuses every later write until the broker
+restarts; reads go on.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import rocksdict
+
+from penstock.core.batch import Batch, unpack_batch
+from penstock.core.replication.contract import RecoveredLog
+from penstock.core.replication.producers import ProducerTable
+from penstock.core.types import Offset, ReplicaKey
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.store import layout
+from penstock_broker.store.faults import CallGate, storage_errors
+from penstock_broker.store.index import BatchIndex
+from penstock_broker.store.interface import PartitionWrite, Slot, TimeIndexEntry
+from penstock_broker.store.layout import IndexEntry, batch_key
+from penstock_broker.store.options import StoreOptions, database_options
+from penstock_broker.store.staging import Database, StagedSlot, Tail
+
+_READ_ATTEMPTS: Final = 5
+_READ_BATCHES_MAX: Final = 4096
+_STALL_POLL_S: Final = 0.002
+_CLOSE_TIMEOUT_S: Final = 60.0
+_RANGES_MAX: Final = 64
+_FAILED: Final = ErrorCode.STORAGE_FAILED
+_Key = str | int | float | bytes | bool  # rocksdict's invariant list wants all of them
+
+
+class RocksLogStore:
+    """`LogStore` in the directory `path`, which it owns; thread-safe, one writer at a time.
+
+    Raises ClusterError(STORAGE_FAILED | DATA_CORRUPTED | DISK_FULL) if it cannot be opened.
+    `headers_scanned` counts index entries `recover` had to read, ever.
+    """
+
+    def __init__(self, path: Path, options: StoreOptions | None = None) -> None:
+        self._path = path
+        self._options = options or StoreOptions()
+        self._writing = threading.RLock()
+        self._gate = CallGate()
+        self._failure: str | None = None
+        self._tails: dict[Slot, Tail] = {}
+        self._removed: set[Slot] | None = None
+        """Slots with space to give back; None: unknown, since a restart."""
+        self.headers_scanned = 0
+        self._unslowed = rocksdict.WriteOptions()
+        self._unslowed.no_slowdown = True
+        path.mkdir(parents=True, exist_ok=True)
+        with storage_errors(f"opening {path}"):
+            self._database = self._open()
+            self._slots = self._load_slots()
+        self._live = set(self._slots.values())
+
+    def open_slot(self, key: ReplicaKey) -> Slot:
+        with self._gate, self._writing:
+            known = self._slots.get(key)
+            if known is not None:
+                return known
+            stored = self._database.state.get(layout.NEXT_SLOT_KEY)
+            slot = Slot(layout.unpack_u32(stored) if stored is not None else 1)
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            handle = self._database.state_handle
+            batch.put(layout.replica_key(key), layout.pack_u32(slot), handle)
+            batch.put(layout.NEXT_SLOT_KEY, layout.pack_u32(slot + 1), handle)
+            self._commit(batch, f"opening a slot for {key}")
+            self._sync()
+            self._slots[key] = slot
+            self._live.add(slot)
+            return slot
+
+    def slots(self) -> dict[ReplicaKey, Slot]:
+        with self._writing:
+            return dict(self._slots)
+
+    def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        with self._gate:
+            with self._writing:
+                if any(write.batches for write in writes):
+                    self._check_space(writes)
+                batch = rocksdict.WriteBatch(raw_mode=True)
+                staged: dict[Slot, StagedSlot] = {}
+                with storage_errors("preparing a write"):
+                    for write in writes:
+                        if write.slot not in staged:
+                            tail = self._writable_tail(write.slot)
+                            staged[write.slot] = StagedSlot(self._database, batch, write.slot, tail)
+                        staged[write.slot].apply(write)
+                self._commit(batch, f"writing to slots {list(staged)[:8]}")
+                self._tails.update({slot: stage.tail for slot, stage in staged.items()})
+                if self._removed is not None:
+                    self._removed |= {slot for slot, stage in staged.items() if stage.removes}
+            if sync:
+                self._sync()
+
+    def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
+        with self._gate:
+            for _ in range(_READ_ATTEMPTS):
+                with storage_errors(f"reading slot {slot} at offset {offset}"):
+                    chosen = self._choose(slot, offset, max_bytes, end)
+                    keys: list[_Key] = [batch_key(slot, entry.base_offset) for entry in chosen]
+                    stored = self._database.batches.get(keys) if keys else []
+                assert isinstance(stored, list)
+                if not any(value is None for value in stored):
+                    return _verified(slot, chosen, stored)
+                # A truncation or retention ran between the two look-ups: choose again.
+        raise ClusterError(
+            f"slot {slot}: the index names batches from offset {offset} on that are not stored; "
+            f"rebuild this replica from another one",
+            ErrorCode.DATA_CORRUPTED,
+        )
+
+    def find_timestamp(self, slot: Slot, timestamp_ms: int, end: Offset) -> TimeIndexEntry | None:
+        with self._gate, storage_errors(f"searching slot {slot} for time {timestamp_ms}"):
+            entry = self._first_at_time(slot, timestamp_ms, end)
+            if entry is None:
+                return None
+            return TimeIndexEntry(entry.base_offset, entry.header.effective_max_timestamp_ms)
+
+    def recover(self, slot: Slot) -> RecoveredLog:
+        with self._gate, self._writing, storage_errors(f"recovering slot {slot}"):
+            tail = self._tail(slot)
+            snapshots = self._database.index.producer_snapshots(slot)
+            scan_from = snapshots[-1] if snapshots else Offset(0)
+            table = ProducerTable(self._database.snapshot(slot, scan_from) if snapshots else ())
+            for entry in self._database.index.from_offset(slot, scan_from):
+                self.headers_scanned += 1
+                table.apply(entry.header)
+            return RecoveredLog(tail.log_end_offset, tail.checkpoint, table.snapshot())
+
+    def drop(self, slot: Slot) -> None:
+        with self._gate, self._writing:
+            if slot not in self._live:
+                return
+            keys = [key for key, known in self._slots.items() if known == slot]
+            batch = rocksdict.WriteBatch(raw_mode=True)
+            handle = self._database.state_handle
+            batch.delete_range(batch_key(slot, 0), batch_key(Slot(slot + 1), 0))
+            for prefix in (layout.index_prefix, layout.producers_prefix):
+                batch.delete_range(prefix(slot), prefix(Slot(slot + 1)), handle)
+            batch.delete(layout.checkpoint_key(slot), handle)
+            for key in keys:
+                batch.delete(layout.replica_key(key), handle)
+            self._commit(batch, f"dropping slot {slot}")
+            for key in keys:
+                del self._slots[key]
+            self._live.discard(slot)
+            self._tails.pop(slot, None)
+            if self._removed is not None:
+                self._removed.add(slot)
+            self._sync()
+
+    def size_bytes(self, slot: Slot) -> int:
+        with self._gate, storage_errors(f"measuring slot {slot}"):
+            return self._tail(slot).size_bytes
+
+    def retention_start(
+        self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
+    ) -> Offset | None:
+        with self._gate, storage_errors(f"retention of slot {slot}"):
+            tail = self._tail(slot)
+            if tail.first is None or tail.last is None:
+                return None
+            start = tail.first.base_offset
+            if older_than_ms is not None:
+                kept = self._first_at_time(slot, older_than_ms, layout.MAX_OFFSET)
+                start = max(start, kept.base_offset if kept else tail.last.next_offset)
+            if max_bytes is not None and tail.size_bytes > max_bytes:
+                surplus = tail.last.next_position - max_bytes
+                fits = self._database.index.search(
+                    slot,
+                    tail.first.base_offset,
+                    tail.last.next_offset,
+                    lambda entry: entry.position >= surplus,
+                )
+                start = max(start, fits.base_offset if fits else tail.last.next_offset)
+            if start > end:  # only batches wholly below `end` may leave
+                holder = self._database.index.holding(slot, end)
+                start = min(end, holder.base_offset) if holder else end
+            known_start = max(tail.first.base_offset, tail.checkpoint.log_start_offset)
+            return start if start > known_start else None
+
+    def reclaim(self) -> None:
+        with self._gate, storage_errors("reclaiming space"):
+            with self._writing:
+                removed, self._removed = self._removed, set()
+            if removed is not None and not removed:
+                return
+            try:
+                for family in (self._database.batches, self._database.state):
+                    family.flush()
+                self._compact(removed)
+            except Exception:
+                with self._writing:
+                    self._removed = None
+                raise
+
+    def close(self) -> None:
+        """Waits for running calls, then closes; a second call does nothing."""
+        if not self._gate.shut(_CLOSE_TIMEOUT_S):
+            return
+        database = self._database
+        del self._database
+        with storage_errors(f"closing {self._path}"):
+            batches = database.batches
+            database.state.close()
+            # A handle that is still referenced would keep the database locked.
+            del database
+            batches.close()
+
+    def _open(self) -> Database:
+        batch_options, state_options = database_options(self._options)
+        batches = rocksdict.Rdict(
+            str(self._path), batch_options, column_families={layout.STATE_FAMILY: state_options}
+        )
+        state_family = batches.get_column_family(layout.STATE_FAMILY)
+        handle = batches.get_column_family_handle(layout.STATE_FAMILY)
+        return Database(batches, state_family, handle, BatchIndex(state_family))
+
+    def _load_slots(self) -> dict[ReplicaKey, Slot]:
+        found = self._database.state
+        version = found.get(layout.VERSION_KEY)
+        if version is None:
+            found.put(layout.VERSION_KEY, layout.pack_u32(layout.LAYOUT_VERSION))
+        elif layout.unpack_u32(version) != layout.LAYOUT_VERSION:
+            raise ClusterError(
+                f"{self._path} has layout version {layout.unpack_u32(version)}, this broker "
+                f"reads {layout.LAYOUT_VERSION}; start the version that wrote it",
+                _FAILED,
+            )
+        slots: dict[ReplicaKey, Slot] = {}
+        cursor = found.iter()
+        cursor.seek(layout.REPLICA_PREFIX)
+        while cursor.valid() and cursor.key().startswith(layout.REPLICA_PREFIX):
+            slots[layout.replica_of(cursor.key())] = Slot(layout.unpack_u32(cursor.value()))
+            cursor.next()
+        cursor.status()
+        return slots
+
+    def _tail(self, slot: Slot) -> Tail:
+        tail = self._tails.get(slot)
+        if tail is None:
+            with self._writing:
+                tail = self._database.tail(slot)
+                self._tails[slot] = tail
+        return tail
+
+    def _writable_tail(self, slot: Slot) -> Tail:
+        if slot not in self._live:
+            raise ClusterError(f"slot {slot} is not open here, or was dropped", _FAILED)
+        return self._tail(slot)
+
+    def _check_space(self, writes: Sequence[PartitionWrite]) -> None:
+        size = sum(batch.size_bytes for write in writes for batch in write.batches)
+        disk = os.statvfs(self._path)
+        free = disk.f_bavail * disk.f_frsize
+        # Twice: once in the write-ahead log, once in a blob file.
+        if free < self._options.min_free_bytes + 2 * size:
+            raise ClusterError(
+                f"disk full: {free >> 20} MiB free in {self._path}, appends stop below "
+                f"{self._options.min_free_bytes >> 20} MiB; nothing was written. Free space, grow "
+                f"the volume or shorten retention: writing resumes by itself",
+                ErrorCode.DISK_FULL,
+            )
+
+    def _commit(self, batch: rocksdict.WriteBatch, doing: str) -> None:
+        if self._failure is not None:
+            raise ClusterError(self._failure, _FAILED)
+        stalls_left = int(self._options.stall_timeout_s / _STALL_POLL_S)
+        stalled = threading.Event()
+        while True:
+            try:
+                self._database.batches.write(batch, self._unslowed)
+            except Exception as error:
+                if "Write stall" in str(error) and stalls_left > 0:
+                    stalls_left -= 1
+                    stalled.wait(_STALL_POLL_S)
+                    continue
+                with storage_errors(doing):
+                    raise
+            return
+
+    def _sync(self) -> None:
+        try:
+            self._database.batches.flush_wal(sync=True)
+        except Exception as error:
+            self._failure = (
+                f"fsync of the write-ahead log in {self._path} failed ({error}); what is on disk "
+                f"is unknown, so nothing more is written: check the volume, restart the broker"
+            )
+            raise ClusterError(self._failure, _FAILED) from error
+
+    def _choose(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[IndexEntry]:
+        first = self._tail(slot).first
+        if first is None:
+            return []
+        chosen: list[IndexEntry] = []
+        total = 0
+        # Starting at the first batch spares the iterator the range retention deleted.
+        for entry in self._database.index.from_offset(slot, max(offset, first.base_offset)):
+            total += entry.size
+            if entry.next_offset > end or (chosen and total > max_bytes):
+                break
+            chosen.append(entry)
+            if entry.next_offset >= end or len(chosen) == _READ_BATCHES_MAX:
+                break
+        return chosen
+
+    def _first_at_time(self, slot: Slot, timestamp_ms: int, end: Offset) -> IndexEntry | None:
+        tail = self._tail(slot)
+        if tail.first is None or tail.last is None:
+            return None
+        found = self._database.index.search(
+            slot,
+            tail.first.base_offset,
+            min(end, tail.last.next_offset),
+            lambda entry: entry.running_max_ms >= timestamp_ms,
+        )
+        if found is None:
+            return None
+        # The running maximum may stem from a batch that was removed: look at the batches.
+        for entry in self._database.index.from_offset(slot, found.base_offset):
+            if entry.next_offset > end:
+                return None
+            if entry.header.effective_max_timestamp_ms >= timestamp_ms:
+                return entry
+        return None
+
+    def _compact(self, removed: set[Slot] | None) -> None:
+        database = self._database
+        if removed is None or len(removed) > _RANGES_MAX:
+            database.batches.compact_range(None, None)
+            database.state.compact_range(None, None)
+            return
+        for slot in sorted(removed):
+            following = Slot(slot + 1)
+            database.batches.compact_range(batch_key(slot, 0), batch_key(following, 0))
+            database.state.compact_range(layout.index_prefix(slot), layout.index_prefix(following))
+
+
+def _verified(slot: Slot, chosen: list[IndexEntry], stored: list[bytes]) -> list[Batch]:
+    """Unpacks and checks; good batches before a damaged one are still handed out."""
+    batches: list[Batch] = []
+    for entry, value in zip(chosen, stored, strict=True):
+        try:
+            batch = _unpacked(entry, value)
+        except ClusterError as error:
+            if batches:
+                return batches
+            raise ClusterError(
+                f"slot {slot} offset {entry.base_offset}: {error.message}; "
+                f"the batch is not served, rebuild this replica from another one",
+                ErrorCode.DATA_CORRUPTED,
+            ) from error
+        batches.append(batch)
+    return batches
+
+
+def _unpacked(entry: IndexEntry, stored: bytes) -> Batch:
+    batch = unpack_batch(stored)
+    if batch.header != entry.header:  # a sound batch, but of another time or place
+        raise ClusterError(
+            f"stored header {batch.header} differs from the index's {entry.header}",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    return batch

@@ -1,0 +1,213 @@
+"""From a `PartitionWrite` to RocksDB operations: one `StagedSlot` per partition and write.
+
+    PartitionWrite ──apply──▶ WriteBatch (puts, range deletes)   nothing is changed yet
+                         └──▶ `tail`, which the store adopts once the WriteBatch is written
+
+Operations in a WriteBatch take effect in order, so truncation is staged first and a batch put
+back at a truncated offset survives (I6); removal below the log start comes last. Several writes
+to one slot in one call build on each other: `_pending` are batches that are staged only,
+`_stored_end` hides stored ones that are staged to go.
+
+I9: producers outlive their batches. Before batches go by retention there must be a producer
+snapshot at or behind the new start that truncation cannot reach (at or below the high
+watermark); if the caller's snapshots do not provide one, one is made here from headers.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import rocksdict
+
+from penstock.core.batch import Batch, pack_batch
+from penstock.core.replication.contract import Checkpoint, ProducerEntry
+from penstock.core.replication.producers import ProducerTable
+from penstock.core.types import Offset
+from penstock_broker.store import layout, state
+from penstock_broker.store.index import BatchIndex
+from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.layout import IndexEntry, batch_key, index_key, producers_key
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What is stored of a slot, in short; both entries are None when there is no batch."""
+
+    first: IndexEntry | None
+    last: IndexEntry | None
+    checkpoint: Checkpoint
+
+    @property
+    def log_end_offset(self) -> Offset:
+        end = self.last.next_offset if self.last else Offset(0)
+        return max(end, self.checkpoint.log_start_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        if self.first is None or self.last is None:
+            return 0
+        return self.last.next_position - self.first.position
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The open database as the store's parts see it. `state_handle` names `state` in batches."""
+
+    batches: rocksdict.Rdict
+    state: rocksdict.Rdict
+    state_handle: rocksdict.ColumnFamily
+    index: BatchIndex
+
+    def tail(self, slot: Slot) -> Tail:
+        """Reads it from disk: three look-ups."""
+        stored = self.state.get(layout.checkpoint_key(slot))
+        checkpoint = state.EMPTY_CHECKPOINT if stored is None else state.decode_checkpoint(stored)
+        last = self.index.last(slot)
+        return Tail(self.index.first(slot) if last else None, last, checkpoint)
+
+    def snapshot(self, slot: Slot, as_of: Offset) -> list[ProducerEntry]:
+        stored = self.state.get(producers_key(slot, as_of))
+        assert stored is not None, f"slot {slot}: producer snapshot {as_of} vanished"
+        return state.decode_producers(stored)
+
+
+class StagedSlot:
+    """Stages the writes of one call to one slot. Use once."""
+
+    def __init__(self, database: Database, batch: rocksdict.WriteBatch, slot: Slot, tail: Tail):
+        self.tail = tail
+        self._database = database
+        self._batch = batch
+        self._slot = slot
+        self._pending: list[IndexEntry] = []
+        self._stored_end = layout.MAX_OFFSET
+        self._snapshots: list[Offset] | None = None
+        self._new_snapshots: dict[Offset, Sequence[ProducerEntry]] = {}
+        self.removes = False
+        """True when something was deleted, that is, `reclaim` has something to do."""
+
+    def apply(self, write: PartitionWrite) -> None:
+        if write.truncate_to is not None:
+            self._truncate(write.truncate_to)
+        for batch in write.batches:
+            self._append(batch)
+        if write.checkpoint is not None:
+            self._set_checkpoint(write.checkpoint)
+        if write.producers is not None:
+            self._put_snapshot(self.tail.log_end_offset, write.producers)
+        if write.log_start_offset is not None:
+            self._remove_before(write.log_start_offset)
+
+    def _truncate(self, to: Offset) -> None:
+        tail = self.tail
+        if tail.first is None or tail.last is None or tail.last.next_offset <= to:
+            return
+        self._delete_batches(to, layout.MAX_OFFSET)
+        self._pending = [entry for entry in self._pending if entry.base_offset < to]
+        self._stored_end = min(self._stored_end, to)
+        last = self._last_before(to, tail.first)
+        assert last is None or last.next_offset <= to, (
+            f"slot {self._slot}: truncation to {to} would cut the batch "
+            f"[{last.base_offset}, {last.next_offset})"
+        )
+        self.tail = replace(tail, first=tail.first if last else None, last=last)
+        self._set_checkpoint(state.truncated(tail.checkpoint, to))
+        for as_of in [offset for offset in self._known_snapshots() if offset > to]:
+            self._drop_snapshot(as_of)
+
+    def _last_before(self, to: Offset, first: IndexEntry) -> IndexEntry | None:
+        if self._pending:
+            return self._pending[-1]
+        if to == 0:
+            return None
+        last = self._database.index.at_or_before(self._slot, Offset(to - 1))
+        return last if last is not None and last.base_offset >= first.base_offset else None
+
+    def _append(self, batch: Batch) -> None:
+        last = self.tail.last
+        assert last is None or batch.base_offset >= last.next_offset, (
+            f"slot {self._slot}: batch at {batch.base_offset} appended to a log that ends at "
+            f"{self.tail.log_end_offset}"
+        )
+        entry = layout.next_entry(
+            batch,
+            last.next_position if last else 0,
+            last.running_max_ms if last else layout.NO_TIMESTAMP_MS,
+        )
+        self._batch.put(batch_key(self._slot, batch.base_offset), pack_batch(batch))
+        self._put(index_key(self._slot, batch.base_offset), layout.pack_entry(entry))
+        self._pending.append(entry)
+        self.tail = replace(self.tail, first=self.tail.first or entry, last=entry)
+
+    def _set_checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._put(layout.checkpoint_key(self._slot), state.encode_checkpoint(checkpoint))
+        self.tail = replace(self.tail, checkpoint=checkpoint)
+
+    def _remove_before(self, log_start: Offset) -> None:
+        tail = self.tail
+        if log_start > tail.checkpoint.log_start_offset:
+            self._set_checkpoint(state.with_log_start(tail.checkpoint, log_start))
+        if tail.first is None or tail.last is None or tail.first.next_offset > log_start:
+            return
+        first = next(self._entries(log_start), None)
+        boundary = first.base_offset if first else tail.last.next_offset
+        self._secure_producers(boundary)
+        self._delete_batches(tail.first.base_offset, boundary)
+        self.tail = replace(self.tail, first=first, last=tail.last if first else None)
+
+    def _secure_producers(self, boundary: Offset) -> None:
+        """Sees to a snapshot in [boundary, high watermark] before the batches below it go."""
+        known = self._known_snapshots()
+        high_watermark = max(self.tail.checkpoint.high_watermark, boundary)
+        if any(boundary <= as_of <= high_watermark for as_of in known):
+            return
+        older = [as_of for as_of in known if as_of < boundary]
+        table = ProducerTable(self._snapshot(older[-1]) if older else ())
+        for entry in self._entries(older[-1] if older else Offset(0)):
+            if entry.base_offset >= boundary:
+                break
+            table.apply(entry.header)
+        self._put_snapshot(boundary, table.snapshot())
+
+    def _snapshot(self, as_of: Offset) -> Sequence[ProducerEntry]:
+        staged = self._new_snapshots.get(as_of)
+        return self._database.snapshot(self._slot, as_of) if staged is None else staged
+
+    def _put_snapshot(self, as_of: Offset, producers: Sequence[ProducerEntry]) -> None:
+        self._put(producers_key(self._slot, as_of), state.encode_producers(producers))
+        known = sorted({*self._known_snapshots(), as_of})
+        self._snapshots = known
+        self._new_snapshots[as_of] = producers
+        for outdated in state.outdated_snapshots(known, self.tail.checkpoint.high_watermark):
+            self._drop_snapshot(outdated)
+
+    def _drop_snapshot(self, as_of: Offset) -> None:
+        self._batch.delete(producers_key(self._slot, as_of), self._database.state_handle)
+        self._known_snapshots().remove(as_of)
+        self._new_snapshots.pop(as_of, None)
+
+    def _known_snapshots(self) -> list[Offset]:
+        if self._snapshots is None:
+            self._snapshots = self._database.index.producer_snapshots(self._slot)
+        return self._snapshots
+
+    def _entries(self, offset: Offset) -> Iterator[IndexEntry]:
+        """Stored and pending batches from the one that holds `offset` (or the first behind)."""
+        for entry in self._database.index.from_offset(self._slot, offset):
+            if entry.base_offset >= self._stored_end:
+                break
+            if self.tail.first is not None and entry.base_offset >= self.tail.first.base_offset:
+                yield entry
+        for entry in self._pending:
+            if entry.next_offset > offset:
+                yield entry
+
+    def _delete_batches(self, start: Offset, end: Offset) -> None:
+        """Stages the removal of batches with base offsets in [start, end)."""
+        self._batch.delete_range(batch_key(self._slot, start), batch_key(self._slot, end))
+        self._batch.delete_range(
+            index_key(self._slot, start), index_key(self._slot, end), self._database.state_handle
+        )
+        self.removes = True
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        self._batch.put(key, value, self._database.state_handle)

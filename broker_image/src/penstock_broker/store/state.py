@@ -1,0 +1,126 @@
+"""The small records beside the batches: checkpoint and producer snapshot, and their rules.
+
+Encoded as one version byte and msgpack; a version this code does not know is DATA_CORRUPTED,
+never guessed at. The rules are pure and shared by both stores, so that a truncated or trimmed
+log reads the same whichever store holds it (I2, I9).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.core.replication.contract import (
+    Checkpoint,
+    EpochStart,
+    ProducerEntry,
+    SequencedBatch,
+)
+from penstock.core.types import NO_EPOCH, LeaderEpoch, Offset, ProducerId
+from penstock.errors import ClusterError, ErrorCode
+
+_T = TypeVar("_T")
+_VERSION: Final = 1
+EMPTY_CHECKPOINT: Final = Checkpoint(NO_EPOCH, Offset(0), Offset(0), ())
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    return _encode(
+        (
+            checkpoint.leader_epoch,
+            checkpoint.high_watermark,
+            checkpoint.log_start_offset,
+            [(start.epoch, start.start_offset) for start in checkpoint.epochs],
+        )
+    )
+
+
+def decode_checkpoint(stored: bytes) -> Checkpoint:
+    """Raises ClusterError(DATA_CORRUPTED)."""
+    epoch, high_watermark, log_start, epochs = _decode(stored, tuple[int, int, int, Any])
+    return Checkpoint(
+        LeaderEpoch(epoch),
+        Offset(high_watermark),
+        Offset(log_start),
+        tuple(EpochStart(LeaderEpoch(e), Offset(start)) for e, start in epochs),
+    )
+
+
+def encode_producers(producers: Iterable[ProducerEntry]) -> bytes:
+    return _encode(
+        [
+            (
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.last_timestamp_ms,
+                [(b.base_sequence, b.last_sequence, b.base_offset) for b in entry.batches],
+            )
+            for entry in producers
+        ]
+    )
+
+
+def decode_producers(stored: bytes) -> list[ProducerEntry]:
+    """Raises ClusterError(DATA_CORRUPTED)."""
+    rows = _decode(stored, list[tuple[int, int, int, list[tuple[int, int, int]]]])
+    return [
+        ProducerEntry(
+            ProducerId(producer_id),
+            epoch,
+            tuple(SequencedBatch(base, last, Offset(offset)) for base, last, offset in batches),
+            timestamp_ms,
+        )
+        for producer_id, epoch, timestamp_ms, batches in rows
+    ]
+
+
+def truncated(checkpoint: Checkpoint, to: Offset) -> Checkpoint:
+    """What still holds of a checkpoint when the log ends at `to` (no newer one came along).
+
+    Epochs that began at or behind `to` are forgotten, as divergence look-up must not name them.
+    """
+    return replace(
+        checkpoint,
+        high_watermark=min(checkpoint.high_watermark, to),
+        log_start_offset=min(checkpoint.log_start_offset, to),
+        epochs=tuple(start for start in checkpoint.epochs if start.start_offset < to),
+    )
+
+
+def with_log_start(checkpoint: Checkpoint, log_start: Offset) -> Checkpoint:
+    """The checkpoint with its log start moved up; never back, and the HW is never before it."""
+    return replace(
+        checkpoint,
+        log_start_offset=max(checkpoint.log_start_offset, log_start),
+        high_watermark=max(checkpoint.high_watermark, log_start),
+    )
+
+
+def outdated_snapshots(as_of: Sequence[Offset], high_watermark: Offset) -> list[Offset]:
+    """Which producer snapshots (ascending) can never be the newest again.
+
+    Nothing below the high watermark is truncated (I4), so everything older than the newest
+    snapshot at or below it may go.
+    """
+    safe = [offset for offset in as_of if offset <= high_watermark]
+    return safe[:-1]
+
+
+def _encode(value: object) -> bytes:
+    return bytes((_VERSION,)) + msgspec.msgpack.encode(value)
+
+
+def _decode(stored: bytes, shape: type[_T]) -> _T:
+    if stored[:1] != bytes((_VERSION,)):
+        raise ClusterError(
+            f"stored partition state has version {stored[:1]!r}, this broker reads {_VERSION}; "
+            f"start the version that wrote it, or rebuild the replica",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    try:
+        return msgspec.msgpack.decode(stored[1:], type=shape)
+    except msgspec.DecodeError as error:
+        raise ClusterError(
+            f"stored partition state cannot be read: {error}", ErrorCode.DATA_CORRUPTED
+        ) from error
