@@ -16,8 +16,8 @@ class StoreOptions:
     `wal_bytes`: the write-ahead log is cut to this, which bounds replay at start.
     `open_files`: descriptors RocksDB may hold (I23).
     `min_free_bytes`: below this much free disk, appends are refused with DISK_FULL while
-        truncation, retention and checkpoints still pass. It is what a flush of all write buffers
-        and a compaction may need, so that RocksDB itself never runs into the wall.
+        truncation, retention and checkpoints still pass. It leaves room for the write buffers
+        to be flushed, so that RocksDB itself does not run into the wall.
     `stall_timeout_s`: how long a write waits for flushes that do not keep up.
     `strict_wal`: True refuses to open when the log is damaged before its torn end: without a
         power loss that is bit rot, and going on would silently lose acknowledged records. After
@@ -29,7 +29,7 @@ class StoreOptions:
     block_cache_bytes: int = 16 << 20
     wal_bytes: int = 192 << 20
     open_files: int = 512
-    min_free_bytes: int = 192 << 20
+    min_free_bytes: int = 64 << 20
     stall_timeout_s: float = 30.0
     strict_wal: bool = True
 

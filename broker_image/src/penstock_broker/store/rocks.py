@@ -212,9 +212,19 @@ class RocksLogStore:
                 raise
 
     def close(self) -> None:
-        """Waits for running calls, then closes; a second call does nothing."""
+        """Waits for running calls, fsyncs, closes; a second call does nothing.
+
+        Raises ClusterError(STORAGE_FAILED) if the last writes could not be fsynced: the stop was
+        not clean. The database is closed all the same.
+        """
         if not self._gate.shut(_CLOSE_TIMEOUT_S):
             return
+        try:
+            self._sync()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
         database = self._database
         del self._database
         with storage_errors(f"closing {self._path}"):

@@ -1,0 +1,300 @@
+"""Whose data this is, and whether all of it is still there: a broker's data directory.
+
+    data-dir/
+        lock         held with flock while a broker runs; holds its process id, for the message
+        meta.json    who owns it, newest controller seen, how the last run ended
+        log/         the log store
+
+    open ──▶ [register, adopt_cluster_id, acknowledge_loss] ──▶ remember_metadata … ──▶ close(clean)
+
+Two questions decide what a broker may claim after a start. *Is this my directory?* Another
+cluster's or broker's is refused (I21, I22). *Did it survive?* After a kill the page cache is
+still there, which the kernel's boot id proves; after a power loss it is not, and the broker
+must not claim its old ISR seats ("last replica standing", I7). A loss is remembered until the
+controller has heard of it, or a crash right after the first start would hide it.
+
+Every change of `meta.json` is atomic and durable: new file, fsync, rename, fsync of the folder.
+All calls block; none is needed on the data path.
+"""
+
+import fcntl
+import os
+import shutil
+import uuid
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+
+from penstock.core.types import BrokerId, ControllerEpoch
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+
+FORMAT: Final = 1
+_META: Final = "meta.json"
+_LOCK: Final = "lock"
+_LOG: Final = "log"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What `meta.json` holds.
+
+    `cluster_id` is empty until the first registration. `clean_shutdown` is only true while no
+    broker runs. `data_lost`: records acknowledged by an earlier run may be missing, or never
+    were here (a new directory), and the controller has not confirmed that it knows.
+    """
+
+    format: int
+    cluster_id: str
+    broker_id: int
+    directory_id: str
+    boot_id: str
+    clean_shutdown: bool = False
+    data_lost: bool = True
+    controller_epoch: int = 0
+    metadata_version: int = 0
+
+
+class DataDirectory:
+    """An open, locked data directory. Not thread-safe; made by `open`, given back by `close`."""
+
+    def __init__(self, path: Path, meta: Meta, lock: IO[str], *, fresh: bool) -> None:
+        """Takes over `lock`; use `open`."""
+        self.path = path
+        self.fresh = fresh
+        """The directory was made by this run: there is nothing in it."""
+        self._meta = meta
+        self._lock = lock
+
+    @classmethod
+    def open(
+        cls, path: Path, *, cluster_id: str | None, broker_id: BrokerId, boot_id: str | None = None
+    ) -> "DataDirectory":
+        """Makes or validates the directory and locks it.
+
+        Args:
+            path: made if missing.
+            cluster_id: the cluster it must belong to; None: whichever it says.
+            broker_id: the broker it must belong to.
+            boot_id: of the running kernel; None reads it. Empty: unknown, never the same.
+
+        Raises:
+            MisuseError: it belongs to another cluster or broker, is in use, or cannot be used.
+            ClusterError: DATA_CORRUPTED, its `meta.json` is damaged or gone.
+        """
+        lock = _take_lock(path)
+        try:
+            running = _running_boot_id() if boot_id is None else boot_id
+            stored = _load(path)
+            if stored is None:
+                meta = Meta(FORMAT, cluster_id or "", broker_id, str(uuid.uuid4()), running)
+            else:
+                _check_owner(path, stored, cluster_id, broker_id)
+                survived = stored.clean_shutdown or (running != "" and stored.boot_id == running)
+                meta = replace(
+                    stored,
+                    cluster_id=stored.cluster_id or cluster_id or "",
+                    boot_id=running,
+                    clean_shutdown=False,
+                    data_lost=stored.data_lost or not survived,
+                )
+            directory = cls(path, meta, lock, fresh=stored is None)
+            directory._store(meta)
+        except OSError as error:
+            lock.close()
+            raise _unusable(path, error) from error
+        except PenstockError:
+            lock.close()
+            raise
+        return directory
+
+    @property
+    def log_path(self) -> Path:
+        """Where the log store lives."""
+        return self.path / _LOG
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty before the first registration."""
+        return self._meta.cluster_id
+
+    @property
+    def directory_id(self) -> str:
+        """UUID made with the directory: another directory is another broker to the controller."""
+        return self._meta.directory_id
+
+    @property
+    def data_intact(self) -> bool:
+        """Everything earlier runs acknowledged is still here (clean stop, or same boot).
+
+        False for a fresh directory, and from a loss on until `acknowledge_loss`.
+        """
+        return not self._meta.data_lost
+
+    @property
+    def controller_epoch(self) -> ControllerEpoch:
+        """Newest seen; 0 = none yet."""
+        return ControllerEpoch(self._meta.controller_epoch)
+
+    @property
+    def metadata_version(self) -> int:
+        """Newest applied; 0 = none yet."""
+        return self._meta.metadata_version
+
+    def adopt_cluster_id(self, cluster_id: str) -> None:
+        """Binds the directory to the cluster that accepted the first registration, for ever.
+
+        Raises MisuseError(CLUSTER_ID_MISMATCH) when it belongs to another one.
+        """
+        _check_owner(self.path, self._meta, cluster_id, BrokerId(self._meta.broker_id))
+        if self._meta.cluster_id != cluster_id:
+            self._store(replace(self._meta, cluster_id=cluster_id))
+
+    def acknowledge_loss(self) -> None:
+        """The controller accepted a registration that said `data_intact` = false.
+
+        From now on a kill loses nothing again. Call it after every accepted registration.
+        """
+        if self._meta.data_lost:
+            self._store(replace(self._meta, data_lost=False))
+
+    def remember_metadata(self, epoch: ControllerEpoch, version: int) -> None:
+        """Records the newest controller epoch and metadata version, before they are acted on.
+
+        Raises ClusterError(STALE_CONTROLLER_EPOCH) if either is older than what was seen: the
+        controller was deposed, or its metadata comes from a backup (I21). The image is refused.
+        """
+        known = self._meta
+        if epoch < known.controller_epoch or version < known.metadata_version:
+            raise ClusterError(
+                f"controller epoch {epoch} with metadata version {version} is older than epoch "
+                f"{known.controller_epoch} with version {known.metadata_version}, seen before by "
+                f"broker {known.broker_id}: it was deposed, or its metadata was restored from a "
+                f"backup; nothing of it is applied",
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+            )
+        if (epoch, version) != (known.controller_epoch, known.metadata_version):
+            self._store(replace(known, controller_epoch=epoch, metadata_version=version))
+
+    def free_bytes(self) -> int:
+        """Space left on the volume for this process's user."""
+        return shutil.disk_usage(self.path).free
+
+    def total_bytes(self) -> int:
+        """Size of the volume."""
+        return shutil.disk_usage(self.path).total
+
+    def close(self, *, clean: bool) -> None:
+        """Unlocks. `clean`: the log store was closed and fsynced; say so to the next run."""
+        if self._lock.closed:
+            return
+        try:
+            if clean:
+                self._store(replace(self._meta, clean_shutdown=True))
+        finally:
+            self._lock.close()
+
+    def _store(self, meta: Meta) -> None:
+        text = msgspec.json.format(msgspec.json.encode(asdict(meta)), indent=2)
+        temporary = self.path / f"{_META}.new"
+        with temporary.open("wb") as file:
+            file.write(text + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / _META)
+        _fsync_folder(self.path)
+        self._meta = meta
+
+
+def _take_lock(path: Path) -> IO[str]:
+    try:
+        if not path.is_dir():
+            path.mkdir(parents=True)
+            _fsync_folder(path.parent)
+        lock = (path / _LOCK).open("a+", encoding="ascii")
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.seek(0)
+        holder = lock.read(20).strip() or "unknown"
+        lock.close()
+        raise MisuseError(
+            f"data directory {path} is in use by another broker (process {holder}); stop that "
+            f"one, or give this broker a directory of its own",
+            ErrorCode.INVALID_CONFIG,
+        ) from error
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def _load(path: Path) -> Meta | None:
+    """None: a new directory. Raises ClusterError(DATA_CORRUPTED) for data without its owner."""
+    try:
+        text = (path / _META).read_bytes()
+    except FileNotFoundError:
+        if (path / _LOG).exists():
+            raise ClusterError(
+                f"data directory {path} holds a log but no {_META}: it is not known whose it is. "
+                f"Restore {_META}, or give this broker an empty directory",
+                ErrorCode.DATA_CORRUPTED,
+            ) from None
+        return None
+    try:
+        meta = msgspec.json.decode(text, type=Meta)
+    except msgspec.DecodeError as error:
+        raise ClusterError(
+            f"{path / _META} is damaged ({error}); restore it, or give this broker an empty "
+            f"directory: it will copy its partitions from the other replicas",
+            ErrorCode.DATA_CORRUPTED,
+        ) from error
+    if meta.format != FORMAT:
+        raise MisuseError(
+            f"data directory {path} has format {meta.format}, this version reads {FORMAT}; "
+            f"start the version that wrote it",
+            ErrorCode.INVALID_CONFIG,
+        )
+    return meta
+
+
+def _check_owner(path: Path, meta: Meta, cluster_id: str | None, broker_id: BrokerId) -> None:
+    if cluster_id and meta.cluster_id and meta.cluster_id != cluster_id:
+        raise MisuseError(
+            f"data directory {path} belongs to cluster {meta.cluster_id!r}, not to {cluster_id!r}; "
+            f"point this broker at its own directory or at the cluster it belongs to",
+            ErrorCode.CLUSTER_ID_MISMATCH,
+        )
+    if meta.broker_id != broker_id:
+        raise MisuseError(
+            f"data directory {path} belongs to broker {meta.broker_id}, not to broker "
+            f"{broker_id}; start it with --broker-id {meta.broker_id} or with another directory",
+            ErrorCode.INVALID_CONFIG,
+        )
+
+
+def _running_boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""  # not Linux: only a clean stop counts
+
+
+def _unusable(path: Path, error: OSError) -> MisuseError:
+    return MisuseError(
+        f"data directory {path} cannot be used: {error.strerror or error}; it must be a folder "
+        f"this user may write to, with space left",
+        ErrorCode.INVALID_CONFIG,
+    )
+
+
+def _fsync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
