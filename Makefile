@@ -19,7 +19,7 @@ $(VENV)/.stamp: requirements.lock pyproject.toml tools/setup.sh
 	@touch $@
 
 demo: setup  ## Stream real flights, kill a leader, let Spark prove that nothing was lost
-	@$(BIN)/python -m demo
+	@$(BIN)/python -m examples.flights.demo
 
 test: check proto-check types unit sim wheel  ## All that CI checks
 	@echo "make test: everything passed"

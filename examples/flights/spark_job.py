@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as fn
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -53,7 +53,7 @@ def session() -> SparkSession:
 
 def flights_of(records: DataFrame) -> DataFrame:
     """Columns partition, offset, timestamp and those of FLIGHT."""
-    parsed = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
+    parsed = fn.from_json(fn.col("value").cast("string"), FLIGHT).alias("flight")
     return records.select("partition", "offset", "timestamp", parsed).select(
         "partition", "offset", "timestamp", "flight.*"
     )
@@ -84,13 +84,13 @@ def start_stream(
     hourly = (
         flights_of(records)
         .withWatermark("timestamp", WATERMARK)
-        .groupBy(F.window("timestamp", "1 hour"), "carrier")
+        .groupBy(fn.window("timestamp", "1 hour"), "carrier")
         .agg(
-            F.count("*").alias("flights"),
-            F.count("dep_delay").alias("departed"),
-            F.coalesce(F.sum("dep_delay"), F.lit(0)).alias("delay"),
+            fn.count("*").alias("flights"),
+            fn.count("dep_delay").alias("departed"),
+            fn.coalesce(fn.sum("dep_delay"), fn.lit(0)).alias("delay"),
         )
-        .select(F.col("window.start").alias("hour"), "carrier", "flights", "departed", "delay")
+        .select(fn.col("window.start").alias("hour"), "carrier", "flights", "departed", "delay")
     )
     return (
         hourly.writeStream.outputMode("update")
@@ -126,8 +126,8 @@ def follow(query: StreamingQuery) -> Progress:
 
     def listen() -> None:
         for line in sys.stdin:
-            if line.startswith("finish "):
-                wanted.append(int(line.split()[1]))
+            command, _, rows = line.partition(" ")
+            wanted.extend([int(rows)] if command == "finish" else [])
 
     threading.Thread(target=listen, daemon=True).start()
     progress = Progress()
@@ -141,7 +141,7 @@ def follow(query: StreamingQuery) -> Progress:
 
 
 def read_back(spark: SparkSession, args: argparse.Namespace) -> None:
-    """Every record of the topic in one batch read, as Parquet: partition, offset, carrier, n, row."""
+    """One batch read of the topic, as Parquet: partition, offset, carrier, n, row."""
     records = (
         spark.read.format("penstock")
         .option("penstock.bootstrap.servers", args.bootstrap)

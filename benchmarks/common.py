@@ -1,0 +1,90 @@
+"""What every benchmark does alike: figures as JSON lines, progress on stderr, a local cluster.
+
+A figure is `{"name", "value", "unit", "vs", "ratio"}`: `vs` names the peer or limit measured in the
+same run and `ratio` is value / peer, because absolute times of shared machines move by half.
+"""
+
+import contextlib
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from penstock_broker.local import LocalCluster
+
+MANIFEST = """
+apiVersion: penstock.dev/v1alpha1
+kind: Cluster
+metadata: {{name: bench}}
+spec:
+  brokers: {brokers}
+"""
+
+
+def figure(
+    name: str, value: float, unit: str, vs: str | None = None, peer: float | None = None
+) -> None:
+    """Prints one line; `peer` is what `vs` reached in the same unit."""
+    ratio = round(value / peer, 3) if peer else None
+    line = {"name": name, "value": _round(value), "unit": unit, "vs": vs, "ratio": ratio}
+    if peer is not None:
+        line["vs_value"] = _round(peer)
+    print(json.dumps(line), flush=True)
+
+
+def progress(text: str) -> None:
+    print(f"· {text}", file=sys.stderr, flush=True)
+
+
+def best_of(times: int, run: Callable[[], float]) -> float:
+    """The best of several runs: the least disturbed by the machine's other work."""
+    return max(run() for _ in range(times))
+
+
+def percentile(samples: list[float], share: float) -> float:
+    """`share` 0..1 of the sorted samples, the next higher one; p99 of 20 is the largest."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def median(samples: list[float]) -> float:
+    return statistics.median(samples)
+
+
+@contextlib.contextmanager
+def local_cluster(brokers: int) -> Iterator[LocalCluster]:
+    """A cluster of real processes on free ports, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as scratch:
+        manifest = Path(scratch) / "cluster.yaml"
+        manifest.write_text(MANIFEST.format(brokers=brokers))
+        cluster = LocalCluster.from_manifest(manifest, data_dir=Path(scratch) / "data")
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def elapsed(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def _round(value: float) -> float:
+    return round(value, 3) if abs(value) < 100 else round(value)

@@ -1,0 +1,130 @@
+"""The live view: what is produced, replicated and read, who leads, what was killed.
+
+`Board` is the state, filled by the demo's threads; `render` turns it into one screen. Without a
+terminal (CI, a pipe) `line` gives the same in one line.
+"""
+
+from dataclasses import dataclass, field
+from time import monotonic
+
+from rich.columns import Columns
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+EVENTS_SHOWN = 8
+
+
+@dataclass(slots=True)
+class PartitionRow:
+    """One partition as the cluster describes it."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    high_watermark: int = 0
+
+
+@dataclass(slots=True)
+class Board:
+    """Counts are flights; written by one thread each, read by the view."""
+
+    total: int
+    began: float = field(default_factory=monotonic)
+    produced: int = 0
+    acknowledged: int = 0
+    replicated: int = 0
+    read: int = 0
+    down: set[int] = field(default_factory=set)
+    brokers: tuple[int, ...] = ()
+    partitions: list[PartitionRow] = field(default_factory=list)
+    events: list[tuple[float, str, str]] = field(default_factory=list)
+    write_gap_s: float | None = None
+    waiting_since: float | None = None
+
+    def tell(self, text: str, style: str = "") -> None:
+        """Adds a line to the story, with the time since the start."""
+        self.events.append((monotonic() - self.began, text, style))
+
+    @property
+    def gap_text(self) -> str:
+        if self.waiting_since is not None:
+            return f"{monotonic() - self.waiting_since:.2f} s and counting"
+        return "none yet" if self.write_gap_s is None else f"{self.write_gap_s:.2f} s"
+
+
+def render(board: Board) -> RenderableType:
+    """One screen, about 100 columns wide."""
+    elapsed = monotonic() - board.began
+    title = f"[bold]Penstock[/] · 336,776 flights of 2013 · {elapsed:5.1f} s"
+    return Group(
+        Panel(_bars(board), title=title, border_style="cyan"),
+        Columns([_leaders(board), _story(board)], expand=True),
+    )
+
+
+def _bars(board: Board) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(justify="right")
+    grid.add_column(width=54)
+    grid.add_column(justify="right")
+    rows = [
+        ("produced", board.produced, "white"),
+        ("acknowledged by all replicas", board.acknowledged, "green"),
+        ("below the high watermark", board.replicated, "cyan"),
+        ("in Spark's hourly windows", board.read, "magenta"),
+    ]
+    for label, count, style in rows:
+        bar = ProgressBar(total=board.total, completed=count, complete_style=style, width=54)
+        grid.add_row(label, bar, f"{count:,}")
+    style = "bold red" if board.waiting_since is not None else "bold"
+    grid.add_row("longest time nothing could be", Text(board.gap_text, style=style), "")
+    grid.add_row("written to the killed leader's partition", "", "")
+    return grid
+
+
+def _leaders(board: Board) -> Panel:
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("partition", justify="right")
+    table.add_column("leader", justify="right")
+    table.add_column("epoch", justify="right")
+    table.add_column("in sync")
+    table.add_column("flights", justify="right")
+    for row in board.partitions:
+        leader = Text(str(row.leader) if row.leader >= 0 else "none", style=_colour(row.leader))
+        in_sync = Text(" ").join(
+            Text(str(broker), style=_colour(broker) if broker in row.isr else "dim strike")
+            for broker in row.replicas
+        )
+        table.add_row(
+            str(row.partition), leader, str(row.leader_epoch), in_sync, f"{row.high_watermark:,}"
+        )
+    down = ", ".join(str(broker) for broker in sorted(board.down))
+    title = f"who leads · broker {down} is down" if board.down else "who leads"
+    return Panel(table, title=title, border_style="red" if board.down else "blue")
+
+
+def _story(board: Board) -> Panel:
+    text = Text()
+    for at, line, style in board.events[-EVENTS_SHOWN:]:
+        text.append(f"{at:5.1f} s  ", style="dim")
+        text.append(line + "\n", style=style)
+    return Panel(text, title="what happened", border_style="blue", height=EVENTS_SHOWN + 4)
+
+
+def line(board: Board) -> str:
+    """The board in one line, for logs."""
+    down = f" · broker {sorted(board.down)} down" if board.down else ""
+    return (
+        f"{monotonic() - board.began:5.1f} s · produced {board.produced:,} · acknowledged "
+        f"{board.acknowledged:,} · replicated {board.replicated:,} · read by Spark "
+        f"{board.read:,}{down}"
+    )
+
+
+def _colour(broker: int) -> str:
+    return ("bold yellow", "bold cyan", "bold green", "bold magenta")[broker % 4]
