@@ -19,8 +19,10 @@ from benchmarks.common import progress
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 START_SECONDS = 90.0
-LOG4J = """<Configuration><Appenders><Console name="c">
-<PatternLayout pattern="%d %p %c %m%n"/></Console></Appenders><Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>
+LOG4J = """<Configuration>
+<Appenders><Console name="c"><PatternLayout pattern="%d %p %c %m%n"/></Console></Appenders>
+<Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers>
+</Configuration>
 """
 
 

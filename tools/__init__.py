@@ -1,1 +1,1 @@
-"""Scripts the Makefile calls: set-up, protocol stubs, wheel check. Nothing in the product needs them."""
+"""Scripts the Makefile calls: set-up, stubs, wheel check. The product needs none of them."""
