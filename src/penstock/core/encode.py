@@ -50,11 +50,14 @@ def encode_columns(
 
     Raises MisuseError (INVALID_TIMESTAMP for timestamps); nothing is built then.
     """
-    count = len(values)
+    try:
+        count = len(values)
+    except TypeError as error:
+        raise MisuseError(f"values must be a list or other sequence ({error})") from error
     first, deltas = _timestamps(timestamps_ms, count)
+    _check_count("keys", count if keys is None else len(keys), count)
     value_data, value_lengths = _join("values", values)
     key_data, key_lengths = (NO_DATA, None) if keys is None else _join("keys", keys)
-    _check_count("keys", count if keys is None else len(keys), count)
     columns = Columns(
         record_count=count,
         first_timestamp_ms=first,
@@ -147,40 +150,32 @@ def binary_buffers(
 
 
 def _join(name: str, entries: Entries) -> tuple[memoryview, memoryview | None]:
-    """Data and lengths; no lengths if every entry is null."""
+    """Data and lengths; no lengths if every entry is null. Raises MisuseError."""
     try:
-        data = b"".join(entries)  # type: ignore[arg-type]  # a null raises TypeError: next branch
-        lengths = array("i", [len(entry) for entry in entries])  # type: ignore[arg-type]  # no null
-    except TypeError:
-        return _join_with_nulls(name, entries)
+        data, lengths = _joined(entries)
+    except TypeError as error:
+        for at, entry in enumerate(entries):
+            if not isinstance(entry, bytes | bytearray | memoryview | None):
+                raise MisuseError(
+                    f"{name}[{at}] is {type(entry).__name__}; give bytes, or None for null"
+                ) from None
+        raise MisuseError(f"{name} cannot be joined to bytes ({error})") from error
     except (OverflowError, MemoryError) as error:
         raise _too_large(name) from error
-    if sum(lengths) != len(data):
-        raise MisuseError(f"{name} hold memoryviews of items larger than a byte; cast them to 'B'")
-    return memoryview(data), memoryview(lengths)
-
-
-def _join_with_nulls(name: str, entries: Entries) -> tuple[memoryview, memoryview | None]:
-    present = [entry for entry in entries if entry is not None]
-    if not present:
-        return NO_DATA, None
-    try:
-        data = b"".join(present)
-    except TypeError:
-        at, entry = next(
-            (at, entry)
-            for at, entry in enumerate(entries)
-            if not isinstance(entry, bytes | bytearray | memoryview | None)
-        )
-        raise MisuseError(
-            f"{name}[{at}] is {type(entry).__name__}; give bytes, or None for null"
-        ) from None
-    except (OverflowError, MemoryError) as error:
-        raise _too_large(name) from error
-    lengths = array("i", [NULL if entry is None else len(entry) for entry in entries])
     if data_bytes(lengths) != len(data):
         raise MisuseError(f"{name} hold memoryviews of items larger than a byte; cast them to 'B'")
+    if lengths.count(NULL) == len(lengths):
+        return NO_DATA, None
     return memoryview(data), memoryview(lengths)
+
+
+def _joined(entries: Entries) -> "tuple[bytes, array[int]]":
+    try:
+        data = b"".join(entries)  # type: ignore[arg-type]  # a null raises TypeError: see below
+        return data, array("i", [len(entry) for entry in entries])  # type: ignore[arg-type]
+    except TypeError:
+        data = b"".join([entry for entry in entries if entry is not None])
+        return data, array("i", [NULL if entry is None else len(entry) for entry in entries])
 
 
 def _timestamps(given: "int | Sequence[int] | Buffer", count: int) -> tuple[int, memoryview | None]:
@@ -223,16 +218,16 @@ def _time_list(given: "Sequence[int] | Buffer") -> list[int]:
 def _with_headers(columns: Columns, headers: HeaderLists) -> Columns:
     """The columns and these headers; the same columns if no record has any."""
     _check_count("headers", len(headers), columns.record_count)
-    counts = [len(given) if given else 0 for given in headers]
-    if not any(counts):
-        return columns
     try:
+        counts = [len(given) if given else 0 for given in headers]
         pairs = [(name, value) for name, value in chain.from_iterable(filter(None, headers))]
         names = [name.encode() for name, _ in pairs]
     except (TypeError, ValueError, AttributeError) as error:
         raise MisuseError(
             f"headers must be (str, bytes or None) pairs per record, names valid UTF-8 ({error})"
         ) from error
+    if not pairs:
+        return columns
     key_data, key_lengths = _join("header names", names)
     value_data, value_lengths = _join("header values", [value for _, value in pairs])
     if value_lengths is None:
@@ -256,10 +251,10 @@ def _integers(name: str, buffer: "Buffer", sizes: tuple[int, ...]) -> memoryview
     view = _one_dimension(name, buffer)
     raw = view.format in {"B", "b", "c"} and len(sizes) == 1 and view.nbytes % sizes[0] == 0
     if not raw and (view.format not in {"i", "l", "q"} or view.itemsize not in sizes):
-        bits = " or ".join(str(size * 8) for size in sizes)
+        kinds = " or ".join(f"int{size * 8}" for size in sizes)
         raise MisuseError(
             f"{name} have format {view.format!r} of {view.itemsize} bytes; "
-            f"give int{bits} in this machine's byte order"
+            f"give {kinds} in this machine's byte order"
         )
     item_bytes = sizes[0] if raw else view.itemsize
     return view.cast("B").cast("i" if item_bytes == 4 else "q")
