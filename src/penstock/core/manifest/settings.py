@@ -9,6 +9,7 @@ mode, the operator), which hand unknown ones back as problems of the same form.
 
 from typing import Final
 
+from penstock.core.control.config import ControlConfig
 from penstock.core.manifest.fields import Report
 from penstock.core.manifest.objects import (
     MIN_INSYNC,
@@ -17,27 +18,12 @@ from penstock.core.manifest.objects import (
     ClusterSpec,
     TopicSpec,
 )
-from penstock.core.manifest.schema import BROKERS_MAX
-from penstock.core.topic import CONFIG_KEYS, PARTITIONS_MAX, ConfigKey, TopicConfig
+from penstock.core.topic import CONFIG_KEYS, TopicConfig
 from penstock.errors import PenstockError
 
-CLUSTER_KEYS: Final = (
-    ConfigKey(
-        PARTITIONS,
-        "partitions",
-        "Partitions of a topic that does not say how many.",
-        minimum=1,
-        maximum=PARTITIONS_MAX,
-    ),
-    ConfigKey(
-        REPLICATION_FACTOR,
-        "replicas",
-        "Replicas of a topic that does not say how many.",
-        minimum=1,
-        maximum=BROKERS_MAX,
-    ),
+INHERITED_KEYS: Final = frozenset(
+    {PARTITIONS, REPLICATION_FACTOR} | {key.name for key in CONFIG_KEYS}
 )
-INHERITED_KEYS: Final = (*CLUSTER_KEYS, *CONFIG_KEYS)
 """Cluster settings the core knows: what topics inherit."""
 
 
@@ -53,15 +39,14 @@ def check_topic_settings(spec: TopicSpec, report: Report) -> None:
 def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
     """The inherited keys of a Cluster's `config`, each alone and against the brokers."""
     wrong = set()
-    for key in INHERITED_KEYS:
-        text = spec.config.get(key.name)
-        if text is None:
+    for name, text in spec.config.items():
+        if name not in INHERITED_KEYS:
             continue
         try:
-            key.parse(text)
+            ControlConfig.parse({name: text})
         except PenstockError as error:
-            wrong.add(key.name)
-            report.add(f"spec.config.{key.name}", f"cannot be used: {error.message}")
+            wrong.add(name)
+            report.add(f"spec.config.{name}", f"cannot be used: {error.message}")
     if REPLICATION_FACTOR in spec.config and REPLICATION_FACTOR not in wrong:
         factor = int(spec.config[REPLICATION_FACTOR])
         if factor > spec.brokers:

@@ -1,0 +1,79 @@
+"""Carries a topic plan out against a running cluster, through the public admin client.
+
+`topics` decides, this module asks and does. Also the last step of starting: waiting until the
+controller counts every broker as alive, without which topics could not be placed.
+"""
+
+import time
+
+from penstock.client import Admin
+from penstock.core.manifest import Cluster, Manifest
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.local.topics import (
+    AddPartitions,
+    AlterConfig,
+    CreateTopic,
+    ExistingTopic,
+    Step,
+    plan_topics,
+)
+
+POLL_S = 0.1
+
+
+def apply_topics(bootstrap: str, manifest: Manifest, cluster: Cluster) -> list[str]:
+    """Creates and alters topics; returns a line for each change.
+
+    Raises ManifestError, with nothing done, if one of the changes is impossible.
+    """
+    topics = manifest.topics_of(cluster.name)
+    if not topics:
+        return []
+    with Admin(bootstrap) as admin:
+        existing = {
+            name: ExistingTopic(
+                partitions=len(seen.partitions),
+                replicas=max(len(one.replicas) for one in seen.partitions),
+                config=seen.configs,
+            )
+            for name, seen in admin.describe_topics().items()
+        }
+        steps = plan_topics(topics, cluster.spec, existing, manifest.source)
+        for step in steps:
+            _take(admin, step)
+    return [str(step) for step in steps]
+
+
+def _take(admin: Admin, step: Step) -> None:
+    match step:
+        case CreateTopic():
+            admin.create_topic(step.topic, step.partitions, step.replicas, step.config)
+        case AddPartitions():
+            admin.create_partitions(step.topic, step.partitions)
+        case AlterConfig():
+            admin.alter_configs(step.topic, step.changes, unset=step.removals)
+
+
+def wait_for_brokers(bootstrap: str, brokers: int, deadline: float) -> None:
+    """Returns when the controller counts `brokers` brokers as alive.
+
+    `deadline` is a time on the monotonic clock. Raises ClusterError(REQUEST_TIMED_OUT).
+    """
+    last = "no answer yet"
+    with Admin(bootstrap) as admin:
+        while time.monotonic() < deadline:
+            try:
+                seen = admin.describe_cluster()
+                alive = sum(broker.alive for broker in seen.brokers)
+                if alive >= brokers and seen.controller_reachable:
+                    return
+                last = f"{alive} of {brokers} brokers are alive"
+            except PenstockError as error:
+                if not error.retriable:
+                    raise
+                last = error.message
+            time.sleep(POLL_S)
+    raise ClusterError(
+        f"the cluster did not become ready: {last}; see the logs with `penstock local logs`",
+        ErrorCode.REQUEST_TIMED_OUT,
+    )

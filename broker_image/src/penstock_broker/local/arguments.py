@@ -1,0 +1,122 @@
+"""From a Cluster manifest to the command lines of its processes.
+
+`spec.config` is one mapping for the whole cluster; each setting goes to the kind of process that
+knows it. Pure but for reading the tables of known settings.
+"""
+
+import difflib
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from penstock.core.control.config import ControlConfig
+from penstock.core.manifest import Cluster, ManifestError, Problem
+from penstock.errors import PenstockError
+from penstock_broker.broker.config import Settings as BrokerSettings
+from penstock_broker.broker.config import parse_settings
+from penstock_broker.local.ports import HOST, Ports
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """`--config` of each kind of process, and all that makes a restart necessary."""
+
+    controller: dict[str, str]
+    broker: dict[str, str]
+    fingerprint: dict[str, str]
+
+
+def broker_keys() -> frozenset[str]:
+    """Settings the broker process knows; all others are the controller's."""
+    return frozenset(known.metadata["key"] for known in fields(BrokerSettings))
+
+
+def settings_of(cluster: Cluster) -> ProcessSettings:
+    """Sorts the Cluster's settings by the process that knows them."""
+    broker = broker_keys()
+    config = cluster.spec.effective_config()
+    fingerprint = {f"spec.config.{key}": value for key, value in config.items()}
+    fingerprint["spec.brokers"] = str(cluster.spec.brokers)
+    fingerprint["spec.rack.names"] = ", ".join(cluster.spec.rack_names)
+    return ProcessSettings(
+        controller={key: value for key, value in config.items() if key not in broker},
+        broker={key: value for key, value in config.items() if key in broker},
+        fingerprint=fingerprint,
+    )
+
+
+def check_settings(cluster: Cluster, source: str) -> None:
+    """Raises ManifestError with every setting that no process would take.
+
+    The processes check their settings too, but each only its own and only when it starts.
+    """
+    sorted_settings = settings_of(cluster)
+    problems = _broker_problems(sorted_settings.broker)
+    problems += _controller_problems(sorted_settings.controller)
+    if problems:
+        subject = f"Cluster/{cluster.name}"
+        raise ManifestError(
+            source,
+            [Problem(subject, f"spec.config.{key}".rstrip("."), text) for key, text in problems],
+        )
+
+
+def _broker_problems(settings: dict[str, str]) -> list[tuple[str, str]]:
+    problems = []
+    for key, value in settings.items():
+        try:
+            parse_settings([f"{key}={value}"])
+        except PenstockError as error:
+            problems.append((key, f"cannot be used: {error.message}"))
+    return problems
+
+
+def _controller_problems(settings: dict[str, str]) -> list[tuple[str, str]]:
+    """Settings must be possible together, too; only if they are not is each looked at alone."""
+    try:
+        ControlConfig.parse(settings)
+    except PenstockError as together:
+        problems = []
+        for key, value in settings.items():
+            try:
+                ControlConfig.parse({key: value})
+            except PenstockError as error:
+                close = difflib.get_close_matches(key, broker_keys(), n=1)
+                hint = f"; a broker setting is called {close[0]!r}" if close else ""
+                problems.append((key, f"cannot be used: {error.message}{hint}"))
+        return problems or [("", f"cannot be used: {together.message}")]
+    return []
+
+
+def controller_arguments(cluster: Cluster, data: Path, ports: Ports) -> list[str]:
+    """Arguments of `python -m penstock_broker`."""
+    return [
+        "controller",
+        f"--metadata-dir={data}",
+        f"--listen={HOST}:{ports.serve}",
+        f"--metrics-listen={HOST}:{ports.metrics}",
+        *_config(settings_of(cluster).controller),
+    ]
+
+
+def broker_arguments(
+    cluster: Cluster, broker_id: int, data: Path, ports: Ports, controller: Ports
+) -> list[str]:
+    """Arguments of `python -m penstock_broker` for one broker."""
+    racks = cluster.spec.rack_names
+    return [
+        "broker",
+        f"--broker-id={broker_id}",
+        f"--data-dir={data}",
+        f"--listen={HOST}:{ports.serve}",
+        f"--advertise={HOST}:{ports.serve}",
+        f"--controllers={HOST}:{controller.serve}",
+        f"--metrics-listen={HOST}:{ports.metrics}",
+        *([f"--rack={racks[broker_id % len(racks)]}"] if racks else []),
+        *_config(settings_of(cluster).broker),
+    ]
+
+
+def _config(settings: dict[str, str]) -> list[str]:
+    return [
+        part for key, value in sorted(settings.items()) for part in ("--config", f"{key}={value}")
+    ]

@@ -1,0 +1,326 @@
+"""`LocalCluster`: a controller and brokers as children of this process.
+
+    with LocalCluster.from_manifest("cluster.yaml", data_dir=folder) as cluster:
+        Producer(cluster.bootstrap) …
+        cluster.kill(1)            # SIGKILL; cluster.start_broker(1) or the watcher brings it back
+
+Used in process by the demo, tests and benchmarks, and by `penstock local up` through
+`foreground`. Blocking; call it from a thread in asynchronous programs. Every change of who runs
+is written to `state.json`, so that `penstock local status` and `down` see it.
+
+    start: lock the directory ─▶ end leftovers ─▶ check ports ─▶ spawn all ─▶ wait for SERVING
+           ─▶ apply topics.     Anything wrong on the way stops what was started.
+    stop:  brokers one by one (each hands its leaderships on), then the controller; bounded.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.core.manifest import Cluster, Manifest
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock_broker.local.apply import apply_topics, wait_for_brokers
+from penstock_broker.local.arguments import (
+    broker_arguments,
+    check_settings,
+    controller_arguments,
+    settings_of,
+)
+from penstock_broker.local.manifest_file import choose_cluster, load_manifest
+from penstock_broker.local.ports import Ports, check_ports, fixed_ports, free_ports
+from penstock_broker.local.processes import identify_self
+from penstock_broker.local.server import ServerProcess
+from penstock_broker.local.state import LocalState, Phase, StateDirectory, registry
+from penstock_broker.local.sweep import end_leftovers
+from penstock_broker.local.watch import Watcher
+
+POLL_S = 0.1
+LEFTOVERS_TIMEOUT_S = 20.0
+CONTROLLER = "controller"
+Target = int | str
+"""A broker by its id, or a process by its name (`controller`, `broker-0`)."""
+
+
+def _silent(_: str) -> None:
+    """Progress goes nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """How to run it.
+
+    `base_port`: brokers listen on base + id, the controller on base - 1; 0 = any free ports.
+    `restart_crashed`: a process that ends by itself, or is killed, is started again after a
+    growing pause. `ready_timeout_s` bounds `start` and `start_broker`; `stop_timeout_s` bounds
+    the clean stop of each process, before SIGKILL. `progress` gets one line per step.
+    """
+
+    base_port: int = 0
+    restart_crashed: bool = False
+    ready_timeout_s: float = 60.0
+    stop_timeout_s: float = 10.0
+    progress: Callable[[str], None] = _silent
+
+
+class LocalCluster:
+    """The processes of one Cluster on this machine. See the module for its life."""
+
+    def __init__(
+        self, manifest: Manifest, cluster: Cluster, directory: StateDirectory, options: LocalOptions
+    ) -> None:
+        check_settings(cluster, manifest.source)
+        self.manifest = manifest
+        self.cluster = cluster
+        self.directory = directory
+        self.options = options
+        self._servers: dict[str, ServerProcess] = {}
+        self._phase: Phase = "starting"
+        self._held = contextlib.ExitStack()
+        self._lock = threading.RLock()
+        self._watcher = Watcher(self._restartable, self._restart_crashed)
+        self._stopped_on_purpose: set[str] = set()
+
+    @classmethod
+    def from_manifest(
+        cls,
+        path: str | Path,
+        *,
+        data_dir: str | Path | None = None,
+        cluster: str | None = None,
+        options: LocalOptions | None = None,
+    ) -> Self:
+        """A cluster that is not started yet.
+
+        Args:
+            path: manifest with a Cluster and its Topics.
+            data_dir: where data, logs and `state.json` go; None = the user's state directory.
+            cluster: which Cluster, if the manifest holds several.
+
+        Raises:
+            MisuseError: the manifest is wrong (every problem in one message).
+        """
+        manifest = load_manifest(path)
+        chosen = choose_cluster(manifest, cluster)
+        root = Path(data_dir) if data_dir is not None else registry() / chosen.name
+        return cls(manifest, chosen, StateDirectory(root), options or LocalOptions())
+
+    # ── Life ──────────────────────────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Starts everything and returns when topics are applied and all brokers serve.
+
+        Raises:
+            MisuseError: the directory is in use, a port is taken, brokers would be left out.
+            ClusterError: a process ended or was not ready in time; all others are stopped.
+        """
+        self.directory.create()
+        if not self._held.enter_context(self.directory.lock()):
+            self._held.close()
+            raise MisuseError(
+                f"a local cluster already runs in {self.directory.root}; "
+                "`penstock local down` stops it, --data-dir chooses another place"
+            )
+        try:
+            self._start_processes()
+            self._phase = "running"
+            self._record()
+        except BaseException:
+            self.stop()
+            raise
+        if self.options.restart_crashed:
+            self._watcher.start()
+
+    def _start_processes(self) -> None:
+        deadline = time.monotonic() + self.options.ready_timeout_s
+        self._refuse_to_shrink()
+        end_leftovers(self.directory.read(), LEFTOVERS_TIMEOUT_S)
+        names = [CONTROLLER, *(f"broker-{i}" for i in range(self.cluster.spec.brokers))]
+        base = self.options.base_port
+        ports = fixed_ports(base, len(names) - 1) if base else free_ports(names)
+        check_ports(ports)
+        self._servers = {name: self._server_process(name, ports) for name in names}
+        for server in self._servers.values():
+            server.start()
+        self._record()
+        for server in self._servers.values():
+            self._wait_until_serving(server, deadline)
+            self.options.progress(f"{server.name} is ready on {server.address}")
+        wait_for_brokers(self.bootstrap, len(names) - 1, deadline)
+        self.apply(self.manifest)
+
+    def stop(self) -> None:
+        """Stops everything; nothing runs when it returns. Idempotent; a slow stop is cut short."""
+        self._watcher.stop()
+        with self._lock:
+            self._phase = "stopping"
+            if self._servers:
+                self._record()
+            controller_last = sorted(self._servers.values(), key=lambda s: s.name == CONTROLLER)
+            for server in controller_last:
+                server.stop(self.options.stop_timeout_s)
+                self.options.progress(f"{server.name} stopped")
+            if self._servers:
+                self.directory.forget()
+            self._servers = {}
+        self._held.close()
+
+    def kill_all(self) -> None:
+        """Ends every process at once, without a clean stop. Follow with `stop`."""
+        for server in list(self._servers.values()):
+            server.signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def apply(self, manifest: Manifest) -> list[str]:
+        """Creates and changes topics as the manifest says; returns a line for each change.
+
+        Raises ManifestError, before anything is changed, for what cannot be done.
+        """
+        lines = apply_topics(self.bootstrap, manifest, self.cluster)
+        for line in lines:
+            self.options.progress(line)
+        return lines
+
+    # ── Facts ─────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all brokers with a comma between them, running or not."""
+        return ",".join(s.address for s in self._servers.values() if s.name != CONTROLLER)
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return list(range(self.cluster.spec.brokers))
+
+    def address(self, target: Target) -> str:
+        return self._server(target).address
+
+    def metrics_address(self, target: Target) -> str:
+        return self._server(target).record().metrics_address
+
+    def pid(self, target: Target) -> int | None:
+        """None while the process is not running."""
+        return self._server(target).pid
+
+    def broker_pid(self, broker_id: int) -> int | None:
+        return self.pid(broker_id)
+
+    def log_file(self, target: Target) -> Path:
+        return self._server(target).log_file
+
+    # ── One process ───────────────────────────────────────────────────────────────────────
+
+    def kill(self, target: Target, number: signal.Signals = signal.SIGKILL) -> None:
+        """Sends a signal; after SIGKILL the process has ended when this returns.
+
+        With `restart_crashed` the process comes back; otherwise `start_broker` brings it back.
+        """
+        server = self._server(target)
+        server.signal(number)
+        if number is signal.SIGKILL:
+            server.wait(self.options.stop_timeout_s)
+
+    def stop_broker(self, target: Target) -> None:
+        """Stops one process cleanly. It stays down until `start_broker`."""
+        with self._lock:
+            server = self._server(target)
+            self._stopped_on_purpose.add(server.name)
+            server.stop(self.options.stop_timeout_s)
+            self._record()
+
+    def start_broker(self, target: Target) -> None:
+        """Starts a process that is down, on its old address and data; returns when it serves."""
+        server = self._server(target)
+        with self._lock:
+            self._stopped_on_purpose.discard(server.name)
+            if not server.is_running:
+                server.start()
+            self._record()
+        self._wait_until_serving(server, time.monotonic() + self.options.ready_timeout_s)
+
+    def restart_broker(self, target: Target) -> None:
+        """A clean stop and a start."""
+        self.stop_broker(target)
+        self.start_broker(target)
+
+    # ── Inside ────────────────────────────────────────────────────────────────────────────
+
+    def _server(self, target: Target) -> ServerProcess:
+        name = target if isinstance(target, str) else f"broker-{target}"
+        if name not in self._servers:
+            running = ", ".join(self._servers) or "none: the cluster is not started"
+            raise MisuseError(f"there is no process {name}; there are {running}")
+        return self._servers[name]
+
+    def _server_process(self, name: str, ports: dict[str, Ports]) -> ServerProcess:
+        data = self.directory.data(name)
+        if name == CONTROLLER:
+            arguments = controller_arguments(self.cluster, data, ports[name])
+        else:
+            broker_id = int(name.removeprefix("broker-"))
+            controller = ports[CONTROLLER]
+            arguments = broker_arguments(self.cluster, broker_id, data, ports[name], controller)
+        return ServerProcess(name, arguments, ports[name], self.directory.log_file(name))
+
+    def _refuse_to_shrink(self) -> None:
+        brokers = self.cluster.spec.brokers
+        present = [entry.name for entry in self.directory.root.glob("broker-*") if entry.is_dir()]
+        ids = [int(text) for name in present if (text := name.removeprefix("broker-")).isdecimal()]
+        if ids and max(ids) >= brokers:
+            raise MisuseError(
+                f"{self.manifest.source}: Cluster/{self.cluster.name}: spec.brokers is {brokers}, "
+                f"but {self.directory.root} holds data of broker {max(ids)}; set spec.brokers to "
+                f"{max(ids) + 1}, or remove all data with `penstock local down --purge`",
+                ErrorCode.INVALID_CONFIG,
+            )
+
+    def _wait_until_serving(self, server: ServerProcess, deadline: float) -> None:
+        while not server.is_serving():
+            if not server.is_running and not self._watcher.is_watching:
+                raise server.failure()
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{server.name} is not ready after {self.options.ready_timeout_s:.0f} s; "
+                    f"its last words: {server.last_words()!r} (its log: {server.log_file})",
+                    ErrorCode.REQUEST_TIMED_OUT,
+                )
+            time.sleep(POLL_S)
+
+    def _restartable(self) -> list[ServerProcess]:
+        return [s for s in self._servers.values() if s.name not in self._stopped_on_purpose]
+
+    def _restart_crashed(self, server: ServerProcess) -> None:
+        with self._lock:
+            if self._phase == "running" and not server.is_running:
+                self.options.progress(f"{server.failure()}; starting it again")
+                server.restarts += 1
+                server.start()
+                self._record()
+
+    def _record(self) -> None:
+        self.directory.write(
+            LocalState(
+                cluster=self.cluster.name,
+                phase=self._phase,
+                manifest=self.manifest.source,
+                supervisor=identify_self(),
+                processes=tuple(server.record() for server in self._servers.values()),
+                settings=settings_of(self.cluster).fingerprint,
+            )
+        )

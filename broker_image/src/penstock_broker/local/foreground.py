@@ -1,0 +1,231 @@
+"""`penstock local up`: runs a `LocalCluster` until a signal, or tells a running one of a change.
+
+    up ──▶ nothing runs here ──▶ run: start, watch, wait for SIGINT | SIGTERM | SIGHUP, stop
+       └─▶ a cluster runs    ──▶ apply_to_running: topics only; other changes need a restart
+    up --detach ──▶ `python -m penstock_broker.local.foreground …` in a session of its own,
+                    and waits until its state.json says running
+
+A second signal while stopping kills at once.
+"""
+
+import argparse
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from penstock.core.manifest import Cluster, Manifest
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock_broker.local.apply import apply_topics
+from penstock_broker.local.arguments import check_settings, settings_of
+from penstock_broker.local.cluster import LocalCluster, LocalOptions
+from penstock_broker.local.manifest_file import choose_cluster, parse_text, read_text
+from penstock_broker.local.state import (
+    LocalState,
+    StateDirectory,
+    register,
+    registry,
+)
+
+POLL_S = 0.1
+START_TIMEOUT_S = 90.0
+SUPERVISOR_LOG = "supervisor"
+
+
+@dataclass(frozen=True, slots=True)
+class UpRequest:
+    """What the user asked for. `data_dir` None: the user's state directory."""
+
+    path: str
+    cluster: str | None = None
+    data_dir: Path | None = None
+    base_port: int = 0
+
+
+class LocalUp:
+    """One `up`: manifest read and checked, directory chosen."""
+
+    def __init__(self, request: UpRequest, progress: Callable[[str], None]) -> None:
+        text = read_text(request.path)
+        source = "<stdin>" if request.path == "-" else request.path
+        self.request = request
+        self.progress = progress
+        self.manifest: Manifest = parse_text(text, source)
+        self.cluster: Cluster = choose_cluster(self.manifest, request.cluster)
+        check_settings(self.cluster, self.manifest.source)
+        root = request.data_dir or registry() / self.cluster.name
+        self.directory = StateDirectory(root)
+        self.directory.create()
+        self._text = text
+
+    def running(self) -> LocalState | None:
+        """The cluster that runs in this directory; waits while it is still starting."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (state := self.directory.read()) is not None and state.is_supervised:
+            if state.phase == "running":
+                return state
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"the cluster in {self.directory.root} is {state.phase} and does not get "
+                    "further; stop it with `penstock local down`",
+                    ErrorCode.REQUEST_TIMED_OUT,
+                )
+            time.sleep(POLL_S)
+        return None
+
+    def apply_to_running(self, state: LocalState) -> list[str]:
+        """Applies the manifest's topics; raises MisuseError if more than topics changed."""
+        wanted = settings_of(self.cluster).fingerprint
+        if state.cluster != self.cluster.name:
+            raise MisuseError(
+                f"{self.directory.root} runs Cluster/{state.cluster}, the manifest holds "
+                f"Cluster/{self.cluster.name}; choose another --data-dir"
+            )
+        changed = [
+            f"{key} ({state.settings.get(key, 'not set')} → {wanted.get(key, 'not set')})"
+            for key in sorted(wanted.keys() | state.settings.keys())
+            if wanted.get(key) != state.settings.get(key)
+        ]
+        if changed:
+            raise MisuseError(
+                f"{self.manifest.source}: Cluster/{self.cluster.name} runs with other settings: "
+                f"{', '.join(changed)}; they are read at start: `penstock local down`, then `up`",
+                ErrorCode.INVALID_CONFIG,
+            )
+        return apply_topics(state.bootstrap, self.manifest, self.cluster)
+
+    def run(self, on_ready: Callable[[LocalCluster], None]) -> None:
+        """Starts the cluster and returns when a signal asked to stop and nothing runs any more."""
+        self.directory.manifest_file.write_text(self._text)
+        options = LocalOptions(
+            base_port=self.request.base_port, restart_crashed=True, progress=self.progress
+        )
+        cluster = LocalCluster(self.manifest, self.cluster, self.directory, options)
+        with stop_signals() as stopping:
+            try:
+                cluster.start()
+                register(self.cluster.name, self.directory.root)
+                on_ready(cluster)
+                stopping.wait_for_signal()
+            except KeyboardInterrupt:
+                self.progress("stopping (press Ctrl-C again to kill)")
+            finally:
+                stopping.on_next_signal(cluster.kill_all)
+                cluster.stop()
+
+    def detach(self) -> LocalState:
+        """Starts `run` in a session of its own; returns when the cluster runs.
+
+        Raises ClusterError with the supervisor's last line if it ends before that. Ctrl-C while
+        waiting stops the supervisor, too.
+        """
+        self.directory.manifest_file.write_text(self._text)
+        log_file = self.directory.log_file(SUPERVISOR_LOG)
+        command = [
+            sys.executable, "-m", "penstock_broker.local.foreground",
+            "--manifest", str(self.directory.manifest_file), "--source", self.manifest.source,
+            "--cluster", self.cluster.name, "--data-dir", str(self.directory.root),
+            "--port", str(self.request.base_port),
+        ]  # fmt: skip
+        with log_file.open("wb") as log:
+            supervisor = subprocess.Popen(  # noqa: S603 - our own program, no shell
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            return self._wait_for(supervisor, log_file)
+        except BaseException:
+            supervisor.terminate()
+            supervisor.wait(START_TIMEOUT_S)
+            raise
+
+    def _wait_for(self, supervisor: "subprocess.Popen[bytes]", log_file: Path) -> LocalState:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        shown = 0
+        while time.monotonic() < deadline:
+            code = supervisor.poll()
+            lines = log_file.read_text(errors="replace").splitlines()
+            for line in lines[shown:] if code is None else []:
+                self.progress(line)
+            shown = len(lines)
+            if code is not None:
+                last = lines[-1].removeprefix("penstock: ") if lines else f"exit code {code}"
+                raise ClusterError(f"the cluster did not start: {last}")
+            state = self.directory.read()
+            ours = state is not None and state.supervisor.pid == supervisor.pid
+            if state is not None and ours and state.phase == "running":
+                return state
+            time.sleep(POLL_S)
+        raise ClusterError(f"the cluster is not ready after {START_TIMEOUT_S:.0f} s: {log_file}")
+
+
+class StopSignals:
+    """The first signal interrupts whatever the main thread does; later ones call a function."""
+
+    def __init__(self) -> None:
+        self._next: Callable[[], None] | None = None
+
+    def on_next_signal(self, call: Callable[[], None]) -> None:
+        self._next = call
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self._next is None:
+            self._next = _nothing
+            raise KeyboardInterrupt
+        self._next()
+
+    def wait_for_signal(self) -> None:
+        """Never returns; a signal raises KeyboardInterrupt here."""
+        while True:
+            signal.pause()
+
+
+def _nothing() -> None:
+    """What signals do between the first one and the beginning of the stop."""
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[StopSignals]:
+    """Handles SIGINT, SIGTERM and SIGHUP inside the block. Main thread only."""
+    assert threading.current_thread() is threading.main_thread()
+    signals = StopSignals()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signals.handle) for number in numbers}
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The detached supervisor: prints progress, one line each, to its log."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--manifest", required=True)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--cluster", required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    args = parser.parse_args(argv)
+
+    def progress(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    try:
+        request = UpRequest(args.manifest, args.cluster, args.data_dir, args.port)
+        LocalUp(request, progress).run(lambda _: None)
+    except PenstockError as error:
+        progress(f"penstock: {error.message}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""YAML text to a `Manifest`: the only place that opens a manifest or knows YAML.
+
+Stricter than YAML itself: a key given twice is an error, not the last one wins. What the
+documents mean is checked in `penstock.core.manifest`, all problems at once.
+"""
+
+import sys
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from penstock.core.manifest import Cluster, Manifest, parse_manifest
+from penstock.errors import ErrorCode, MisuseError
+
+MANIFEST_BYTES_MAX = 8 * 1024 * 1024
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Hashable] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if isinstance(key, Hashable) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                )
+            if isinstance(key, Hashable):
+                seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_text(path: str) -> str:
+    """The file's text; `-` is standard input. Raises MisuseError when it cannot be read."""
+    try:
+        data = sys.stdin.buffer.read(MANIFEST_BYTES_MAX + 1) if path == "-" else _read_file(path)
+        if len(data) > MANIFEST_BYTES_MAX:
+            raise MisuseError(f"{path}: larger than {MANIFEST_BYTES_MAX} bytes; is it a manifest?")
+        return data.decode()
+    except OSError as error:
+        raise MisuseError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise MisuseError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+
+
+def _read_file(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(MANIFEST_BYTES_MAX + 1)
+
+
+def parse_text(text: str, source: str) -> Manifest:
+    """Raises MisuseError (bad YAML) or ManifestError (every problem of the objects)."""
+    try:
+        documents = list(yaml.load_all(text, Loader=_Loader))
+    except yaml.MarkedYAMLError as error:
+        place = f" line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise MisuseError(
+            f"{source}:{place} is not valid YAML: {error.problem}", ErrorCode.INVALID_CONFIG
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise MisuseError(
+            f"{source}: is not valid YAML: {error}", ErrorCode.INVALID_CONFIG
+        ) from error
+    return parse_manifest(documents, source)
+
+
+def load_manifest(path: str | Path) -> Manifest:
+    return parse_text(read_text(str(path)), "<stdin>" if str(path) == "-" else str(path))
+
+
+def choose_cluster(manifest: Manifest, name: str | None = None) -> Cluster:
+    """The Cluster to run: the named one, or the only one. Raises MisuseError otherwise."""
+    names = [cluster.name for cluster in manifest.clusters]
+    chosen = [one for one in manifest.clusters if name in (None, one.name)]
+    if len(chosen) == 1:
+        return chosen[0]
+    if not names:
+        raise MisuseError(f"{manifest.source}: holds no Cluster; local mode needs one to start")
+    if name is not None:
+        raise MisuseError(f"{manifest.source}: holds no Cluster/{name}, only {', '.join(names)}")
+    raise MisuseError(
+        f"{manifest.source}: holds {len(names)} Clusters ({', '.join(names)}); "
+        "choose one with --cluster NAME"
+    )

@@ -1,0 +1,209 @@
+"""The state directory of a local cluster, and `state.json` in it: how other processes find it.
+
+    <root>/state.json      who runs where: written whole, replaced atomically
+           manifest.yaml   the manifest in force
+           lock            held (flock) by the process that runs the cluster
+           logs/*.log      standard error of each process: JSON lines
+           controller/  broker-0/ …   data directories
+
+Standard library only: `penstock` reads this to find the running cluster, without the broker
+extra. Without `--data-dir`, <root> is `$XDG_STATE_HOME/penstock/local/<cluster>`; with it, a
+link of that name points to <root>, so that the cluster is found all the same.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.errors import MisuseError
+from penstock_broker.local.processes import ProcessIdentity, is_alive
+
+FORMAT = 1
+Phase = Literal["starting", "running", "stopping"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedProcess:
+    """One server process. `restarts` counts how often it was started again after it died."""
+
+    name: str
+    identity: ProcessIdentity | None
+    address: str
+    metrics_address: str
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """What `state.json` holds. `settings` is what the processes were started with."""
+
+    cluster: str
+    phase: Phase
+    manifest: str
+    supervisor: ProcessIdentity
+    processes: tuple[RecordedProcess, ...]
+    settings: dict[str, str]
+
+    @property
+    def bootstrap(self) -> str:
+        """Addresses of all brokers, comma between them."""
+        return ",".join(p.address for p in self.processes if p.name.startswith("broker-"))
+
+    @property
+    def is_supervised(self) -> bool:
+        return is_alive(self.supervisor)
+
+
+class StateDirectory:
+    """Paths and files of one local cluster."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def state_file(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def manifest_file(self) -> Path:
+        return self.root / "manifest.yaml"
+
+    def log_file(self, process: str) -> Path:
+        return self.root / "logs" / f"{process}.log"
+
+    def data(self, process: str) -> Path:
+        return self.root / process
+
+    def create(self) -> None:
+        try:
+            (self.root / "logs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MisuseError(
+                f"{self.root}: cannot be used as data directory: {error.strerror}; "
+                "choose another with --data-dir"
+            ) from error
+
+    def read(self) -> LocalState | None:
+        """None if no cluster was started here, or its state was written by another version."""
+        try:
+            return _from_json(json.loads(self.state_file.read_text()))
+        except FileNotFoundError:
+            return None
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def write(self, state: LocalState) -> None:
+        temporary = self.state_file.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({"format": FORMAT, **asdict(state)}, indent=2) + "\n")
+        temporary.replace(self.state_file)
+
+    def forget(self) -> None:
+        self.state_file.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[bool]:
+        """Yields whether this process now is the one that runs the cluster."""
+        with (self.root / "lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
+
+    def purge(self) -> None:
+        """Removes what local mode put here and nothing else; then the directory, if empty."""
+        for data in [self.data("controller"), self.root / "logs", *self.root.glob("broker-*")]:
+            shutil.rmtree(data, ignore_errors=True)
+        for file in (self.state_file, self.manifest_file, self.root / "lock"):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.root.rmdir()
+
+
+def registry() -> Path:
+    """Where clusters of this user are listed by name."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "penstock" / "local"
+
+
+def register(cluster: str, root: Path) -> None:
+    """Lets `find_root` and `running_clusters` find a cluster kept elsewhere."""
+    link = registry() / cluster
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.is_symlink():
+        link.unlink()
+    if not link.exists():
+        link.symlink_to(root.resolve(), target_is_directory=True)
+
+
+def unregister(cluster: str) -> None:
+    link = registry() / cluster
+    if link.is_symlink():
+        link.unlink()
+
+
+def running_clusters() -> list[LocalState]:
+    """Every registered cluster whose supervisor is alive, by name."""
+    if not registry().is_dir():
+        return []
+    states = [StateDirectory(entry).read() for entry in sorted(registry().iterdir())]
+    return [state for state in states if state is not None and state.is_supervised]
+
+
+def find_root(cluster: str | None, data_dir: Path | None) -> Path:
+    """The directory of the cluster a command means: named, by directory, or the only one.
+
+    Raises MisuseError when there is none or more than one to choose from.
+    """
+    if data_dir is not None:
+        return data_dir
+    if cluster is not None:
+        return registry() / cluster
+    present = sorted(registry().iterdir()) if registry().is_dir() else []
+    roots = [entry for entry in present if StateDirectory(entry).state_file.exists()]
+    if len(roots) == 1:
+        return roots[0]
+    if not roots:
+        raise MisuseError(
+            "no local cluster is running; start one with `penstock local up -f MANIFEST` "
+            "(or name its directory with --data-dir)"
+        )
+    names = ", ".join(entry.name for entry in roots)
+    raise MisuseError(f"there are several local clusters: {names}; choose one with --cluster NAME")
+
+
+def with_process(state: LocalState, process: RecordedProcess) -> LocalState:
+    """The state with the entry of that name replaced."""
+    return replace(
+        state,
+        processes=tuple(process if one.name == process.name else one for one in state.processes),
+    )
+
+
+def _from_json(document: dict[str, Any]) -> LocalState | None:
+    if document["format"] != FORMAT:
+        return None
+    return LocalState(
+        cluster=document["cluster"],
+        phase=document["phase"],
+        manifest=document["manifest"],
+        supervisor=ProcessIdentity(**document["supervisor"]),
+        processes=tuple(
+            RecordedProcess(
+                name=entry["name"],
+                identity=ProcessIdentity(**entry["identity"]) if entry["identity"] else None,
+                address=entry["address"],
+                metrics_address=entry["metrics_address"],
+                restarts=entry["restarts"],
+            )
+            for entry in document["processes"]
+        ),
+        settings=dict(document["settings"]),
+    )

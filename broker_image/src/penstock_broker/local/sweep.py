@@ -1,0 +1,39 @@
+"""Ends processes of a local cluster that this process did not start.
+
+Two callers: `up` after a supervisor was killed (its children end by themselves, but may still be
+at it), and `down`. Only processes whose recorded start time still matches are signalled.
+"""
+
+import signal
+import time
+
+from penstock_broker.local.processes import ProcessIdentity, is_alive, send_signal
+from penstock_broker.local.state import LocalState
+
+POLL_S = 0.05
+KILL_TIMEOUT_S = 5.0
+
+
+def end_leftovers(state: LocalState | None, timeout_s: float) -> None:
+    """Returns when no recorded server process is alive: waits, then kills.
+
+    The supervisor itself is not touched; if it is alive, the caller holds no lock and must not
+    be here.
+    """
+    if state is None:
+        return
+    left = [process.identity for process in state.processes if process.identity is not None]
+    if not wait_until_gone(left, timeout_s):
+        for identity in left:
+            send_signal(identity, signal.SIGKILL)
+        wait_until_gone(left, KILL_TIMEOUT_S)
+
+
+def wait_until_gone(processes: list[ProcessIdentity], timeout_s: float) -> bool:
+    """Whether all have ended within the timeout."""
+    deadline = time.monotonic() + timeout_s
+    while any(is_alive(process) for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

@@ -1,0 +1,126 @@
+"""Brings the topics of a running cluster to what the manifest says.
+
+    manifest topics ─┐
+                     ├─ plan (pure) ─▶ steps ─▶ apply through the admin client
+    existing topics ─┘      └─▶ problems: nothing is done at all
+
+A topic the manifest does not name is left alone. Settings that somebody changed by hand go back
+to the manifest's, as the operator does it in Kubernetes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.core.manifest import ClusterSpec, ManifestError, Problem, Topic
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingTopic:
+    """What the cluster says. `config` holds only what was set on the topic itself."""
+
+    partitions: int
+    replicas: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    topic: str
+    partitions: int
+    replicas: int
+    config: dict[str, str]
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}: created, {self.partitions} partitions × {self.replicas}"
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """`partitions` is the new total."""
+
+    topic: str
+    partitions: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic}: now {self.partitions} partitions"
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfig:
+    topic: str
+    changes: dict[str, str] = field(default_factory=dict)
+    removals: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"{key}={value}" for key, value in self.changes.items()]
+        parts += [f"{key} back to its default" for key in self.removals]
+        return f"topic {self.topic}: {', '.join(parts)}"
+
+
+Step = CreateTopic | AddPartitions | AlterConfig
+
+
+def plan_topics(
+    topics: Sequence[Topic],
+    cluster: ClusterSpec,
+    existing: Mapping[str, ExistingTopic],
+    source: str,
+) -> list[Step]:
+    """The steps from `existing` to `topics`, in order; empty if nothing differs.
+
+    Raises ManifestError if one of them is impossible; then no step may be taken.
+    """
+    steps: list[Step] = []
+    problems: list[Problem] = []
+    for topic in topics:
+        seen = existing.get(topic.spec.topic_name)
+        if seen is None:
+            steps.append(_create(topic, cluster))
+            continue
+        problems.extend(_problems(topic, cluster, seen))
+        steps.extend(_changes(topic, seen))
+    if problems:
+        raise ManifestError(source, problems)
+    return steps
+
+
+def _create(topic: Topic, cluster: ClusterSpec) -> CreateTopic:
+    return CreateTopic(
+        topic=topic.spec.topic_name,
+        partitions=topic.spec.effective_partitions(cluster),
+        replicas=topic.spec.effective_replicas(cluster),
+        config=dict(topic.spec.config),
+    )
+
+
+def _problems(topic: Topic, cluster: ClusterSpec, seen: ExistingTopic) -> list[Problem]:
+    subject = f"Topic/{topic.name}"
+    problems = []
+    wanted = topic.spec.partitions
+    if wanted is not None and wanted < seen.partitions:
+        text = (
+            f"is {wanted}, but the topic has {seen.partitions}; partitions never shrink, because "
+            f"records would be lost: set it to {seen.partitions} or more, or write to a new topic"
+        )
+        problems.append(Problem(subject, "spec.partitions", text))
+    replicas = topic.spec.effective_replicas(cluster)
+    if topic.spec.replicas is not None and replicas != seen.replicas:
+        text = (
+            f"is {replicas}, but the topic has {seen.replicas}; replicas of an existing topic "
+            f"cannot be changed yet: set it to {seen.replicas}, or delete the topic first"
+        )
+        problems.append(Problem(subject, "spec.replicas", text))
+    return problems
+
+
+def _changes(topic: Topic, seen: ExistingTopic) -> list[Step]:
+    name = topic.spec.topic_name
+    steps: list[Step] = []
+    if topic.spec.partitions is not None and topic.spec.partitions > seen.partitions:
+        steps.append(AddPartitions(name, topic.spec.partitions))
+    config = topic.spec.config
+    changes = {key: value for key, value in config.items() if seen.config.get(key) != value}
+    removals = tuple(sorted(seen.config.keys() - config.keys()))
+    if changes or removals:
+        steps.append(AlterConfig(name, changes, removals))
+    return steps
