@@ -8,6 +8,16 @@ replica: `truncate_to`, then `append` + `checkpoint` (one atomic write, reported
 `Persisted`), then `messages`, `feeds`, `isr_change`, then `replies`, then `high_watermark`.
 `messages` may leave before the write of the same Ready is done: whatever must wait for it is
 only emitted by the machine when it handles `Persisted`.
+
+What the shell further owes the machine:
+
+- A failed write takes later ones with it: having failed a write of a replica, the shell drops
+  every write of that replica that it was handed before the machine handled `PersistFailed` (one
+  report, of the first, is enough). Later writes were built on the failed one.
+- Streams: events of a peer come from its newest stream only, in the order they were sent. Once a
+  peer opens a new stream, nothing more of the older one is handed over.
+- A process that lost unsynced data is not let back under its old ISR seat, and every start of a
+  broker process gets a new leader epoch before that broker leads again (the controller's part).
 """
 
 from __future__ import annotations
@@ -74,7 +84,8 @@ class Checkpoint:
 class RecoveredLog:
     """What the shell found on disk, at start and after each truncation.
 
-    `producers` is the state as of `log_end_offset`: the newest stored snapshot at or below it,
+    An emptied log ends at `checkpoint.log_start_offset`. Epochs that begin at or past the log end
+    are ignored. `producers` is the state as of `log_end_offset`: the newest stored snapshot at or below it,
     brought up to date with the headers behind it.
     """
 
@@ -130,7 +141,7 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class PersistFailed:
-    """The write failed (disk full, I/O error): nothing of it is on disk."""
+    """The write failed (disk full, I/O error): nothing of it is on disk, nor of any later one."""
 
     persist_id: int
     error: PenstockError
@@ -138,14 +149,22 @@ class PersistFailed:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """`Ready.truncate_to` was carried out; this is what the log looks like now."""
+    """`Ready.truncate_to` was carried out; this is what the log looks like now.
+
+    The `persist_id` of that `Ready` is reported as well, before or after this. If the truncation
+    failed, only `PersistFailed` comes.
+    """
 
     log: RecoveredLog
 
 
 @dataclass(frozen=True, slots=True)
 class LogStartMoved:
-    """Retention or DeleteRecords: records before `log_start_offset` may go (never past the HW)."""
+    """Retention or DeleteRecords: records before `log_start_offset` may go (never past the HW).
+
+    Only a leader listens; its followers learn the new log start with the next push. The records
+    themselves are removed by the shell, below `Marks.log_start_offset`.
+    """
 
     log_start_offset: Offset
 
@@ -177,7 +196,7 @@ class FollowerAcked:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """The stream with this broker (leader or follower) broke."""
+    """The stream on which this replica and `peer` talk (as leader and follower) broke."""
 
     peer: BrokerId
 
@@ -229,6 +248,8 @@ class IsrAnswered:
     """The controller's answer to `Ready.isr_change`, or that none came (`state` None).
 
     None means unknown: the change may have passed. The machine asks again, or learns by `Assigned`.
+    Every `Ready.isr_change` is answered exactly once (None after a timeout); there is never a
+    second one before that.
     """
 
     state: PartitionState | None
@@ -313,9 +334,11 @@ Message = (
 class Feed:
     """Push this follower batches from `from_offset` on (None: stop feeding it).
 
-    From then on the shell feeds on its own: whenever the written log end, the HW or
-    `sync_through` moved and the follower's window has room, with what `ReplicaMachine.marks`
-    says at the time of sending.
+    From then on the shell feeds on its own: whenever the written log end, the HW, the log start
+    or `sync_through` moved and the follower's window has room, with what `ReplicaMachine.marks`
+    says at the time of sending. Only what is written is fed: offsets below `Marks.written_end`.
+    A newer Feed ends the older one: nothing read for the older is sent behind messages of the
+    `Ready` that carried the newer.
     """
 
     follower: BrokerId
@@ -355,7 +378,10 @@ class ProduceReply:
 class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
-    `persist_id` > 0 exactly when there is something to write (`append` or `checkpoint`);
+    `persist_id` > 0 exactly when there is something to write (`append`, `checkpoint`,
+    `truncate_to`). A checkpoint whose log start lies past the log's end (with a `truncate_to` at
+    the old log start) restarts an empty log there. `checkpoint` is set when it must be stored with
+    this write; the present one is always `ReplicaMachine.checkpoint`.
     `persist_sync` asks for fsync. `high_watermark` is set when consumers may see more.
     `role_changed`: leader, follower or offline now differs; fetches parked on this replica
     must be answered.
@@ -381,7 +407,10 @@ NOTHING = Ready()
 class Marks:
     """A replica at a glance, for feeding followers, answering fetches, metrics.
 
-    log_start <= high_watermark <= written_end <= log_end (I2).
+    log_start <= high_watermark <= written_end <= log_end (I2). `epoch_start_offset`: where the
+    leader's epoch begins, 0 unless it leads. A new leader knows what was committed before it only
+    once its HW has reached that: until then it must not tell consumers its HW as the log's end
+    (ListOffsets LATEST answers LEADER_NOT_AVAILABLE, as KIP-207 has it), or they see it fall.
     """
 
     is_leader: bool
@@ -393,3 +422,4 @@ class Marks:
     log_end_offset: Offset
     sync_through: Offset
     isr: tuple[BrokerId, ...] = field(default=())
+    epoch_start_offset: Offset = Offset(0)

@@ -1,0 +1,253 @@
+"""A follower: finds where its log parts from the leader's, cuts it there, then copies.
+
+    ASKING ──answer──▶ (cut) ──▶ FOLLOWING ──batches──▶ written ──▶ ack
+       ▲  ▲               │          │
+       │  └─ epochs differ┘          │ gap, failed write, refusal, stream lost and back
+       └──────── PAUSED ◀────────────┘
+
+Nothing is copied before the divergence look-up of this epoch is complete (KIP-101, KIP-279,
+KIP-320), the look-up is fenced by the epoch, and nothing below the high watermark is ever cut
+(I4). Only what is written is acknowledged. One object per (leader, epoch); every new stream to
+the leader starts again with the look-up.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import (
+    BatchesReceived,
+    EpochAnswered,
+    SendAck,
+    SendEpochQuery,
+    SendFollowStart,
+    SendFollowStop,
+)
+from penstock.core.replication.local_log import LocalLog
+from penstock.core.replication.outbox import Outbox
+from penstock.core.types import NO_EPOCH, BrokerId, LeaderEpoch, Offset
+from penstock.errors import ClusterError, ErrorCode
+
+ANSWER_TIMEOUT_MS: Final = 2_000
+"""A look-up without an answer is asked again: the leader may not have known of its epoch."""
+PAUSE_MS: Final = 100
+"""Before asking again after a refusal or a failed write."""
+
+
+class BrokenLogError(ClusterError):
+    """The two logs contradict what replication guarantees. The partition stops here."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.DATA_CORRUPTED)
+
+
+class _Phase(Enum):
+    LOST = auto()
+    """No stream to the leader."""
+    PAUSED = auto()
+    """Asks when the time has come and the log is still."""
+    ASKING = auto()
+    CUTTING = auto()
+    """The truncation is being carried out."""
+    FOLLOWING = auto()
+
+
+class Follower:
+    """Follows one leader in one epoch."""
+
+    def __init__(self, log: LocalLog, leader: BrokerId, epoch: LeaderEpoch) -> None:
+        self.leader = leader
+        self.epoch = epoch
+        self._log = log
+        self._phase = _Phase.PAUSED
+        self._due_ms = 0
+        self._agreed = False
+        self._held: EpochAnswered | None = None
+        self._leader_high_watermark = Offset(0)
+        self._sync_asked = log.synced_end
+
+    @property
+    def wants_tick(self) -> bool:
+        """A pause or an answer that may not come."""
+        return self._phase in (_Phase.PAUSED, _Phase.ASKING)
+
+    # ------------------------------------------------------------ look-up
+
+    def ask(self, out: Outbox, now_ms: int) -> None:
+        """Starts (again) with the look-up, as soon as the log is still."""
+        self._held = None
+        if not self._log.is_still:
+            self._phase, self._due_ms = _Phase.PAUSED, now_ms
+            return
+        self._phase, self._due_ms = _Phase.ASKING, now_ms + ANSWER_TIMEOUT_MS
+        out.messages.append(SendEpochQuery(self.leader, self.epoch, self._log.epochs.last_epoch))
+
+    def answered(self, answer: EpochAnswered, out: Outbox, now_ms: int) -> None:
+        """Cuts the log where it parts from the leader's; raises BrokenLogError below the HW."""
+        if self._phase is not _Phase.ASKING or not self._is_mine(
+            answer.leader, answer.leader_epoch
+        ):
+            return
+        log = self._log
+        if not log.is_still:
+            self._held = answer
+            return
+        target, self._agreed = self._divergence(answer)
+        if target < log.high_watermark:
+            raise BrokenLogError(
+                f"leader {self.leader} (epoch {self.epoch}) shares this log only up to offset "
+                f"{target}, but offsets below {log.high_watermark} were committed: one of the two "
+                "logs lost acknowledged records; nothing was cut, compare them before you go on"
+            )
+        if target < answer.log_start_offset:
+            persist_id, checkpoint = log.reset(answer.log_start_offset, now_ms)
+            self._cut(log.log_start_offset, out)
+            out.write(persist_id, (), checkpoint, sync=False)
+        elif target < log.log_end:
+            persist_id, checkpoint = log.truncate(target, now_ms)
+            self._cut(target, out)
+            out.write(persist_id, (), checkpoint, sync=False)
+        elif self._agreed:
+            self._follow(out)
+        else:
+            self.ask(out, now_ms)
+
+    def _divergence(self, answer: EpochAnswered) -> tuple[Offset, bool]:
+        """Where to cut, and whether the logs agree below that for certain (KIP-279).
+
+        If this log has the epoch the leader named, both end it at the smaller of their ends.
+        If not, this log's records of larger epochs are wrong, and the look-up goes on with the
+        next smaller epoch.
+        """
+        log = self._log
+        if log.epochs.last_epoch == NO_EPOCH:
+            return log.log_end, True
+        if answer.epoch == NO_EPOCH:
+            return min(answer.end_offset, log.log_end), True
+        own = log.epochs.end_of(answer.epoch, log.log_end)
+        if own.epoch != answer.epoch:
+            return max(own.end_offset, log.log_start_offset), False
+        return min(own.end_offset, answer.end_offset), True
+
+    def _cut(self, target: Offset, out: Outbox) -> None:
+        self._phase = _Phase.CUTTING
+        self._sync_asked = min(self._sync_asked, target)
+        out.truncate_to = target
+
+    def _follow(self, out: Outbox) -> None:
+        log = self._log
+        self._phase = _Phase.FOLLOWING
+        out.messages.append(SendFollowStart(self.leader, self.epoch, log.log_end))
+        out.messages.append(SendAck(self.leader, self.epoch, log.written_end, log.synced_end))
+
+    # ------------------------------------------------------------ copying
+
+    def batches(self, received: BatchesReceived, out: Outbox, now_ms: int) -> None:
+        """Appends what continues the log; anything else sends the follower back to the look-up."""
+        if self._phase is not _Phase.FOLLOWING or not self._is_mine(
+            received.leader, received.leader_epoch
+        ):
+            return
+        if not self._continues(received.batches):
+            self.pause(out, now_ms)
+            return
+        log = self._log
+        self._leader_high_watermark = received.high_watermark
+        self._follow_high_watermark(out)
+        start_moved = log.raise_log_start(received.log_start_offset)
+        epochs_before, end_before = log.epochs, log.log_end
+        end = received.batches[-1].next_offset if received.batches else end_before
+        sync = min(received.sync_through, end) > self._sync_asked
+        if not (received.batches or start_moved or sync):
+            return
+        persist_id = log.append(received.batches, now_ms)
+        changed = start_moved or log.epochs is not epochs_before or not received.batches
+        out.write(persist_id, received.batches, log.checkpoint() if changed else None, sync=sync)
+        if sync:
+            self._sync_asked = end
+
+    def _continues(self, batches: tuple[Batch, ...]) -> bool:
+        """Offsets without gap from the log end, epochs that do not fall nor pass the leader's."""
+        expected, epoch = self._log.log_end, self._log.epochs.last_epoch
+        for batch in batches:
+            if batch.base_offset != expected:
+                return False
+            if not epoch <= batch.header.leader_epoch <= self.epoch:
+                return False
+            expected, epoch = batch.next_offset, batch.header.leader_epoch
+        return True
+
+    def _follow_high_watermark(self, out: Outbox) -> None:
+        """The leader's, as far as this log is written (I2)."""
+        log = self._log
+        if log.raise_high_watermark(min(self._leader_high_watermark, log.written_end)):
+            out.high_watermark = log.high_watermark
+
+    def persisted(self, out: Outbox, now_ms: int) -> None:
+        """Acknowledges, or goes on with what waited for a still log."""
+        log = self._log
+        if self._phase is _Phase.FOLLOWING:
+            self._follow_high_watermark(out)
+            out.messages.append(SendAck(self.leader, self.epoch, log.written_end, log.synced_end))
+        else:
+            self.settled(out, now_ms)
+
+    def settled(self, out: Outbox, now_ms: int) -> None:
+        """The log may be still now."""
+        if not self._log.is_still:
+            return
+        match self._phase:
+            case _Phase.CUTTING if self._agreed:
+                self._follow(out)
+            case _Phase.CUTTING:
+                self.ask(out, now_ms)
+            case _Phase.PAUSED if now_ms >= self._due_ms:
+                self.ask(out, now_ms)
+            case _Phase.ASKING if self._held is not None:
+                held, self._held = self._held, None
+                self.answered(held, out, now_ms)
+            case _:
+                pass
+
+    def persist_failed(self, out: Outbox, now_ms: int) -> None:
+        """The log was rolled back: what the leader sends next does not fit any more."""
+        self._sync_asked = self._log.synced_end
+        if self._phase is not _Phase.LOST:
+            self.pause(out, now_ms)
+
+    # ------------------------------------------------------------ stream, time
+
+    def connected(self, out: Outbox, now_ms: int) -> None:
+        """A new stream: whatever was asked or fed on an older one is void."""
+        if self._phase is _Phase.CUTTING:
+            self._agreed = False
+        else:
+            self.ask(out, now_ms)
+
+    def lost(self) -> None:
+        """Nothing to do until the stream is back; a truncation goes on."""
+        if self._phase is _Phase.CUTTING:
+            self._agreed = False
+        else:
+            self._phase = _Phase.LOST
+
+    def pause(self, out: Outbox, now_ms: int) -> None:
+        """Stops copying and looks up again a little later."""
+        if self._phase is _Phase.FOLLOWING:
+            out.messages.append(SendFollowStop(self.leader))
+        if self._phase is not _Phase.CUTTING or self._log.is_still:
+            self._phase, self._due_ms = _Phase.PAUSED, now_ms + PAUSE_MS
+
+    def tick(self, out: Outbox, now_ms: int) -> None:
+        """Ends pauses; repeats a look-up that was not answered."""
+        if self.wants_tick and now_ms >= self._due_ms:
+            self.ask(out, now_ms)
+
+    def stop(self, out: Outbox) -> None:
+        """Another leader or epoch follows."""
+        out.messages.append(SendFollowStop(self.leader))
+
+    def _is_mine(self, leader: BrokerId, epoch: LeaderEpoch) -> bool:
+        return leader == self.leader and epoch == self.epoch

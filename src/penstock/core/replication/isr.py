@@ -1,0 +1,139 @@
+"""Who is in sync: progress of followers, and one ISR change at a time.
+
+    committed ISR ──propose──▶ committed ∪ proposed ──a newer version is known──▶ committed ISR
+                                 counts for the HW
+
+While a change is in flight the controller may have stored it already, so the high watermark waits
+for the union of both (I5; "maximal ISR" in KAFKA-12614 and KIP-497). The union stays until a
+*newer version* is known, or the only proposal ever sent on this version was refused: a request
+whose answer got lost may still be on its way, and pass, after a later one was refused.
+
+Growing needs a follower that has everything which may be acknowledged: it has written up to
+max(HW, start of the leader's epoch) and synced up to max(start of the epoch, the last offset
+acknowledged with sync=DISK). So every ISR member keeps what was acknowledged, each in its class.
+Shrinking is safe at any time; it happens when a follower has not caught up for
+`replica_lag_time_max_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.replication.contract import IsrProposal
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, PartitionState
+
+RETRY_MS: Final = 500
+"""Pause after an unknown or refused ISR change."""
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """What a leader knows of one follower, in its own epoch only (I5).
+
+    `started`: it follows on a live stream. `caught_up_ms`: when it last had the whole log.
+    `seen_end` / `seen_ms`: the log end it must reach to have been caught up at that time.
+    """
+
+    caught_up_ms: int
+    seen_end: Offset
+    seen_ms: int
+    started: bool = False
+    written_end: Offset = Offset(0)
+    synced_end: Offset = Offset(0)
+
+    def start(self) -> None:
+        """It follows anew; what it has is not known before its first ack."""
+        self.started = True
+        self.written_end = Offset(0)
+        self.synced_end = Offset(0)
+
+    def acked(
+        self, written_end: Offset, synced_end: Offset, leader_end: Offset, now_ms: int
+    ) -> None:
+        """Takes in an ack; `leader_end` is the leader's written end now."""
+        self.written_end = written_end
+        self.synced_end = synced_end
+        if written_end >= leader_end:
+            self.caught_up_ms = now_ms
+        elif written_end >= self.seen_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.seen_ms)
+        else:
+            return
+        self.seen_end, self.seen_ms = leader_end, now_ms
+
+    def leader_advances(self, leader_end: Offset, now_ms: int) -> None:
+        """The leader's written end is about to move past `leader_end`."""
+        if self.started and self.written_end >= leader_end:
+            self.caught_up_ms = now_ms
+
+    def has_all(self, leader_end: Offset) -> bool:
+        """Follows, and lacks nothing."""
+        return self.started and self.written_end >= leader_end
+
+    def is_lagging(self, leader_end: Offset, now_ms: int, lag_max_ms: int) -> bool:
+        """Has not had the whole log for longer than `lag_max_ms`."""
+        return not self.has_all(leader_end) and now_ms - self.caught_up_ms > lag_max_ms
+
+
+class IsrChanges:
+    """The ISR of one leadership and the change in flight. Mutable, owned by the leader."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self.state = state
+        self._proposed: frozenset[BrokerId] = frozenset()
+        self._uncertain = False
+        self._retry_ms = 0
+
+    @property
+    def committed(self) -> tuple[BrokerId, ...]:
+        """The ISR the controller has stored, as far as known here."""
+        return self.state.isr
+
+    @property
+    def maximal(self) -> frozenset[BrokerId]:
+        """Every broker that may be in the stored ISR now."""
+        return self._proposed.union(self.state.isr)
+
+    @property
+    def unsettled(self) -> bool:
+        """A change waits for an answer or a retry."""
+        return bool(self._proposed) or self._uncertain or self._retry_ms > 0
+
+    def learn(self, state: PartitionState) -> None:
+        """A newer version is known: whatever was proposed on an older one is decided."""
+        assert state.version > self.state.version
+        self.state = state
+        self._proposed = frozenset()
+        self._uncertain = False
+        self._retry_ms = 0
+
+    def refused(self, now_ms: int) -> None:
+        """The controller has looked at the proposal and kept the version."""
+        if not self._uncertain:
+            self._proposed = frozenset()
+        self._retry_ms = now_ms + RETRY_MS
+
+    def unanswered(self, now_ms: int) -> None:
+        """The proposal may have passed, may pass yet, or not."""
+        self._uncertain = True
+        self._retry_ms = now_ms + RETRY_MS
+
+    def propose(
+        self, lagging: Iterable[BrokerId], joining: Iterable[BrokerId], now_ms: int
+    ) -> IsrProposal | None:
+        """The change to ask for now, None if there is none or it is not time yet.
+
+        With an uncertain proposal behind it, the present ISR is proposed again if nothing else
+        is to change: a new version ends the uncertainty.
+        """
+        if now_ms < self._retry_ms:
+            return None
+        self._retry_ms = 0
+        target = (set(self.state.isr) - set(lagging)) | set(joining)
+        if target == set(self.state.isr) and not self._uncertain:
+            return None
+        self._proposed |= target
+        isr = tuple(broker for broker in self.state.replicas if broker in target)
+        return IsrProposal(LeaderEpoch(self.state.leader_epoch), self.state.version, isr)

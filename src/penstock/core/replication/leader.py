@@ -1,0 +1,391 @@
+"""A leader: appends, counts acknowledgements, moves the high watermark, asks for ISR changes.
+
+    ProduceRequested ─▶ check ─▶ append ─▶ Persisted ─▶ own written_end ─┐
+    FollowerAcked (this epoch only) ────────▶ FollowerProgress ──────────┼─▶ HW ─▶ replies
+    IsrAnswered, Assigned ──────────────────▶ IsrChanges ────────────────┘
+
+One object per leadership: nothing that was acknowledged to an earlier epoch can be counted here
+(I5). Kept here: I2 (the HW never falls), I5, I7 (no reply before what `acks` and `sync` ask for),
+I8, I9. A leader never truncates (I4). The next step is `machine`, which decides who leads.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.batch import BatchHeader
+from penstock.core.replication.contract import (
+    EpochQueried,
+    Feed,
+    FollowerAcked,
+    FollowStarted,
+    IsrProposal,
+    ProduceReply,
+    ProduceRequested,
+    ReplicaConfig,
+    SendEpochAnswer,
+    SendRefusal,
+)
+from penstock.core.replication.isr import FollowerProgress, IsrChanges
+from penstock.core.replication.local_log import LocalLog
+from penstock.core.replication.outbox import Outbox
+from penstock.core.replication.pending import PendingProduces, Progress, Waiting
+from penstock.core.replication.producers import Append, Duplicate, Refused
+from penstock.core.types import Acks, BrokerId, LeaderEpoch, Offset, PartitionState, Sync
+from penstock.errors import (
+    ClusterError,
+    CurrentLeader,
+    ErrorCode,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    OffsetRange,
+    OverloadedError,
+    PenstockError,
+)
+
+_NOWHERE: Final = Offset(-1)
+
+
+class Leader:
+    """One leadership of one partition, from `begin` to `resign`."""
+
+    def __init__(
+        self,
+        local: BrokerId,
+        log: LocalLog,
+        state: PartitionState,
+        config: ReplicaConfig,
+        now_ms: int,
+    ) -> None:
+        self.epoch = state.leader_epoch
+        self.config = config
+        self.epoch_start = log.log_end
+        self.pending = PendingProduces()
+        self.isr = IsrChanges(state)
+        self._local = local
+        self._log = log
+        self._followers: dict[BrokerId, FollowerProgress] = {}
+        self._disk_acked = Offset(0)
+        self._join_sync = Offset(0)
+        self._welcome_followers(now_ms)
+
+    def _welcome_followers(self, now_ms: int) -> None:
+        """Followers start their time to catch up when they, or this leadership, begin."""
+        replicas = self.isr.state.replicas
+        for broker in replicas:
+            if broker != self._local and broker not in self._followers:
+                self._followers[broker] = FollowerProgress(now_ms, self._log.log_end, now_ms)
+        for broker in tuple(self._followers):
+            if broker not in replicas:
+                del self._followers[broker]
+
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas, but no more than there are replicas."""
+        return min(self.config.min_insync_replicas, len(self.isr.state.replicas))
+
+    @property
+    def sync_through(self) -> Offset:
+        """Someone waits for followers to have synced up to here; 0 = nobody."""
+        return max(self.pending.disk_end(), self._join_sync)
+
+    @property
+    def wants_tick(self) -> bool:
+        """Something here depends on time."""
+        if len(self.pending) or self.isr.unsettled:
+            return True
+        end = self._log.written_end
+        return any(
+            not progress.has_all(end)
+            for broker, progress in self._followers.items()
+            if broker in self.isr.maximal
+        )
+
+    # ------------------------------------------------------------ life cycle
+
+    def begin(self, out: Outbox) -> None:
+        """First look: alone in the ISR, everything here is committed."""
+        self._progress(out)
+
+    def resign(self, out: Outbox, error: PenstockError) -> None:
+        """Ends this leadership: what waits has an unknown outcome, nobody is fed."""
+        out.replies += self.pending.fail_from(0, error)
+        for broker, progress in self._followers.items():
+            if progress.started:
+                out.feeds.append(Feed(broker, self.epoch, None))
+
+    def learn(self, state: PartitionState, config: ReplicaConfig, out: Outbox, now_ms: int) -> None:
+        """Newer state of the same leadership: other ISR, other replicas, other settings."""
+        self.config = config
+        if state.version > self.isr.state.version:
+            self.isr.learn(state)
+            self._welcome_followers(now_ms)
+        self._progress(out)
+
+    # ------------------------------------------------------------ produce
+
+    def produce(self, request: ProduceRequested, out: Outbox, now_ms: int) -> None:
+        """Appends, or answers why not; see `contract.ProduceRequested`."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            out.replies.append(_failed(request, refusal))
+            return
+        match self._log.producers.check(request.batch.header):
+            case Refused(error):
+                out.replies.append(_failed(request, error))
+            case Duplicate(base_offset, end_offset):
+                self._repeat(request, base_offset, end_offset, out, now_ms)
+            case Append():
+                self._append(request, out, now_ms)
+
+    def _refusal(self, request: ProduceRequested) -> ClusterError | None:
+        """What is known to fail before anything is appended."""
+        expected = request.expected_epoch
+        if expected not in (0, self.epoch):
+            return self.epoch_error(expected)
+        if request.acks is Acks.ALL and len(self.isr.committed) < self.min_isr:
+            return ClusterError(
+                f"{len(self.isr.committed)} replicas in sync {self.isr.committed}, "
+                f"min.insync.replicas is {self.min_isr}: nothing was appended, try again when "
+                "brokers are back",
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+            )
+        if len(self.pending) >= self.config.max_pending_produces:
+            return OverloadedError(
+                f"{len(self.pending)} produce requests wait on this partition, the limit: "
+                "nothing was appended, slow down"
+            )
+        return None
+
+    def epoch_error(self, epoch: LeaderEpoch) -> NotLeaderError:
+        """For a request that names another epoch than this leadership's."""
+        older = epoch < self.epoch
+        return NotLeaderError(
+            f"the request names leader epoch {epoch}, this broker leads in epoch {self.epoch}: "
+            + ("refresh the metadata" if older else "it has not heard of that yet, try again"),
+            ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+            CurrentLeader(self._local, self.epoch),
+        )
+
+    def _append(self, request: ProduceRequested, out: Outbox, now_ms: int) -> None:
+        batch = request.batch.stamped(self._log.log_end, self.epoch, request.append_time_ms)
+        persist_id = self._log.append((batch,), now_ms)
+        sync = request.sync is Sync.DISK and request.acks is not Acks.NONE
+        out.write(persist_id, (batch,), None, sync=sync)
+        self._wait(request, batch.header, batch.next_offset, persist_id, out, duplicate=False)
+
+    def _repeat(
+        self,
+        request: ProduceRequested,
+        base_offset: Offset,
+        end_offset: Offset,
+        out: Outbox,
+        now_ms: int,
+    ) -> None:
+        """A retry of what landed before: acknowledged under the same rule as the first time.
+
+        It may wait for the write of the original, and sync=DISK may need a sync of its own.
+        """
+        if request.sync is Sync.DISK and request.acks is not Acks.NONE:
+            persist_id = self._log.append((), now_ms)
+            out.write(persist_id, (), self._log.checkpoint(), sync=True)
+        waits_for = 0 if self._log.is_still else self._log.last_persist_id
+        header = request.batch.stamped(base_offset, self.epoch, 0).header
+        self._wait(request, header, end_offset, waits_for, out, duplicate=True)
+        self._progress(out)
+
+    def _wait(
+        self,
+        request: ProduceRequested,
+        header: BatchHeader,
+        end_offset: Offset,
+        persist_id: int,
+        out: Outbox,
+        *,
+        duplicate: bool,
+    ) -> None:
+        if request.acks is Acks.NONE:
+            out.replies.append(ProduceReply(request.request_id, _NOWHERE, acks=Acks.NONE))
+            return
+        self.pending.add(
+            Waiting(
+                request.request_id,
+                end_offset,
+                request.acks,
+                request.sync,
+                request.deadline_ms,
+                header.base_offset,
+                header.append_time_ms,
+                persist_id,
+                duplicate,
+            )
+        )
+
+    # ------------------------------------------------------------ own log
+
+    def before_persisted(self, now_ms: int) -> None:
+        """The written end is about to move: who has all of it, has caught up until now."""
+        for progress in self._followers.values():
+            progress.leader_advances(self._log.written_end, now_ms)
+
+    def persisted(self, out: Outbox) -> None:
+        """The log on disk got longer, or was synced."""
+        self._progress(out)
+
+    def persist_failed(self, persist_id: int, error: PenstockError, out: Outbox) -> None:
+        """The log was rolled back: fails what was to be written, and goes on serving."""
+        out.replies += self.pending.fail_from(persist_id, error)
+
+    # ------------------------------------------------------------ followers
+
+    def epoch_queried(self, query: EpochQueried, out: Outbox) -> None:
+        """Answers where the follower's last epoch ends here (KIP-101, KIP-279).
+
+        The feed stops first: in the stream, nothing of an older feed comes behind the answer.
+        """
+        progress = self._known(query.follower, query.leader_epoch, out)
+        if progress is None:
+            return
+        self._stop_feed(query.follower, progress, out)
+        end = self._log.epochs.end_of(query.last_epoch, self._log.written_end)
+        out.messages.append(
+            SendEpochAnswer(
+                query.follower, self.epoch, end.epoch, end.end_offset, self._log.log_start_offset
+            )
+        )
+
+    def follow_started(self, start: FollowStarted, out: Outbox) -> None:
+        """Feeds the follower from its log end; what it has counts from its first ack on."""
+        progress = self._known(start.follower, start.leader_epoch, out)
+        if progress is None:
+            return
+        log = self._log
+        if not log.log_start_offset <= start.from_offset <= log.log_end:
+            self._stop_feed(start.follower, progress, out)
+            out.messages.append(
+                SendRefusal(
+                    start.follower,
+                    OffsetOutOfRangeError(
+                        f"broker {start.follower} wants to follow from offset "
+                        f"{start.from_offset}, the log holds {log.log_start_offset} to "
+                        f"{log.log_end}: ask for the divergence again",
+                        OffsetRange(log.log_start_offset, log.log_end),
+                    ),
+                )
+            )
+            return
+        progress.start()
+        out.feeds.append(Feed(start.follower, self.epoch, start.from_offset))
+
+    def acked(self, ack: FollowerAcked, out: Outbox, now_ms: int) -> None:
+        """Counts what a follower has persisted in this epoch; anything else is ignored (I5)."""
+        progress = self._followers.get(ack.follower)
+        if ack.leader_epoch != self.epoch or progress is None or not progress.started:
+            return
+        if ack.written_end > self._log.written_end:
+            return  # It has what this leader never wrote: not a follower of this log.
+        progress.acked(ack.written_end, ack.synced_end, self._log.written_end, now_ms)
+        self._progress(out)
+
+    def peer_lost(self, peer: BrokerId, out: Outbox) -> None:
+        """The follower's stream broke. It keeps its ISR seat until it lags for too long."""
+        progress = self._followers.get(peer)
+        if progress is not None:
+            self._stop_feed(peer, progress, out)
+
+    def _known(
+        self, follower: BrokerId, epoch: LeaderEpoch, out: Outbox
+    ) -> FollowerProgress | None:
+        """The follower's progress, if it is a replica and follows in this epoch; else refuses."""
+        if epoch != self.epoch:
+            out.messages.append(SendRefusal(follower, self.epoch_error(epoch)))
+            return None
+        progress = self._followers.get(follower)
+        if progress is None:
+            refusal = ClusterError(
+                f"broker {follower} is none of the replicas {self.isr.state.replicas}",
+                ErrorCode.INELIGIBLE_REPLICA,
+            )
+            out.messages.append(SendRefusal(follower, refusal))
+        return progress
+
+    def _stop_feed(self, follower: BrokerId, progress: FollowerProgress, out: Outbox) -> None:
+        if progress.started:
+            progress.started = False
+            out.feeds.append(Feed(follower, self.epoch, None))
+
+    # ------------------------------------------------------------ ISR, time
+
+    def isr_proposal(self, now_ms: int) -> IsrProposal | None:
+        """The ISR that fits now, if it differs from the stored one."""
+        return self.isr.propose(self._lagging(now_ms), self._joining(), now_ms)
+
+    def tick(self, out: Outbox, now_ms: int) -> None:
+        """Deadlines. (The machine looks for an ISR change afterwards.)"""
+        out.replies += self.pending.expire(now_ms)
+
+    def _lagging(self, now_ms: int) -> list[BrokerId]:
+        end, lag_max_ms = self._log.written_end, self.config.replica_lag_time_max_ms
+        return [
+            broker
+            for broker in self.isr.committed
+            if broker != self._local
+            and (progress := self._followers.get(broker)) is not None
+            and progress.is_lagging(end, now_ms, lag_max_ms)
+        ]
+
+    def _joining(self) -> list[BrokerId]:
+        """Followers that may enter the ISR; those that only lack a sync are told to do one."""
+        write_floor = max(self._log.high_watermark, self.epoch_start)
+        sync_floor = max(self.epoch_start, self._disk_acked)
+        self._join_sync = Offset(0)
+        joining: list[BrokerId] = []
+        for broker, progress in self._followers.items():
+            if broker in self.isr.maximal or not progress.started:
+                continue
+            if progress.written_end < write_floor:
+                continue
+            if progress.synced_end >= sync_floor:
+                joining.append(broker)
+            else:
+                self._join_sync = sync_floor
+        return joining
+
+    # ------------------------------------------------------------ commit
+
+    def _progress(self, out: Outbox) -> None:
+        """Moves the HW as far as I5 allows and answers whoever got what it waits for."""
+        enough = len(self.isr.committed) >= self.min_isr
+        written = synced = Offset(0)
+        if enough:
+            written, synced = self._everywhere()
+            if self._log.raise_high_watermark(written):
+                out.high_watermark = self._log.high_watermark
+        committed = self._log.high_watermark
+        progress = Progress(
+            leader_written=self._log.written_end,
+            leader_synced=self._log.synced_end,
+            committed=committed,
+            committed_synced=min(committed, synced),
+        )
+        for waiting in self.pending.settle(progress):
+            out.replies.append(waiting.reply(self.epoch))
+            if waiting.acks is Acks.ALL and waiting.sync is Sync.DISK:
+                self._disk_acked = max(self._disk_acked, waiting.end_offset)
+
+    def _everywhere(self) -> tuple[Offset, Offset]:
+        """What every broker that may be in the ISR has written, and has synced."""
+        written, synced = self._log.written_end, self._log.synced_end
+        for broker in self.isr.maximal:
+            if broker == self._local:
+                continue
+            progress = self._followers.get(broker)
+            if progress is None:
+                return Offset(0), Offset(0)
+            written = min(written, progress.written_end)
+            synced = min(synced, progress.synced_end)
+        return written, synced
+
+
+def _failed(request: ProduceRequested, error: PenstockError) -> ProduceReply:
+    return ProduceReply(request.request_id, _NOWHERE, error)

@@ -1,0 +1,165 @@
+"""The machine's picture of its own log: what was appended, what is written, what is synced.
+
+    log_start <= high_watermark <= written_end <= log_end (I2)        synced_end <= written_end
+                                   └─ writes in flight ─┘
+
+The machine appends here first and emits the same batches in a `Ready`; `persisted` and `failed`
+bring the outcome. A failed write takes every later one with it, because they were built on it:
+log end, epochs and producers go back to where they were before it. Leader and follower share this
+picture and add what their roles mean.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.replication.epochs import EpochHistory
+from penstock.core.replication.producers import ProducerTable
+from penstock.core.types import NO_PRODUCER, LeaderEpoch, Offset, ProducerId
+
+
+@dataclass(slots=True)
+class _Write:
+    """A write in flight, and what undoes it."""
+
+    persist_id: int
+    log_end_offset: Offset
+    epochs_before: EpochHistory
+    log_end_before: Offset
+    producers_before: list[tuple[ProducerId, ProducerEntry | None]]
+
+
+class LocalLog:
+    """Offsets, epochs and producers of one replica's log; mutable, owned by its machine."""
+
+    def __init__(self, recovered: RecoveredLog) -> None:
+        self.leader_epoch = recovered.checkpoint.leader_epoch
+        self._last_persist_id = 0
+        self._in_flight: deque[_Write] = deque()
+        self._truncating = False
+        self._load(recovered, now_ms=0)
+        # The last run may have left writes that only the page cache has.
+        self.synced_end = self.log_start_offset
+
+    def _load(self, recovered: RecoveredLog, now_ms: int) -> None:
+        checkpoint = recovered.checkpoint
+        self.log_start_offset = checkpoint.log_start_offset
+        # A store whose log was emptied has no batch to tell the end from.
+        self.log_end = Offset(max(recovered.log_end_offset, self.log_start_offset))
+        self.written_end = self.log_end
+        self.high_watermark = Offset(
+            max(self.log_start_offset, min(checkpoint.high_watermark, self.log_end))
+        )
+        self.epochs = EpochHistory(checkpoint.epochs).cut(self.log_end)
+        self.producers = ProducerTable(recovered.producers, now_ms)
+
+    @property
+    def is_still(self) -> bool:
+        """Nothing is on its way to disk: the end of the log is known for certain."""
+        return not self._in_flight and not self._truncating
+
+    @property
+    def last_persist_id(self) -> int:
+        return self._last_persist_id
+
+    def checkpoint(self) -> Checkpoint:
+        """State to store with, or after, everything appended so far."""
+        return Checkpoint(
+            self.leader_epoch, self.high_watermark, self.log_start_offset, self.epochs.starts
+        )
+
+    def begin_epoch(self, epoch: LeaderEpoch) -> None:
+        """A leader's first act: its epoch starts at the end of its (still) log."""
+        assert self.is_still, "an epoch begins on a still log"
+        self.epochs = self.epochs.begun(epoch, self.log_end)
+
+    def append(self, batches: tuple[Batch, ...], now_ms: int) -> int:
+        """Adds stamped batches that continue the log (none: a checkpoint only).
+
+        Returns the id under which the outcome of the write is reported.
+        """
+        self._last_persist_id += 1
+        write = _Write(self._last_persist_id, self.log_end, self.epochs, self.log_end, [])
+        for batch in batches:
+            assert batch.base_offset == self.log_end, f"{batch.base_offset} at {self.log_end}"
+            producer_id = batch.header.producer_id
+            if producer_id != NO_PRODUCER:
+                write.producers_before.append((producer_id, self.producers.get(producer_id)))
+                self.producers.apply(batch.header, now_ms)
+            self.log_end = batch.next_offset
+        write.log_end_offset = self.log_end
+        self.epochs = self.epochs.extended(batches)
+        self._in_flight.append(write)
+        return self._last_persist_id
+
+    def truncate(self, target: Offset, now_ms: int) -> tuple[int, Checkpoint]:
+        """Announces that the shell is asked to cut the log at `target`; `truncated` brings the end.
+
+        Returns the id of the write and the checkpoint that goes with it.
+        """
+        assert self.is_still, "only a still log is truncated"
+        assert target >= self.high_watermark, f"{target} < high watermark {self.high_watermark}"
+        persist_id = self.append((), now_ms)
+        self._truncating = True
+        cut = replace(self.checkpoint(), epochs=self.epochs.cut(target).starts)
+        return persist_id, cut
+
+    def reset(self, log_start_offset: Offset, now_ms: int) -> tuple[int, Checkpoint]:
+        """Announces that the log is to be emptied, to go on at `log_start_offset`.
+
+        For a follower that was away until retention had removed what it lacked: the leader's log
+        starts behind the end of this one. Everything here is below that start, so nothing that
+        anybody may still read goes.
+        """
+        assert self.is_still, "only a still log is reset"
+        assert log_start_offset > self.high_watermark, "nothing to skip"
+        persist_id = self.append((), now_ms)
+        self._truncating = True
+        return persist_id, Checkpoint(self.leader_epoch, log_start_offset, log_start_offset, ())
+
+    def persisted(self, persist_id: int, *, synced: bool) -> None:
+        """The write and all before it are done. Ids of rolled back writes change nothing."""
+        while self._in_flight and self._in_flight[0].persist_id <= persist_id:
+            self.written_end = self._in_flight.popleft().log_end_offset
+            if synced:
+                self.synced_end = self.written_end
+        assert self.high_watermark <= self.written_end <= self.log_end
+
+    def failed(self, persist_id: int) -> None:
+        """The write did not happen: it and all later ones are undone."""
+        while self._in_flight and self._in_flight[-1].persist_id >= persist_id:
+            write = self._in_flight.pop()
+            for producer_id, entry in reversed(write.producers_before):
+                self.producers.restore(producer_id, entry)
+            self.epochs = write.epochs_before
+            self.log_end = write.log_end_before
+            self._truncating = False
+
+    def truncated(self, recovered: RecoveredLog, now_ms: int) -> None:
+        """Takes over what the shell found after a truncation or a reset."""
+        assert self._truncating, "no truncation was asked for"
+        self._truncating = False
+        known = self.high_watermark
+        self._load(recovered, now_ms)
+        self.high_watermark = max(self.high_watermark, min(known, self.log_end))
+        self.synced_end = min(self.synced_end, self.log_end)
+
+    def raise_high_watermark(self, offset: Offset) -> bool:
+        """Moves the high watermark up to `offset`, never down; True if it moved (I2)."""
+        if offset <= self.high_watermark:
+            return False
+        assert offset <= self.written_end, f"high watermark {offset} past {self.written_end}"
+        self.high_watermark = offset
+        return True
+
+    def raise_log_start(self, offset: Offset) -> bool:
+        """Moves the log start up to `offset`, never past the high watermark; True if it moved."""
+        offset = min(offset, self.high_watermark)
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        self.epochs = self.epochs.trimmed(offset)
+        return True

@@ -1,0 +1,421 @@
+"""The machine of one partition replica: takes the controller's word, plays leader or follower.
+
+    event ──▶ handle ──▶ LocalLog (outcomes of writes) ──▶ Leader | Follower | nobody ──▶ Ready
+
+A new role starts in three steps: the old role ends at once (waiting produces fail with an unknown
+outcome, feeds stop); then writes in flight come to rest, because a leader's epoch starts, and a
+look-up begins, at a log end that is certain; then the new role begins, and its epoch is made
+durable. Kept here: I1 (epochs never fall; an epoch that a former life of this broker may have
+led is not led again: it could have handed out offsets that were lost since). A broken invariant
+stops the partition for good: `error` says why.
+"""
+
+from __future__ import annotations
+
+from typing import Final, assert_never
+
+from penstock.core.replication.contract import (
+    Assigned,
+    BatchesReceived,
+    Checkpoint,
+    EpochAnswered,
+    EpochQueried,
+    Event,
+    FollowerAcked,
+    FollowStarted,
+    IsrAnswered,
+    IsrProposal,
+    LogStartMoved,
+    Marks,
+    PeerConnected,
+    PeerLost,
+    PeerRefused,
+    Persisted,
+    PersistFailed,
+    ProducerEntry,
+    ProduceReply,
+    ProduceRequested,
+    Ready,
+    RecoveredLog,
+    ReplicaConfig,
+    SendRefusal,
+    Tick,
+    Truncated,
+)
+from penstock.core.replication.follower import BrokenLogError, Follower
+from penstock.core.replication.leader import Leader
+from penstock.core.replication.local_log import LocalLog
+from penstock.core.replication.outbox import Outbox
+from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
+from penstock.errors import CurrentLeader, ErrorCode, NotLeaderError, PenstockError
+
+_CHECKPOINT_RETRY_MS: Final = 1_000
+
+
+class ReplicaMachine:
+    """One replica of one partition. Not thread-safe; `now_ms` never falls, on any steady clock.
+
+    An exception out of `handle` is a broken invariant: the shell stops the partition.
+    """
+
+    def __init__(self, local: BrokerId, log: RecoveredLog) -> None:
+        self._local = local
+        self._log = LocalLog(log)
+        self._state: PartitionState | None = None
+        self._config = ReplicaConfig()
+        self._role: Leader | Follower | None = None
+        self._role_due = False
+        # Epochs up to here may have been led, or followed, in a former life.
+        self._former_epoch = log.checkpoint.leader_epoch
+        self._early_queries: dict[BrokerId, EpochQueried] = {}
+        self._isr_asked: IsrProposal | None = None
+        self._checkpoint_due_ms: int | None = None
+        self._error: PenstockError | None = None
+        self._marks: Marks | None = None
+
+    # ------------------------------------------------------------ what the shell may look at
+
+    @property
+    def marks(self) -> Marks:
+        """A glance at the replica; the same object until something was handled."""
+        if self._marks is None:
+            self._marks = self._look()
+        return self._marks
+
+    @property
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """For a snapshot that is stored with the newest write handed out (or later)."""
+        return self._log.producers.snapshot()
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The present state, to be stored with the newest write handed out (or later).
+
+        `Ready.checkpoint` carries every change that must be stored; a fresher high watermark may
+        ride along with other writes now and then.
+        """
+        return self._log.checkpoint()
+
+    @property
+    def wants_tick(self) -> bool:
+        """Time matters to this replica. Idle partitions that are in sync do not want ticks."""
+        return self._checkpoint_due_ms is not None or (
+            self._role is not None and self._role.wants_tick
+        )
+
+    @property
+    def error(self) -> PenstockError | None:
+        """Why this partition was stopped; None while it is well."""
+        return self._error
+
+    def _look(self) -> Marks:
+        log, role, state = self._log, self._role, self._state
+        leading = role if isinstance(role, Leader) else None
+        return Marks(
+            is_leader=leading is not None,
+            leader=state.leader if state is not None else NO_LEADER,
+            leader_epoch=state.leader_epoch if state is not None else log.leader_epoch,
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.high_watermark,
+            written_end=log.written_end,
+            log_end_offset=log.log_end,
+            sync_through=leading.sync_through if leading is not None else Offset(0),
+            isr=state.isr if state is not None else (),
+            epoch_start_offset=leading.epoch_start if leading is not None else Offset(0),
+        )
+
+    # ------------------------------------------------------------ events
+
+    def handle(self, event: Event, now_ms: int) -> Ready:
+        """Decides what follows from `event`; the shell carries it out before the next write."""
+        out = Outbox()
+        self._marks = None
+        if self._error is not None:
+            self._refuse(event, self._error, out)
+            return out.ready()
+        try:
+            self._dispatch(event, out, now_ms)
+        except BrokenLogError as broken:
+            self._stop(broken, out)
+        return out.ready()
+
+    def _dispatch(self, event: Event, out: Outbox, now_ms: int) -> None:
+        match event:
+            case Assigned():
+                self._assigned(event.state, event.config, out, now_ms)
+            case Persisted() | PersistFailed() | Truncated() | LogStartMoved():
+                self._log_event(event, out, now_ms)
+            case ProduceRequested():
+                self._produce(event, out, now_ms)
+            case EpochQueried() | FollowStarted() | FollowerAcked():
+                self._from_follower(event, out, now_ms)
+            case EpochAnswered() | BatchesReceived() | PeerRefused() | PeerConnected():
+                self._from_leader(event, out, now_ms)
+            case PeerLost():
+                self._peer_lost(event.peer, out, now_ms)
+            case IsrAnswered():
+                self._isr_answered(event, out, now_ms)
+            case Tick():
+                self._tick(out, now_ms)
+            case _:
+                assert_never(event)
+
+    # ------------------------------------------------------------ roles
+
+    def _assigned(
+        self, state: PartitionState, config: ReplicaConfig, out: Outbox, now_ms: int
+    ) -> None:
+        self._config = config
+        self._learn(state, out, now_ms)
+
+    def _learn(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
+        """Newer state: of the same leadership, or of another one. Older state is ignored (I1)."""
+        known = self._state
+        if state.leader_epoch < self._log.leader_epoch:
+            return
+        if known is not None and state.version < known.version:
+            return
+        self._state = state
+        same_leadership = (
+            known is not None
+            and known.leader_epoch == state.leader_epoch
+            and known.leader == state.leader
+            and (self._local in known.replicas) == (self._local in state.replicas)
+        )
+        if not same_leadership:
+            self._leave_role(out)
+            self._role_due = True
+            self._take_role(out, now_ms)
+        elif isinstance(self._role, Leader):
+            self._role.learn(state, self._config, out, now_ms)
+            self._change_isr(out, now_ms)
+
+    def _leave_role(self, out: Outbox) -> None:
+        if isinstance(self._role, Leader):
+            self._role.resign(out, self._not_leader("the leadership ended"))
+        elif self._role is not None:
+            self._role.stop(out)
+        if self._role is not None:
+            out.role_changed = True
+        self._role = None
+
+    def _take_role(self, out: Outbox, now_ms: int) -> None:
+        """Begins the role that the newest state asks for, once the log is still."""
+        state = self._state
+        if not self._role_due or state is None or not self._log.is_still:
+            return
+        self._role_due = False
+        newer = state.leader_epoch > self._log.leader_epoch
+        self._log.leader_epoch = state.leader_epoch
+        if self._local not in state.replicas or state.leader == NO_LEADER:
+            pass
+        elif state.leader == self._local:
+            self._lead(state, out, now_ms)
+        else:
+            # A leader that wrote nothing leaves no trace of its epoch.
+            self._log.epochs = self._log.epochs.cut(self._log.log_end)
+            self._role = Follower(self._log, state.leader, state.leader_epoch)
+            self._role.ask(out, now_ms)
+        out.role_changed = True
+        if newer:
+            self._write_checkpoint(out, now_ms)
+        self._answer_early_queries(out)
+
+    def _lead(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
+        if state.leader_epoch <= self._former_epoch:
+            return  # The controller will start a new epoch for this life of the broker.
+        self._former_epoch = state.leader_epoch
+        self._log.begin_epoch(state.leader_epoch)
+        self._role = Leader(self._local, self._log, state, self._config, now_ms)
+        self._role.begin(out)
+
+    def _write_checkpoint(self, out: Outbox, now_ms: int) -> None:
+        """A new epoch is made durable, so that it never falls, whatever happens (I1)."""
+        self._checkpoint_due_ms = None
+        persist_id = self._log.append((), now_ms)
+        out.write(persist_id, (), self._log.checkpoint(), sync=True)
+
+    def _stop(self, error: PenstockError, out: Outbox) -> None:
+        self._leave_role(out)
+        self._error = error
+        out.role_changed = True
+
+    def _refuse(self, event: Event, error: PenstockError, out: Outbox) -> None:
+        """A stopped partition answers whoever waits for an answer."""
+        match event:
+            case ProduceRequested():
+                out.replies.append(ProduceReply(event.request_id, Offset(-1), error))
+            case EpochQueried() | FollowStarted():
+                out.messages.append(SendRefusal(event.follower, error))
+            case _:
+                pass
+
+    def _not_leader(self, why: str) -> NotLeaderError:
+        state = self._state
+        if state is None or state.leader == NO_LEADER:
+            return NotLeaderError(
+                f"{why}; nobody leads this partition now, try again",
+                ErrorCode.LEADER_NOT_AVAILABLE if state is None else ErrorCode.NOT_LEADER,
+                CurrentLeader(NO_LEADER, state.leader_epoch if state is not None else 0),
+            )
+        return NotLeaderError(
+            f"{why}; broker {state.leader} leads in epoch {state.leader_epoch}",
+            leader=CurrentLeader(state.leader, state.leader_epoch),
+        )
+
+    # ------------------------------------------------------------ clients
+
+    def _produce(self, request: ProduceRequested, out: Outbox, now_ms: int) -> None:
+        if isinstance(self._role, Leader):
+            self._role.produce(request, out, now_ms)
+            return
+        error = self._not_leader(f"broker {self._local} does not lead this partition")
+        out.replies.append(ProduceReply(request.request_id, Offset(-1), error))
+
+    # ------------------------------------------------------------ own log
+
+    def _log_event(
+        self,
+        event: Persisted | PersistFailed | Truncated | LogStartMoved,
+        out: Outbox,
+        now_ms: int,
+    ) -> None:
+        match event:
+            case Persisted():
+                self._persisted(event, out, now_ms)
+            case PersistFailed():
+                self._persist_failed(event, out, now_ms)
+            case Truncated():
+                self._log.truncated(event.log, now_ms)
+                if isinstance(self._role, Follower):
+                    self._role.settled(out, now_ms)
+            case LogStartMoved():
+                if isinstance(self._role, Leader) and self._log.raise_log_start(
+                    event.log_start_offset
+                ):
+                    persist_id = self._log.append((), now_ms)
+                    out.write(persist_id, (), self._log.checkpoint(), sync=False)
+        self._take_role(out, now_ms)
+
+    def _persisted(self, event: Persisted, out: Outbox, now_ms: int) -> None:
+        role = self._role
+        if isinstance(role, Leader):
+            role.before_persisted(now_ms)
+        self._log.persisted(event.persist_id, synced=event.synced)
+        if isinstance(role, Leader):
+            role.persisted(out)
+        elif role is not None:
+            role.persisted(out, now_ms)
+
+    def _persist_failed(self, event: PersistFailed, out: Outbox, now_ms: int) -> None:
+        self._checkpoint_due_ms = now_ms + _CHECKPOINT_RETRY_MS
+        self._log.failed(event.persist_id)
+        match self._role:
+            case Leader() as leader:
+                leader.persist_failed(event.persist_id, event.error, out)
+            case Follower() as follower:
+                follower.persist_failed(out, now_ms)
+            case None:
+                pass
+
+    # ------------------------------------------------------------ peers
+
+    def _from_follower(
+        self, event: EpochQueried | FollowStarted | FollowerAcked, out: Outbox, now_ms: int
+    ) -> None:
+        role = self._role
+        if not isinstance(role, Leader) or event.leader_epoch > role.epoch:
+            self._from_follower_too_early(event, out)
+            return
+        match event:
+            case EpochQueried():
+                role.epoch_queried(event, out)
+            case FollowStarted():
+                role.follow_started(event, out)
+            case FollowerAcked():
+                role.acked(event, out, now_ms)
+                self._change_isr(out, now_ms)
+
+    def _from_follower_too_early(
+        self, event: EpochQueried | FollowStarted | FollowerAcked, out: Outbox
+    ) -> None:
+        """The follower may have heard of this leadership before its leader: keep its query."""
+        if isinstance(event, FollowerAcked):
+            return
+        soon = self._role_due or event.leader_epoch > self._log.leader_epoch
+        if isinstance(event, EpochQueried) and soon:
+            self._early_queries[event.follower] = event
+        else:
+            error = self._not_leader(f"broker {self._local} does not lead this partition")
+            out.messages.append(SendRefusal(event.follower, error))
+
+    def _answer_early_queries(self, out: Outbox) -> None:
+        queries, self._early_queries = self._early_queries, {}
+        for query in queries.values():
+            if isinstance(self._role, Leader) and query.leader_epoch <= self._role.epoch:
+                self._role.epoch_queried(query, out)
+            else:
+                self._from_follower_too_early(query, out)
+
+    def _from_leader(
+        self,
+        event: EpochAnswered | BatchesReceived | PeerRefused | PeerConnected,
+        out: Outbox,
+        now_ms: int,
+    ) -> None:
+        role = self._role
+        if not isinstance(role, Follower):
+            return
+        match event:
+            case EpochAnswered():
+                role.answered(event, out, now_ms)
+            case BatchesReceived():
+                role.batches(event, out, now_ms)
+            case PeerRefused(peer) if peer == role.leader:
+                role.pause(out, now_ms)
+            case PeerConnected(peer) if peer == role.leader:
+                role.connected(out, now_ms)
+            case _:
+                pass
+
+    def _peer_lost(self, peer: BrokerId, out: Outbox, now_ms: int) -> None:
+        self._early_queries.pop(peer, None)
+        match self._role:
+            case Leader() as leader:
+                leader.peer_lost(peer, out)
+                self._change_isr(out, now_ms)
+            case Follower() as follower if follower.leader == peer:
+                follower.lost()
+            case _:
+                pass
+
+    # ------------------------------------------------------------ controller, time
+
+    def _change_isr(self, out: Outbox, now_ms: int) -> None:
+        """At most one change of this replica is with the controller, over all leaderships."""
+        if self._isr_asked is None and isinstance(self._role, Leader):
+            self._isr_asked = out.isr_change = self._role.isr_proposal(now_ms)
+
+    def _isr_answered(self, event: IsrAnswered, out: Outbox, now_ms: int) -> None:
+        """One answer comes per proposal; what was learnt meanwhile may have decided it already."""
+        asked, self._isr_asked = self._isr_asked, None
+        role = self._role
+        if isinstance(role, Leader) and asked is not None:
+            isr, answer = role.isr, event.state
+            undecided = (asked.leader_epoch, asked.version) == (role.epoch, isr.state.version)
+            if undecided and answer is not None and answer.version == asked.version:
+                isr.refused(now_ms)
+            elif undecided and (answer is None or answer.version < asked.version):
+                isr.unanswered(now_ms)
+        if event.state is not None:
+            self._learn(event.state, out, now_ms)
+        self._change_isr(out, now_ms)
+
+    def _tick(self, out: Outbox, now_ms: int) -> None:
+        role = self._role
+        if role is not None:
+            role.tick(out, now_ms)
+        self._change_isr(out, now_ms)
+        due_ms = self._checkpoint_due_ms
+        if due_ms is not None and now_ms >= due_ms and self._log.is_still:
+            self._write_checkpoint(out, now_ms)
