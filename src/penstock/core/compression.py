@@ -6,7 +6,7 @@ produces, or reserves, much more: a small payload cannot blow up a reader (I23).
 """
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from penstock.core.batch import Codec
 from penstock.core.records_wire import corrupt
@@ -29,6 +29,8 @@ def compress(codec: Codec, message: bytes) -> bytes:
             return bytes(_zstandard().ZstdCompressor(level=ZSTD_LEVEL).compress(message))
         case Codec.LZ4:
             return bytes(_lz4_frame().compress(message, store_size=True))
+        case _:
+            assert_never(codec)
 
 
 def decompress(codec: Codec, payload: bytes, size_bytes: int) -> bytes:
@@ -44,6 +46,8 @@ def decompress(codec: Codec, payload: bytes, size_bytes: int) -> bytes:
             message = _decompress_zstd(payload, size_bytes)
         case Codec.LZ4:
             message = _decompress_lz4(payload, size_bytes)
+        case _:
+            assert_never(codec)
     if len(message) != size_bytes:
         raise corrupt(
             f"{len(payload)} payload bytes hold a message of {len(message)} bytes "

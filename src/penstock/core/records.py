@@ -175,6 +175,7 @@ def _check_header(batch: Batch, max_uncompressed_bytes: int) -> None:
     _check_sizes(batch, max_uncompressed_bytes)
     _check_producer(header)
     _check_timestamps(header)
+    _check_stamp(header)
     seen = compute_crc(header, batch.payload)
     if seen != header.crc:
         raise _corrupt(
@@ -217,6 +218,16 @@ def _check_timestamps(header: BatchHeader) -> None:
             f"first and max timestamp are {first} and {largest} ms; both must be "
             f"{MIN_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS} and the first not above the max",
             ErrorCode.INVALID_TIMESTAMP,
+        )
+
+
+def _check_stamp(header: BatchHeader) -> None:
+    """What a broker stamps is outside the CRC: it may at least not be absurd."""
+    if not 0 <= header.base_offset <= _MAX_INT64 - header.record_count:
+        raise _corrupt(f"base offset is {header.base_offset}, allowed are 0 to 2**63")
+    if not 0 <= header.append_time_ms <= MAX_TIMESTAMP_MS:
+        raise _corrupt(
+            f"append time is {header.append_time_ms} ms, allowed are 0 to {MAX_TIMESTAMP_MS}"
         )
 
 
