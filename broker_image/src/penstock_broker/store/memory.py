@@ -152,20 +152,21 @@ class MemoryLogStore:
         self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
     ) -> Offset | None:
         log = self._log(slot)
-        size = self.size_bytes(slot)
-        start: Offset | None = None
-        young = older_than_ms is None
+        if not log.batches:
+            return None
+        size = sum(batch.size_bytes for batch in log.batches)
+        start = log.batches[-1].next_offset
         for batch in log.batches:
-            if older_than_ms is not None:
-                young = young or batch.header.effective_max_timestamp_ms >= older_than_ms
-            fits = max_bytes is None or size <= max_bytes
-            if (young and fits) or batch.next_offset > end:
+            young = (
+                older_than_ms is None or batch.header.effective_max_timestamp_ms >= older_than_ms
+            )
+            older_than_ms = None if young else older_than_ms
+            if (young and (max_bytes is None or size <= max_bytes)) or batch.next_offset > end:
+                start = min(end, batch.base_offset)
                 break
             size -= batch.size_bytes
-            start = batch.next_offset
-        if start is None or start <= log.checkpoint.log_start_offset:
-            return None
-        return start
+        known_start = max(log.batches[0].base_offset, log.checkpoint.log_start_offset)
+        return start if start > known_start else None
 
     def reclaim(self) -> None:
         """Nothing to do: Python frees what nobody holds."""
