@@ -140,7 +140,10 @@ def test_an_accident_is_refused_or_harmless(
     )
     assert outcome(read, data) == columns
     for _ in range(TRIES):
-        assert outcome(read, damaged(chance, data, other)) in (columns, None)
+        changed = damaged(chance, data, other)
+        # A splice may swap one whole batch for another, which no CRC of a batch can see.
+        if changed != other:
+            assert outcome(read, changed) in (columns, None)
 
 
 def malicious(chance: random.Random) -> Batch:
