@@ -58,7 +58,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class WriteDone:
-    """All stages are durable. `versions`: the new store version of every put document."""
+    """All stages are durable. `versions`: the new store version of every put document.
+
+    By store key: `CLUSTER_KEY`, `topic_key(name)`.
+    """
 
     write_id: int
     versions: Mapping[str, str]

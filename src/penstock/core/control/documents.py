@@ -26,6 +26,8 @@ from penstock.core.types import (
 from penstock.errors import ClusterError, ErrorCode
 
 FORMAT: Final = 1
+CLUSTER_KEY: Final = "cluster"
+TOPIC_KEY_PREFIX: Final = "topic/"
 TOMBSTONES_MAX: Final = 1_000
 """Deleted topic ids remembered, so that a broker that was away still learns of the deletion."""
 
@@ -94,6 +96,11 @@ class TopicDocument:
     metadata_version: int
     configs: Mapping[str, str]
     partitions: tuple[PartitionDocument, ...]
+
+
+def topic_key(name: str) -> str:
+    """The store's key of a topic's document: by name, so that a name exists once."""
+    return TOPIC_KEY_PREFIX + name
 
 
 # ---------------------------------------------------------------- JSON

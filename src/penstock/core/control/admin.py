@@ -1,0 +1,306 @@
+"""Topic requests decided on a draft: create, delete, more partitions, configs.
+
+Everything is checked before anything changes; each topic of a request succeeds or fails on its
+own, and `validate_only` runs the same checks and drops the outcome. After an unknown write the
+request is decided again on what the store holds, so its own effect must not look like somebody
+else's: a created topic is recognised by its id, the others by what was answered `before`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from penstock.core.control.contract import (
+    AlterConfigs,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    Done,
+    NewTopic,
+    Result,
+    Severity,
+    TopicOutcome,
+    TopicsChanged,
+)
+from penstock.core.control.documents import TopicDocument
+from penstock.core.control.draft import Draft, election_settings
+from penstock.core.control.election import Liveness, new_partition, settings_changed
+from penstock.core.control.placement import place
+from penstock.core.control.requests import check_cluster_id
+from penstock.core.topic import PARTITIONS_MAX, TopicConfig, validate_topic_name
+from penstock.core.types import BrokerId, TopicId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+
+
+def decide_create_topics(draft: Draft, request: CreateTopics, liveness: Liveness) -> TopicsChanged:
+    """Creates what is valid; one outcome per topic, in order."""
+    check_cluster_id(draft, request.cluster_id)
+    return _per_topic(
+        [(topic.name, topic.topic_id) for topic in request.topics],
+        lambda index: _create_topic(
+            draft, request.topics[index], liveness, validate_only=request.validate_only
+        ),
+    )
+
+
+def decide_delete_topics(
+    draft: Draft, request: DeleteTopics, before: Result | PenstockError | None
+) -> TopicsChanged:
+    """Deletes what exists and has the expected id; one outcome per topic, in order."""
+    check_cluster_id(draft, request.cluster_id)
+    deleted_before: dict[str, TopicId] = {}
+    if isinstance(before, TopicsChanged):
+        deleted_before = {
+            outcome.topic: outcome.topic_id for outcome in before.outcomes if outcome.error is None
+        }
+
+    def delete(index: int) -> TopicId:
+        name, topic_id = request.topics[index]
+        found = draft.topic(name)
+        if found is None:
+            if name in deleted_before:
+                return deleted_before[name]
+            raise _unknown_topic(name)
+        if topic_id and topic_id != found.topic_id:
+            raise ClusterError(
+                f"topic {name!r} has id {found.topic_id}, not {topic_id}: "
+                "it was deleted and created again",
+                ErrorCode.TOPIC_ID_MISMATCH,
+            )
+        if not request.validate_only:
+            draft.remove_topic(found)
+            draft.decide(Severity.INFO, "topic deleted", topic=name, topic_id=found.topic_id)
+        return found.topic_id
+
+    return _per_topic(list(request.topics), delete)
+
+
+def decide_create_partitions(
+    draft: Draft,
+    request: CreatePartitions,
+    liveness: Liveness,
+    before: Result | PenstockError | None,
+) -> Done:
+    """More partitions, with the replication factor of partition 0."""
+    check_cluster_id(draft, request.cluster_id)
+    topic = _existing_topic(draft, request.topic)
+    have, wanted = len(topic.partitions), request.partitions
+    if isinstance(before, Done) and have == wanted:
+        return Done()
+    if not have < wanted <= PARTITIONS_MAX:
+        raise ClusterError(
+            f"topic {topic.name!r} has {have} partitions and {wanted} were asked for; partitions "
+            f"can only be added, up to {PARTITIONS_MAX}",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    factor = len(topic.partitions[0].state.replicas)
+    usable = _usable_brokers(draft, liveness, factor, topic.name)
+    existing = [partition.state.replicas for partition in topic.partitions]
+    placed = place(usable, wanted - have, factor, draft.load().for_topic(existing))
+    if request.validate_only:
+        draft.forget_load()
+        return Done()
+    more = tuple(new_partition(replicas, liveness.staying) for replicas in placed)
+    draft.put_topic(replace(topic, partitions=topic.partitions + more))
+    draft.decide(Severity.INFO, "partitions added", topic=topic.name, before=have, after=wanted)
+    return Done()
+
+
+def decide_alter_configs(draft: Draft, request: AlterConfigs) -> Done:
+    """Sets and unsets keys; unsetting what is not set is fine."""
+    check_cluster_id(draft, request.cluster_id)
+    topic = _existing_topic(draft, request.topic)
+    both = sorted(set(request.set_configs) & set(request.unset_configs))
+    if both:
+        raise ClusterError(
+            f"configs {both} of topic {topic.name!r} are both set and unset in one request",
+            ErrorCode.INVALID_REQUEST,
+        )
+    TopicConfig.parse({name: _any_value(name) for name in request.unset_configs})
+    kept = {
+        name: value for name, value in topic.configs.items() if name not in request.unset_configs
+    }
+    configs = {**kept, **request.set_configs}
+    factor = min(len(partition.state.replicas) for partition in topic.partitions)
+    config = _checked_config(draft, topic.name, configs, factor)
+    if request.validate_only or configs == topic.configs:
+        return Done()
+    partitions = tuple(
+        settings_changed(partition, election_settings(config, len(partition.state.replicas)))
+        for partition in topic.partitions
+    )
+    draft.put_topic(replace(topic, configs=configs, partitions=partitions))
+    draft.decide(
+        Severity.INFO,
+        "topic configs altered",
+        topic=topic.name,
+        set=dict(request.set_configs),
+        unset=request.unset_configs,
+    )
+    return Done()
+
+
+# ---------------------------------------------------------------- parts
+
+
+def _per_topic(
+    topics: list[tuple[str, TopicId]], decide: Callable[[int], TopicId]
+) -> TopicsChanged:
+    times = Counter(name for name, _ in topics)
+    outcomes = []
+    for index, (name, topic_id) in enumerate(topics):
+        try:
+            if times[name] > 1:
+                raise ClusterError(
+                    f"topic {name!r} is named {times[name]} times in one request; name it once",
+                    ErrorCode.INVALID_REQUEST,
+                )
+            outcomes.append(TopicOutcome(name, decide(index)))
+        except PenstockError as error:
+            outcomes.append(TopicOutcome(name, topic_id, error))
+    return TopicsChanged(tuple(outcomes))
+
+
+def _create_topic(
+    draft: Draft, new: NewTopic, liveness: Liveness, *, validate_only: bool
+) -> TopicId:
+    validate_topic_name(new.name)
+    existing = draft.topic(new.name)
+    if existing is not None:
+        if existing.topic_id == new.topic_id:
+            return existing.topic_id  # our own, from a write whose outcome was unknown
+        raise ClusterError(
+            f"topic {new.name!r} already exists with id {existing.topic_id} and "
+            f"{len(existing.partitions)} partitions",
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+        )
+    factor = len(new.assignment[0]) if new.assignment else _factor(draft, new)
+    configs = dict(new.configs or {})
+    _checked_config(draft, new.name, configs, factor)
+    placed = _place_new(draft, new, liveness, factor)
+    partitions = tuple(new_partition(replicas, liveness.staying) for replicas in placed)
+    if validate_only:
+        draft.forget_load()
+        return new.topic_id
+    cluster = draft.cluster
+    draft.put_topic(
+        TopicDocument(
+            new.name,
+            new.topic_id,
+            cluster.controller_epoch,
+            cluster.metadata_version,
+            configs,
+            partitions,
+        )
+    )
+    draft.decide(
+        Severity.INFO,
+        "topic created",
+        topic=new.name,
+        topic_id=new.topic_id,
+        partitions=len(partitions),
+        replication_factor=factor,
+        configs=configs,
+        live=len(liveness.staying),
+    )
+    return new.topic_id
+
+
+def _factor(draft: Draft, new: NewTopic) -> int:
+    return new.replication_factor or draft.config.default_replication_factor
+
+
+def _place_new(
+    draft: Draft, new: NewTopic, liveness: Liveness, factor: int
+) -> list[tuple[BrokerId, ...]]:
+    load = draft.load().for_topic()
+    if new.assignment:
+        _check_assignment(draft, new, liveness)
+        for replicas in new.assignment:
+            load.add(replicas)
+        return list(new.assignment)
+    partitions = new.partitions or draft.config.default_partitions
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise ClusterError(
+            f"topic {new.name!r} asks for {partitions} partitions; 1 to {PARTITIONS_MAX} are "
+            "possible",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    return place(_usable_brokers(draft, liveness, factor, new.name), partitions, factor, load)
+
+
+def _usable_brokers(
+    draft: Draft, liveness: Liveness, factor: int, topic: str
+) -> Mapping[BrokerId, str]:
+    known = draft.cluster.brokers
+    usable = {broker_id: known[broker_id].rack for broker_id in sorted(liveness.staying)}
+    if not 1 <= factor <= len(usable):
+        raise ClusterError(
+            f"topic {topic!r} needs {factor} replicas, {len(usable)} of {len(known)} brokers "
+            f"are available ({list(usable)}); start brokers or ask for fewer replicas",
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+        )
+    return usable
+
+
+def _check_assignment(draft: Draft, new: NewTopic, liveness: Liveness) -> None:
+    if new.partitions or new.replication_factor:
+        raise ClusterError(
+            f"topic {new.name!r} has an assignment and also asks for {new.partitions} partitions "
+            f"and {new.replication_factor} replicas; leave those 0",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if len(new.assignment) > PARTITIONS_MAX:
+        raise ClusterError(
+            f"topic {new.name!r} assigns {len(new.assignment)} partitions, the limit is "
+            f"{PARTITIONS_MAX}",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    factor = len(new.assignment[0])
+    for partition, replicas in enumerate(new.assignment):
+        problem = ""
+        unknown = sorted(set(replicas) - set(draft.cluster.brokers))
+        if not replicas or len(replicas) != factor:
+            problem = f"has {len(replicas)} replicas where partition 0 has {factor}"
+        elif len(set(replicas)) != len(replicas):
+            problem = "names a broker twice"
+        elif unknown:
+            problem = f"names unknown brokers {unknown}"
+        elif liveness.staying.isdisjoint(replicas):
+            problem = "has no replica on a live broker"
+        if problem:
+            raise ClusterError(
+                f"assignment {list(replicas)} of {new.name}/{partition} {problem}",
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+            )
+
+
+def _checked_config(
+    draft: Draft, topic: str, configs: Mapping[str, str], factor: int
+) -> TopicConfig:
+    config = draft.config.topic_config(configs)
+    if "min.insync.replicas" in configs and config.min_insync_replicas > factor:
+        raise ClusterError(
+            f"min.insync.replicas is {config.min_insync_replicas} and topic {topic!r} has "
+            f"{factor} replicas: nothing could ever be written; at most {factor} is possible",
+            ErrorCode.INVALID_CONFIG,
+        )
+    return config
+
+
+def _any_value(name: str) -> str:
+    """A valid value, so that parsing it checks only whether the key exists."""
+    return TopicConfig().to_mapping().get(name, "")
+
+
+def _existing_topic(draft: Draft, name: str) -> TopicDocument:
+    found = draft.topic(name)
+    if found is None:
+        raise _unknown_topic(name)
+    return found
+
+
+def _unknown_topic(name: str) -> ClusterError:
+    return ClusterError(
+        f"there is no topic {name!r}; check the name or create it", ErrorCode.UNKNOWN_TOPIC
+    )

@@ -1,0 +1,96 @@
+"""The controller's settings: times, defaults of new topics. Validated once, passed explicitly.
+
+Keys on the command line are Kafka's where Kafka has one. Any topic config may be given too: it
+becomes the cluster's default for topics that do not set it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from penstock.core.topic import CONFIG_KEYS, PARTITIONS_MAX, TopicConfig, explain_unknown_key
+from penstock.errors import ErrorCode, MisuseError
+
+
+@dataclass(frozen=True, slots=True)
+class ControlConfig:
+    """All times in ms.
+
+    `heartbeat_interval_ms`, `session_timeout_ms`: a frozen broker is dead after five missed
+    heartbeats; more often costs CPU on idle clusters, less often costs availability.
+    `session_grace_ms`: how long a broker whose stream broke may take to come back before its
+    leaderships move. A killed process is noticed by its closed socket, so this is the
+    fail-over time of a hard kill.
+    `preferred_leader_interval_ms`, `preferred_leader_moves`: how often leadership returns to
+    replicas[0], and how many partitions at a time. A broker must have been back for one
+    interval, so that one that crashes in a loop is left alone.
+    `away_hold_ms`: after "take all leaderships from this broker" none returns for so long.
+    `tick_gap_ms`: a longer pause between ticks means that the controller itself stood still.
+    """
+
+    heartbeat_interval_ms: int = 300
+    session_timeout_ms: int = 1_800
+    session_grace_ms: int = 300
+    preferred_leader_interval_ms: int = 5_000
+    preferred_leader_moves: int = 100
+    away_hold_ms: int = 60_000
+    tick_gap_ms: int = 500
+    default_partitions: int = 1
+    default_replication_factor: int = 3
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    producer_ids_per_block: int = 1_000
+    max_pending_requests: int = 10_000
+
+    def topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
+        """A topic's settings: its own, then the cluster's defaults, then the built-in ones."""
+        return TopicConfig.parse({**self.topic_defaults, **configs})
+
+    @staticmethod
+    def parse(mapping: Mapping[str, str]) -> "ControlConfig":
+        """Raises MisuseError(INVALID_CONFIG) for an unknown key or a value out of range."""
+        changes: dict[str, Any] = {}
+        topic_defaults: dict[str, str] = {}
+        for name, text in mapping.items():
+            if name in _NUMBERS:
+                attribute, minimum, maximum = _NUMBERS[name]
+                changes[attribute] = _parse_number(name, text, minimum, maximum)
+            elif name in _TOPIC_KEYS:
+                topic_defaults[name] = text
+            else:
+                known = [*_NUMBERS, *_TOPIC_KEYS]
+                raise MisuseError(
+                    f"unknown controller config {name!r}: {explain_unknown_key(name, known)}",
+                    ErrorCode.INVALID_CONFIG,
+                )
+        TopicConfig.parse(topic_defaults)
+        config = replace(ControlConfig(), **changes, topic_defaults=topic_defaults)
+        if config.session_timeout_ms < 2 * config.heartbeat_interval_ms:
+            raise MisuseError(
+                f"broker.session.timeout.ms is {config.session_timeout_ms}; it must be at least "
+                f"twice broker.heartbeat.interval.ms, which is {config.heartbeat_interval_ms}",
+                ErrorCode.INVALID_CONFIG,
+            )
+        return config
+
+
+_NUMBERS: Final = {
+    # key: field, smallest, largest value
+    "broker.heartbeat.interval.ms": ("heartbeat_interval_ms", 20, 60_000),
+    "broker.session.timeout.ms": ("session_timeout_ms", 100, 600_000),
+    "broker.session.grace.ms": ("session_grace_ms", 0, 600_000),
+    "leader.imbalance.check.interval.ms": ("preferred_leader_interval_ms", 100, 86_400_000),
+    "leader.imbalance.moves": ("preferred_leader_moves", 0, 100_000),
+    "num.partitions": ("default_partitions", 1, PARTITIONS_MAX),
+    "default.replication.factor": ("default_replication_factor", 1, 64),
+}
+_TOPIC_KEYS: Final = frozenset(key.name for key in CONFIG_KEYS)
+
+
+def _parse_number(name: str, text: str, minimum: int, maximum: int) -> int:
+    digits = text.isascii() and text.isdigit()
+    if not digits or not minimum <= int(text) <= maximum:
+        raise MisuseError(
+            f"config {name} is {text!r}; it must be a whole number from {minimum} to {maximum}",
+            ErrorCode.INVALID_CONFIG,
+        )
+    return int(text)

@@ -1,0 +1,264 @@
+"""A proposed copy of the cluster: changes collect here and count only once they are durable.
+
+    Stored (adopted documents + store versions) ──Draft──▶ writes ──WriteDone──▶ Stored
+
+Copy on write: untouched documents are shared. `writes` orders the stages so that a crash
+between any two leaves something the next controller can finish:
+
+    1  topics         a broker that lost data is out of its ISRs …
+    2  the cluster    … before its new incarnation is recorded; deleted topic ids are recorded …
+    3  removed topics … before their documents go (a controller that finds both removes the topic)
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.core.control.config import ControlConfig
+from penstock.core.control.contract import (
+    Decision,
+    DocumentWrite,
+    PutCluster,
+    PutTopic,
+    RemoveTopic,
+    Severity,
+)
+from penstock.core.control.documents import (
+    TOMBSTONES_MAX,
+    BrokerRegistration,
+    ClusterDocument,
+    PartitionDocument,
+    Tombstone,
+    TopicDocument,
+)
+from penstock.core.control.election import ElectionKind, Liveness, Settings, settle
+from penstock.core.control.placement import Load
+from penstock.core.topic import TopicConfig
+from penstock.core.types import BrokerId, TopicId
+
+_DETAILED_ELECTIONS = 20
+"""Elections logged one by one per change; the rest is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is durable and adopted. `topic_versions` has the store version of each topic."""
+
+    cluster: ClusterDocument
+    cluster_version: str | None
+    topics: Mapping[str, TopicDocument]
+    topic_versions: Mapping[str, str]
+    metadata_version: int
+    names: Mapping[TopicId, str] = field(default_factory=dict)
+
+
+def election_settings(config: TopicConfig, replication_factor: int) -> Settings:
+    """What of a topic's settings elections depend on."""
+    return Settings(
+        config.effective_min_insync_replicas(replication_factor), config.unclean_leader_election
+    )
+
+
+class Draft:
+    """Changes on top of `base`; nothing here is visible to anyone before it is written."""
+
+    def __init__(self, base: Stored, config: ControlConfig) -> None:
+        self.base = base
+        self.config = config
+        self.cluster = base.cluster
+        self.decisions: list[Decision] = []
+        self._changed: dict[str, TopicDocument] = {}
+        self._removed: set[str] = set()
+        self._load: Load | None = None
+        self._touched_cluster = False
+        self._elections = 0
+
+    # ------------------------------------------------------------ reading
+
+    @property
+    def live(self) -> frozenset[BrokerId]:
+        """Brokers that have a session, as of this draft."""
+        return frozenset(
+            broker_id for broker_id, broker in self.cluster.brokers.items() if broker.alive
+        )
+
+    def topic(self, name: str) -> TopicDocument | None:
+        """The topic as of this draft."""
+        if name in self._removed:
+            return None
+        return self._changed.get(name) or self.base.topics.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicDocument | None:
+        """The topic as of this draft. Topics created in this draft are not found by id."""
+        name = self.base.names.get(topic_id)
+        found = None if name is None else self.topic(name)
+        return found if found is not None and found.topic_id == topic_id else None
+
+    def topics(self) -> Iterator[TopicDocument]:
+        """All topics as of this draft; it may be changed while iterating."""
+        for name in [*self.base.topics, *(self._changed.keys() - self.base.topics.keys())]:
+            found = self.topic(name)
+            if found is not None:
+                yield found
+
+    def topic_config(self, topic: TopicDocument) -> TopicConfig:
+        """The topic's settings with the cluster's defaults filled in."""
+        return self.config.topic_config(topic.configs)
+
+    def load(self) -> Load:
+        """Replicas and preferred leaders per broker; whoever places partitions adds to it."""
+        if self._load is None:
+            self._load = Load()
+            for topic in self.topics():
+                for partition in topic.partitions:
+                    self._load.add(partition.state.replicas)
+        return self._load
+
+    def forget_load(self) -> None:
+        """Counts again next time: something placed was not kept."""
+        self._load = None
+
+    # ------------------------------------------------------------ changing
+
+    def put_topic(self, topic: TopicDocument) -> None:
+        """Creates or replaces a topic."""
+        self._changed[topic.name] = topic
+        self._removed.discard(topic.name)
+
+    def put_partition(self, topic: str, partition: int, document: PartitionDocument) -> None:
+        """Replaces one partition of a topic that is there."""
+        found = self.topic(topic)
+        assert found is not None
+        partitions = list(found.partitions)
+        partitions[partition] = document
+        self.put_topic(replace(found, partitions=tuple(partitions)))
+
+    def remove_topic(self, topic: TopicDocument) -> None:
+        """Deletes it and remembers its id for brokers that are away."""
+        self._removed.add(topic.name)
+        self._changed.pop(topic.name, None)
+        self.forget_load()
+        tombstones = (*self.cluster.tombstones, Tombstone(topic.topic_id, self._next_version))
+        self.put_cluster(replace(self.cluster, tombstones=tombstones[-TOMBSTONES_MAX:]))
+
+    def drop_document(self, name: str) -> None:
+        """Removes the document of a topic whose deletion is already recorded."""
+        self._removed.add(name)
+
+    def put_cluster(self, cluster: ClusterDocument) -> None:
+        """Replaces the cluster document, also by an equal one (a write is wanted then)."""
+        self.cluster = cluster
+        self._touched_cluster = True
+
+    def put_broker(self, broker: BrokerRegistration) -> None:
+        """Creates or replaces a registration."""
+        if self.cluster.brokers.get(broker.broker_id) != broker:
+            brokers = {**self.cluster.brokers, broker.broker_id: broker}
+            self.put_cluster(replace(self.cluster, brokers=brokers))
+
+    def decide(self, severity: Severity, event: str, **fields: object) -> None:
+        """Notes a decision for the log; it is logged once it is durable."""
+        self.decisions.append(Decision(severity, event, fields))
+
+    def settle_all(self, liveness: Liveness, concerned: frozenset[BrokerId] | None) -> None:
+        """Elects leaders and shrinks ISRs of partitions with a replica on `concerned` brokers.
+
+        None = all partitions.
+        """
+        counts = dict.fromkeys(ElectionKind, 0)
+        for topic in self.topics():
+            config = self.topic_config(topic)
+            partitions = list(topic.partitions)
+            for index, before in enumerate(partitions):
+                replicas = before.state.replicas
+                if concerned is not None and concerned.isdisjoint(replicas):
+                    continue
+                settings = election_settings(config, len(replicas))
+                after, kind = settle(before, liveness, settings)
+                partitions[index] = after
+                if kind is not None:
+                    counts[kind] += 1
+                    self._note_election(topic.name, index, kind, before, after)
+            if any(a is not b for a, b in zip(partitions, topic.partitions, strict=True)):
+                self.put_topic(replace(topic, partitions=tuple(partitions)))
+        if sum(counts.values()) > 0:
+            found = {kind.name.lower(): count for kind, count in counts.items() if count}
+            self.decide(
+                Severity.INFO,
+                "leaders settled",
+                **found,
+                live=sorted(liveness.live),
+                leaving=sorted(liveness.leaving),
+            )
+
+    # ------------------------------------------------------------ outcome
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._changed or self._removed or self._touched_cluster)
+
+    @property
+    def _next_version(self) -> int:
+        return self.base.metadata_version + 1
+
+    def finish(self) -> tuple[Stored, tuple[tuple[DocumentWrite, ...], ...]]:
+        """The state after the writes (versions still the old ones), and the writes by stage."""
+        assert not self.is_empty
+        version, epoch = self._next_version, self.cluster.controller_epoch
+        topics = dict(self.base.topics)
+        puts: list[DocumentWrite] = []
+        removes: list[DocumentWrite] = []
+        for name in sorted(self._removed):
+            topics.pop(name, None)
+            if name in self.base.topic_versions:
+                removes.append(RemoveTopic(name, self.base.topic_versions[name]))
+        for name, topic in sorted(self._changed.items()):
+            stamped = replace(topic, controller_epoch=epoch, metadata_version=version)
+            topics[name] = stamped
+            puts.append(PutTopic(stamped, self.base.topic_versions.get(name)))
+        cluster = self.cluster
+        stages = [puts]
+        if self._touched_cluster:
+            cluster = replace(cluster, metadata_version=version)
+            stages.append([PutCluster(cluster, self.base.cluster_version)])
+        stages.append(removes)
+        after = Stored(
+            cluster,
+            self.base.cluster_version,
+            topics,
+            self.base.topic_versions,
+            version,
+            {topic.topic_id: name for name, topic in topics.items()},
+        )
+        return after, tuple(tuple(stage) for stage in stages if stage)
+
+    def _note_election(
+        self,
+        topic: str,
+        partition: int,
+        kind: ElectionKind,
+        before: PartitionDocument,
+        after: PartitionDocument,
+    ) -> None:
+        self._elections += 1
+        risky = kind in {ElectionKind.LOSSY, ElectionKind.UNCLEAN}
+        if self._elections > _DETAILED_ELECTIONS and not risky:
+            return
+        severity = Severity.INFO
+        if kind is ElectionKind.NONE:
+            severity = Severity.WARNING
+        elif risky:
+            severity = Severity.ERROR
+        self.decide(
+            severity,
+            "leader elected" if kind is not ElectionKind.NONE else "partition has no leader",
+            topic=topic,
+            partition=partition,
+            how=kind.value,
+            leader=after.state.leader,
+            leader_before=before.state.leader,
+            leader_epoch=after.state.leader_epoch,
+            isr=after.state.isr,
+            isr_before=before.state.isr,
+            elr=after.elr,
+            lossy_before=before.lossy,
+        )

@@ -1,0 +1,225 @@
+"""Who leads a partition and who is in its ISR: pure functions from state to state.
+
+    a broker died, came back, wants to stop ──▶ settle        new leader, smaller ISR
+    a broker came back without its data     ──▶ forget        out of ISR and ELR
+    the leader proposes an ISR              ──▶ alter_isr     compare-and-swap on the version
+    preferred leader, "away from"           ──▶ move_leader   another member of the ISR
+
+The order in which `settle` looks for a leader (first in replica order, in each line):
+
+    1  ISR, live and staying          holds every committed record by definition
+    2  the leader itself, if it only wants to leave: better late than nobody
+    3  ISR, live but leaving
+    4  ELR, live                      holds every committed record (KIP-966)
+    5  lossy, live, and ISR and ELR are empty: every holder of the committed records has lost
+       unsynced ones; nothing better exists or will come back. What was fsynced is there.
+    6  any live replica, if unclean.leader.election.enable; a lossy one first
+    7  nobody: the partition waits. ISR and ELR stay as they are: their members still hold
+       every committed record, whoever of them comes back first may lead.
+
+Invariants: I1 (the leader is in the ISR; every change of leader, also to none, takes the next
+leader epoch), I7 (lines 1-4 lose nothing; 5 and 6 are reported as what they are).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from penstock.core.control.documents import PartitionDocument
+from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, PartitionState
+
+
+class ElectionKind(StrEnum):
+    """How a new leader was found, in the order of preference."""
+
+    ISR = "isr"
+    ELR = "elr"
+    LOSSY = "last replica standing, unsynced records may be lost"
+    UNCLEAN = "unclean, committed records may be lost"
+    NONE = "no replica may lead"
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """`live`: have a session. `leaving`: a part of them that asked to stop."""
+
+    live: frozenset[BrokerId]
+    leaving: frozenset[BrokerId] = frozenset()
+
+    @property
+    def staying(self) -> frozenset[BrokerId]:
+        return self.live - self.leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of a topic's config elections depend on; `min_isr` <= number of replicas."""
+
+    min_isr: int
+    unclean: bool
+
+
+def new_partition(replicas: tuple[BrokerId, ...], live: Collection[BrokerId]) -> PartitionDocument:
+    """A partition that never held a record: its ISR is every live replica, at least one."""
+    isr = tuple(broker_id for broker_id in replicas if broker_id in live)
+    assert isr, "placement must choose at least one live broker"
+    return PartitionDocument(PartitionState(isr[0], LeaderEpoch(1), isr, replicas, 1))
+
+
+def settle(
+    document: PartitionDocument, liveness: Liveness, settings: Settings
+) -> tuple[PartitionDocument, ElectionKind | None]:
+    """The partition as it should be with these brokers alive.
+
+    Returns the same object when nothing changes. The kind is None unless the leader changed;
+    `ElectionKind.NONE` when it became nobody.
+    """
+    state = document.state
+    if state.leader in liveness.staying:
+        return _with_isr(document, _stayers(document, state.leader, liveness), settings), None
+    leader, kind = _choose_leader(document, liveness, settings)
+    if leader == state.leader:
+        if leader == NO_LEADER:
+            return document, None
+        return _with_isr(document, _stayers(document, leader, liveness), settings), None
+    if kind is ElectionKind.ISR:
+        isr = _stayers(document, leader, liveness)
+        moved = _with_isr(document, isr, settings)
+        return _with_leader(moved, state, leader), kind
+    if kind is ElectionKind.NONE:
+        return _with_leader(document, state, NO_LEADER), kind
+    if kind is ElectionKind.ELR:
+        return _with_leader(_with_isr(document, (leader,), settings), state, leader), kind
+    # A history that may lack committed records goes on: former members must follow it.
+    fresh = replace(document, state=replace(state, isr=(leader,)), elr=(), lossy=())
+    return _with_leader(fresh, state, leader), kind
+
+
+def forget(
+    document: PartitionDocument, broker_id: BrokerId, *, same_directory: bool
+) -> PartitionDocument:
+    """The broker came back and lacks data it had acknowledged: it may not claim its seat.
+
+    `same_directory`: it lost what was not synced (power loss); False: it has nothing at all.
+    Call this before `settle`, while the broker does not yet count as live. The version moves
+    for every partition it is a replica of, also outside the ISR: an ISR proposal that counts
+    on what the broker had before is then stale.
+    """
+    state = document.state
+    if broker_id not in state.replicas:
+        return document
+    held = broker_id in state.isr or broker_id in document.elr
+    led_by_other = state.leader not in {NO_LEADER, broker_id}
+    lossy = _without(document.lossy, broker_id)
+    if same_directory and not led_by_other and (held or broker_id in document.lossy):
+        lossy = _in_replica_order(state, {*lossy, broker_id})
+    leads = state.leader == broker_id
+    return PartitionDocument(
+        replace(
+            state,
+            leader=NO_LEADER if leads else state.leader,
+            leader_epoch=LeaderEpoch(state.leader_epoch + 1) if leads else state.leader_epoch,
+            isr=_without(state.isr, broker_id),
+            version=state.version + 1,
+        ),
+        elr=_without(document.elr, broker_id),
+        lossy=lossy,
+    )
+
+
+def alter_isr(
+    document: PartitionDocument, isr: tuple[BrokerId, ...], settings: Settings
+) -> PartitionDocument:
+    """The leader's new ISR (already checked); the leader epoch stays, the version moves."""
+    assert document.state.leader in isr
+    return _with_isr(document, _in_replica_order(document.state, isr), settings)
+
+
+def move_leader(document: PartitionDocument, leader: BrokerId) -> PartitionDocument:
+    """Another member of the ISR takes over; the ISR stays."""
+    assert leader in document.state.isr
+    return _with_leader(document, document.state, leader)
+
+
+def settings_changed(document: PartitionDocument, settings: Settings) -> PartitionDocument:
+    """After a change of min.insync.replicas: an ISR that is large enough needs no ELR."""
+    if document.elr and len(document.state.isr) >= settings.min_isr:
+        return replace(document, elr=())
+    return document
+
+
+def _choose_leader(
+    document: PartitionDocument, liveness: Liveness, settings: Settings
+) -> tuple[BrokerId, ElectionKind]:
+    state = document.state
+    isr, elr = frozenset(state.isr), frozenset(document.elr)
+    lossy = liveness.live.intersection(document.lossy)
+    groups = [
+        (ElectionKind.ISR, isr & liveness.staying),
+        (ElectionKind.ISR, liveness.live & {state.leader}),
+        (ElectionKind.ISR, isr & liveness.live),
+        (ElectionKind.ELR, elr & liveness.live),
+    ]
+    if not isr and not elr:
+        groups.append((ElectionKind.LOSSY, lossy))
+    if settings.unclean:
+        groups += [(ElectionKind.UNCLEAN, lossy), (ElectionKind.UNCLEAN, liveness.live)]
+    for kind, group in groups:
+        for broker_id in state.replicas:
+            if broker_id in group:
+                return broker_id, kind
+    return NO_LEADER, ElectionKind.NONE
+
+
+def _stayers(
+    document: PartitionDocument, leader: BrokerId, liveness: Liveness
+) -> tuple[BrokerId, ...]:
+    """The ISR without the dead and the leaving, but with the leader whatever it is."""
+    return tuple(
+        broker_id
+        for broker_id in document.state.isr
+        if broker_id == leader or broker_id in liveness.staying
+    )
+
+
+def _with_isr(
+    document: PartitionDocument, isr: tuple[BrokerId, ...], settings: Settings
+) -> PartitionDocument:
+    """The same partition with this ISR, and the ELR that follows from it.
+
+    The leader confirms records only while |ISR| >= min ISR (I5). So whoever leaves an ISR that
+    becomes too small holds every record that was or will be committed until it grows again.
+    """
+    state = document.state
+    if set(isr) == set(state.isr):
+        return document
+    elr: tuple[BrokerId, ...] = ()
+    if len(isr) < settings.min_isr:
+        elr = _in_replica_order(state, ({*document.elr, *state.isr}) - set(isr))
+    return PartitionDocument(
+        replace(state, isr=isr, version=state.version + 1),
+        elr=elr,
+        lossy=tuple(broker_id for broker_id in document.lossy if broker_id not in isr),
+    )
+
+
+def _with_leader(
+    document: PartitionDocument, before: PartitionState, leader: BrokerId
+) -> PartitionDocument:
+    """One version and one epoch on from `before`. Whoever leads, no history is in question."""
+    state = replace(
+        document.state,
+        leader=leader,
+        leader_epoch=LeaderEpoch(before.leader_epoch + 1),
+        version=before.version + 1,
+    )
+    assert leader == NO_LEADER or leader in state.isr
+    return replace(document, state=state, lossy=() if leader != NO_LEADER else document.lossy)
+
+
+def _without(members: tuple[BrokerId, ...], broker_id: BrokerId) -> tuple[BrokerId, ...]:
+    return tuple(member for member in members if member != broker_id)
+
+
+def _in_replica_order(state: PartitionState, members: Collection[BrokerId]) -> tuple[BrokerId, ...]:
+    return tuple(broker_id for broker_id in state.replicas if broker_id in members)

@@ -1,0 +1,147 @@
+"""A broker registers or dies: what this does to the cluster, decided on a draft.
+
+    another cluster, an older store        refused
+    the id is in use by another directory  refused (I26: identity is the directory, not the id)
+    same incarnation                       the connection had broken: nothing changes
+    new incarnation                        the old run died: its leaderships move or take a new
+                                           epoch; without its data it also loses its seats
+
+A broker comes back without its data if it says so (`data_intact`), or if its directory is
+another one. The check that this was dealt with is the stored incarnation: topics are written
+before the registration (`Draft.finish`), so a crash in between repeats it.
+"""
+
+from dataclasses import replace
+
+from penstock.core.control.contract import BrokerRegistered, Severity
+from penstock.core.control.documents import BrokerRegistration
+from penstock.core.control.draft import Draft
+from penstock.core.control.election import Liveness, forget
+from penstock.core.control.requests import check_cluster_id
+from penstock.core.control.sessions import Sessions
+from penstock.core.types import BrokerId
+from penstock.errors import ClusterError, ErrorCode
+
+_PORT_MAX = 65_535
+
+
+def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Sessions) -> None:
+    """Checks and records the registration. Raises ClusterError if it is refused."""
+    _check(draft, event)
+    known = draft.cluster.brokers.get(event.broker_id)
+    if known is not None and known.directory_id != event.directory_id:
+        _check_id_is_free(event, sessions)
+    new_run = known is None or known.incarnation != event.incarnation
+    if known is not None and new_run:
+        _end_former_run(draft, event, known, sessions)
+    registration = BrokerRegistration(
+        event.broker_id,
+        event.host,
+        event.port,
+        event.rack,
+        event.directory_id,
+        event.incarnation,
+        alive=True,
+    )
+    came_back = known is None or not known.alive or new_run
+    draft.put_broker(registration)
+    if came_back:
+        # With its new session it may lead partitions that nobody leads.
+        leaving = sessions.leaving - ({event.broker_id} if new_run else set())
+        draft.settle_all(Liveness(draft.live, leaving), frozenset({event.broker_id}))
+        draft.decide(
+            Severity.INFO,
+            "broker registered",
+            broker=event.broker_id,
+            address=f"{event.host}:{event.port}",
+            rack=event.rack,
+            incarnation=event.incarnation,
+            new_run=new_run,
+            data_intact=event.data_intact,
+        )
+
+
+def decide_death(draft: Draft, broker_id: BrokerId, why: str, leaving: frozenset[BrokerId]) -> None:
+    """The broker's session is over: others take its leaderships."""
+    registration = draft.cluster.brokers.get(broker_id)
+    if registration is None or not registration.alive:
+        return
+    draft.put_broker(replace(registration, alive=False))
+    draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why=why)
+    draft.settle_all(Liveness(draft.live, leaving), frozenset({broker_id}))
+
+
+def _check(draft: Draft, event: BrokerRegistered) -> None:
+    check_cluster_id(draft, event.cluster_id)
+    if event.broker_id < 0 or not event.incarnation or not event.directory_id:
+        raise ClusterError(
+            f"registration of broker {event.broker_id} needs an id of 0 or more, an incarnation "
+            "and a directory id",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if not event.host or not 0 < event.port <= _PORT_MAX:
+        raise ClusterError(
+            f"broker {event.broker_id} advertises {event.host!r}:{event.port}; "
+            f"a host and a port from 1 to {_PORT_MAX} are needed",
+            ErrorCode.INVALID_REQUEST,
+        )
+    seen = (event.seen_controller_epoch, event.seen_metadata_version)
+    mine = (draft.cluster.controller_epoch, draft.base.metadata_version)
+    if seen[0] > mine[0] or seen[1] > mine[1]:
+        raise ClusterError(
+            f"broker {event.broker_id} has seen controller epoch {seen[0]}, metadata version "
+            f"{seen[1]}; this controller is at {mine[0]}, {mine[1]}: it is deposed, or its "
+            "metadata store was restored from an older state; restore the newer one",
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+        )
+
+
+def _check_id_is_free(event: BrokerRegistered, sessions: Sessions) -> None:
+    session = sessions.get(event.broker_id)
+    if session is None:
+        return
+    if session.stream_id is None:
+        # Broken or only assumed: within two seconds it is back or gone.
+        raise ClusterError(
+            f"broker {event.broker_id} was here a moment ago with another data directory; "
+            "try again in two seconds",
+            ErrorCode.CONTROLLER_UNAVAILABLE,
+        )
+    raise ClusterError(
+        f"broker id {event.broker_id} is in use by a live broker with another data directory; "
+        "give this one another id, or stop the other",
+        ErrorCode.BROKER_ID_IN_USE,
+    )
+
+
+def _end_former_run(
+    draft: Draft, event: BrokerRegistered, known: BrokerRegistration, sessions: Sessions
+) -> None:
+    broker_id = event.broker_id
+    same_directory = known.directory_id == event.directory_id
+    if not (event.data_intact and same_directory):
+        lost = 0
+        for topic in draft.topics():
+            partitions = tuple(
+                forget(partition, broker_id, same_directory=same_directory)
+                for partition in topic.partitions
+            )
+            lost += sum(
+                broker_id in partition.state.isr or broker_id in partition.elr
+                for partition in topic.partitions
+            )
+            if any(a is not b for a, b in zip(partitions, topic.partitions, strict=True)):
+                draft.put_topic(replace(topic, partitions=partitions))
+        draft.decide(
+            Severity.WARNING,
+            "broker came back without its data",
+            broker=broker_id,
+            same_directory=same_directory,
+            seats_lost=lost,
+        )
+    if known.alive:
+        draft.put_broker(replace(known, alive=False))
+        draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why="it started again")
+    # Also without `alive`: forgetting may have left partitions without a leader.
+    leaving = sessions.leaving - {broker_id}
+    draft.settle_all(Liveness(draft.live, leaving), frozenset({broker_id}))

@@ -1,0 +1,291 @@
+"""Requests of brokers, decided on a draft: ISR changes, producer ids, leader moves.
+
+Every function takes the draft and who is there, changes the draft, and returns the result that
+is replied once the draft is durable. After an unknown write the same request is decided again
+on what was found in the store, so each must recognise its own effect.
+"""
+
+from dataclasses import replace
+
+from penstock.core.control.contract import (
+    AllocateProducerIds,
+    AlterIsr,
+    ElectLeaders,
+    IsrAltered,
+    IsrChange,
+    IsrOutcome,
+    LeadersMoved,
+    ProducerIds,
+    Severity,
+)
+from penstock.core.control.documents import PartitionDocument, TopicDocument
+from penstock.core.control.draft import Draft, election_settings
+from penstock.core.control.election import Liveness, alter_isr, move_leader
+from penstock.core.control.sessions import Sessions
+from penstock.core.types import (
+    NO_LEADER,
+    BrokerId,
+    ControllerEpoch,
+    PartitionState,
+    TopicPartition,
+)
+from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
+
+
+def check_cluster_id(draft: Draft, cluster_id: str) -> None:
+    """Empty = unchecked. Raises CLUSTER_ID_MISMATCH."""
+    if cluster_id and cluster_id != draft.cluster.cluster_id:
+        raise ClusterError(
+            f"request is for cluster {cluster_id!r}, this is {draft.cluster.cluster_id!r}; "
+            "check the address",
+            ErrorCode.CLUSTER_ID_MISMATCH,
+        )
+
+
+def check_session(sessions: Sessions, broker_id: BrokerId, number: int) -> None:
+    """Raises STALE_BROKER_SESSION unless `number` names the broker's current session."""
+    session = sessions.get(broker_id)
+    if session is None or session.number != number:
+        current = "none" if session is None else str(session.number)
+        raise ClusterError(
+            f"broker {broker_id} names session {number}, current is {current}; register again",
+            ErrorCode.STALE_BROKER_SESSION,
+        )
+
+
+def check_controller_epoch(epoch: ControllerEpoch, mine: ControllerEpoch) -> None:
+    """Raises STALE_CONTROLLER_EPOCH unless both sides mean the same controller."""
+    if epoch != mine:
+        raise ClusterError(
+            f"request names controller epoch {epoch}, this controller has {mine}; "
+            "find the active controller and register there",
+            ErrorCode.STALE_CONTROLLER_EPOCH,
+        )
+
+
+# ---------------------------------------------------------------- ISR
+
+
+def decide_alter_isr(
+    draft: Draft, request: AlterIsr, sessions: Sessions, liveness: Liveness
+) -> IsrAltered:
+    """All changes of one leader; each succeeds or fails on its own."""
+    check_cluster_id(draft, request.cluster_id)
+    check_session(sessions, request.broker_id, request.broker_session)
+    check_controller_epoch(request.controller_epoch, draft.cluster.controller_epoch)
+    outcomes = []
+    for change in request.changes:
+        state = None
+        try:
+            topic, document = _find_partition(draft, change)
+            state = document.state
+            state = _alter_one(draft, request.broker_id, change, liveness, (topic, document))
+            outcomes.append(IsrOutcome(change, state))
+        except PenstockError as error:
+            outcomes.append(IsrOutcome(change, state, error))
+    return IsrAltered(tuple(outcomes))
+
+
+def _find_partition(draft: Draft, change: IsrChange) -> tuple[TopicDocument, PartitionDocument]:
+    topic = draft.topic_by_id(change.topic_id)
+    if topic is None:
+        raise ClusterError(
+            f"there is no topic with id {change.topic_id}; it was deleted",
+            ErrorCode.UNKNOWN_TOPIC,
+        )
+    if not 0 <= change.partition < len(topic.partitions):
+        raise ClusterError(
+            f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, "
+            f"not {change.partition}",
+            ErrorCode.UNKNOWN_PARTITION,
+        )
+    return topic, topic.partitions[change.partition]
+
+
+def _alter_one(
+    draft: Draft,
+    leader: BrokerId,
+    change: IsrChange,
+    liveness: Liveness,
+    found: tuple[TopicDocument, PartitionDocument],
+) -> PartitionState:
+    topic, document = found
+    state = document.state
+    where = f"{topic.name}/{change.partition}"
+    _check_leader(where, leader, change, state)
+    if set(change.isr) == set(state.isr) and change.version in {state.version, state.version - 1}:
+        return state  # asked for what is there, or asked again after a lost answer
+    if change.version != state.version:
+        raise ClusterError(
+            f"ISR change of {where} is based on version {change.version}, "
+            f"stored is {state.version}; decide again on the stored state",
+            ErrorCode.STALE_PARTITION_VERSION,
+        )
+    _check_members(where, change, state, liveness)
+    config = draft.topic_config(topic)
+    settings = election_settings(config, len(state.replicas))
+    altered = alter_isr(document, change.isr, settings)
+    draft.put_partition(topic.name, change.partition, altered)
+    shrunk = len(altered.state.isr) < len(state.isr)
+    draft.decide(
+        Severity.INFO,
+        "isr shrunk" if shrunk else "isr grown",
+        topic=topic.name,
+        partition=change.partition,
+        leader=leader,
+        isr=altered.state.isr,
+        isr_before=state.isr,
+        elr=altered.elr,
+        min_isr=settings.min_isr,
+        version=altered.state.version,
+    )
+    return altered.state
+
+
+def _check_leader(where: str, leader: BrokerId, change: IsrChange, state: PartitionState) -> None:
+    if state.leader == leader and state.leader_epoch == change.leader_epoch:
+        return
+    code = ErrorCode.NOT_LEADER
+    if change.leader_epoch < state.leader_epoch:
+        code = ErrorCode.FENCED_LEADER_EPOCH
+    elif change.leader_epoch > state.leader_epoch:
+        code = ErrorCode.UNKNOWN_LEADER_EPOCH
+    raise NotLeaderError(
+        f"broker {leader} asks as leader of {where} in epoch {change.leader_epoch}; "
+        f"leader is {state.leader} in epoch {state.leader_epoch}",
+        code,
+        CurrentLeader(state.leader, state.leader_epoch),
+    )
+
+
+def _check_members(
+    where: str, change: IsrChange, state: PartitionState, liveness: Liveness
+) -> None:
+    isr = change.isr
+    if len(set(isr)) != len(isr) or not set(isr) <= set(state.replicas) or state.leader not in isr:
+        raise ClusterError(
+            f"ISR {isr} proposed for {where} must hold the leader {state.leader} and "
+            f"otherwise only replicas {state.replicas}, each once",
+            ErrorCode.INVALID_REQUEST,
+        )
+    for broker_id in isr:
+        if broker_id in state.isr or broker_id in liveness.staying:
+            continue
+        why = "wants to stop" if broker_id in liveness.leaving else "has no session"
+        raise ClusterError(
+            f"broker {broker_id} cannot join the ISR of {where}: it {why}",
+            ErrorCode.INELIGIBLE_REPLICA,
+        )
+
+
+# ---------------------------------------------------------------- producer ids
+
+
+def decide_producer_ids(
+    draft: Draft, request: AllocateProducerIds, sessions: Sessions
+) -> ProducerIds:
+    """The next block. Asked again after an unknown write it is another block: ids are many."""
+    check_cluster_id(draft, request.cluster_id)
+    check_session(sessions, request.broker_id, request.broker_session)
+    first, count = draft.cluster.next_producer_id, draft.config.producer_ids_per_block
+    draft.put_cluster(replace(draft.cluster, next_producer_id=first + count))
+    return ProducerIds(first, count)
+
+
+# ---------------------------------------------------------------- leaders
+
+
+def decide_elect_leaders(draft: Draft, request: ElectLeaders, liveness: Liveness) -> LeadersMoved:
+    """Moves leadership within ISRs. With an error nothing has moved."""
+    check_cluster_id(draft, request.cluster_id)
+    wanted = _wanted_partitions(draft, request.partitions)
+    moves: list[tuple[TopicDocument, int, BrokerId]] = []
+    for topic, index in wanted:
+        state = topic.partitions[index].state
+        if request.away_from is not None:
+            target = _other_leader(state, request.away_from, liveness)
+        else:
+            target = _preferred_leader(state, liveness)
+            if target == NO_LEADER and request.partitions:
+                raise _cannot_lead(f"{topic.name}/{index}", state, liveness)
+        if target not in {NO_LEADER, state.leader}:
+            moves.append((topic, index, target))
+    for topic, index, target in moves:
+        _move(draft, topic.name, index, target)
+    if moves:
+        draft.decide(
+            Severity.INFO, "leaders moved on request", count=len(moves), away_from=request.away_from
+        )
+    return LeadersMoved(len(moves))
+
+
+def return_leaders(draft: Draft, liveness: Liveness, may_lead: frozenset[BrokerId]) -> int:
+    """Gives leadership back to preferred replicas among `may_lead`; returns how many moved."""
+    moved = 0
+    for topic in draft.topics():
+        for index, document in enumerate(topic.partitions):
+            if moved >= draft.config.preferred_leader_moves:
+                return moved
+            state = document.state
+            target = _preferred_leader(state, liveness)
+            if state.leader not in {NO_LEADER, target} and target in may_lead:
+                _move(draft, topic.name, index, target)
+                moved += 1
+    return moved
+
+
+def _wanted_partitions(
+    draft: Draft, partitions: tuple[TopicPartition, ...]
+) -> list[tuple[TopicDocument, int]]:
+    if not partitions:
+        return [
+            (topic, index) for topic in draft.topics() for index in range(len(topic.partitions))
+        ]
+    wanted = []
+    for name in dict.fromkeys(partitions):
+        topic = draft.topic(name.topic)
+        if topic is None:
+            raise ClusterError(f"there is no topic {name.topic!r}", ErrorCode.UNKNOWN_TOPIC)
+        if not 0 <= name.partition < len(topic.partitions):
+            raise ClusterError(
+                f"topic {name.topic!r} has partitions 0 to {len(topic.partitions) - 1}, "
+                f"not {name.partition}",
+                ErrorCode.UNKNOWN_PARTITION,
+            )
+        wanted.append((topic, name.partition))
+    return wanted
+
+
+def _preferred_leader(state: PartitionState, liveness: Liveness) -> BrokerId:
+    preferred = state.replicas[0]
+    able = preferred in state.isr and preferred in liveness.staying
+    return preferred if able else NO_LEADER
+
+
+def _other_leader(state: PartitionState, away_from: BrokerId, liveness: Liveness) -> BrokerId:
+    if state.leader != away_from:
+        return NO_LEADER
+    for broker_id in state.replicas:
+        if broker_id != away_from and broker_id in state.isr and broker_id in liveness.staying:
+            return broker_id
+    return NO_LEADER
+
+
+def _cannot_lead(where: str, state: PartitionState, liveness: Liveness) -> ClusterError:
+    preferred = state.replicas[0]
+    why = "is not in the ISR"
+    if preferred not in liveness.live:
+        why = "has no session"
+    elif preferred in liveness.leaving:
+        why = "wants to stop"
+    return ClusterError(
+        f"broker {preferred}, the preferred leader of {where}, {why} (ISR {list(state.isr)}); "
+        "nothing was moved, ask again when it has caught up",
+        ErrorCode.INELIGIBLE_REPLICA,
+    )
+
+
+def _move(draft: Draft, topic: str, partition: int, leader: BrokerId) -> None:
+    found = draft.topic(topic)
+    assert found is not None
+    draft.put_partition(topic, partition, move_leader(found.partitions[partition], leader))

@@ -1,0 +1,124 @@
+"""Which brokers are here: sessions by heartbeat and stream, with time limits.
+
+             BrokerRegistered                         heartbeat missed for session_timeout_ms,
+    (none) ───────────────────▶ OPEN ─StreamClosed─▶ BROKEN ── session_grace_ms ──▶ expired
+                                  ▲                    │
+                                  └─ registers again ──┘
+
+Sessions live in memory only. A controller that takes over assumes every broker alive that was
+so in the documents, gives each a session without a stream, and lets time decide: brokers
+register again within the session timeout or are declared dead.
+
+Time during which the controller itself did not run (`credit`) is not held against brokers.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from penstock.core.control.config import ControlConfig
+from penstock.core.types import BrokerId, ControllerEpoch
+
+_SESSIONS_PER_EPOCH = 2**24
+"""Session numbers are unique over controllers: the epoch is part of them."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One broker's presence.
+
+    `stream_id` None: assumed after a take-over, or the stream broke at `broken_at_ms`.
+    `held_until_ms`: no leadership returns before (the broker was told to give all away).
+    `told_may_stop`: the answer was already sent.
+    """
+
+    broker_id: BrokerId
+    number: int
+    stream_id: int | None
+    started_at_ms: int
+    heard_at_ms: int
+    broken_at_ms: int | None = None
+    wants_stop: bool = False
+    told_may_stop: bool = False
+    disk_full: bool = False
+    applied_version: int = 0
+    held_until_ms: int = 0
+
+
+class Sessions:
+    """All sessions of this controller; at most one per broker."""
+
+    def __init__(self, config: ControlConfig) -> None:
+        self._config = config
+        self._by_broker: dict[BrokerId, Session] = {}
+        self._count = 0
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_broker.values())
+
+    def get(self, broker_id: BrokerId) -> Session | None:
+        """The broker's session, open, broken or assumed."""
+        return self._by_broker.get(broker_id)
+
+    def by_stream(self, stream_id: int) -> Session | None:
+        """The session that runs over this stream."""
+        for session in self._by_broker.values():
+            if session.stream_id == stream_id:
+                return session
+        return None
+
+    def open(
+        self, broker_id: BrokerId, stream_id: int | None, epoch: ControllerEpoch, now_ms: int
+    ) -> Session:
+        """A new session, in place of any the broker had. `stream_id` None: only assumed."""
+        self._count += 1
+        number = epoch * _SESSIONS_PER_EPOCH + self._count % _SESSIONS_PER_EPOCH
+        session = Session(broker_id, number, stream_id, now_ms, now_ms)
+        self._by_broker[broker_id] = session
+        return session
+
+    def assume(self, brokers: Iterable[BrokerId], epoch: ControllerEpoch, now_ms: int) -> None:
+        """After a take-over: these were alive when last heard of."""
+        for broker_id in brokers:
+            self.open(broker_id, None, epoch, now_ms)
+
+    def stream_closed(self, stream_id: int, now_ms: int) -> None:
+        """Starts the grace; nothing happens for a stream that was replaced."""
+        session = self.by_stream(stream_id)
+        if session is not None:
+            session.stream_id = None
+            session.broken_at_ms = now_ms
+
+    def remove(self, broker_id: BrokerId) -> None:
+        """Forgets the session, if there is one."""
+        self._by_broker.pop(broker_id, None)
+
+    def credit(self, gap_ms: int) -> None:
+        """The controller stood still for so long: all limits move by as much."""
+        for session in self._by_broker.values():
+            session.heard_at_ms += gap_ms
+            if session.broken_at_ms is not None:
+                session.broken_at_ms += gap_ms
+
+    def expired(self, now_ms: int) -> list[tuple[Session, str]]:
+        """Sessions that are over, each with the reason and the numbers for the log."""
+        config, found = self._config, []
+        for session in self._by_broker.values():
+            silent_ms = now_ms - session.heard_at_ms
+            if session.broken_at_ms is not None:
+                broken_ms = now_ms - session.broken_at_ms
+                grace_ms = 0 if session.wants_stop else config.session_grace_ms
+                if broken_ms >= grace_ms:
+                    limit = f"grace is {grace_ms} ms"
+                    found.append((session, f"stream broken for {broken_ms} ms, {limit}"))
+                    continue
+            if silent_ms >= config.session_timeout_ms:
+                limit = f"limit is {config.session_timeout_ms} ms"
+                found.append((session, f"silent for {silent_ms} ms, {limit}"))
+        return found
+
+    @property
+    def leaving(self) -> frozenset[BrokerId]:
+        """Brokers that asked to stop."""
+        return frozenset(
+            session.broker_id for session in self._by_broker.values() if session.wants_stop
+        )

@@ -1,0 +1,136 @@
+"""What others get to see of the adopted state: images for brokers, numbers for people.
+
+An image since version v holds every topic written after v, all brokers, and the ids deleted
+after v. Documents carry the version of their last write, so nothing is kept per session; a
+slow broker that missed ten versions gets one image.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.core.control.config import ControlConfig
+from penstock.core.control.documents import (
+    TOMBSTONES_MAX,
+    BrokerRegistration,
+    ClusterDocument,
+    TopicDocument,
+)
+from penstock.core.control.draft import Stored
+from penstock.core.topic import is_internal
+from penstock.core.types import NO_LEADER, BrokerId, ControllerEpoch, PartitionState, TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """`configs`: set keys of the topic and of the cluster's defaults; the rest is built in."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionState, ...]
+    configs: Mapping[str, str]
+    internal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The protocol's ClusterImage. `full` replaces all that was known, else topics are upserts.
+
+    A topic that a full image does not mention is unknown, not deleted: its data stays. Only
+    `deleted_topic_ids` says that data may go (I22).
+    """
+
+    controller_epoch: ControllerEpoch
+    metadata_version: int
+    full: bool
+    brokers: tuple[BrokerRegistration, ...]
+    topics: tuple[TopicImage, ...]
+    deleted_topic_ids: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The cluster in numbers, for DescribeCluster and metrics."""
+
+    cluster_id: str
+    controller_epoch: ControllerEpoch
+    metadata_version: int
+    brokers: tuple[BrokerRegistration, ...]
+    topics: int
+    partitions: int
+    offline_partitions: int
+    under_replicated_partitions: int
+    under_min_isr_partitions: int
+    leaders: Mapping[BrokerId, int]
+
+
+def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
+    """What a broker must apply that has applied `since`; 0 = nothing yet, the image is full."""
+    cluster = stored.cluster
+    full = since <= 0 or since < _oldest_tombstone(cluster)
+    topics = [
+        _topic_image(topic, config)
+        for topic in stored.topics.values()
+        if full or topic.metadata_version > since
+    ]
+    return Image(
+        cluster.controller_epoch,
+        stored.metadata_version,
+        full,
+        _brokers(cluster),
+        tuple(topics),
+        tuple(
+            tombstone.topic_id
+            for tombstone in cluster.tombstones
+            if full or tombstone.metadata_version > since
+        ),
+    )
+
+
+def summarise(stored: Stored, config: ControlConfig) -> Summary:
+    """Counts over all partitions; costs a scan."""
+    partitions = offline = under_replicated = under_min_isr = 0
+    leaders: dict[BrokerId, int] = dict.fromkeys(stored.cluster.brokers, 0)
+    for topic in stored.topics.values():
+        topic_config = config.topic_config(topic.configs)
+        for partition in topic.partitions:
+            state = partition.state
+            partitions += 1
+            offline += state.leader == NO_LEADER
+            under_replicated += len(state.isr) < len(state.replicas)
+            wanted = topic_config.effective_min_insync_replicas(len(state.replicas))
+            under_min_isr += len(state.isr) < wanted
+            if state.leader != NO_LEADER:
+                leaders[state.leader] = leaders.get(state.leader, 0) + 1
+    return Summary(
+        stored.cluster.cluster_id,
+        stored.cluster.controller_epoch,
+        stored.metadata_version,
+        _brokers(stored.cluster),
+        len(stored.topics),
+        partitions,
+        offline,
+        under_replicated,
+        under_min_isr,
+        leaders,
+    )
+
+
+def _topic_image(topic: TopicDocument, config: ControlConfig) -> TopicImage:
+    return TopicImage(
+        topic.name,
+        topic.topic_id,
+        tuple(partition.state for partition in topic.partitions),
+        {**config.topic_defaults, **topic.configs},
+        is_internal(topic.name),
+    )
+
+
+def _brokers(cluster: ClusterDocument) -> tuple[BrokerRegistration, ...]:
+    return tuple(broker for _, broker in sorted(cluster.brokers.items()))
+
+
+def _oldest_tombstone(cluster: ClusterDocument) -> int:
+    """Deletions before this version are forgotten; 0 while none is."""
+    if len(cluster.tombstones) < TOMBSTONES_MAX:
+        return 0
+    return cluster.tombstones[0].metadata_version
