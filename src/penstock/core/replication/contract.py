@@ -16,8 +16,9 @@ What the shell further owes the machine:
   report, of the first, is enough). Later writes were built on the failed one.
 - Streams: events of a peer come from its newest stream only, in the order they were sent. Once a
   peer opens a new stream, nothing more of the older one is handed over.
-- A process that lost unsynced data is not let back under its old ISR seat, and every start of a
-  broker process gets a new leader epoch before that broker leads again (the controller's part).
+- A broker that may have lost unsynced data says so (`intact=False` to `ReplicaMachine`, and to
+  the controller, which takes its ISR seats away). Every start of a broker process gets a new
+  leader epoch before that broker leads again (the controller's part).
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ class RecoveredLog:
     """What the shell found on disk, at start and after each truncation.
 
     An emptied log ends at `checkpoint.log_start_offset`. Epochs that begin at or past the log end
-    are ignored. `producers` is the state as of `log_end_offset`: the newest stored snapshot at or below it,
-    brought up to date with the headers behind it.
+    are ignored. `producers` is the state as of `log_end_offset`: the newest stored snapshot at or
+    below it, brought up to date with the headers behind it.
     """
 
     log_end_offset: Offset
@@ -141,7 +142,11 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class PersistFailed:
-    """The write failed (disk full, I/O error): nothing of it is on disk, nor of any later one."""
+    """The write failed (disk full): nothing of it is on disk, nor of any later one.
+
+    A failure that leaves this open (an I/O error, a failed fsync) is not reported here: the shell
+    stops the replica and recovers it from disk before it goes on.
+    """
 
     persist_id: int
     error: PenstockError

@@ -35,12 +35,16 @@ class _Write:
 class LocalLog:
     """Offsets, epochs and producers of one replica's log; mutable, owned by its machine."""
 
-    def __init__(self, recovered: RecoveredLog) -> None:
+    def __init__(self, recovered: RecoveredLog, *, intact: bool = True) -> None:
         self.leader_epoch = recovered.checkpoint.leader_epoch
         self._last_persist_id = 0
         self._in_flight: deque[_Write] = deque()
         self._truncating = False
         self._load(recovered, now_ms=0)
+        if not intact:
+            # What is missing here may be missing from the next leader too: nothing below the old
+            # high watermark is promised by this log any more.
+            self.high_watermark = self.log_start_offset
         # The last run may have left writes that only the page cache has.
         self.synced_end = self.log_start_offset
 

@@ -58,9 +58,10 @@ class ReplicaMachine:
     An exception out of `handle` is a broken invariant: the shell stops the partition.
     """
 
-    def __init__(self, local: BrokerId, log: RecoveredLog) -> None:
+    def __init__(self, local: BrokerId, log: RecoveredLog, *, intact: bool = True) -> None:
+        """`intact` False: this log may lack what it acknowledged (unsynced writes were lost)."""
         self._local = local
-        self._log = LocalLog(log)
+        self._log = LocalLog(log, intact=intact)
         self._state: PartitionState | None = None
         self._config = ReplicaConfig()
         self._role: Leader | Follower | None = None
