@@ -68,8 +68,7 @@ def measure_gaps(cluster: LocalCluster, times: int, how: signal.Signals) -> list
     with Admin(cluster.bootstrap) as admin:
 
         def whole() -> bool:
-            (topic,) = admin.describe_topics([TOPIC])
-            return len(topic.partitions[0].isr) == 3
+            return len(admin.describe_topics([TOPIC])[TOPIC].partitions[0].isr) == 3
 
         pulse = Pulse(cluster.bootstrap)
         try:
@@ -78,13 +77,13 @@ def measure_gaps(cluster: LocalCluster, times: int, how: signal.Signals) -> list
                 before = pulse.acknowledged
                 await_condition("writing", lambda seen=before: pulse.acknowledged > seen + 50)  # type: ignore[misc]
                 pulse.reset()
-                leader = admin.describe_topics([TOPIC])[0].partitions[0].leader
+                leader = admin.describe_topics([TOPIC])[TOPIC].partitions[0].leader
                 cluster.kill(leader, how)
                 before = pulse.acknowledged
                 await_condition("writing again", lambda seen=before: pulse.acknowledged > seen + 50)  # type: ignore[misc]
                 gaps.append(pulse.longest_s)
                 progress(f"{how.name} {turn + 1} of {times}: {gaps[-1]:.2f} s")
-                await_condition("the process's end", lambda b=leader: not cluster.is_alive(b))  # type: ignore[misc]
+                await_condition("the process's end", lambda b=leader: cluster.broker_pid(b) is None)  # type: ignore[misc]
                 cluster.start_broker(leader)
         finally:
             pulse.stop()

@@ -13,15 +13,16 @@ TOPIC_PARTITIONS = 100
 
 def shares_of_core(cluster: LocalCluster, seconds: float) -> list[float]:
     """Share of one core each broker uses, over `seconds`."""
-    before = [cpu_seconds(cluster.broker_pid(broker)) for broker in BROKERS]
+    pids = [cluster.broker_pid(broker) or 0 for broker in BROKERS]
+    before = [cpu_seconds(pid) for pid in pids]
     time.sleep(seconds)
-    after = [cpu_seconds(cluster.broker_pid(broker)) for broker in BROKERS]
+    after = [cpu_seconds(pid) for pid in pids]
     return [(end - start) / seconds for start, end in zip(before, after, strict=True)]
 
 
 def report(label: str, cluster: LocalCluster, seconds: float) -> None:
     worst = max(shares_of_core(cluster, seconds))
-    memory = max(resident_bytes(cluster.broker_pid(broker)) for broker in BROKERS) / 1e6
+    memory = max(resident_bytes(cluster.broker_pid(broker) or 0) for broker in BROKERS) / 1e6
     figure(f"CPU of an idle broker, {label}", 100 * worst, "% of a core", "limit", 5.0)
     figure(f"resident memory of an idle broker, {label}", memory, "MB", "limit", 200.0)
 

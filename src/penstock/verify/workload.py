@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from penstock.client import (
@@ -35,6 +35,7 @@ _Body = Callable[[int], None]
 FINAL_READER: Final = "final"
 PENDING_MAX: Final = 64
 POLL_SECONDS: Final = 0.5
+BATCH_BYTES_MAX: Final = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,9 @@ class Workload:
     def __init__(
         self, config: WorkloadConfig, history: HistoryWriter, progress: Progress | None = None
     ) -> None:
-        self._config = config
+        # One call must be one batch, which has one outcome.
+        whole = max(1, min(config.batch_records, BATCH_BYTES_MAX // config.record_bytes))
+        self._config = replace(config, batch_records=whole)
         self._history = history
         self._progress: Progress = progress or SilentProgress()
         self._tag = random.SystemRandom().getrandbits(63)
@@ -114,7 +117,7 @@ class Workload:
         with Admin(config.bootstrap) as admin:
             if config.topic not in admin.list_topics():
                 admin.create_topic(config.topic, config.partitions, config.replication_factor)
-            (topic,) = admin.describe_topics([config.topic])
+            topic = admin.describe_topics([config.topic])[config.topic]
             self._partitions = [
                 TopicPartition(config.topic, each.partition) for each in topic.partitions
             ]
@@ -220,7 +223,7 @@ class Workload:
     def _record_outcome(self, sent: _Pending) -> None:
         event: dict[str, object] = {"s": sent.stream, "q": sent.sequence, "n": sent.count}
         try:
-            report = sent.delivery.result()
+            (report,) = sent.delivery.result()
         except PenstockError as error:
             unknown = getattr(error, "unknown_outcome", True)
             event |= {"e": "unknown" if unknown else "fail", "why": error.code.name}

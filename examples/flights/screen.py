@@ -1,0 +1,100 @@
+"""Showing the board while the demo runs, and the outcome at its end."""
+
+import contextlib
+import io
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from examples.flights.live import Board, line, render
+from examples.flights.verdict import Outcome
+
+
+@contextlib.contextmanager
+def showing(console: Console, board: Board, screenshot: Path | None) -> Iterator[None]:
+    """The live view on a terminal; elsewhere a line every five seconds."""
+    stop = threading.Event()
+    paint = _paint_live if console.is_terminal else _print_lines
+    threads = [threading.Thread(target=paint, args=(console, board, stop))]
+    if screenshot is not None:
+        threads.append(threading.Thread(target=_shoot, args=(board, screenshot, stop)))
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _paint_live(console: Console, board: Board, stop: threading.Event) -> None:
+    with Live(render(board), console=console, refresh_per_second=8) as live:
+        while not stop.wait(0.125):
+            live.update(render(board))
+        live.update(render(board))
+
+
+def _print_lines(console: Console, board: Board, stop: threading.Event) -> None:
+    told = 0
+    stopped = False
+    while not stopped:
+        stopped = stop.wait(5)
+        for at, text, _ in board.events[told:]:
+            console.print(f"{at:5.1f} s · [bold]{text}[/]")
+        told = len(board.events)
+        console.print(line(board), highlight=False)
+
+
+def _shoot(board: Board, screenshot: Path, stop: threading.Event) -> None:
+    """Takes the picture a moment after writes go on: the story is on the screen then."""
+    while not stop.wait(0.2):
+        if board.down and board.waiting_since is None:
+            stop.wait(2)
+            picture = Console(record=True, width=118, file=io.StringIO())
+            picture.print(render(board))
+            picture.save_svg(str(screenshot), title="make demo")
+            return
+
+
+def show_outcome(console: Console, board: Board, outcome: Outcome) -> None:
+    """The result as a table, then PASS or FAIL with the reasons."""
+    frame = pd.DataFrame(
+        [(carrier, *value) for (_, carrier), value in outcome.streamed.items()],
+        columns=["carrier", "flights", "departed", "delay"],
+    )
+    sums = frame.groupby("carrier").sum().sort_values("flights", ascending=False)
+    table = Table(title="What Spark kept while the stream ran", title_style="bold")
+    for column in ("carrier", "flights", "cancelled", "mean delay", ""):
+        table.add_column(column, justify="left" if column in ("carrier", "") else "right")
+    most = int(sums["flights"].max())
+    for carrier, row in sums.iterrows():
+        mean = row["delay"] / row["departed"] if row["departed"] else 0.0
+        bar = "█" * max(1, round(30 * row["flights"] / most))
+        cancelled = row["flights"] - row["departed"]
+        table.add_row(
+            str(carrier),
+            f"{row['flights']:,}",
+            f"{cancelled:,}",
+            f"{mean:.1f} min",
+            f"[cyan]{bar}[/]",
+        )
+    console.print(table)
+    console.print(
+        f"{outcome.flights:,} flights in the log · {len(outcome.streamed):,} hourly windows · "
+        f"nothing could be written to the killed leader's busiest partition for "
+        f"{board.write_gap_s or 0:.2f} s · {time.monotonic() - board.began:.0f} s in all"
+    )
+    for reason in outcome.reasons:
+        console.print(f"[bold red]FAIL[/]: {reason}")
+    if not outcome.reasons:
+        console.print(
+            "[bold green]PASS[/]: every flight arrived exactly once, in order per carrier, and "
+            "the streamed aggregates equal the source file's"
+        )
