@@ -134,7 +134,7 @@ class LocalUp:
             "--port", str(self.request.base_port),
         ]  # fmt: skip
         with log_file.open("wb") as log:
-            supervisor = subprocess.Popen(  # noqa: S603 - our own program, no shell
+            supervisor = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         try:

@@ -76,7 +76,7 @@ class ServerProcess:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         command = [sys.executable, "-m", "penstock_broker.local.child", *self._arguments]
         with self.log_file.open("ab") as log:
-            self._child = subprocess.Popen(  # noqa: S603 - our own program, no shell
+            self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # closes with this process: the child's sign to end
                 stdout=log,

@@ -1,0 +1,184 @@
+"""`penstock consume`: records to standard output, as lines, by a format, or as JSON.
+
+    -o, --to ──▶ an offset per partition ──▶ Consumer ──poll──▶ batches, cut at --to ──▶ stdout
+
+Output is written after every poll, so that a pipe sees records as they come. A closed pipe and
+Ctrl-C end it at once; nothing is committed anywhere.
+"""
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.connect import open_admin, resolve_bootstrap
+from penstock.cli.options import Bootstrap, Partitions, TopicArgument, example
+from penstock.cli.places import Place, PlaceKind, parse_place, resolve
+from penstock.cli.template import Template, to_json_line
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin, ConsumedBatch, Consumer, Record
+    from penstock.core.types import TopicPartition
+
+POLL_S: Final = 1.0
+POLL_RECORDS_MAX: Final = 10_000
+
+
+class ConsumeOutput(StrEnum):
+    """How records are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=example(
+            "penstock consume flights -o -10 -e",
+            "penstock consume flights -o @2013-06-01 --to @2013-07-01 -f '%T %k %v\\n'",
+            "penstock consume flights -e --output json | jq .value",
+        )
+    )(consume)
+
+
+def consume(
+    topic: TopicArgument,
+    *,
+    offset: Annotated[
+        str,
+        typer.Option(
+            "--offset", "-o", help="Where to begin: beginning, end, OFFSET, -N, or @TIME."
+        ),
+    ] = "beginning",
+    to: Annotated[
+        str | None, typer.Option("--to", help="Where to end, exclusive: end, OFFSET, -N, or @TIME.")
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit", "-e", help="End where the log ends now; as --to end.")
+    ] = False,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, help="End after so many records.")
+    ] = None,
+    partition: Partitions = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            help="%k key, %v value, %o offset, %p partition, %t topic, %T timestamp in ms, "
+            "%h headers, %K %S sizes, %n newline.",
+        ),
+    ] = None,
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option("--key-delimiter", "-K", help="Print the key, this, then the value."),
+    ] = None,
+    null: Annotated[
+        str, typer.Option("--null", "-Z", help="What to print for a null key or value.")
+    ] = "",
+    output: Annotated[
+        ConsumeOutput, typer.Option("--output", help="Text, or a JSON object per line.")
+    ] = ConsumeOutput.TEXT,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Print the records of a topic.
+
+    Order is kept within a partition. Without --exit, --to or --count it waits for more until
+    Ctrl-C.
+    """
+    render = _renderer(output, format_, key_delimiter, null)
+    begin = parse_place(offset, "--offset")
+    until = _until(to, exit_at_end)
+    address = resolve_bootstrap(bootstrap)
+    with open_admin(address) as admin:
+        partitions = choose_partitions(admin, topic, partition)
+        starts = resolve(admin, begin, partitions)
+        ends = resolve(admin, until, partitions) if until is not None else {}
+    from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
+
+    with Consumer(address) as consumer:
+        consumer.assign(partitions)
+        for one, start in starts.items():
+            consumer.seek(one, start)
+        _print_records(consumer, render, ends, count)
+
+
+def choose_partitions(
+    admin: "Admin", topic: str, wanted: list[int] | None
+) -> "list[TopicPartition]":
+    """The wanted partitions of a topic, or all; raises MisuseError for one that is not there."""
+    from penstock.client import TopicPartition  # noqa: PLC0415 - grpc only when it is needed
+
+    present = [one.partition for one in admin.describe_topics([topic])[topic].partitions]
+    unknown = sorted(set(wanted or []) - set(present))
+    if unknown:
+        raise MisuseError(
+            f"topic {topic} has partitions 0 to {len(present) - 1}, not {unknown[0]}",
+            ErrorCode.UNKNOWN_PARTITION,
+        )
+    return [TopicPartition(topic, index) for index in sorted(wanted or present)]
+
+
+def _until(to: str | None, exit_at_end: bool) -> Place | None:
+    if to is not None and exit_at_end:
+        raise MisuseError("give --to or --exit, not both", ErrorCode.INVALID_REQUEST)
+    if exit_at_end:
+        return Place(PlaceKind.END)
+    return parse_place(to, "--to") if to is not None else None
+
+
+def _renderer(
+    output: ConsumeOutput, format_: str | None, key_delimiter: str | None, null: str
+) -> "Callable[[Record], bytes]":
+    if output is ConsumeOutput.JSON:
+        if format_ is not None or key_delimiter is not None:
+            raise MisuseError(
+                "--output json prints everything: leave --format and --key-delimiter away",
+                ErrorCode.INVALID_REQUEST,
+            )
+        return to_json_line
+    if format_ is not None:
+        return Template(format_, null.encode()).render
+    if key_delimiter is not None:
+        delimiter = key_delimiter.replace("%", "%%")
+        return Template(f"%k{delimiter}%v\\n", null.encode()).render
+    return Template("%v\\n", null.encode()).render
+
+
+def _print_records(
+    consumer: "Consumer",
+    render: "Callable[[Record], bytes]",
+    ends: "dict[TopicPartition, int]",
+    count: int | None,
+) -> None:
+    """Prints until every partition is at its end (if there are ends), or `count` are printed."""
+    left = count
+    open_ended = not ends
+    while open_ended or any(consumer.position(one) < end for one, end in ends.items()):
+        batches = consumer.poll(POLL_S, POLL_RECORDS_MAX if left is None else left)
+        for batch in batches:
+            printed = _print_batch(batch, render, ends, left)
+            if left is not None:
+                left -= printed
+        sys.stdout.buffer.flush()
+        if left == 0:
+            return
+
+
+def _print_batch(
+    batch: "ConsumedBatch",
+    render: "Callable[[Record], bytes]",
+    ends: "dict[TopicPartition, int]",
+    left: int | None,
+) -> int:
+    """Prints what lies before the end, at most `left` records; returns how many."""
+    end = ends.get(batch.topic_partition, batch.next_offset)
+    if left is not None:
+        end = min(end, batch.first_offset + left)
+    part = batch.between(batch.first_offset, end)
+    sys.stdout.buffer.write(b"".join(render(record) for record in part.records()))
+    return part.record_count

@@ -1,0 +1,162 @@
+"""`penstock local …`: a cluster on this machine, from the manifest kubectl would apply.
+
+Only words here: the work is done by `penstock_broker.local`, loaded when a command runs.
+"""
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from penstock.cli.extras import load_broker_module
+from penstock.cli.options import Output, OutputOption, Yes, example
+from penstock.cli.output import print_record
+
+app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
+
+DEFAULT_PORT: Final = 9092
+FOLLOW_EVERY_S: Final = 0.2
+Cluster = Annotated[
+    str | None, typer.Option("--cluster", help="Name of the Cluster, if there are several.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        help="Where data, logs and state are. Without it: "
+        "$XDG_STATE_HOME/penstock/local/<cluster> (below ~/.local/state if not set).",
+        file_okay=False,
+    ),
+]
+
+
+def _load(name: str) -> Any:
+    return load_broker_module(f"local.{name}", "`penstock local`")
+
+
+def _progress(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+@app.command(
+    epilog=example(
+        "penstock local up -f examples/flights/cluster.yaml",
+        "penstock local up -f examples/flights/cluster.yaml --detach --port 0",
+    )
+)
+def up(
+    *,
+    manifest: Annotated[
+        str, typer.Option("--file", "-f", help="Manifest with a Cluster and its Topics; - = stdin.")
+    ],
+    cluster: Cluster = None,
+    data_dir: DataDir = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            help="Broker i listens on PORT + i, the controller on PORT - 1, metrics 100 above; "
+            "0 = any free ports.",
+            min=0,
+            max=65_535,
+        ),
+    ] = DEFAULT_PORT,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it runs; `local down` stops it.")
+    ] = False,
+) -> None:
+    """Start a cluster and create its topics; on a running one, apply what changed.
+
+    In the foreground Ctrl-C stops everything and leaves nothing running. A process that crashes
+    is started again.
+    """
+    foreground = _load("foreground")
+    request = foreground.UpRequest(manifest, cluster, data_dir, port)
+    local_up = foreground.LocalUp(request, _progress)
+    state = local_up.running()
+    if state is not None:
+        changes = local_up.apply_to_running(state)
+        for line in changes:
+            _progress(line)
+        _say_running(state.cluster, state.bootstrap, "" if changes else "; nothing to change")
+    elif detach:
+        state = local_up.detach()
+        _say_running(state.cluster, state.bootstrap, "; stop it with `penstock local down`")
+    else:
+        local_up.run(lambda c: _say_running(c.cluster.name, c.bootstrap, "; Ctrl-C stops it"))
+
+
+def _say_running(cluster: str, bootstrap: str, rest: str) -> None:
+    typer.echo(f"cluster {cluster} runs on {bootstrap}{rest}")
+    sys.stdout.flush()
+
+
+@app.command(epilog=example("penstock local status", "penstock local status -o json"))
+def status(
+    *, cluster: Cluster = None, data_dir: DataDir = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Show each process: is it up, what does it lead; and what the cluster lacks.
+
+    Exit code 1 if anything is down or under-replicated.
+    """
+    root = _load("state").find_root(cluster, data_dir)
+    seen = _load("remote").status(root)
+    document = asdict(seen)
+    processes = document.pop("processes")
+    for process in processes:
+        process["up"] = process.pop("is_up")
+    order = ("name", "up", "pid", "address", "leads", "replicas", "restarts", "metrics_address")
+    rows = [{key: process[key] for key in order} for process in processes]
+    print_record({**document, "healthy": seen.is_healthy, "processes": rows}, output)
+    if not seen.is_healthy:
+        raise typer.Exit(1)
+
+
+@app.command(epilog=example("penstock local down", "penstock local down --purge --yes"))
+def down(
+    *,
+    cluster: Cluster = None,
+    data_dir: DataDir = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove all records, too.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Stop the cluster. Records stay, and are back after the next `up`, unless purged."""
+    state = _load("state")
+    root = state.find_root(cluster, data_dir)
+    directory = state.StateDirectory(root)
+    if purge and not yes:
+        typer.confirm(f"Remove all records of the cluster in {root}?", abort=True)
+    is_started = directory.read() is not None
+    if is_started or not purge:
+        typer.echo(f"cluster {_load('remote').down(root)} stopped")
+    if purge:
+        directory.purge()
+        typer.echo(f"{root}: records removed")
+
+
+@app.command(epilog=example("penstock local logs broker-0", "penstock local logs controller -f"))
+def logs(
+    *,
+    process: Annotated[
+        str | None, typer.Argument(help="controller, broker-0, …; without it all of them.")
+    ] = None,
+    cluster: Cluster = None,
+    data_dir: DataDir = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+) -> None:
+    """Print what the processes logged: a JSON object per line."""
+    root = _load("state").find_root(cluster, data_dir)
+    files = _load("remote").log_files(root, process)
+    several = len(files) > 1
+    opened = [(file.stem, file.open(errors="replace")) for file in files]
+    while True:
+        for name, log in opened:
+            for line in log:
+                sys.stdout.write(f"{name}: {line}" if several else line)
+        sys.stdout.flush()
+        if not follow:
+            return
+        time.sleep(FOLLOW_EVERY_S)

@@ -1,0 +1,137 @@
+"""Entry point: assembles the commands, and turns every failure into one line and an exit code.
+
+    argv ──▶ typer ──▶ command ──▶ output on stdout
+                          └─ raises ──▶ PenstockGroup: `penstock: what went wrong` on stderr
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. A closed pipe (`| head`) ends the
+program quietly with 0. A new group of commands is added to `_assemble`; one that lives in
+another package is an `Elsewhere`.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from penstock import __version__
+from penstock.cli import cluster, consume, dump_log, local, offsets, perf, produce, topic
+from penstock.errors import PenstockError
+
+
+class Elsewhere(TyperGroup):
+    """A group of another package: listed by name and help, imported when it is used."""
+
+    def __init__(self, name: str, module: str, text: str) -> None:
+        super().__init__(name=name, help=text)
+        self._module = module
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        app = importlib.import_module(self._module).app
+        return typer.main.get_command(app).make_context(*args, **options)
+
+
+class PenstockGroup(TyperGroup):
+    """The top-level group: commands of this and other packages; reports failures."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.add_command(
+            Elsewhere("verify", "penstock.verify.cli", "Prove that a cluster loses nothing.")
+        )
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _give_up_stdout()
+            raise typer.Exit(0) from None
+        except (typer.Exit, typer.Abort, TyperException):
+            raise  # wrong usage and the like: typer says it and chooses the exit code
+        except Exception as error:
+            if ctx.params.get("debug"):
+                raise
+            _complain(_describe(error))
+            raise typer.Exit(1) from None
+        else:
+            return result
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, PenstockError):
+        return error.message
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return (
+        f"internal error, {type(error).__name__}: {error}; this is a defect of penstock: "
+        "please report it with the output of `penstock --debug …`"
+    )
+
+
+def _complain(message: str) -> None:
+    for line in message.splitlines() or [""]:
+        sys.stderr.write(f"penstock: {line}\n")
+
+
+def _give_up_stdout() -> None:
+    """The reader has gone: what is still buffered must not fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    *,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="PENSTOCK_DEBUG", help="Show tracebacks of failures.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Topics, partitions and replicas over gRPC. To begin: `penstock local up --help`."""
+    del debug, version  # read by PenstockGroup and _print_version
+
+
+def _assemble() -> typer.Typer:
+    app = typer.Typer(
+        cls=PenstockGroup,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    app.callback()(_options)
+    app.add_typer(local.app, name="local")
+    app.add_typer(cluster.app, name="cluster")
+    app.add_typer(topic.app, name="topic")
+    for module in (produce, consume, offsets, dump_log):
+        module.register(app)
+    app.add_typer(perf.app, name="perf")
+    return app
+
+
+app = _assemble()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs one command and exits with its code."""
+    program = "kubectl penstock" if Path(sys.argv[0]).name.startswith("kubectl") else "penstock"
+    app(args=argv, prog_name=program)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Options and texts that several commands share, so that they mean the same everywhere."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from penstock.errors import ErrorCode, MisuseError
+
+
+class Output(StrEnum):
+    """How results are printed. Programs should read json."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        envvar="PENSTOCK_BOOTSTRAP",
+        metavar="HOST:PORT[,…]",
+        help="Any brokers of the cluster. Without it: the running local cluster, "
+        "else localhost:9092.",
+    ),
+]
+OutputOption = Annotated[
+    Output, typer.Option("--output", "-o", help="What to print: for people, or for programs.")
+]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+Partitions = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def example(*lines: str) -> str:
+    """The epilog every command has: lines to copy."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def parse_pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """`key=value` texts as a mapping. Raises MisuseError for one without '=' or given twice."""
+    pairs: dict[str, str] = {}
+    for text in texts or []:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise MisuseError(f"{option} {text!r} must be KEY=VALUE", ErrorCode.INVALID_REQUEST)
+        if key in pairs:
+            raise MisuseError(f"{option} gives {key!r} twice", ErrorCode.INVALID_REQUEST)
+        pairs[key] = value
+    return pairs

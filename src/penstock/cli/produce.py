@@ -1,0 +1,175 @@
+"""`penstock produce`: lines from standard input become records.
+
+    stdin ──line──▶ key | value ──▶ Producer.send ──▶ Delivery, kept until its outcome is known
+
+Memory is bounded by the producer's buffer: `send` waits for room, and finished deliveries are
+let go. The first record that cannot be delivered ends the program with its error. Ctrl-C sends
+what was read so far, for a bounded time.
+"""
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.connect import resolve_bootstrap
+from penstock.cli.options import Bootstrap, TopicArgument, example, parse_pairs
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client import Delivery, Producer
+
+INTERRUPTED_FLUSH_S: Final = 5.0
+
+
+class AcksOption(StrEnum):
+    """Who has stored a record before it counts as written."""
+
+    ALL = "all"
+    LEADER = "leader"
+    NONE = "none"
+
+
+class SyncOption(StrEnum):
+    """What "stored" means: page cache or fsync."""
+
+    OS = "os"
+    DISK = "disk"
+
+
+class CodecOption(StrEnum):
+    """Compression of batches."""
+
+    NONE = "none"
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+
+
+Acks = Annotated[AcksOption, typer.Option("--acks", help="Who has stored a record first.")]
+Sync = Annotated[SyncOption, typer.Option("--sync", help="Page cache (os) or fsync (disk).")]
+Codec = Annotated[CodecOption, typer.Option("--codec", "-z", help="Compression.")]
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """How a line becomes key and value. `null` None: nothing is null but a missing key."""
+
+    delimiter: bytes | None
+    fixed_key: bytes | None
+    null: bytes | None
+
+    def split(self, line: bytes) -> tuple[bytes | None, bytes | None]:
+        """Key and value of a line without its newline; no delimiter in it: the fixed key."""
+        key, value = self.fixed_key, line
+        if self.delimiter is not None:
+            before, found, after = line.partition(self.delimiter)
+            if found:
+                key, value = before, after
+        return self._or_null(key), self._or_null(value)
+
+    def _or_null(self, data: bytes | None) -> bytes | None:
+        return None if data == self.null else data
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=example(
+            "printf 'AA:delayed\\nUA:on time\\n' | penstock produce flights -K :",
+            "tail -f app.log | penstock produce logs -H source=app -z zstd",
+        )
+    )(produce)
+
+
+def produce(
+    topic: TopicArgument,
+    *,
+    key_delimiter: Annotated[
+        str | None,
+        typer.Option("--key-delimiter", "-K", help="What stands between key and value in a line."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; repeatable."),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Instead of by key.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", min=1, help="Stop after so many lines.")
+    ] = None,
+    null: Annotated[
+        str | None, typer.Option("--null", "-Z", help="A key or value that reads so is null.")
+    ] = None,
+    codec: Codec = CodecOption.NONE,
+    acks: Acks = AcksOption.ALL,
+    sync: Sync = SyncOption.OS,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Write each line of standard input as a record.
+
+    A line without the delimiter has a null key. Exit code 0 means that every line was
+    acknowledged as --acks and --sync say.
+    """
+    lines = LineFormat(_unescape(key_delimiter), _encode(key), _encode(null))
+    headers = [(name, value.encode()) for name, value in parse_pairs(header, "--header").items()]
+    producer = open_producer(bootstrap, acks, sync, codec)
+    pending: deque[Delivery] = deque()
+    try:
+        for number, line in enumerate(_lines(count), start=1):
+            record_key, value = lines.split(line)
+            try:
+                pending.append(
+                    producer.send(topic, value, record_key, partition=partition, headers=headers)
+                )
+            except PenstockError as error:
+                error.args = (f"line {number}: {error.message}",)
+                raise
+            while pending and pending[0].done():
+                pending.popleft().result()
+        producer.flush()
+        for delivery in pending:
+            delivery.result()
+    except KeyboardInterrupt:
+        lost = producer.close(INTERRUPTED_FLUSH_S)
+        if lost:
+            sys.stderr.write(f"penstock: interrupted; {lost} records were not acknowledged\n")
+        raise typer.Exit(130) from None
+    finally:
+        producer.close(INTERRUPTED_FLUSH_S)
+
+
+def open_producer(
+    bootstrap: str | None, acks: AcksOption, sync: SyncOption, codec: CodecOption
+) -> "Producer":
+    """A producer with the options users give by name; owned by the caller."""
+    from penstock import client  # noqa: PLC0415 - grpc only when it is needed
+
+    return client.Producer(
+        resolve_bootstrap(bootstrap),
+        acks=client.Acks[acks.name],
+        sync=client.Sync[sync.name],
+        codec=client.Codec[codec.name],
+    )
+
+
+def _lines(count: int | None) -> Iterator[bytes]:
+    """Lines of standard input without their newline, each as soon as it is there."""
+    for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
+        yield line.removesuffix(b"\n")
+        if number == count:
+            return
+
+
+def _encode(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _unescape(delimiter: str | None) -> bytes | None:
+    """Shells make a tab hard to type."""
+    return None if delimiter is None else delimiter.replace("\\t", "\t").encode()

@@ -1,0 +1,169 @@
+"""`penstock topic …`: create, look at, change and delete topics."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.connect import open_admin
+from penstock.cli.options import (
+    Bootstrap,
+    Output,
+    OutputOption,
+    TopicArgument,
+    Yes,
+    example,
+    parse_pairs,
+)
+from penstock.cli.output import print_record, print_rows
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import ConfigEntry, TopicDescription
+
+app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
+
+Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be repeated."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check whether it would work.")]
+
+
+@app.command(
+    epilog=example("penstock topic create flights -p 6 -r 3 -c min.insync.replicas=2"),
+)
+def create(
+    topic: TopicArgument,
+    *,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=0, help="0 = the cluster's default.")
+    ] = 0,
+    replicas: Annotated[
+        int, typer.Option("--replicas", "-r", min=0, help="0 = the cluster's default.")
+    ] = 0,
+    config: Config = None,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Create a topic."""
+    configs = parse_pairs(config, "--config")
+    with open_admin(bootstrap) as admin:
+        made = admin.create_topic(topic, partitions, replicas, configs, validate_only=dry_run)
+    if dry_run:
+        typer.echo(f"topic {topic} could be created")
+    else:
+        typer.echo(f"topic {topic} created: {len(made.partitions)} partitions, id {made.topic_id}")
+
+
+@app.command("list", epilog=example("penstock topic list", "penstock topic list -o json"))
+def list_(
+    *,
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also the cluster's own topics.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List topics."""
+    with open_admin(bootstrap) as admin:
+        topics = admin.describe_topics(admin.list_topics(include_internal=internal))
+    rows = [_summary(topics[name]) for name in sorted(topics)]
+    print_rows(rows, output, empty="there are no topics")
+
+
+def _summary(seen: "TopicDescription") -> dict[str, object]:
+    return {
+        "topic": seen.topic,
+        "partitions": len(seen.partitions),
+        "replicas": max((len(one.replicas) for one in seen.partitions), default=0),
+        "under_replicated": sum(len(one.isr) < len(one.replicas) for one in seen.partitions),
+        "offline": sum(one.leader < 0 for one in seen.partitions),
+    }
+
+
+@app.command(
+    epilog=example("penstock topic describe flights", "penstock topic describe flights -o yaml")
+)
+def describe(
+    topic: TopicArgument,
+    *,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a topic's settings, and each partition's leader, replicas and in-sync replicas."""
+    with open_admin(bootstrap) as admin:
+        seen = admin.describe_topics([topic])[topic]
+        configs = admin.describe_configs(topic)
+    print_record(_describe(seen, configs), output)
+
+
+def _describe(seen: "TopicDescription", configs: "list[ConfigEntry]") -> dict[str, object]:
+    return {
+        **_summary(seen),
+        "topic_id": seen.topic_id,
+        "configs": [
+            {"name": entry.name, "value": entry.value, "default": entry.is_default}
+            for entry in configs
+        ],
+        "partition_list": [
+            {
+                "partition": one.partition,
+                "leader": one.leader if one.leader >= 0 else None,
+                "leader_epoch": one.leader_epoch,
+                "replicas": list(one.replicas),
+                "isr": list(one.isr),
+            }
+            for one in seen.partitions
+        ],
+    }
+
+
+@app.command(
+    epilog=example(
+        "penstock topic alter flights --set retention.ms=86400000 --unset max.message.bytes",
+        "penstock topic alter flights --partitions 12",
+    )
+)
+def alter(
+    topic: TopicArgument,
+    *,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Back to the default; may be repeated."),
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="The new total; never fewer.")
+    ] = None,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Change settings, add partitions."""
+    changes = parse_pairs(set_, "--set")
+    removals = unset or []
+    if not changes and not removals and partitions is None:
+        raise MisuseError(
+            "nothing to change: give --set, --unset or --partitions", ErrorCode.INVALID_REQUEST
+        )
+    with open_admin(bootstrap) as admin:
+        if partitions is not None:  # first, because it is more likely to be refused
+            admin.create_partitions(topic, partitions, validate_only=dry_run)
+        if changes or removals:
+            admin.alter_configs(topic, changes, unset=removals, validate_only=dry_run)
+    typer.echo(f"topic {topic} could be changed" if dry_run else f"topic {topic} changed")
+
+
+@app.command(epilog=example("penstock topic delete flights", "penstock topic delete flights --yes"))
+def delete(topic: TopicArgument, *, yes: Yes = False, bootstrap: Bootstrap = None) -> None:
+    """Delete a topic and all its records, for good."""
+    with open_admin(bootstrap) as admin:
+        seen = admin.describe_topics([topic])[topic]
+        if not yes:
+            partitions = len(seen.partitions)
+            typer.confirm(f"Delete {topic}, {partitions} partitions, for good?", abort=True)
+        # By id: what was shown is deleted, not a topic that took its name meanwhile.
+        admin.delete_topic(topic, topic_id=seen.topic_id)
+    typer.echo(f"topic {topic} deleted")
