@@ -64,8 +64,8 @@ class Problem:
     text: str
 
     def __str__(self) -> str:
-        place = ": ".join(part for part in (self.subject, self.path) if part)
-        return f"{place} {self.text}" if self.path else f"{place}: {self.text}"
+        sentence = f"{self.path} {self.text}" if self.path else self.text
+        return f"{self.subject}: {sentence}" if self.subject else sentence
 
 
 class Report:

@@ -102,10 +102,12 @@ class _Reader:
 
     def _check_kind(self, document: Mapping[object, object], kind: object, subject: str) -> bool:
         version = document.get("apiVersion")
-        if kind not in KINDS:
-            hint = did_you_mean(kind, KINDS) if isinstance(kind, str) else f"; {KINDS} are known"
-            text = "is missing" if kind is None else f"is {describe(kind)}, which is not known"
-            self.problems.append(Problem(subject, "kind", text + hint))
+        if kind is None:
+            text = f"is missing; it must be {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+            self.problems.append(Problem(subject, "kind", text))
+        elif kind not in KINDS:
+            text = f"is {describe(kind)}, which is not known{did_you_mean(str(kind), KINDS)}"
+            self.problems.append(Problem(subject, "kind", text))
         if version != API_VERSION:
             text = "is missing" if version is None else f"is {describe(version)}"
             self.problems.append(

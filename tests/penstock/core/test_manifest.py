@@ -1,0 +1,388 @@
+"""Manifests: what is accepted, and the message each mistake gets."""
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from penstock.core.manifest import (
+    ClusterSpec,
+    DeletionPolicy,
+    Manifest,
+    ManifestError,
+    parse_manifest,
+)
+from penstock.core.manifest.fields import Field, Kind
+from penstock.core.manifest.schema import (
+    API_VERSION,
+    CLUSTER_METADATA,
+    CLUSTER_SPEC,
+    OBJECT_METADATA,
+    TOPIC_SPEC,
+)
+
+
+def cluster(name: str = "flights", **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": {"name": name}, "spec": spec}
+
+
+def topic(name: str = "flights", **spec: Any) -> dict[str, Any]:
+    spec = {"cluster": "flights", **spec}
+    return {"apiVersion": API_VERSION, "kind": "Topic", "metadata": {"name": name}, "spec": spec}
+
+
+def without(document: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != key}
+
+
+def parse(*documents: object) -> Manifest:
+    return parse_manifest(documents, "x.yaml")
+
+
+def problems(*documents: object) -> list[str]:
+    with pytest.raises(ManifestError) as caught:
+        parse(*documents)
+    assert len(caught.value.problems) == len(caught.value.message.splitlines())
+    return caught.value.message.splitlines()
+
+
+class TestAccepted:
+    def test_a_cluster_and_its_topic(self) -> None:
+        manifest = parse(
+            cluster(brokers=3, config={"min.insync.replicas": 2}),
+            topic(partitions=6, replicas=3, config={"retention.ms": -1}),
+        )
+        assert manifest.clusters[0].spec.brokers == 3
+        assert manifest.clusters[0].spec.config == {"min.insync.replicas": "2"}
+        assert manifest.topics[0].spec.topic_name == "flights"
+        assert manifest.topics[0].spec.config == {"retention.ms": "-1"}
+
+    def test_an_empty_spec_means_the_defaults(self) -> None:
+        spec = parse(cluster()).clusters[0].spec
+        assert spec == ClusterSpec(brokers=3)
+        assert spec.deletion_policy is DeletionPolicy.RETAIN
+
+    def test_empty_documents_between_others(self) -> None:
+        assert len(parse(None, cluster(), None).clusters) == 1
+
+    def test_what_only_kubernetes_needs(self) -> None:
+        document = cluster(
+            brokers=3,
+            storage={"size": "100Gi", "storageClassName": "fast"},
+            image="penstock:1",
+            resources={"requests": {"cpu": "500m"}},
+            rack={"topologyKey": "topology.kubernetes.io/zone", "names": ["a", "b"]},
+            deletionPolicy="Delete",
+        )
+        spec = parse(document).clusters[0].spec
+        assert spec.rack_names == ("a", "b")
+        assert spec.deletion_policy is DeletionPolicy.DELETE
+
+    def test_what_the_api_server_adds(self) -> None:
+        document = cluster()
+        document["metadata"] |= {"uid": "1", "resourceVersion": "7", "managedFields": []}
+        document["status"] = {"conditions": []}
+        assert parse(document).clusters[0].name == "flights"
+
+    def test_consumer_groups_for_later(self) -> None:
+        group = {
+            "apiVersion": API_VERSION,
+            "kind": "ConsumerGroup",
+            "metadata": {"name": "readers"},
+            "spec": {"cluster": "flights", "anything": 1},
+        }
+        assert parse(cluster(), group).consumer_groups[0].name == "readers"
+
+    def test_a_topic_name_kubernetes_could_not_hold(self) -> None:
+        assert parse(cluster(), topic(topicName="My_Topic")).topics[0].spec.topic_name == "My_Topic"
+
+    def test_numbers_and_booleans_in_config_become_the_text_kafka_uses(self) -> None:
+        manifest = parse(cluster(), topic(config={"unclean.leader.election.enable": True}))
+        assert manifest.topics[0].spec.config == {"unclean.leader.election.enable": "true"}
+
+
+class TestDefaultsThatDependOnTheBrokers:
+    @pytest.mark.parametrize(
+        ("brokers", "factor", "min_isr"),
+        [(1, "1", "1"), (2, "2", "2"), (3, "3", "2"), (9, "3", "2")],
+    )
+    def test_a_small_cluster_takes_what_it_can_hold(
+        self, brokers: int, factor: str, min_isr: str
+    ) -> None:
+        config = ClusterSpec(brokers=brokers).effective_config()
+        assert config["default.replication.factor"] == factor
+        assert config["min.insync.replicas"] == min_isr
+
+    def test_a_topic_inherits_from_its_cluster(self) -> None:
+        manifest = parse(cluster(brokers=1, config={"num.partitions": 4}), topic())
+        spec = manifest.clusters[0].spec
+        assert manifest.topics[0].spec.effective_partitions(spec) == 4
+        assert manifest.topics[0].spec.effective_replicas(spec) == 1
+
+
+BAD = {
+    "unknown field": (
+        [cluster(broker=3)],
+        "x.yaml: Cluster/flights: spec.broker is not a known field; did you mean brokers?",
+    ),
+    "unknown field in capitals": (
+        [cluster(), topic(TopicName="x")],
+        "x.yaml: Topic/flights: spec.TopicName is not a known field; did you mean topicName?",
+    ),
+    "unknown nested field": (
+        [cluster(storage={"sice": "1Gi"})],
+        "x.yaml: Cluster/flights: spec.storage.sice is not a known field; did you mean size?",
+    ),
+    "unknown top-level field": (
+        [{**cluster(), "speck": {}}],
+        "x.yaml: Cluster/flights: speck is not a known field; did you mean spec?",
+    ),
+    "text for a number": (
+        [cluster(brokers="three")],
+        "x.yaml: Cluster/flights: spec.brokers is the text 'three'; it must be a whole number",
+    ),
+    "true for a number": (
+        [cluster(brokers=True)],
+        "x.yaml: Cluster/flights: spec.brokers is true; it must be a whole number",
+    ),
+    "number for a text": (
+        [cluster(), topic(topicName=2013)],
+        (
+            "x.yaml: Topic/flights: spec.topicName is the number 2013; it must be text "
+            "(put it in quotes)"
+        ),
+    ),
+    "list for a mapping": (
+        [cluster(config=["min.insync.replicas"])],
+        (
+            "x.yaml: Cluster/flights: spec.config is a list; "
+            "it must be a mapping of setting names to values"
+        ),
+    ),
+    "spec that is no mapping": (
+        [{**cluster(), "spec": "big"}],
+        "x.yaml: Cluster/flights: spec is the text 'big'; it must be a mapping",
+    ),
+    "too few brokers": (
+        [cluster(brokers=0)],
+        "x.yaml: Cluster/flights: spec.brokers is 0; it must be at least 1",
+    ),
+    "too many partitions": (
+        [cluster(), topic(partitions=100_000)],
+        "x.yaml: Topic/flights: spec.partitions is 100000; it must be at most 5000",
+    ),
+    "bad quantity": (
+        [cluster(storage={"size": "10 GB"})],
+        (
+            "x.yaml: Cluster/flights: spec.storage.size is the text '10 GB'; "
+            "it must be a quantity such as 10Gi"
+        ),
+    ),
+    "bad choice": (
+        [cluster(deletionPolicy="retain")],
+        (
+            "x.yaml: Cluster/flights: spec.deletionPolicy is 'retain'; "
+            "it must be Retain or Delete; did you mean Retain?"
+        ),
+    ),
+    "bad racks": (
+        [cluster(rack={"names": "a,b"})],
+        "x.yaml: Cluster/flights: spec.rack.names is the text 'a,b'; it must be a list of texts",
+    ),
+    "replicas over brokers": (
+        [cluster(brokers=3), topic(replicas=5)],
+        (
+            "x.yaml: Topic/flights: spec.replicas is 5, but Cluster/flights has 3 brokers; "
+            "lower spec.replicas or raise spec.brokers"
+        ),
+    ),
+    "default replicas over brokers": (
+        [cluster(brokers=2, config={"default.replication.factor": 3})],
+        (
+            "x.yaml: Cluster/flights: spec.config.default.replication.factor is 3, "
+            "but spec.brokers is 2; lower default.replication.factor or raise spec.brokers"
+        ),
+    ),
+    "min ISR over replicas": (
+        [cluster(brokers=3), topic(replicas=2, config={"min.insync.replicas": 3})],
+        (
+            "x.yaml: Topic/flights: spec.config.min.insync.replicas is 3, but the topic has 2 "
+            "replicas, so that no acks=all write could succeed; lower it to at most 2 or raise "
+            "spec.replicas"
+        ),
+    ),
+    "min ISR over inherited replicas": (
+        [cluster(brokers=1), topic(config={"min.insync.replicas": 2})],
+        (
+            "x.yaml: Topic/flights: spec.config.min.insync.replicas is 2, but the topic has 1 "
+            "replicas (the cluster's default.replication.factor), so that no acks=all write could "
+            "succeed; lower it to at most 1 or raise spec.replicas"
+        ),
+    ),
+    "the cluster's min ISR over its replicas": (
+        [cluster(config={"min.insync.replicas": 3, "default.replication.factor": 2})],
+        (
+            "x.yaml: Cluster/flights: spec.config.min.insync.replicas is 3, but "
+            "default.replication.factor is 2, so that no acks=all write could succeed; lower "
+            "min.insync.replicas or raise default.replication.factor"
+        ),
+    ),
+    "illegal topic name": (
+        [cluster(), topic(topicName="a/b")],
+        (
+            "x.yaml: Topic/flights: spec.topicName cannot be used: topic name 'a/b' has '/' at "
+            "position 1; a topic name has 1 to 249 characters out of a-z, A-Z, 0-9, '.', '_' and "
+            "'-', and is neither '.' nor '..'"
+        ),
+    ),
+    "illegal object name": (
+        [cluster("Flights")],
+        (
+            "x.yaml: Cluster/Flights: metadata.name is 'Flights'; it must be lower-case letters, "
+            "digits and '-', beginning and ending with a letter or digit"
+        ),
+    ),
+    "long object name": (
+        [cluster("f" * 41)],
+        f"x.yaml: Cluster/{'f' * 41}: metadata.name has 41 characters; the limit is 40",
+    ),
+    "unknown topic setting": (
+        [cluster(), topic(config={"retention.msec": 1})],
+        (
+            "x.yaml: Topic/flights: spec.config.retention.msec cannot be used: unknown topic config "
+            "'retention.msec': did you mean 'retention.ms'?"
+        ),
+    ),
+    "topic setting out of range": (
+        [cluster(), topic(config={"retention.ms": -2})],
+        (
+            "x.yaml: Topic/flights: spec.config.retention.ms cannot be used: config retention.ms is "
+            "'-2'; it must be -1 to 9223372036854775807"
+        ),
+    ),
+    "a setting that is a list": (
+        [cluster(), topic(config={"cleanup.policy": ["delete"]})],
+        (
+            "x.yaml: Topic/flights: spec.config.cleanup.policy is a list; "
+            "it must be a text or a number"
+        ),
+    ),
+    "cluster not in the file": (
+        [cluster("trains"), topic()],
+        "x.yaml: Topic/flights: spec.cluster is 'flights', not in this file; known here: trains",
+    ),
+    "cluster misspelt": (
+        [cluster("flight"), topic()],
+        "x.yaml: Topic/flights: spec.cluster is 'flights', not in this file; did you mean flight?",
+    ),
+    "no cluster in the file": (
+        [topic()],
+        (
+            "x.yaml: Topic/flights: spec.cluster is 'flights', not in this file; "
+            "the file has no Cluster"
+        ),
+    ),
+    "cluster not named": (
+        [cluster(), {**topic(), "spec": {}}],
+        (
+            "x.yaml: Topic/flights: spec.cluster is missing; it must be text: "
+            "The name of the Cluster this topic lives in."
+        ),
+    ),
+    "same object twice": (
+        [cluster(), cluster()],
+        "x.yaml: Cluster/flights: metadata.name appears twice; give one of them another name",
+    ),
+    "same topic twice": (
+        [cluster(), topic("a", topicName="t"), topic("b", topicName="t")],
+        "x.yaml: Topic/b: spec.topicName is 't', which Topic/a has already",
+    ),
+    "unknown kind": (
+        [{**cluster(), "kind": "Topics"}],
+        "x.yaml: document 1: kind is the text 'Topics', which is not known; did you mean Topic?",
+    ),
+    "no kind": (
+        [without(cluster(), "kind")],
+        "x.yaml: document 1: kind is missing; it must be Cluster, Topic or ConsumerGroup",
+    ),
+    "other version": (
+        [{**cluster(), "apiVersion": "penstock.dev/v2"}],
+        (
+            "x.yaml: document 1: apiVersion is the text 'penstock.dev/v2'; "
+            "it must be penstock.dev/v1alpha1"
+        ),
+    ),
+    "no name": (
+        [without(cluster(), "metadata")],
+        (
+            "x.yaml: document 1 (Cluster): metadata.name is missing; it must be text: "
+            "The object's name, unique for its kind and namespace."
+        ),
+    ),
+    "a document that is a list": (
+        [[cluster()]],
+        "x.yaml: document 1: is a list; it must be a mapping with apiVersion, kind, metadata",
+    ),
+    "nothing at all": (
+        [],
+        "x.yaml: holds no object; known kinds: Cluster, Topic, ConsumerGroup",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_mistake_is_told_once_and_with_what_to_do(name: str) -> None:
+    documents, message = BAD[name]
+    assert problems(*documents) == [message]
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    told = problems(
+        cluster(brokers=0, storage={"size": "x"}, config={"num.partitions": "many"}),
+        topic(partitions=0, replicas="x", foo=1),
+        {"kind": "Topik"},
+    )
+    places = [line.removeprefix("x.yaml: ").split(" is ")[0] for line in told]
+    assert places == [
+        "Cluster/flights: spec.brokers",
+        "Cluster/flights: spec.storage.size",
+        "Cluster/flights: spec.config.num.partitions cannot be used: config num.partitions",
+        "Topic/flights: spec.foo",
+        "Topic/flights: spec.partitions",
+        "Topic/flights: spec.replicas",
+        "document 3: kind",
+        "document 3: apiVersion",
+    ]
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", [], {}, 1.5, True, [1], {"a": 1}, {1: 2}])
+@pytest.mark.parametrize("place", ["document", "metadata", "spec", "brokers", "config", "labels"])
+def test_no_value_anywhere_breaks_the_parser(place: str, value: object) -> None:
+    document: Any = cluster()
+    match place:
+        case "document":
+            document = value
+        case "metadata" | "spec":
+            document[place] = value
+        case "labels":
+            document["metadata"]["labels"] = value
+        case _:
+            document["spec"][place] = value
+    with contextlib.suppress(ManifestError):
+        parse(document)
+
+
+def rows(fields: tuple[Field, ...]) -> list[Field]:
+    return [row for field in fields for row in (field, *rows(field.fields))]
+
+
+ALL_ROWS = rows((*CLUSTER_SPEC, *TOPIC_SPEC, *CLUSTER_METADATA, *OBJECT_METADATA))
+
+
+@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)
+def test_every_row_of_the_schema_could_be_a_kubernetes_schema(row: Field) -> None:
+    assert row.doc.endswith("."), "documentation is a sentence"
+    assert not (row.required and row.default is not None)
+    assert (row.kind is Kind.OBJECT) == bool(row.fields)
+    assert row.default is None or not row.choices or row.default in row.choices
+    assert (row.pattern is None) == (row.pattern_doc == "")
