@@ -42,7 +42,8 @@ from penstock.client.serializers import (
     Serializer,
     StringSerializer,
 )
-from penstock.client.sync import Admin, Consumer, Producer
+from penstock.client.sync import Admin, Consumer
+from penstock.client.sync_producer import Producer
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
 from penstock.core.types import Acks, Sync, TopicPartition

@@ -5,17 +5,14 @@ and blocks the calling thread until that is done; clients may be shared between 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from penstock.client.config import (
     ClientConfig,
     ClientOptions,
     ConsumerConfig,
     ConsumerOptions,
-    ProducerConfig,
-    ProducerOptions,
 )
-from penstock.client.delivery import ColumnsDelivery, Delivery
 from penstock.client.model import (
     ClusterDescription,
     ConfigEntry,
@@ -26,61 +23,10 @@ from penstock.client.model import (
     Record,
     TopicDescription,
 )
-from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
-
-
-class Producer:
-    """Sends records to topics, batched, in order, without duplicates."""
-
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str],
-        config: ProducerConfig | None = None,
-        **options: Unpack[ProducerOptions],
-    ) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        raise NotImplementedError
-
-    def __exit__(self, *exc: object) -> None:
-        raise NotImplementedError
-
-    def send(
-        self,
-        topic: str,
-        value: Any = None,
-        key: Any = None,
-        *,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Sequence[Header] | None = None,
-    ) -> Delivery:
-        """Waits for buffer space (and, once per topic, metadata), not for the delivery."""
-        raise NotImplementedError
-
-    def send_columns(
-        self,
-        topic: str,
-        values: Any,
-        keys: Any = None,
-        *,
-        timestamps_ms: Any = None,
-        partition: int | None = None,
-        headers: Sequence[Sequence[Header]] | None = None,
-    ) -> ColumnsDelivery:
-        raise NotImplementedError
-
-    def flush(self, timeout_s: float | None = None) -> None:
-        raise NotImplementedError
-
-    def close(self, timeout_s: float | None = None) -> int:
-        """Flushes; returns how many records were not delivered."""
-        raise NotImplementedError
 
 
 class Consumer:

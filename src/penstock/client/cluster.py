@@ -1,0 +1,237 @@
+"""The client's line to the cluster: finds a broker that answers, keeps the metadata fresh.
+
+    bootstrap addresses ─┐
+    brokers of the view ─┴─▶ candidates ──▶ first that answers ──▶ ClusterView (view.py)
+
+Any address will do to begin with, dead ones are passed over; brokers found later come first and
+whoever did not answer lately comes last. If nobody answers within the timeout there is one
+UnreachableError that lists every address and why. Refreshes are shared: many callers that find
+the same leader gone cause one request, and background ones are at least
+`REFRESH_INTERVAL_MS` apart. The view changes only here; listeners are told.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+from typing import Final, TypeVar
+
+from penstock.client.config import ClientConfig
+from penstock.client.connections import Connection, Connections
+from penstock.client.model import TopicDescription
+from penstock.client.view import ClusterView
+from penstock.client.wire import view_from_wire
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, CurrentLeader, ErrorCode, PenstockError, UnreachableError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.errors import error_from_wire
+
+Answer = TypeVar("Answer")
+Call = Callable[[Connection, float], Awaitable[Answer]]
+"""(connection, timeout in s) -> the answer."""
+
+REFRESH_INTERVAL_MS: Final = 50
+"""Between background refreshes: an election takes a second, so this adds little to the gap."""
+REFRESH_MAX_MS: Final = 500
+"""What that grows to while the answers bring no news."""
+SUSPECT_S: Final = 10.0
+"""How long an address that did not answer is tried last."""
+FIRST_ATTEMPT_S: Final = 1.0
+"""Patience with an address in the first round; doubles with each round."""
+
+_log = logging.getLogger("penstock.client")
+
+
+class Cluster:
+    """Shared by the parts of one client. Owned by one event loop."""
+
+    def __init__(self, bootstrap: tuple[str, ...], config: ClientConfig) -> None:
+        self.view = ClusterView()
+        self.connections = Connections()
+        self.config = config
+        self._bootstrap = bootstrap
+        self._topics: set[str] = set()
+        self._topic_errors: dict[str, PenstockError] = {}
+        self._suspects: dict[str, float] = {}
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at = -1.0
+        self._wanted = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` whenever the view has changed."""
+        self._listeners.append(listener)
+
+    async def refresh(self) -> ClusterView:
+        """The view after an answer asked for no earlier than this call.
+
+        Raises UnreachableError when nobody answers within `connect_timeout_ms`.
+        """
+        called_at = monotonic()
+        async with self._refreshing:
+            if self._refreshed_at >= called_at:
+                return self.view
+            started_at = monotonic()
+            asked = frozenset(self._topics)
+            request = pb.MetadataRequest(
+                cluster_id=self.view.cluster_id, topics=sorted(asked), no_topics=not asked
+            )
+            answer = await self.ask(
+                lambda connection, timeout_s: connection.call(
+                    connection.broker.Metadata, request, timeout_s
+                ),
+                self.config.connect_timeout_ms / 1000,
+            )
+            self._learn(answer, asked)
+            self._refreshed_at = started_at
+            return self.view
+
+    def refresh_soon(self) -> None:
+        """Has the background task refresh; returns at once."""
+        self._wanted.set()
+
+    async def keep_fresh(self) -> None:
+        """The background task: refreshes when wanted, and when the view has become old."""
+        pause_ms = REFRESH_INTERVAL_MS
+        while True:
+            idle_since = monotonic()
+            try:
+                async with asyncio.timeout(self.config.metadata_max_age_ms / 1000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            before = self.view
+            try:
+                await self.refresh()
+            except PenstockError as error:
+                _log.warning("metadata refresh failed: %s", error)
+            news = self.view is not before or monotonic() - idle_since > 1.0
+            pause_ms = REFRESH_INTERVAL_MS if news else min(pause_ms * 5 // 4, REFRESH_MAX_MS)
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def topic(self, name: str) -> TopicDescription:
+        """The topic, asked for if it is not known yet; from now on part of every refresh.
+
+        Raises ClusterError(UNKNOWN_TOPIC) after `unknown_topic_timeout_ms`, UnreachableError.
+        """
+        deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
+        while (topic := self.view.topics.get(name)) is None:
+            self._topics.add(name)
+            await self.refresh()
+            if name in self.view.topics:
+                continue
+            error = self._topic_errors.get(name)
+            final = error is not None and error.code is not ErrorCode.UNKNOWN_TOPIC
+            if final or monotonic() >= deadline:
+                self._topics.discard(name)
+                raise error or _unknown_topic(name)
+            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+        self._topics.add(name)
+        return topic
+
+    def forget_topic(self, name: str) -> None:
+        """Stops asking for a topic."""
+        self._topics.discard(name)
+
+    def learn_leader(self, partition: TopicPartition, leader: CurrentLeader) -> None:
+        """Takes over what an error said about the leader, if it is news."""
+        self._change(self.view.with_leader(partition, leader))
+
+    async def ask(self, call: "Call[Answer]", timeout_s: float) -> Answer:
+        """Has any broker answer: goes from one to the next, again and again, until the timeout.
+
+        Raises what a broker says if trying again cannot help; after `timeout_s` the last thing a
+        broker said, or UnreachableError if none said anything.
+        """
+        deadline = monotonic() + timeout_s
+        patience_s = FIRST_ATTEMPT_S
+        reasons: dict[str, PenstockError] = {}
+        while True:
+            for address in self._candidates():
+                remaining_s = deadline - monotonic()
+                if remaining_s <= 0:
+                    break
+                attempt_s = min(patience_s, remaining_s)
+                try:
+                    answer = await call(self.connections.to(address), attempt_s)
+                except PenstockError as error:
+                    self._note_failure(address, error)
+                    reasons[address] = error
+                else:
+                    self._suspects.pop(address, None)
+                    return answer
+            pause_s = min(patience_s / 10, self.config.retry_backoff_max_ms / 1000)
+            if monotonic() + pause_s >= deadline:
+                raise _nobody_answered(reasons, self._candidates(), timeout_s)
+            await asyncio.sleep(pause_s)
+            patience_s = min(patience_s * 2, timeout_s)
+
+    async def aclose(self) -> None:
+        await self.connections.aclose()
+
+    def _candidates(self) -> list[str]:
+        known = self.view.addresses()
+        random.shuffle(known)
+        addresses = list(dict.fromkeys([*known, *self._bootstrap]))
+        now = monotonic()
+        return sorted(addresses, key=lambda address: self._suspects.get(address, 0.0) > now)
+
+    def _note_failure(self, address: str, error: PenstockError) -> None:
+        """Remembers who is silent. Raises the error if asking another broker cannot help."""
+        if _is_silence(error):
+            self._suspects[address] = monotonic() + SUSPECT_S
+        elif not error.retriable:
+            raise error
+
+    def _learn(self, answer: pb.MetadataResponse, asked: frozenset[str]) -> None:
+        self._topic_errors = {
+            info.topic: error_from_wire(info.error)
+            for info in answer.topics
+            if info.HasField("error")
+        }
+        self._change(self.view.merge(view_from_wire(answer), asked))
+
+    def _change(self, view: ClusterView) -> None:
+        if view == self.view:
+            return
+        self.view = view
+        for listener in self._listeners:
+            listener()
+
+
+def _is_silence(error: PenstockError) -> bool:
+    return isinstance(error, UnreachableError) or error.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def _unknown_topic(name: str) -> ClusterError:
+    return ClusterError(
+        f"topic {name!r} does not exist; check the name, or create it (topics are never made "
+        "by producing or consuming)",
+        ErrorCode.UNKNOWN_TOPIC,
+    )
+
+
+def _nobody_answered(
+    reasons: dict[str, PenstockError], addresses: Iterable[str], timeout_s: float
+) -> PenstockError:
+    """One error for all attempts: the cluster's last word, or a list of who was silent why."""
+    spoken = [error for error in reasons.values() if not _is_silence(error)]
+    if spoken:
+        last = spoken[-1]
+        return ClusterError(f"{last.message} (tried for {timeout_s:g} s)", last.code)
+    listed = "; ".join(
+        f"{address} ({_short(address, reasons.get(address))})" for address in addresses
+    )
+    return UnreachableError(
+        f"no broker answered within {timeout_s:g} s: {listed}; check the bootstrap addresses "
+        "and that the cluster is running"
+    )
+
+
+def _short(address: str, error: PenstockError | None) -> str:
+    if error is None:
+        return "not tried"
+    text = error.message.removeprefix(f"{address}: ")
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,93 @@
+"""The one event loop thread behind all sync clients of a process.
+
+One, because gRPC's asyncio support serves several loops in one process badly, and because a
+thread per client would not be faster. It starts with the first sync client, is a daemon, and
+ends with the process: at exit, clients still open are closed first (a producer flushes for at
+most `EXIT_FLUSH_S` and warns). A forked child has no thread; its first sync client starts one.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet
+
+from penstock.errors import MisuseError
+
+Result = TypeVar("Result")
+EXIT_FLUSH_S: Final = 10.0
+
+_log = logging.getLogger("penstock.client")
+
+
+class ClosesAtExit(Protocol):
+    """A sync client."""
+
+    def close_at_exit(self) -> None:
+        """Called at the end of the process if the client is still open."""
+
+
+class LoopThread:
+    """Runs coroutines for threads that are not in the loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._clients: WeakSet[Any] = WeakSet()
+        self._thread = threading.Thread(
+            target=self.loop.run_forever, name="penstock-client", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Runs `work` in the loop and returns its result; Ctrl-C cancels it and goes on up."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise MisuseError(
+                "a sync client was called from inside the client's own event loop (a callback "
+                "or partitioner); use the async client there"
+            )
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # nothing happens if it ended by itself
+            raise
+
+    def adopt(self, client: ClosesAtExit) -> None:
+        """Closes the client at exit, if it still exists then."""
+        self._clients.add(client)
+
+    def close(self) -> None:
+        """Closes the clients, stops the loop, ends the thread."""
+        for client in list(self._clients):
+            client.close_at_exit()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=1.0)
+
+
+_lock = threading.Lock()
+_shared: LoopThread | None = None
+
+
+def shared_loop() -> LoopThread:
+    """The process's loop thread; started if there is none."""
+    global _shared  # noqa: PLW0603 - one per process is what it is for
+    with _lock:
+        if _shared is None:
+            _shared = LoopThread()
+            atexit.register(_shared.close)
+        return _shared
+
+
+def _after_fork() -> None:
+    global _lock, _shared  # noqa: PLW0603 - the child starts over
+    if _shared is not None:
+        atexit.unregister(_shared.close)
+    _lock = threading.Lock()
+    _shared = None
+
+
+os.register_at_fork(after_in_child=_after_fork)

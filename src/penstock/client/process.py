@@ -1,0 +1,52 @@
+"""Clients do not survive a fork: threads, event loops and gRPC channels stay with the parent.
+
+A client that is used in a child process it was not made in says so, instead of hanging. A child
+may make clients of its own, if the parent had not used gRPC; otherwise start it with `spawn`.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakSet
+
+from penstock.errors import ErrorCode, MisuseError
+
+
+class ProcessGuard:
+    """Knows whether this is still the process a client was made in.
+
+    `on_fork` is called in a child right after the fork, with the error to raise from now on.
+    """
+
+    def __init__(self, what: str, on_fork: Callable[[MisuseError], None] | None = None) -> None:
+        self._what = what
+        self._pid = os.getpid()
+        self._on_fork = on_fork
+        self._error: MisuseError | None = None
+        _guards.add(self)
+
+    def check(self) -> None:
+        """Raises MisuseError in another process."""
+        if self._error is not None:
+            raise self._error
+
+    def forked(self) -> None:
+        """This is a child now."""
+        self._error = MisuseError(
+            f"this {self._what} was made in process {self._pid} and is used in its child "
+            f"{os.getpid()}; make it in the child, and start children with 'spawn'",
+            ErrorCode.CLOSED,
+        )
+        if self._on_fork is not None:
+            self._on_fork(self._error)
+
+
+_guards: Final["WeakSet[ProcessGuard]"] = WeakSet()
+
+
+def _forked() -> None:
+    for guard in list(_guards):
+        guard.forked()
+
+
+os.register_at_fork(after_in_child=_forked)

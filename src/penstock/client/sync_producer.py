@@ -1,0 +1,124 @@
+"""The sync producer: appends on the calling thread, everything else on the loop thread.
+
+`send` calls the same `try_append` as the async producer; only when that would have to wait
+(first record of a topic, no room) does the call go through the event loop.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Self, Unpack
+
+from penstock.client.config import ProducerConfig, ProducerOptions
+from penstock.client.delivery import ColumnsDelivery, Delivery
+from penstock.client.loop_thread import EXIT_FLUSH_S, shared_loop
+from penstock.client.producer import AsyncProducer
+from penstock.client.shards import shard_columns
+from penstock.core.columns import Header
+
+_log = logging.getLogger("penstock.client")
+
+
+class Producer:
+    """Sends records to topics, batched, in order, without duplicates. Safe to share by threads.
+
+    Use it in a `with` block, or call `close`: it sends what is left. Deliveries that fail are
+    logged, counted by `close`, and raised by `Delivery.result`. Arguments, meanings and errors
+    are those of `AsyncProducer`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: ProducerConfig | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        self._loop = shared_loop()
+        self._core = self._loop.run(_made_in_loop(bootstrap, config, options))
+        self._try_append = self._core.try_append
+        self._closed = False
+        self._loop.adopt(self)
+
+    @property
+    def config(self) -> ProducerConfig:
+        return self._core.config
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """Hands a record over for sending; blocks up to `max_block_ms` for room in the buffer.
+
+        Raises as `AsyncProducer.send`. Nothing was sent then.
+        """
+        delivery = self._try_append(topic, (value, key, partition, timestamp_ms, headers))
+        if delivery is not None:
+            return delivery
+        return self._loop.run(
+            self._core.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        )
+
+    def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+    ) -> ColumnsDelivery:
+        """Sends many records at once; see `AsyncProducer.send_columns`."""
+        buffer = self._core.buffer_of(topic)
+        if buffer is None:
+            buffer = self._loop.run(self._core.prepare(topic))
+        shards = shard_columns(
+            buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
+        )
+        return self._loop.run(self._core.send_shards(buffer, shards))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Blocks until everything sent so far is settled; raises TimeoutError."""
+        self._loop.run(self._core.flush(timeout_s))
+
+    def close(self, timeout_s: float | None = None) -> int:
+        """Flushes and ends. Returns the number of records not delivered; may be called again."""
+        self._closed = True
+        return self._loop.run(self._core.close(timeout_s))
+
+    def close_at_exit(self) -> None:
+        """The process ends and nobody called `close`."""
+        if self._closed:
+            return
+        left = self._core.unsettled_records
+        if left:
+            _log.warning(
+                "a producer was not closed: flushing %d records for at most %g s; call close(), "
+                "or use it in a with block",
+                left,
+                EXIT_FLUSH_S,
+            )
+        undelivered = self.close(EXIT_FLUSH_S)
+        if left and undelivered:
+            _log.error("%d records were not delivered before the process ended", undelivered)
+
+
+async def _made_in_loop(
+    bootstrap: str | Sequence[str], config: ProducerConfig | None, options: ProducerOptions
+) -> AsyncProducer:
+    producer = AsyncProducer(bootstrap, config, **options)
+    await producer.start()
+    return producer

@@ -1,0 +1,67 @@
+"""Who owns the client's background tasks: one task group per client, inside one owner task.
+
+A client is used with `async with`, or started and closed by hand in different tasks; a
+`TaskGroup` must be entered and left in one and the same. So the group lives in an owner task,
+the only bare task there is, which `aclose` cancels and awaits. A background task that fails
+(a defect: expected errors are handled where they occur) ends them all, and `on_crash` is told,
+so that nobody waits for ever.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_log = logging.getLogger("penstock.client")
+
+
+class BackgroundTasks:
+    """Start with `start`, add with `spawn`, end with `aclose`."""
+
+    def __init__(self, name: str, on_crash: Callable[[BaseException], None]) -> None:
+        self._name = name
+        self._on_crash = on_crash
+        self._owner: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
+        self._entered = asyncio.Event()
+
+    @property
+    def running(self) -> bool:
+        return self._owner is not None and not self._owner.done()
+
+    async def start(self) -> None:
+        """Returns when `spawn` may be called."""
+        assert self._owner is None, "started twice"
+        loop = asyncio.get_running_loop()
+        self._owner = loop.create_task(self._own(), name=f"penstock-{self._name}")
+        await self._entered.wait()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None] | None":
+        """Runs `work` until it ends or the client closes; None (and nothing runs) if it has."""
+        if self._group is None or not self.running:
+            work.close()
+            return None
+        return self._group.create_task(work, name=f"penstock-{self._name}-{name}")
+
+    async def aclose(self) -> None:
+        """Cancels all tasks and waits for their end."""
+        owner = self._owner
+        if owner is None:
+            return
+        owner.cancel()
+        await asyncio.wait([owner])
+
+    async def _own(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                self._entered.set()
+                await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            raise
+        except BaseExceptionGroup as crashed:
+            cause = crashed.exceptions[0]
+            _log.error("%s client stopped by a defect", self._name, exc_info=cause)
+            self._on_crash(cause)
+        finally:
+            self._group = None

@@ -1,0 +1,47 @@
+"""Protocol messages to the client's own types: the one place that reads Metadata answers."""
+
+from penstock.client.model import BrokerDescription, PartitionDescription, TopicDescription
+from penstock.client.view import ClusterView
+from penstock.proto.v1 import broker_pb2 as pb
+
+
+def view_from_wire(answer: pb.MetadataResponse) -> ClusterView:
+    """The view one Metadata answer stands for; topics with an error are left out."""
+    brokers = [broker_from_wire(info) for info in answer.brokers]
+    return ClusterView(
+        cluster_id=answer.cluster_id,
+        controller_epoch=answer.controller_epoch,
+        metadata_version=answer.metadata_version,
+        brokers={broker.broker_id: broker for broker in brokers},
+        topics={
+            info.topic: topic_from_wire(info)
+            for info in answer.topics
+            if not info.HasField("error")
+        },
+    )
+
+
+def broker_from_wire(info: pb.BrokerInfo) -> BrokerDescription:
+    return BrokerDescription(info.broker_id, info.host, info.port, info.rack, info.alive)
+
+
+def topic_from_wire(info: pb.TopicInfo) -> TopicDescription:
+    """Partitions come in order of their index, whatever order they were sent in."""
+    partitions = (
+        PartitionDescription(
+            partition=entry.partition,
+            leader=entry.leader,
+            leader_epoch=entry.leader_epoch,
+            replicas=tuple(entry.replicas),
+            isr=tuple(entry.isr),
+            version=entry.version,
+        )
+        for entry in info.partitions
+    )
+    return TopicDescription(
+        topic=info.topic,
+        topic_id=info.topic_id,
+        partitions=tuple(sorted(partitions, key=lambda entry: entry.partition)),
+        configs=dict(info.configs),
+        internal=info.internal,
+    )
