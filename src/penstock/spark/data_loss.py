@@ -51,11 +51,16 @@ class LogView:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One partition's loss. `resume_at`: where to go on; None = it is gone for good."""
+    """One partition's loss.
+
+    `resume_at`: where to go on; None = it is gone for good. `other_topic`: the name now means
+    another topic, whose offsets have nothing to do with those asked for.
+    """
 
     partition: TopicPartition
     message: str
     resume_at: int | None
+    other_topic: bool = False
 
 
 def find_losses(known: Known, view: LogView) -> list[Loss]:
@@ -77,7 +82,7 @@ def _loss(tp: TopicPartition, known: Known, view: LogView) -> Loss | None:
             f"{tp} was deleted and created again (topic id {old_id}, now {new_id}); the query "
             f"was at offset {position} of the old one, {available}"
         )
-        return Loss(tp, what, start)
+        return Loss(tp, what, start, other_topic=True)
     if position < start:
         what = (
             f"{tp} lost {start - position} records to retention: asked for offset {position}, "
@@ -88,6 +93,25 @@ def _loss(tp: TopicPartition, known: Known, view: LogView) -> Loss | None:
         what = f"{tp} ends before the query's position: asked for offset {position}, {available}"
         return Loss(tp, what, end)
     return None
+
+
+def clip(
+    begin: Positions, end: Positions, losses: Mapping[TopicPartition, Loss], view: LogView
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """What is left to read of [begin, end): for failOnDataLoss=false.
+
+    Partitions that are gone drop out. Of a topic created again nothing is read here: these
+    offsets meant the old one. A partition not in `losses` stays as it is.
+    """
+    new_begin, new_end = {}, {}
+    for tp, hi in end.items():
+        loss = losses.get(tp)
+        if loss is None:
+            new_begin[tp], new_end[tp] = begin[tp], hi
+        elif loss.resume_at is not None and not loss.other_topic:
+            new_end[tp] = min(hi, view.ends[tp])
+            new_begin[tp] = min(max(begin[tp], view.starts.get(tp, 0)), new_end[tp])
+    return new_begin, new_end
 
 
 def raise_losses(losses: list[Loss]) -> None:

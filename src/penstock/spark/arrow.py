@@ -1,0 +1,190 @@
+"""Decoded batches to Arrow record batches, column by column, without touching a record.
+
+Data of keys, values and headers stays where the network put it: Arrow arrays are built around
+it from a running sum of the lengths. Only what no batch carries is made: offsets, timestamps
+in microseconds, and the constant columns, which are kept and sliced.
+
+Rows per Arrow batch: 8,192 to 20,000, or about 16 MiB. Below that Spark pays per batch, above
+it memory peaks and nothing is gained (measured: 1,000 rows 3.4, 10,000 rows 4.6, 100,000 rows
+5.0 million rows per second).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.core.columns import Columns
+
+MIN_ROWS: Final = 8_192
+MAX_ROWS: Final = 20_000
+MAX_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Records [lo, hi) of a decoded batch of `topic`/`partition`."""
+
+    topic: str
+    partition: int
+    columns: Columns
+    lo: int
+    hi: int
+
+
+def to_arrow(slices: Iterator[Slice], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Record batches of exactly `schema`, rows in the order of the slices."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for part in slices:
+        for batch in _convert(part, schema):
+            too_much = rows + batch.num_rows > MAX_ROWS or size_bytes + batch.nbytes > MAX_BYTES
+            if waiting and (rows >= MIN_ROWS or too_much):
+                yield _joined(waiting)
+                waiting, rows, size_bytes = [], 0, 0
+            waiting.append(batch)
+            rows += batch.num_rows
+            size_bytes += batch.nbytes
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+def _convert(part: Slice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    whole = {
+        field.name: _WHOLE[field.name](part.columns, field.type)
+        for field in schema
+        if field.name in _WHOLE
+    }
+    for lo, hi in _pieces(part):
+        arrays = [
+            whole[field.name].slice(lo, hi - lo)
+            if field.name in whole
+            else _MADE[field.name](part, lo, hi).cast(field.type)
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _pieces(part: Slice) -> Iterator[tuple[int, int]]:
+    """Cuts [lo, hi) so that no piece has too many rows, or (on average) bytes."""
+    columns = part.columns
+    views = (columns.key_data, columns.value_data, columns.header_value_data)
+    row_bytes = sum(view.nbytes for view in views) // columns.record_count + 1
+    rows = max(1, min(MAX_ROWS, MAX_BYTES // row_bytes))
+    for lo in range(part.lo, part.hi, rows):
+        yield lo, min(part.hi, lo + rows)
+
+
+def _binary(
+    data: memoryview, lengths: memoryview | None, count: int, kind: pa.DataType
+) -> pa.Array:
+    """A binary or string array over `data`; `lengths` None = all null, -1 = null."""
+    if lengths is None:
+        return pa.nulls(count, kind)
+    sizes = np.frombuffer(lengths, dtype=np.int32)
+    offsets = np.zeros(count + 1, dtype=np.int32)
+    nulls = int(np.count_nonzero(sizes < 0))
+    np.cumsum(np.maximum(sizes, 0) if nulls else sizes, out=offsets[1:])
+    validity = None
+    if nulls:
+        validity = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, count, buffers, nulls)
+
+
+def _keys(columns: Columns, kind: pa.DataType) -> pa.Array:
+    return _binary(columns.key_data, columns.key_lengths, columns.record_count, kind)
+
+
+def _values(columns: Columns, kind: pa.DataType) -> pa.Array:
+    return _binary(columns.value_data, columns.value_lengths, columns.record_count, kind)
+
+
+def _headers(columns: Columns, kind: pa.DataType) -> pa.Array:
+    offsets = np.zeros(columns.record_count + 1, dtype=np.int32)
+    if columns.header_counts is not None:
+        np.cumsum(np.frombuffer(columns.header_counts, dtype=np.int32), out=offsets[1:])
+    total = int(offsets[-1])
+    entry = kind.value_type
+    names = _binary(
+        columns.header_key_data, columns.header_key_lengths, total, entry.field("key").type
+    )
+    values = _binary(
+        columns.header_value_data, columns.header_value_lengths, total, entry.field("value").type
+    )
+    entries = pa.Array.from_buffers(entry, total, [None], children=[names, values])
+    buffers = [None, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, columns.record_count, buffers, children=[entries])
+
+
+_WHOLE: Final[dict[str, Callable[[Columns, pa.DataType], pa.Array]]] = {
+    "key": _keys,
+    "value": _values,
+    "headers": _headers,
+}
+
+
+def _topic(part: Slice, lo: int, hi: int) -> pa.Array:
+    return _repeated_text(part.topic).slice(0, hi - lo)
+
+
+@lru_cache(maxsize=64)
+def _repeated_text(text: str) -> pa.Array:
+    encoded = text.encode()
+    offsets = np.arange(MAX_ROWS + 1, dtype=np.int32) * np.int32(len(encoded))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(encoded * MAX_ROWS)]
+    return pa.Array.from_buffers(pa.string(), MAX_ROWS, buffers, 0)
+
+
+@lru_cache(maxsize=256)
+def _repeated_int32(number: int) -> pa.Array:
+    return _from_numpy(np.full(MAX_ROWS, number, dtype=np.int32), pa.int32())
+
+
+def _partition(part: Slice, lo: int, hi: int) -> pa.Array:
+    return _repeated_int32(part.partition).slice(0, hi - lo)
+
+
+def _timestamp_type(part: Slice, lo: int, hi: int) -> pa.Array:
+    """0 = the producer's time, 1 = the broker's (append) time, as in Kafka."""
+    return _repeated_int32(1 if part.columns.append_time_ms else 0).slice(0, hi - lo)
+
+
+def _offset(part: Slice, lo: int, hi: int) -> pa.Array:
+    base = part.columns.base_offset
+    return _from_numpy(np.arange(base + lo, base + hi, dtype=np.int64), pa.int64())
+
+
+def _timestamp(part: Slice, lo: int, hi: int) -> pa.Array:
+    columns = part.columns
+    first = columns.append_time_ms or columns.first_timestamp_ms
+    if columns.append_time_ms or columns.timestamp_deltas_ms is None:
+        micros = np.full(hi - lo, first * 1000, dtype=np.int64)
+    else:
+        deltas = np.frombuffer(columns.timestamp_deltas_ms, dtype=np.int64)[lo:hi]
+        micros = (deltas + first) * 1000
+    return _from_numpy(micros, pa.timestamp("us", tz="UTC"))
+
+
+def _from_numpy(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
+
+
+_MADE: Final[dict[str, Callable[[Slice, int, int], pa.Array]]] = {
+    "topic": _topic,
+    "partition": _partition,
+    "offset": _offset,
+    "timestamp": _timestamp,
+    "timestampType": _timestamp_type,
+}

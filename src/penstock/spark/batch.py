@@ -1,0 +1,75 @@
+"""The batch reader: a bounded read of [starting, ending), both resolved once, when planned.
+
+`partitions` runs in a planner worker when Spark optimizes the query, `read` in executors. With
+the option filterPushdown, `PushdownBatchReader` narrows the ranges by the query's conditions
+on partition, offset and timestamp; Spark still checks every row (a class of its own, because
+Spark refuses any reader that has `pushFilters` while its own switch for that is off).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from penstock.errors import MisuseError
+from penstock.spark.admission import Positions
+from penstock.spark.boundary import AtOffsets
+from penstock.spark.lookup import OffsetsClient, require_selected, resolve, starts
+from penstock.spark.options import SourceOptions
+from penstock.spark.plan_read import checked_tasks, client_of, read_task
+from penstock.spark.pushdown import Bounds, bounds_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BatchReader(DataSourceReader):
+    """Reads the selected partitions from the starting to the ending boundary."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        connect: Callable[[SourceOptions], OffsetsClient] = client_of,
+    ) -> None:
+        self._options = options
+        self._connect = connect
+        self._bounds = Bounds()
+        # Asked here, so that a contradiction is an error before anything is planned.
+        self._starting, self._ending = options.batch_starting, options.batch_ending
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks. Raises PenstockError in one line for everything a user can mend."""
+        client = self._connect(self._options)
+        view = client.view()
+        require_selected(self._options.selection, view, ())
+        begin = resolve(client, self._starting, view.ends, "startingOffsets")
+        end = resolve(client, self._ending, view.ends, "endingOffsets")
+        self._check_order(begin, end)
+        end = {tp: max(begin[tp], hi) for tp, hi in end.items()}
+        begin, end = self._bounds.narrow(begin, end, client)
+        view = replace(view, starts=starts(client, end))
+        return checked_tasks(begin, end, view.topic_ids, view, self._options)
+
+    def _check_order(self, begin: Positions, end: Positions) -> None:
+        """Times may cross (then nothing is read); offsets that do are a mistake."""
+        backwards = sorted(tp for tp in begin if begin[tp] > end[tp])
+        if backwards and isinstance(self._ending, AtOffsets):
+            tp = backwards[0]
+            raise MisuseError(
+                f"option endingOffsets: {tp} would end at {end[tp]}, before it starts "
+                f"({begin[tp]}); exchange them"
+            )
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Executor side."""
+        return read_task(self._options, partition)
+
+
+class PushdownBatchReader(BatchReader):
+    """The same, reading less where the query's conditions allow it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Notes what narrows the read; hands every filter back, so that Spark applies them."""
+        self._bounds = bounds_of(filters)
+        return filters

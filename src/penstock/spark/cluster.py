@@ -1,0 +1,127 @@
+"""What a driver asks the cluster, through the client's `Admin` (implements `OffsetsClient`).
+
+Admin finds leaders and retries within its deadline; on top, `fetchOffset.numRetries` more
+attempts for errors that pass, because a query must not end because an election took long. One
+Admin per process and settings, kept: planner workers are used again for every batch.
+"""
+
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from penstock.client import EARLIEST, LATEST, Admin, OffsetSpec, TopicDescription
+from penstock.core.types import TopicPartition
+from penstock.errors import ErrorCode, PenstockError
+from penstock.spark.boundary import ByTime, Edge, Query
+from penstock.spark.data_loss import LogView
+from penstock.spark.options import (
+    Assign,
+    ClientSettings,
+    SourceOptions,
+    Subscribe,
+    SubscribePattern,
+)
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+_admins: dict[tuple[int, ClientSettings], Admin] = {}
+
+
+def cluster_of(options: SourceOptions) -> "ClusterOffsets":
+    """The look-ups of these options, on this process's Admin for their client settings."""
+    key = (os.getpid(), options.client)
+    if key not in _admins:
+        _admins[key] = Admin(
+            options.client.bootstrap,
+            connect_timeout_ms=options.client.connect_timeout_ms,
+            request_timeout_ms=options.client.request_timeout_ms,
+        )
+    return ClusterOffsets(_admins[key], options)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOffsets:
+    """Offset look-ups for one selection of partitions."""
+
+    admin: Admin
+    options: SourceOptions
+
+    def view(self) -> LogView:
+        """The selected partitions that exist, their ends, topic ids."""
+        topics = self._retry(self._describe)
+        partitions = [
+            TopicPartition(name, p.partition)
+            for name, topic in sorted(topics.items())
+            for p in topic.partitions
+        ]
+        if isinstance(self.options.selection, Assign):
+            partitions = [tp for tp in partitions if tp in self.options.selection.partitions]
+        ends = self.offsets(dict.fromkeys(partitions, Edge.LATEST)) if partitions else {}
+        return LogView(ends, {name: topic.topic_id for name, topic in topics.items()})
+
+    def offsets(self, asked: Mapping[TopicPartition, Query]) -> dict[TopicPartition, int]:
+        """The offset each query stands for."""
+        specs: dict[TopicPartition, OffsetSpec | int] = {}
+        known = {}
+        for tp, query in asked.items():
+            match query:
+                case Edge.EARLIEST:
+                    specs[tp] = EARLIEST
+                case Edge.LATEST:
+                    specs[tp] = LATEST
+                case ByTime(timestamp_ms):
+                    specs[tp] = timestamp_ms
+                case int(offset):
+                    known[tp] = offset
+        if not specs:
+            return known
+        listed = self._retry(lambda: self.admin.list_offsets(specs))
+        return known | {tp: found.offset for tp, found in listed.items()}
+
+    def row_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """Mean stored size of a record, of partitions that have any on a broker alive."""
+        topics = sorted({tp.topic for tp in ends})
+        sizes = {}
+        for broker in self._retry(lambda: self.admin.describe_logs(topics)):
+            for log in broker.logs:
+                records = log.log_end_offset - log.log_start_offset
+                if records > 0:
+                    sizes[TopicPartition(log.topic, log.partition)] = log.size_bytes / records
+        return sizes
+
+    def _describe(self) -> dict[str, TopicDescription]:
+        match self.options.selection:
+            case SubscribePattern(pattern):
+                found = self.admin.describe_topics()
+                return {
+                    name: topic
+                    for name, topic in found.items()
+                    if not topic.internal and re.fullmatch(pattern, name)
+                }
+            case Subscribe(topics):
+                wanted = set(topics)
+            case Assign(partitions):
+                wanted = {tp.topic for tp in partitions}
+        try:
+            return self.admin.describe_topics(sorted(wanted))
+        except PenstockError as problem:
+            if problem.code is not ErrorCode.UNKNOWN_TOPIC:
+                raise
+        # One of them is missing; what that means is not decided here. All others still count.
+        return {name: t for name, t in self.admin.describe_topics().items() if name in wanted}
+
+    def _retry(self, call: Callable[[], T]) -> T:
+        left = self.options.offset_retries
+        while True:
+            try:
+                return call()
+            except PenstockError as problem:
+                if not problem.retriable or left <= 0:
+                    raise
+                logger.warning("offset look-up failed, %d attempts left: %s", left, problem)
+            left -= 1
+            time.sleep(self.options.offset_retry_interval_ms / 1000)

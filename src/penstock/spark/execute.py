@@ -1,0 +1,26 @@
+"""What runs in an executor: one task's ranges, as Arrow batches of the source's schema.
+
+Imported by the first task of a worker process and not before: a driver that only plans needs
+neither pyarrow nor a channel.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.spark.arrow import to_arrow
+from penstock.spark.connection import connection_to
+from penstock.spark.options import SourceOptions
+from penstock.spark.planning import OffsetRange
+from penstock.spark.ranges import ClusterFetcher, RangeReader
+from penstock.spark.schema import schema_of
+
+
+def read_as_arrow(
+    options: SourceOptions, ranges: Sequence[OffsetRange]
+) -> Iterator[pa.RecordBatch]:
+    """The records of the ranges. Spark compares the schema with its own, exactly."""
+    schema = to_arrow_schema(schema_of(options.columns), timezone="UTC")
+    fetcher = ClusterFetcher(connection_to(options.client), options)
+    return to_arrow(RangeReader(fetcher, options).read(ranges), schema)

@@ -1,0 +1,94 @@
+"""What the driver needs to know of a cluster, as a seam, and the two decisions on top of it.
+
+`OffsetsClient` is implemented by `cluster.ClusterOffsets` (real) and by a page of test code.
+`resolve` turns the user's words into offsets; `require_selected` says when a missing topic is
+the user's mistake (never seen before) and not data loss (read before, see `data_loss`).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.spark.boundary import Boundary, ByTime, Edge, Otherwise, Query, queries
+from penstock.spark.data_loss import LogView
+from penstock.spark.options import Assign, Selection, Subscribe
+
+
+class OffsetsClient(Protocol):
+    """Look-ups, each with a deadline; they raise PenstockError."""
+
+    def view(self) -> LogView:
+        """The selected partitions that exist, their ends (last stable offsets), topic ids."""
+
+    def offsets(self, asked: Mapping[TopicPartition, Query]) -> dict[TopicPartition, int]:
+        """The offset each query stands for; -1 = no record at or after the timestamp."""
+
+    def row_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        """Mean stored size of a record, of partitions that have any."""
+
+
+def starts(
+    client: OffsetsClient, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Log starts; asks nothing for no partitions."""
+    asked: dict[TopicPartition, Query] = dict.fromkeys(partitions, Edge.EARLIEST)
+    return client.offsets(asked) if asked else {}
+
+
+def resolve(
+    client: OffsetsClient, boundary: Boundary, ends: Mapping[TopicPartition, int], option: str
+) -> dict[TopicPartition, int]:
+    """The boundary as offsets, for the partitions of `ends`.
+
+    `latest` is what `ends` says, so that start and end come from one look. Raises MisuseError,
+    naming `option`, if the boundary lists other partitions, or has a timestamp behind the last
+    record where that is an error.
+    """
+    asked = queries(boundary, ends, option)
+    open_questions = {tp: query for tp, query in asked.items() if query is not Edge.LATEST}
+    found = client.offsets(open_questions) if open_questions else {}
+    resolved = {}
+    for tp, query in asked.items():
+        offset = found.get(tp, ends[tp])
+        if isinstance(query, ByTime) and offset < 0:
+            offset = _without_record(tp, query, ends[tp], option)
+        resolved[tp] = offset
+    return resolved
+
+
+def _without_record(tp: TopicPartition, query: ByTime, end: int, option: str) -> int:
+    if query.otherwise is Otherwise.LATEST:
+        return end
+    raise MisuseError(
+        f"option {option}: {tp} has no record at or after {query.timestamp_ms} ms; use an earlier "
+        "time, or set startingOffsetsByTimestampStrategy to latest"
+    )
+
+
+def require_selected(selection: Selection, view: LogView, read_before: Iterable[str]) -> None:
+    """Raises ClusterError(UNKNOWN_TOPIC, UNKNOWN_PARTITION) for names that mean nothing.
+
+    Topics in `read_before` are excused. A pattern may match nothing, yet.
+    """
+    excused = set(read_before)
+    match selection:
+        case Subscribe(topics):
+            existing = {tp.topic for tp in view.ends}
+            for topic in topics:
+                if topic not in existing and topic not in excused:
+                    raise ClusterError(
+                        f"option subscribe names topic {topic}, which does not exist; create it "
+                        "first, or correct the name",
+                        ErrorCode.UNKNOWN_TOPIC,
+                    )
+        case Assign(partitions):
+            for tp in partitions:
+                if tp not in view.ends and tp.topic not in excused:
+                    raise ClusterError(
+                        f"option assign names {tp}, which does not exist; correct topic or "
+                        "partition",
+                        ErrorCode.UNKNOWN_PARTITION,
+                    )
+        case _:
+            pass

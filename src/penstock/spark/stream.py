@@ -1,0 +1,239 @@
+"""The stream reader: what Spark asks a source, trigger by trigger.
+
+    initialOffset()           the user's words, constant: Spark asks again and again, never
+                              stores it, and replays batch 0 against it
+    latestOffset(start, …)    look at the cluster, decide where the batch ends   (admission)
+    partitions(start, end)    check for losses, plan tasks                       (plan_read)
+    read(task)                in executors: only what is in the task              (ranges)
+
+One instance lives in the driver process of a query, called serially; state on `self` is fine
+there and does not survive a restart, so nothing that decides *which* records are read may
+depend on it. What must survive is in the offsets: positions, where new partitions began
+(`from`), topic ids. A replay of any batch reads exactly its records or raises DataLossError.
+
+Everything is on the trigger's critical path and has a deadline (penstock.request.timeout.ms).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.core.types import TopicPartition
+from penstock.spark.admission import Limit, Pacer, Positions, admit, backlog
+from penstock.spark.boundary import AtOffsets
+from penstock.spark.data_loss import Known, LogView, find_losses, raise_losses
+from penstock.spark.lookup import OffsetsClient, require_selected, resolve, starts
+from penstock.spark.offsets import Concrete, Symbolic, decode, encode
+from penstock.spark.options import SourceOptions
+from penstock.spark.plan_read import checked_tasks, client_of, read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+Marks = dict[TopicPartition, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the selected partitions for ever, batch by batch."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        connect: Callable[[SourceOptions], OffsetsClient] = client_of,
+    ) -> None:
+        self._options = options
+        self._connect = connect
+        self._starting = options.stream_starting
+        self._pacer = Pacer(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
+        self._target: LogView | None = None
+        self._view: LogView | None = None
+        self._resolved: dict[TopicPartition, int] | None = None
+
+    # Spark's names from here on.
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the user wants to start, unresolved."""
+        return encode(Symbolic(self._starting))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Spark has no composite limit: one of ours stands for all that are set."""
+        o = self._options
+        if o.max_offsets_per_trigger is not None:
+            return ReadMaxRows(o.max_offsets_per_trigger)
+        if o.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(o.max_bytes_per_trigger)
+        if o.min_offsets_per_trigger is not None:
+            return ReadMinRows(o.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fixes the end of the whole run."""
+        self._target = self._client().view()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends; `start` itself (the same text) if there is none.
+
+        Always concrete: Spark logs the answer as the end of the batch, and a symbolic one would
+        mean something else after a restart.
+        """
+        offset = decode(start)
+        if isinstance(offset, Symbolic):
+            current, begins = self._first(offset)
+        else:
+            current, begins = self._next(offset)
+        assert self._view is not None
+        ends, all_there_is = self._view.ends, isinstance(limit, ReadAllAvailable)
+        if isinstance(offset, Concrete) and not begins and not all_there_is:
+            rows = sum(backlog(current, ends).values())
+            if self._target is None and self._pacer.holds_back(rows, _now_ms()):
+                return start
+        new = admit(current, ends, *self._limits(all_there_is))
+        if isinstance(offset, Concrete) and new == offset.positions and not begins:
+            return start
+        topics = {tp.topic for tp in new}
+        ids = {name: topic_id for name, topic_id in self._view.topic_ids.items() if name in topics}
+        return encode(Concrete(new, begins, ids))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The ends last seen, for progress reports (`progress.offsets_behind_latest`)."""
+        if self._view is None:
+            return None
+        return encode(Concrete(self._view.ends, {}, {}))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Tasks that read exactly what lies between two offsets."""
+        first, last = decode(start), decode(end)
+        assert isinstance(last, Concrete), "the end of a batch is never symbolic"
+        before = first.positions if isinstance(first, Concrete) else {}
+        begin = {**before, **last.begins}
+        view = self._view_of_batch(last)
+        existing = [tp for tp in last.positions if tp in view.ends]
+        view = replace(view, starts=starts(self._client(), existing))
+        return checked_tasks(begin, last.positions, last.topic_ids, view, self._options)
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Executor side."""
+        return read_task(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the checkpoint is the truth. Groups will hear of it, best effort."""
+
+    # Ours.
+
+    def _first(self, offset: Symbolic) -> tuple[Marks, Marks]:
+        """Where batch 0 begins, twice: the user's words, resolved once per process."""
+        view = self._bounded(self._client().view(), {})
+        require_selected(self._options.selection, view, ())
+        if self._resolved is None:
+            client = self._client()
+            self._resolved = resolve(client, offset.start, view.ends, "startingOffsets")
+            if isinstance(offset.start, AtOffsets):
+                self._check_given(self._resolved, view)
+        begins = {tp: at for tp, at in self._resolved.items() if tp in view.ends}
+        begins |= starts(self._client(), view.ends.keys() - begins.keys())
+        # A time may lie behind an end that was fixed before: then batch 0 reads nothing there.
+        self._view = replace(view, ends={tp: max(end, begins[tp]) for tp, end in view.ends.items()})
+        return dict(begins), begins
+
+    def _check_given(self, given: Marks, view: LogView) -> None:
+        """Offsets a user wrote may lie behind the end of the log: refuse, or start at the end."""
+        losses = find_losses(Known(given), view)
+        if losses and self._options.fail_on_data_loss:
+            raise_losses(losses)
+        for loss in losses:
+            logger.warning("startingOffsets moved: %s", loss.message)
+            given[loss.partition] = view.ends[loss.partition]
+
+    def _next(self, offset: Concrete) -> tuple[Marks, Marks]:
+        """Where this batch begins, and the part of it that the batch before does not tell.
+
+        That part: partitions that are new (they begin at their log start) and partitions moved
+        after a loss (failOnDataLoss=false). Raises DataLossError otherwise.
+        """
+        view = self._settled(Known(offset.positions, offset.topic_ids))
+        if self._options.fail_on_data_loss:
+            read_before = {tp.topic for tp in offset.positions}
+            require_selected(self._options.selection, view, read_before)
+        bounded = self._bounded(view, offset.positions)
+        new = bounded.ends.keys() - offset.positions.keys()
+        # Records of a new partition that are gone already are a loss like any other.
+        known = Known({**offset.positions, **dict.fromkeys(new, 0)}, offset.topic_ids)
+        losses = find_losses(known, view)
+        if new or losses:
+            view = replace(view, starts=starts(self._client(), view.ends))
+            losses = find_losses(known, view)
+        self._view = bounded
+        if losses and self._options.fail_on_data_loss:
+            raise_losses(losses)
+        current = dict(known.positions)
+        begins = {tp: view.starts[tp] for tp in new}
+        for loss in losses:
+            logger.warning("records are lost, going on: %s", loss.message)
+            if loss.resume_at is None:
+                del current[loss.partition]
+            else:
+                begins[loss.partition] = loss.resume_at
+        return current | begins, begins
+
+    def _settled(self, known: Known) -> LogView:
+        """A look at the cluster; looks again before it believes in a loss.
+
+        A leader elected a moment ago may not know its whole log as committed yet, and a broker
+        may not have heard of a topic.
+        """
+        view = self._client().view()
+        for _ in range(self._options.offset_retries):
+            if not find_losses(known, view):
+                break
+            time.sleep(self._options.offset_retry_interval_ms / 1000)
+            view = self._client().view()
+        return view
+
+    def _bounded(self, view: LogView, positions: Positions) -> LogView:
+        """AvailableNow: no further than the target, whatever arrived since."""
+        if self._target is None:
+            return view
+        target = self._target.ends
+        ends = {
+            tp: max(min(end, target[tp]), positions.get(tp, 0))
+            for tp, end in view.ends.items()
+            if tp in target
+        }
+        return replace(view, ends=ends)
+
+    def _limits(self, all_there_is: bool) -> tuple[Limit, dict[TopicPartition, float]]:
+        if all_there_is or self._view is None:
+            return Limit(), {}
+        o = self._options
+        limit = Limit(o.max_offsets_per_trigger, o.max_bytes_per_trigger)
+        sizes = {} if limit.max_bytes is None else self._client().row_bytes(self._view.ends)
+        return limit, sizes
+
+    def _view_of_batch(self, end: Concrete) -> LogView:
+        """The look that decided this batch, or (a replay after a restart) a new one."""
+        seen = self._view
+        if seen is not None and all(
+            seen.ends.get(tp, -1) >= at for tp, at in end.positions.items()
+        ):
+            return seen
+        return self._client().view()
+
+    def _client(self) -> OffsetsClient:
+        return self._connect(self._options)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,552 @@
+"""The stream reader's answers, trigger by trigger, against a cluster that is a few numbers.
+
+Driven as Spark drives it: offsets go through JSON text, a restart is a new reader with the old
+text. No Spark session; `test_spark_stream` runs the same on a real one.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
+
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, MisuseError
+from penstock.spark.batch import BatchReader, PushdownBatchReader
+from penstock.spark.boundary import ByTime, Edge, Query
+from penstock.spark.data_loss import DataLossError, LogView
+from penstock.spark.offsets import Concrete, decode
+from penstock.spark.options import Assign, SourceOptions, Subscribe, parse
+from penstock.spark.planning import OffsetRange
+from penstock.spark.stream import StreamReader
+
+P0, P1, P2 = (TopicPartition("orders", i) for i in range(3))
+ALL = ReadAllAvailable()
+
+
+@dataclass
+class SmallCluster:
+    """Implements OffsetsClient. Record n of every partition has timestamp 1000 * n."""
+
+    ends: dict[TopicPartition, int]
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: dict[str, str] = field(default_factory=lambda: {"orders": "id-1"})
+    selection: Any = None
+
+    def view(self) -> LogView:
+        match self.selection:
+            case Subscribe(topics):
+                ends = {tp: end for tp, end in self.ends.items() if tp.topic in topics}
+            case Assign(partitions):
+                ends = {tp: end for tp, end in self.ends.items() if tp in partitions}
+            case _:
+                ends = dict(self.ends)
+        return LogView(ends, dict(self.topic_ids))
+
+    def offsets(self, asked: Mapping[TopicPartition, Query]) -> dict[TopicPartition, int]:
+        return {tp: self._offset(tp, query) for tp, query in asked.items()}
+
+    def row_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
+        return dict.fromkeys(ends, 100.0)
+
+    def _offset(self, tp: TopicPartition, query: Query) -> int:
+        match query:
+            case Edge.EARLIEST:
+                return self.starts.get(tp, 0)
+            case Edge.LATEST:
+                return self.ends[tp]
+            case ByTime(timestamp_ms):
+                at = max(self.starts.get(tp, 0), -(-timestamp_ms // 1000))
+                return at if at < self.ends[tp] else -1
+        return query
+
+
+def options_of(**changes: str) -> SourceOptions:
+    base = {"penstock.bootstrap.servers": "a:1", "fetchOffset.retryIntervalMs": "0"}
+    if not changes.keys() & {"assign", "subscribePattern"}:
+        base["subscribe"] = "orders"
+    return parse(base | changes)
+
+
+class RunningQuery:
+    """One query: its checkpoint's texts, and a reader that can be replaced by a new one."""
+
+    def __init__(self, cluster: SmallCluster, **changes: str) -> None:
+        self.cluster, self.options = cluster, options_of(**changes)
+        cluster.selection = self.options.selection
+        self.log: list[str] = []
+        self.restart()
+
+    def restart(self) -> None:
+        self.reader = StreamReader(self.options, lambda _: self.cluster)
+
+    @property
+    def start(self) -> str:
+        return self.log[-1] if self.log else json.dumps(self.reader.initialOffset())
+
+    def trigger(self, limit: ReadLimit | None = None) -> list[OffsetRange] | None:
+        """The ranges of the next batch, None if there is none."""
+        start = self.start
+        limit = limit or self.reader.getDefaultReadLimit()
+        end = json.dumps(self.reader.latestOffset(json.loads(start), limit))
+        if end == start:
+            return None
+        self.log.append(end)
+        return self.planned(len(self.log) - 1)
+
+    def planned(self, batch: int) -> list[OffsetRange]:
+        """What batch number `batch` reads, planned (again) by the reader of now."""
+        start = self.log[batch - 1] if batch else json.dumps(self.reader.initialOffset())
+        tasks = self.reader.partitions(json.loads(start), json.loads(self.log[batch]))
+        return sorted(r for task in tasks for r in task.value)
+
+
+def span(tp: TopicPartition, lo: int, hi: int, topic_id: str = "id-1") -> OffsetRange:
+    return OffsetRange(tp.topic, tp.partition, lo, hi, topic_id)
+
+
+def test_a_stream_reads_what_arrives_and_nothing_twice() -> None:
+    cluster = SmallCluster({P0: 5, P1: 0})
+    query = RunningQuery(cluster, startingOffsets="earliest")
+    assert query.trigger() == [span(P0, 0, 5)]
+    assert query.trigger() is None
+    cluster.ends = {P0: 7, P1: 3}
+    assert query.trigger() == [span(P0, 5, 7), span(P1, 0, 3)]
+    assert query.trigger() is None
+
+
+def test_starting_latest_is_fixed_by_the_first_look_not_by_later_ones() -> None:
+    cluster = SmallCluster({P0: 5})
+    query = RunningQuery(cluster)
+    query.reader.initialOffset()
+    assert query.trigger() == []  # batch 0 runs even if empty; its end is concrete
+    assert decode(json.loads(query.start)) == Concrete({P0: 5}, {P0: 5}, {"orders": "id-1"})
+    cluster.ends = {P0: 9}
+    query.restart()
+    assert query.trigger() == [span(P0, 5, 9)]
+
+
+def test_arrivals_between_two_calls_of_initial_offset_are_not_lost() -> None:
+    cluster = SmallCluster({P0: 5})
+    query = RunningQuery(cluster)
+    first = query.reader.initialOffset()
+    cluster.ends = {P0: 8}
+    assert query.reader.initialOffset() == first
+    query.trigger()
+    cluster.ends = {P0: 10}
+    assert query.trigger() == [span(P0, 8, 10)]
+
+
+def test_the_starting_point_is_resolved_once_per_process() -> None:
+    cluster = SmallCluster({P0: 5})
+    query = RunningQuery(cluster)
+    symbolic = query.reader.initialOffset()
+    query.reader.latestOffset(symbolic, ALL)
+    cluster.ends = {P0: 9}
+    again = decode(query.reader.latestOffset(symbolic, ALL))
+    assert again == Concrete({P0: 9}, {P0: 5}, {"orders": "id-1"})
+
+
+@pytest.mark.parametrize(
+    ("starting", "expected"),
+    [
+        ({"startingOffsets": "earliest"}, [span(P0, 2, 10), span(P1, 0, 10)]),
+        ({"startingOffsets": '{"orders": {"0": 4, "1": -1}}'}, [span(P0, 4, 10)]),
+        ({"startingTimestamp": "7500"}, [span(P0, 8, 10), span(P1, 8, 10)]),
+        (
+            {"startingOffsetsByTimestamp": '{"orders": {"0": 3000, "1": 9000}}'},
+            [span(P0, 3, 10), span(P1, 9, 10)],
+        ),
+        (
+            {"startingTimestamp": "99000", "startingOffsetsByTimestampStrategy": "latest"},
+            [],
+        ),
+    ],
+)
+def test_a_replay_of_batch_zero_reads_exactly_the_same(
+    starting: dict[str, str], expected: list[OffsetRange]
+) -> None:
+    cluster = SmallCluster({P0: 10, P1: 10}, {P0: 2})
+    query = RunningQuery(cluster, **starting)
+    assert query.trigger() == expected
+    cluster.ends = {P0: 50, P1: 50, P2: 50}
+    query.restart()
+    assert query.planned(0) == expected
+
+
+def test_a_time_without_records_is_an_error_unless_told_otherwise() -> None:
+    query = RunningQuery(SmallCluster({P0: 10}), startingTimestamp="99000")
+    with pytest.raises(MisuseError, match="orders/0 has no record at or after 99000 ms"):
+        query.trigger()
+
+
+def test_new_partitions_begin_at_their_first_record_and_replay_so() -> None:
+    cluster = SmallCluster({P0: 5})
+    query = RunningQuery(cluster)
+    query.trigger()
+    cluster.ends = {P0: 5, P1: 3}
+    assert query.trigger() == [span(P1, 0, 3)]
+    cluster.ends = {P0: 6, P1: 9}
+    query.restart()
+    assert query.planned(1) == [span(P1, 0, 3)]
+    assert query.trigger() == [span(P0, 5, 6), span(P1, 3, 9)]
+
+
+def test_a_new_partition_whose_first_records_are_gone_is_a_loss() -> None:
+    cluster = SmallCluster({P0: 5})
+    query = RunningQuery(cluster)
+    query.trigger()
+    cluster.ends, cluster.starts = {P0: 5, P1: 30}, {P1: 20}
+    with pytest.raises(DataLossError, match="orders/1 lost 20 records to retention"):
+        query.trigger()
+    tolerant = RunningQuery(cluster, failOnDataLoss="false")
+    tolerant.log = list(query.log)
+    assert tolerant.trigger() == [span(P1, 20, 30)]
+
+
+def test_a_pattern_may_match_nothing_yet_and_misses_nothing_later() -> None:
+    cluster = SmallCluster({}, topic_ids={})
+    query = RunningQuery(cluster, subscribePattern="or.*")
+    assert query.trigger() == []
+    assert query.trigger() is None
+    cluster.ends, cluster.topic_ids = {P0: 4}, {"orders": "id-1"}
+    assert query.trigger() == [span(P0, 0, 4)]
+
+
+def test_the_same_position_is_the_same_text_whatever_the_order_of_answers() -> None:
+    cluster = SmallCluster({P1: 5, P0: 5})
+    query = RunningQuery(cluster, startingOffsets="earliest")
+    query.trigger()
+    cluster.ends = {P0: 5, P1: 5}
+    assert query.trigger() is None
+
+
+def test_a_limit_of_rows_is_kept_and_everything_comes_in_the_end() -> None:
+    cluster = SmallCluster({P0: 100, P1: 7})
+    query = RunningQuery(cluster, startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(20)
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    while ranges := query.trigger():
+        assert sum(r.size for r in ranges) <= 20
+        for r in ranges:
+            seen[r.partition] += range(r.lo, r.hi)
+    assert seen == {0: list(range(100)), 1: list(range(7))}
+
+
+def test_a_limit_of_bytes_counts_stored_sizes() -> None:
+    query = RunningQuery(
+        SmallCluster({P0: 100}), startingOffsets="earliest", maxBytesPerTrigger="1000"
+    )
+    assert query.reader.getDefaultReadLimit() == ReadMaxBytes(1000)
+    assert query.trigger() == [span(P0, 0, 10)]
+
+
+def test_all_available_overrides_the_limits() -> None:
+    query = RunningQuery(
+        SmallCluster({P0: 100}), startingOffsets="earliest", maxOffsetsPerTrigger="3"
+    )
+    assert query.trigger(ALL) == [span(P0, 0, 100)]
+
+
+def test_a_minimum_of_rows_holds_a_trigger_back_but_not_batch_zero() -> None:
+    cluster = SmallCluster({P0: 1})
+    query = RunningQuery(cluster, startingOffsets="earliest", minOffsetsPerTrigger="10")
+    assert query.reader.getDefaultReadLimit() == ReadMinRows(10)
+    assert query.trigger() == [span(P0, 0, 1)]
+    cluster.ends = {P0: 2}
+    assert query.trigger() == [span(P0, 1, 2)]  # the pacer's first: nothing was waited for yet
+    cluster.ends = {P0: 11}
+    assert query.trigger() is None
+    cluster.ends = {P0: 12}
+    assert query.trigger() == [span(P0, 2, 12)]
+
+
+def test_available_now_stops_at_the_end_it_saw_under_load() -> None:
+    cluster = SmallCluster({P0: 30})
+    query = RunningQuery(
+        cluster, startingOffsets="earliest", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="15"
+    )
+    query.reader.prepareForTriggerAvailableNow()
+    read = []
+    while ranges := query.trigger():
+        read += ranges
+        cluster.ends = {P0: cluster.ends[P0] + 1000, P1: 50}
+    assert read == [span(P0, 0, 20), span(P0, 20, 30)]
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    ranges = query.trigger() or []
+    assert [(r.partition, r.lo) for r in ranges] == [(0, 30), (1, 0)]  # goes on where it ended
+    assert sum(r.size for r in ranges) == 20
+
+
+def test_available_now_from_latest_reads_nothing_and_goes_on_from_there() -> None:
+    cluster = SmallCluster({P0: 30})
+    query = RunningQuery(cluster)
+    query.reader.prepareForTriggerAvailableNow()
+    cluster.ends = {P0: 40}
+    assert query.trigger() == []
+    assert query.trigger() is None
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.trigger() == [span(P0, 30, 40)]
+
+
+def test_available_now_from_a_time_behind_its_end_loses_nothing() -> None:
+    cluster = SmallCluster({P0: 30})
+    query = RunningQuery(cluster, startingTimestamp="35000")
+    query.reader.prepareForTriggerAvailableNow()
+    cluster.ends = {P0: 40}
+    assert query.trigger() == []
+    assert query.trigger() is None
+    query.restart()
+    assert query.trigger() == [span(P0, 35, 40)]
+
+
+def test_retention_past_the_position_fails_the_query_or_is_skipped() -> None:
+    cluster = SmallCluster({P0: 10})
+    query = RunningQuery(cluster)
+    query.trigger()
+    cluster.ends, cluster.starts = {P0: 30}, {P0: 20}
+    with pytest.raises(DataLossError, match="asked for offset 10, available are 20 to 30"):
+        query.trigger()
+    tolerant = RunningQuery(cluster, failOnDataLoss="false")
+    tolerant.log = query.log[:1]
+    assert tolerant.trigger() == [span(P0, 20, 30)]
+
+
+def test_a_topic_that_vanished_fails_the_query_or_is_dropped() -> None:
+    cluster = SmallCluster({P0: 10, P1: 10})
+    query = RunningQuery(cluster)
+    query.trigger()
+    cluster.ends, cluster.topic_ids = {}, {}
+    with pytest.raises(DataLossError, match=r"orders/0 does not exist any more.*1 more partition"):
+        query.trigger()
+    tolerant = RunningQuery(cluster, failOnDataLoss="false")
+    tolerant.log = query.log[:1]
+    assert tolerant.trigger() == []
+    assert tolerant.trigger() is None
+    cluster.ends, cluster.topic_ids = {P0: 3}, {"orders": "id-2"}
+    assert tolerant.trigger() == [span(P0, 0, 3, "id-2")]
+
+
+def test_a_topic_created_again_fails_the_query_or_is_read_from_its_start() -> None:
+    cluster = SmallCluster({P0: 10})
+    query = RunningQuery(cluster)
+    query.trigger()
+    cluster.ends, cluster.topic_ids = {P0: 15}, {"orders": "id-2"}
+    with pytest.raises(DataLossError, match="deleted and created again"):
+        query.trigger()
+    tolerant = RunningQuery(cluster, failOnDataLoss="false")
+    tolerant.log = query.log[:1]
+    assert tolerant.trigger() == [span(P0, 0, 15, "id-2")]
+    assert tolerant.trigger() is None
+    tolerant.restart()
+    assert tolerant.planned(1) == [span(P0, 0, 15, "id-2")]
+
+
+def test_a_replay_over_a_topic_created_again_reads_nothing_of_the_new_one() -> None:
+    cluster = SmallCluster({P0: 10})
+    query = RunningQuery(cluster, startingOffsets="earliest")
+    query.trigger()
+    cluster.ends, cluster.topic_ids = {P0: 15}, {"orders": "id-2"}
+    query.restart()
+    with pytest.raises(DataLossError, match="deleted and created again"):
+        query.planned(0)
+    tolerant = RunningQuery(cluster, startingOffsets="earliest", failOnDataLoss="false")
+    tolerant.log = query.log[:1]
+    assert tolerant.planned(0) == []
+
+
+def test_a_log_that_ends_before_the_position_fails_the_query_or_goes_on_from_its_end() -> None:
+    cluster = SmallCluster({P0: 10})
+    query = RunningQuery(cluster)
+    query.trigger()
+    cluster.ends = {P0: 6}
+    with pytest.raises(
+        DataLossError, match="ends before the query's position: asked for offset 10"
+    ):
+        query.trigger()
+    tolerant = RunningQuery(cluster, failOnDataLoss="false")
+    tolerant.log = query.log[:1]
+    assert tolerant.trigger() == []
+    cluster.ends = {P0: 8}
+    assert tolerant.trigger() == [span(P0, 6, 8)]
+
+
+def test_a_loss_seen_once_is_looked_at_again_before_it_is_believed() -> None:
+    class Flickering(SmallCluster):
+        looks = 0
+
+        def view(self) -> LogView:
+            view = super().view()
+            Flickering.looks += 1
+            return LogView({P0: 3}, view.topic_ids) if Flickering.looks == 2 else view
+
+    query = RunningQuery(Flickering({P0: 10}))
+    query.trigger()
+    assert query.trigger() is None
+    assert Flickering.looks == 3
+
+
+def test_a_replay_whose_end_is_gone_is_a_loss() -> None:
+    cluster = SmallCluster({P0: 10})
+    query = RunningQuery(cluster, startingOffsets="earliest")
+    query.trigger()
+    cluster.ends = {P0: 6}
+    query.restart()
+    with pytest.raises(DataLossError, match="asked for offset 10, available are 0 to 6"):
+        query.planned(0)
+    tolerant = RunningQuery(cluster, startingOffsets="earliest", failOnDataLoss="false")
+    tolerant.log = list(query.log)
+    assert tolerant.planned(0) == [span(P0, 0, 6)]
+
+
+def test_starting_offsets_behind_the_end_are_refused_or_moved() -> None:
+    cluster = SmallCluster({P0: 10})
+    given = '{"orders": {"0": 99}}'
+    with pytest.raises(DataLossError, match="asked for offset 99, available are 0 to 10"):
+        RunningQuery(cluster, startingOffsets=given).trigger()
+    tolerant = RunningQuery(cluster, startingOffsets=given, failOnDataLoss="false")
+    assert tolerant.trigger() == []
+    cluster.ends = {P0: 12}
+    assert tolerant.trigger() == [span(P0, 10, 12)]
+
+
+def test_a_topic_that_never_was_is_the_users_mistake() -> None:
+    with pytest.raises(ClusterError, match="option subscribe names topic orders, which does not"):
+        RunningQuery(SmallCluster({})).trigger()
+    with pytest.raises(ClusterError, match="option assign names orders/7, which does not exist"):
+        RunningQuery(SmallCluster({P0: 1}), assign='{"orders": [0, 7]}').trigger()
+
+
+def test_a_checkpoint_of_another_source_is_refused() -> None:
+    query = RunningQuery(SmallCluster({P0: 1}))
+    query.log = ['{"orders": {"0": 5}}']
+    with pytest.raises(MisuseError, match="not Penstock's"):
+        query.trigger()
+
+
+def test_the_newest_offset_is_reported_once_it_was_seen() -> None:
+    query = RunningQuery(
+        SmallCluster({P0: 9}), startingOffsets="earliest", maxOffsetsPerTrigger="4"
+    )
+    assert query.reader.reportLatestOffset() is None
+    query.trigger()
+    assert decode(query.reader.reportLatestOffset()) == Concrete({P0: 9})
+
+
+# --- batch
+
+
+def batch_ranges(
+    cluster: SmallCluster, filters: list[Any] | None = None, **changes: str
+) -> list[OffsetRange]:
+    options = options_of(**changes)
+    cluster.selection = options.selection
+    if filters is None:
+        reader = BatchReader(options, lambda _: cluster)
+    else:
+        reader = PushdownBatchReader(options, lambda _: cluster)
+        assert list(reader.pushFilters(filters)) == filters
+    return sorted(r for task in reader.partitions() for r in task.value)
+
+
+def test_a_batch_reads_all_by_default() -> None:
+    cluster = SmallCluster({P0: 10, P1: 4}, {P0: 3})
+    assert batch_ranges(cluster) == [span(P0, 3, 10), span(P1, 0, 4)]
+
+
+def test_a_batch_reads_between_its_boundaries() -> None:
+    cluster = SmallCluster({P0: 10, P1: 10})
+    given = batch_ranges(
+        cluster,
+        startingOffsets='{"orders": {"0": 2, "1": -2}}',
+        endingOffsets='{"orders": {"0": 5, "1": -1}}',
+    )
+    assert given == [span(P0, 2, 5), span(P1, 0, 10)]
+    times = batch_ranges(cluster, startingTimestamp="3000", endingTimestamp="6000")
+    assert times == [span(P0, 3, 6), span(P1, 3, 6)]
+    open_end = batch_ranges(cluster, startingTimestamp="8000", endingTimestamp="77000")
+    assert open_end == [span(P0, 8, 10), span(P1, 8, 10)]
+    crossed = batch_ranges(cluster, startingTimestamp="8000", endingTimestamp="2000")
+    assert crossed == []
+
+
+def test_a_batch_refuses_offsets_that_are_not_there() -> None:
+    cluster = SmallCluster({P0: 10}, {P0: 5})
+    below = {"startingOffsets": '{"orders": {"0": 1}}'}
+    beyond = {"endingOffsets": '{"orders": {"0": 40}}'}
+    with pytest.raises(DataLossError, match="asked for offset 1, available are 5 to 10"):
+        batch_ranges(cluster, **below)
+    with pytest.raises(DataLossError, match="asked for offset 40, available are 5 to 10"):
+        batch_ranges(cluster, **beyond)
+    tolerant = batch_ranges(cluster, failOnDataLoss="false", **below, **beyond)
+    assert tolerant == [span(P0, 5, 10)]
+    with pytest.raises(MisuseError, match="would end at 6, before it starts"):
+        batch_ranges(
+            cluster,
+            startingOffsets='{"orders": {"0": 8}}',
+            endingOffsets='{"orders": {"0": 6}}',
+        )
+
+
+def test_an_assigned_batch_reads_only_those_partitions() -> None:
+    cluster = SmallCluster({P0: 10, P1: 10})
+    assert batch_ranges(cluster, assign='{"orders": [1]}') == [span(P1, 0, 10)]
+
+
+def test_a_batch_takes_the_sizes_of_tasks_from_its_options() -> None:
+    options = options_of(minPartitions="4")
+    reader = BatchReader(options, lambda _: SmallCluster({P0: 8, P1: 8}))
+    assert [len(task.value) for task in reader.partitions()] == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([EqualTo(("partition",), 1)], [span(P1, 0, 10)]),
+        ([In(("partition",), (0, 7))], [span(P0, 0, 10)]),
+        ([In(("partition",), (0, 1)), EqualTo(("partition",), 5)], []),
+        ([EqualTo(("partition",), 0), EqualTo(("offset",), 4)], [span(P0, 4, 5)]),
+        ([GreaterThan(("offset",), 7)], [span(P0, 8, 10), span(P1, 8, 10)]),
+        ([GreaterThanOrEqual(("offset",), 7), LessThan(("offset",), 9)],
+         [span(P0, 7, 9), span(P1, 7, 9)]),
+        ([LessThanOrEqual(("offset",), 0)], [span(P0, 0, 1), span(P1, 0, 1)]),
+        ([LessThan(("offset",), 0)], []),
+        ([GreaterThan(("offset",), 500)], []),
+        ([GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(6.5, UTC))],
+         [span(P0, 7, 10), span(P1, 7, 10)]),
+        ([GreaterThan(("timestamp",), datetime.fromtimestamp(6, UTC))],
+         [span(P0, 6, 10), span(P1, 6, 10)]),
+        ([GreaterThan(("timestamp",), datetime.fromtimestamp(600, UTC))], []),
+        ([LessThan(("timestamp",), datetime.fromtimestamp(6, UTC))],
+         [span(P0, 0, 10), span(P1, 0, 10)]),
+        ([EqualTo(("key",), b"x"), IsNotNull(("offset",)), EqualTo(("headers", "key"), "x"),
+          Not(EqualTo(("partition",), 0)), GreaterThan(("offset",), "7")],
+         [span(P0, 0, 10), span(P1, 0, 10)]),
+    ],
+)  # fmt: skip
+def test_conditions_narrow_a_batch_and_are_all_handed_back(
+    filters: list[Any], expected: list[OffsetRange]
+) -> None:
+    cluster = SmallCluster({P0: 10, P1: 10})
+    assert batch_ranges(cluster, filters, filterPushdown="true") == expected
