@@ -702,11 +702,16 @@ class BrokerInfo(_message.Message):
     PORT_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     host: _builtins.str
     port: _builtins.int
     rack: _builtins.str
     alive: _builtins.bool
+    incarnation: _builtins.str
+    """UUID of the broker's run. When it changes, what was known of the broker's logs is void: a
+    leader forgets what the former run had acknowledged before it proposes another ISR.
+    """
     def __init__(
         self,
         *,
@@ -715,10 +720,11 @@ class BrokerInfo(_message.Message):
         port: _builtins.int = ...,
         rack: _builtins.str = ...,
         alive: _builtins.bool = ...,
+        incarnation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "host", b"host", "port", b"port", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "host", b"host", "incarnation", b"incarnation", "port", b"port", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
