@@ -1,0 +1,74 @@
+"""Disk space: writes are refused while there is still room to work, reads go on.
+
+The reserve lets truncation, checkpoints, retention and RocksDB's own flushes go on when appends
+have stopped. Space is looked at once per interval, not per request; the store itself refuses what
+slips through in between.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final
+
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.observability import EventLog
+
+_RESERVE_BYTES_MIN: Final = 64 * 1024 * 1024
+_events = EventLog("disk")
+
+
+class DiskGuard:
+    """Knows whether the data volume has room for writes."""
+
+    def __init__(
+        self,
+        measure: Callable[[], tuple[int, int]],
+        *,
+        reserve_bytes: int,
+        interval_s: float,
+        executor: Executor,
+        on_change: Callable[[], None],
+    ) -> None:
+        """`measure` answers (free, total) bytes; `reserve_bytes` 0: max(64 MiB, 1 % of total)."""
+        self._measure = measure
+        self._reserve_bytes = reserve_bytes
+        self._interval_s = interval_s
+        self._executor = executor
+        self._on_change = on_change
+        self.free_bytes, self.total_bytes = measure()
+
+    @property
+    def reserve_bytes(self) -> int:
+        return self._reserve_bytes or max(_RESERVE_BYTES_MIN, self.total_bytes // 100)
+
+    @property
+    def is_full(self) -> bool:
+        return self.free_bytes < self.reserve_bytes
+
+    def refusal(self) -> ClusterError | None:
+        """Why writes are refused now; None while there is room."""
+        if not self.is_full:
+            return None
+        return ClusterError(
+            f"disk full: {self.free_bytes} bytes free, writes stop below {self.reserve_bytes} "
+            "(disk.reserve.bytes); nothing was appended, reads go on. Grow the volume, shorten "
+            "retention or delete topics: writing resumes by itself",
+            ErrorCode.DISK_FULL,
+        )
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            was_full = self.is_full
+            self.free_bytes, self.total_bytes = await loop.run_in_executor(
+                self._executor, self._measure
+            )
+            if self.is_full != was_full:
+                _events.warning(
+                    "disk full: writes refused" if self.is_full else "disk has room again",
+                    free_bytes=self.free_bytes,
+                    reserve_bytes=self.reserve_bytes,
+                )
+                self._on_change()
+            await asyncio.sleep(self._interval_s)

@@ -1,0 +1,180 @@
+"""The cluster as this broker knows it: the controller's images, applied in order.
+
+    full image ─▶ replaces all      change ─▶ upserts topics, removes deleted ones
+
+Every broker answers Metadata from here and finds the leaders it follows. Images of an older
+controller epoch are refused: a deposed controller must not turn the cluster back (I21). Within an
+epoch the metadata version never goes back.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.core.topic import TopicConfig
+from penstock.core.types import BrokerId, LeaderEpoch, PartitionState, ReplicaKey, TopicId
+from penstock.errors import ClusterError, CurrentLeader, ErrorCode, MisuseError
+from penstock.proto.v1 import broker_pb2, controller_pb2
+from penstock_broker.observability import EventLog
+
+_events = EventLog("image")
+_NO_IMAGE: Final = "this broker has not heard from a controller since it started; try again"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic of the image. `wire` is the message it came in, handed on to clients."""
+
+    name: str
+    topic_id: TopicId
+    config: TopicConfig
+    partitions: tuple[PartitionState, ...]
+    wire: broker_pb2.TopicInfo
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """The applied images; mutable, owned by the session that applies them."""
+
+    cluster_id: str = ""
+    controller_epoch: int = 0
+    metadata_version: int = 0
+    complete: bool = False
+    brokers: dict[BrokerId, broker_pb2.BrokerInfo] = field(default_factory=dict)
+    topics: dict[TopicId, Topic] = field(default_factory=dict)
+    names: dict[str, TopicId] = field(default_factory=dict)
+    _applied: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def next_image(self) -> None:
+        """Waits until another image was applied; bounded by the caller."""
+        await self._applied.wait()
+
+    def announce(self) -> None:
+        """Wakes all that wait for an image: it took effect."""
+        self._applied.set()
+        self._applied = asyncio.Event()
+
+    def apply(self, image: controller_pb2.ClusterImage) -> list[Topic]:
+        """Takes over an image and returns the topics that are new or changed.
+
+        Raises ClusterError(STALE_CONTROLLER_EPOCH) when a newer controller was heard before.
+        """
+        self.check_epoch(image.controller_epoch)
+        if image.full:
+            self.topics.clear()
+            self.names.clear()
+            self.complete = True
+        self.controller_epoch = image.controller_epoch
+        self.metadata_version = image.metadata_version
+        self.brokers = {BrokerId(info.broker_id): info for info in image.brokers}
+        for topic_id in image.deleted_topic_ids:
+            self._forget(TopicId(topic_id))
+        changed = [topic_from_wire(info) for info in image.topics]
+        for topic in changed:
+            self.topics[topic.topic_id] = topic
+            self.names[topic.name] = topic.topic_id
+        return changed
+
+    def check_epoch(self, controller_epoch: int) -> None:
+        """Raises ClusterError(STALE_CONTROLLER_EPOCH) for an epoch older than the newest seen."""
+        if controller_epoch < self.controller_epoch:
+            raise ClusterError(
+                f"controller epoch {controller_epoch} is older than {self.controller_epoch}, "
+                "which this broker has seen: a deposed controller is still running",
+                ErrorCode.STALE_CONTROLLER_EPOCH,
+            )
+
+    def _forget(self, topic_id: TopicId) -> None:
+        topic = self.topics.pop(topic_id, None)
+        if topic is not None and self.names.get(topic.name) == topic_id:
+            del self.names[topic.name]
+
+    def topic(self, name: str, topic_id: str = "") -> Topic:
+        """Finds a topic by name; a `topic_id` that is given must match.
+
+        Raises ClusterError: LEADER_NOT_AVAILABLE before the first image, UNKNOWN_TOPIC,
+        TOPIC_ID_MISMATCH.
+        """
+        if not self.complete:
+            raise ClusterError(_NO_IMAGE, ErrorCode.LEADER_NOT_AVAILABLE)
+        known = self.names.get(name)
+        if known is None:
+            raise ClusterError(
+                f"there is no topic {name!r} in metadata version {self.metadata_version}; "
+                "create it, or retry if it was created a moment ago",
+                ErrorCode.UNKNOWN_TOPIC,
+            )
+        if topic_id and topic_id != known:
+            raise ClusterError(
+                f"topic {name!r} has id {known}, the request names {topic_id}: the topic was "
+                "deleted and created again",
+                ErrorCode.TOPIC_ID_MISMATCH,
+            )
+        return self.topics[known]
+
+    def partition(self, name: str, topic_id: str, partition: int) -> tuple[Topic, PartitionState]:
+        """Finds a partition; raises as `topic` does, or ClusterError(UNKNOWN_PARTITION)."""
+        topic = self.topic(name, topic_id)
+        if partition >= len(topic.partitions):
+            raise ClusterError(
+                f"topic {name!r} has partitions 0 to {len(topic.partitions) - 1}, not {partition}",
+                ErrorCode.UNKNOWN_PARTITION,
+            )
+        return topic, topic.partitions[partition]
+
+    def state(self, key: ReplicaKey) -> PartitionState | None:
+        """The controller's word on a partition, None if it is not in the image."""
+        topic = self.topics.get(key.topic_id)
+        if topic is None or key.partition >= len(topic.partitions):
+            return None
+        return topic.partitions[key.partition]
+
+    def current_leader(self, state: PartitionState) -> CurrentLeader:
+        """Where clients find the leader; host empty if the image does not name it."""
+        info = self.brokers.get(state.leader)
+        if info is None:
+            return CurrentLeader(state.leader, state.leader_epoch)
+        return CurrentLeader(state.leader, state.leader_epoch, info.host, info.port)
+
+    def address(self, broker_id: BrokerId) -> str | None:
+        """`host:port` of a broker that is alive, else None."""
+        info = self.brokers.get(broker_id)
+        return f"{info.host}:{info.port}" if info is not None and info.alive else None
+
+
+def topic_from_wire(info: broker_pb2.TopicInfo) -> Topic:
+    """Reads one topic of an image. Partitions arrive in any order, all of them."""
+    partitions = sorted(info.partitions, key=lambda partition: partition.partition)
+    return Topic(
+        name=info.topic,
+        topic_id=TopicId(info.topic_id),
+        config=parse_config(info.configs),
+        partitions=tuple(partition_from_wire(partition) for partition in partitions),
+        wire=info,
+    )
+
+
+def partition_from_wire(info: broker_pb2.PartitionInfo) -> PartitionState:
+    """One partition's state."""
+    return PartitionState(
+        leader=BrokerId(info.leader),
+        leader_epoch=LeaderEpoch(info.leader_epoch),
+        isr=tuple(BrokerId(broker) for broker in info.isr),
+        replicas=tuple(BrokerId(broker) for broker in info.replicas),
+        version=info.version,
+    )
+
+
+def parse_config(configs: Mapping[str, str]) -> TopicConfig:
+    """The topic's settings; the controller checked them when they were set.
+
+    A newer controller may know keys that this broker does not: those are left out.
+    """
+    config = TopicConfig()
+    for name, value in configs.items():
+        try:
+            config = TopicConfig.parse({name: value}, config)
+        except MisuseError as error:
+            _events.warning("topic config not understood", reason=str(error))
+    return config

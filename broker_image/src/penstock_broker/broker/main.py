@@ -1,0 +1,145 @@
+"""`python -m penstock_broker broker`: from the command line to a serving process.
+
+Exit codes: 0 after a clean stop; 1 when the broker could not go on (its log says why); 2 for a bad
+option, an address in use, or a data directory that is not this broker's: one line on stderr.
+"""
+
+import argparse
+import asyncio
+import socket
+import sys
+from pathlib import Path
+from typing import Final
+
+from penstock.core.types import BrokerId
+from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock_broker.broker.config import BrokerConfig, parse_address, parse_settings
+from penstock_broker.broker.process import BrokerProcess
+from penstock_broker.datadir import DataDirectory
+from penstock_broker.observability import EventLog, configure_logging, serve_metrics
+from penstock_broker.services.edge import first_error
+from penstock_broker.store.options import StoreOptions
+from penstock_broker.store.rocks import RocksLogStore
+
+CLEAN: Final = 0
+FAILED: Final = 1
+REFUSED: Final = 2
+_events = EventLog("main")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of a broker."""
+    add = parser.add_argument
+    add("--broker-id", type=int, required=True, help="0 or more; for ever the same")
+    add("--data-dir", type=Path, required=True, help="where the logs are kept")
+    add("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
+    add("--advertise", metavar="HOST:PORT", help="what clients connect to (default: --listen)")
+    add("--controllers", required=True, metavar="HOST:PORT[,…]", help="all controllers")
+    add("--rack", default="", help="failure domain, for placement")
+    add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
+    add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    add("--config", action="append", default=[], metavar="KEY=VALUE", help="settings; repeatable")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs a broker until SIGTERM or SIGINT; answers the exit code."""
+    try:
+        return _run(args)
+    except PenstockError as error:
+        print(f"penstock broker: {error}", file=sys.stderr)
+        return REFUSED
+
+
+def _run(args: argparse.Namespace) -> int:
+    if not __debug__:
+        raise MisuseError(
+            "python -O removes the checks of invariants that protect your data; start without -O",
+            ErrorCode.INVALID_CONFIG,
+        )
+    config = _config(args)
+    configure_logging(args.log_level, process="broker", broker=int(config.broker_id))
+    _check_free(config.listen, "--listen")
+    directory = DataDirectory.open(config.data_dir, cluster_id=None, broker_id=config.broker_id)
+    clean = False
+    try:
+        options = StoreOptions(strict_wal=directory.data_intact)
+        store = RocksLogStore(directory.log_path, options)
+        try:
+            clean = asyncio.run(_serve(config, directory, store))
+        finally:
+            store.close()
+    finally:
+        directory.close(clean=clean)
+    return CLEAN if clean else FAILED
+
+
+def _config(args: argparse.Namespace) -> BrokerConfig:
+    if not 0 <= args.broker_id < 2**31:
+        raise MisuseError(
+            f"--broker-id is {args.broker_id}; it must be 0 to {2**31 - 1}",
+            ErrorCode.INVALID_CONFIG,
+        )
+    parse_address(args.listen, "--listen")
+    host, port = parse_address(args.advertise or args.listen, "--advertise")
+    controllers = tuple(address.strip() for address in args.controllers.split(","))
+    for address in controllers:
+        parse_address(address, "--controllers")
+    if args.metrics_listen:
+        parse_address(args.metrics_listen, "--metrics-listen")
+    return BrokerConfig(
+        broker_id=BrokerId(args.broker_id),
+        data_dir=args.data_dir,
+        listen=args.listen,
+        advertise_host=host,
+        advertise_port=port,
+        controllers=controllers,
+        rack=args.rack,
+        metrics_listen=args.metrics_listen,
+        settings=parse_settings(args.config),
+    )
+
+
+async def _serve(config: BrokerConfig, directory: DataDirectory, store: RocksLogStore) -> bool:
+    """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
+    process = BrokerProcess(config, directory, store)
+    failure: PenstockError | None = None
+    metrics = None
+    if config.metrics_listen:
+        try:
+            metrics = serve_metrics(config.metrics_listen, process.metrics.registry)
+        except OSError as error:
+            raise _in_use(config.metrics_listen, "--metrics-listen", error) from error
+    try:
+        await process.run()
+    except* PenstockError as group:
+        failure = first_error(group)
+    finally:
+        if metrics is not None:
+            metrics.shutdown()
+            metrics.server_close()
+    if failure is None:
+        return True
+    if failure.code in {ErrorCode.CLUSTER_ID_MISMATCH, ErrorCode.INVALID_CONFIG}:
+        raise failure
+    _events.error("broker ends: it cannot go on", reason=str(failure))
+    return False
+
+
+def _check_free(address: str, option: str) -> None:
+    """Refuses an address in use before gRPC does, which would do so in many lines."""
+    host, port = parse_address(address, option)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise _in_use(address, option, error) from error
+
+
+def _in_use(address: str, option: str, error: OSError) -> MisuseError:
+    return MisuseError(
+        f"{option} {address}: {error.strerror or error}; stop what listens there, or choose "
+        "another address",
+        ErrorCode.INVALID_CONFIG,
+    )

@@ -1,0 +1,104 @@
+"""What a broker tells Prometheus.
+
+Counters and histograms are touched once per request or tick, never per record. Numbers that are
+facts about replicas (leaders, under-replicated, log ends) are computed when scraped, as sums: a
+series per partition would cost more than the partition.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaTotals:
+    """Sums over the replicas of this broker, at one moment."""
+
+    replicas: int = 0
+    leaders: int = 0
+    under_replicated: int = 0
+    offline: int = 0
+    high_watermarks: int = 0
+    log_ends: int = 0
+    disk_free_bytes: int = 0
+    inflight_bytes: int = 0
+    parked_fetches: int = 0
+
+
+class Metrics:
+    """The registry of a broker and everything in it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter, histogram = self._counter, self._histogram
+        self.bytes_in = counter("bytes_in", "Payload bytes appended by producers")
+        self.records_in = counter("records_in", "Records appended by producers")
+        self.bytes_out = counter("bytes_out", "Payload bytes handed to consumers")
+        self.records_out = counter("records_out", "Records handed to consumers")
+        self.replicated_in = counter("replicated_in_bytes", "Payload bytes received from leaders")
+        self.replicated_out = counter("replicated_out_bytes", "Payload bytes sent to followers")
+        self.overloads = counter("overloads", "Requests turned away because a bound was reached")
+        self.produce_errors = Counter(
+            "penstock_produce_errors",
+            "Partitions of produce requests that were refused, by error",
+            ["error"],
+            registry=self.registry,
+        )
+        self.tick_seconds = histogram("tick_seconds", "One group commit over all partitions")
+        self.request_seconds = Histogram(
+            "penstock_request_seconds",
+            "Unary calls, by method",
+            ["method"],
+            registry=self.registry,
+            buckets=_SECONDS,
+        )
+        self.controller_connected = Gauge(
+            "penstock_controller_connected",
+            "1 while there is a session with a controller",
+            registry=self.registry,
+        )
+
+    def observe_replicas(self, totals: Callable[[], ReplicaTotals]) -> None:
+        """Has `totals` called at every scrape, in the endpoint's thread."""
+        self.registry.register(_Totals(totals))
+
+    def _counter(self, name: str, documentation: str) -> Counter:
+        return Counter(f"penstock_{name}", documentation, registry=self.registry)
+
+    def _histogram(self, name: str, documentation: str) -> Histogram:
+        return Histogram(
+            f"penstock_{name}", documentation, registry=self.registry, buckets=_SECONDS
+        )
+
+
+class _Totals(Collector):
+    def __init__(self, totals: Callable[[], ReplicaTotals]) -> None:
+        self._totals = totals
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        totals = self._totals()
+        for name, documentation, value in (
+            ("replicas", "Partition replicas kept here", totals.replicas),
+            ("leaders", "Partitions led here", totals.leaders),
+            (
+                "under_replicated",
+                "Partitions led here with an ISR smaller than their replica list",
+                totals.under_replicated,
+            ),
+            ("offline_replicas", "Replicas without a leader to follow", totals.offline),
+            ("high_watermarks", "Sum of all high watermarks", totals.high_watermarks),
+            ("log_ends", "Sum of all log end offsets", totals.log_ends),
+            ("disk_free_bytes", "Free space for the data directory", totals.disk_free_bytes),
+            ("inflight_bytes", "Produced payload not yet acknowledged", totals.inflight_bytes),
+            ("parked_fetches", "Fetches waiting for records", totals.parked_fetches),
+        ):
+            yield GaugeMetricFamily(f"penstock_{name}", documentation, value=value)

@@ -1,0 +1,342 @@
+"""A broker process: what it is made of, how it starts and how it stops.
+
+    start   data directory and store open ─▶ port bound ─▶ session ─▶ first image ─▶ SERVING
+    stop    SIGTERM ─▶ leaderships handed over ─▶ no more calls ─▶ lazily kept state, fsync ─▶ out
+
+Everything runs on one event loop and belongs to one TaskGroup: a part that fails ends the process,
+which loses nothing that was acknowledged (I7). Threads: one writes the store, a few read it, one
+does maintenance.
+"""
+
+import asyncio
+import signal
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import grpc
+
+from penstock.core.types import BrokerId, ControllerEpoch, TopicId
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock.proto.v1 import admin_pb2_grpc, broker_pb2_grpc, replication_pb2_grpc
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock.rpc.channel import SERVER_OPTIONS
+from penstock_broker.broker.config import BrokerConfig
+from penstock_broker.broker.disk import DiskGuard
+from penstock_broker.broker.image import ClusterView
+from penstock_broker.broker.metrics import Metrics, ReplicaTotals
+from penstock_broker.broker.retention import Retention
+from penstock_broker.broker.session import ControllerSession, Identity
+from penstock_broker.datadir import DataDirectory
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.following import LinkConfig, Links
+from penstock_broker.replication.isr import IsrChanges
+from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.recent import RecentCache
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.replication.writer import LogWriter, TickFacts
+from penstock_broker.services.admin import AdminService, LogFacts
+from penstock_broker.services.data import DataService
+from penstock_broker.services.edge import Edge
+from penstock_broker.services.fetching import Fetching
+from penstock_broker.services.leading import Leading
+from penstock_broker.services.limits import ByteBudget
+from penstock_broker.services.locate import Locator
+from penstock_broker.services.metadata import ProducerIds
+from penstock_broker.services.offsets import Offsets
+from penstock_broker.services.producing import Producing
+from penstock_broker.services.standard import Health, add_reflection
+from penstock_broker.store.interface import LogStore
+
+_READ_THREADS: Final = 4
+_GRACE_S: Final = 1.0
+_DRAIN_S: Final = 10.0
+SERVICES: Final = (
+    "penstock.proto.v1.BrokerService",
+    "penstock.proto.v1.AdminService",
+    "penstock.proto.v1.ReplicationService",
+)
+_events = EventLog("process")
+
+
+class BrokerProcess:
+    """One broker. Made after its data directory and store were opened; `run` serves."""
+
+    def __init__(self, config: BrokerConfig, directory: DataDirectory, store: LogStore) -> None:
+        settings = config.settings
+        self._config = config
+        self._directory = directory
+        self._incarnation = str(uuid.uuid4())
+        self._stopping = False
+        self.stop_requested = asyncio.Event()
+        self.metrics = Metrics()
+        self._writing = ThreadPoolExecutor(1, "writer")
+        self._reading = ThreadPoolExecutor(_READ_THREADS, "reader")
+        self._maintaining = ThreadPoolExecutor(1, "maintenance")
+        self._view = ClusterView(
+            cluster_id=directory.cluster_id,
+            controller_epoch=directory.controller_epoch,
+            metadata_version=directory.metadata_version,
+        )
+        self._writer = LogWriter(store, self._writing, self._ticked)
+        self._replicas = ReplicaSet(
+            config.broker_id,
+            store,
+            self._writing,
+            self._writer,
+            RecentCache(settings.cache_bytes),
+            snapshot_bytes=settings.producer_snapshot_bytes,
+            intact=directory.data_intact,
+        )
+        self._reader = LogReader(store, self._reading)
+        self._port = config.advertise_port
+        self._session = ControllerSession(config, self._identity, self)
+        self._isr = IsrChanges(self._replicas, self._session, self._view)
+        self._replicas.isr = self._isr
+        self._links = Links(self._link_config, self._replicas, self.metrics.replicated_in.inc)
+        self._disk = DiskGuard(
+            self._measure_disk,
+            reserve_bytes=settings.disk_reserve_bytes,
+            interval_s=settings.disk_check_interval_ms / 1000,
+            executor=self._maintaining,
+            on_change=self._session.beat,
+        )
+        self._retention = Retention(
+            self._replicas,
+            store,
+            self._maintaining,
+            interval_s=settings.retention_check_interval_ms / 1000,
+        )
+        self._health = Health(SERVICES)
+        self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
+        self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
+        self._tasks: asyncio.TaskGroup | None = None
+        self._build_services(store)
+        self.metrics.observe_replicas(self._totals)
+
+    def _build_services(self, store: LogStore) -> None:
+        settings = self._config.settings
+        locator = Locator(self._view, self._replicas)
+        offsets = Offsets(locator, self._replicas, store, self._reading)
+        self._fetching = Fetching(
+            locator,
+            self._reader,
+            self._fetch_budget,
+            self.metrics,
+            parked_max=settings.fetch_parked_max,
+        )
+        self._data = DataService(
+            self._view,
+            Producing(locator, self._replicas, self._produce_budget, self.metrics, self._refusal),
+            self._fetching,
+            offsets,
+            ProducerIds(self._session, self._view, self._config.broker_id),
+            fetch_budget=self._fetch_budget,
+            stream_inflight_max=settings.stream_inflight_max,
+        )
+        facts = LogFacts(store, self._maintaining, self._disk_bytes)
+        self._admin = AdminService(self._view, self._session, self._replicas, offsets, facts)
+        self._leading = Leading(
+            self._replicas,
+            self._reader,
+            self.metrics,
+            lambda: self._view.cluster_id,
+            message_bytes=settings.replica_message_bytes,
+        )
+
+    # ------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Serves until `stop_requested`; raises PenstockError when it cannot start or go on."""
+        server = await self._listen()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop_requested.set)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                await server.start()
+                background = [
+                    tasks.create_task(part)
+                    for part in (
+                        self._writer.run(),
+                        self._replicas.run_ticks(),
+                        self._session.run(),
+                        self._isr.run(),
+                        self._disk.run(),
+                        self._retention.run(),
+                    )
+                ]
+                _events.info("listening", address=self._config.listen, port=self._port)
+                await self.stop_requested.wait()
+                await self._shut_down(server)
+                for task in background:
+                    task.cancel()
+                self._links.stop()
+        finally:
+            await server.stop(None)
+            for executor in (self._writing, self._reading, self._maintaining):
+                executor.shutdown(wait=True)
+
+    async def _listen(self) -> grpc.aio.Server:
+        edge = Edge(lambda: self._view.cluster_id, self._observe)
+        server = grpc.aio.server(
+            interceptors=[edge],
+            options=SERVER_OPTIONS,
+            maximum_concurrent_rpcs=self._config.settings.rpcs_max,
+        )
+        broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._data, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
+        replication_pb2_grpc.add_ReplicationServiceServicer_to_server(self._leading, server)
+        await self._health.add_to(server)
+        add_reflection(SERVICES, server)
+        try:
+            port = server.add_insecure_port(self._config.listen)
+        except RuntimeError as error:
+            raise MisuseError(
+                f"cannot listen on {self._config.listen}: the port is in use or the address is "
+                "not of this machine; choose another --listen",
+                ErrorCode.INVALID_CONFIG,
+            ) from error
+        self._port = self._config.advertise_port or port
+        return server
+
+    async def _shut_down(self, server: grpc.aio.Server) -> None:
+        """Hands over, then stops serving, then makes what is lazily kept durable."""
+        timeout_s = self._config.settings.shutdown_timeout_ms / 1000
+        handed_over = await self._session.hand_over(timeout_s)
+        _events.info("stopping", leaderships_handed_over=handed_over)
+        self._stopping = True
+        await self._health.stopping()
+        self._links.stop()
+        await server.stop(_GRACE_S)
+        self._replicas.save_all()
+        self._writer.sync()
+        if not await self._writer.drained(_DRAIN_S):
+            raise ClusterError(
+                f"the last writes did not finish within {_DRAIN_S:.0f} s", ErrorCode.STORAGE_FAILED
+            )
+
+    # ------------------------------------------------------------ session.ImageSink
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._view.controller_epoch
+
+    @property
+    def metadata_version(self) -> int:
+        return self._view.metadata_version
+
+    @property
+    def disk_full(self) -> bool:
+        return self._disk.is_full
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def registered(self, answer: pb.Registered) -> None:
+        """A controller accepted us: its cluster is ours from now on."""
+        self._view.check_epoch(answer.controller_epoch)
+        self._directory.adopt_cluster_id(answer.cluster_id)
+        self._directory.acknowledge_loss()
+        self._view.cluster_id = answer.cluster_id
+
+    async def apply(self, image: pb.ClusterImage) -> None:
+        """Remembers, then applies: machines first, then who we follow, then those who wait."""
+        self._view.check_epoch(image.controller_epoch)
+        await asyncio.get_running_loop().run_in_executor(
+            self._maintaining,
+            self._directory.remember_metadata,
+            ControllerEpoch(image.controller_epoch),
+            image.metadata_version,
+        )
+        first = not self._view.complete
+        known = dict(self._view.brokers)
+        changed = self._view.apply(image)
+        for broker_id, info in self._view.brokers.items():
+            if broker_id in known and known[broker_id].incarnation != info.incarnation:
+                self._leading.restarted(broker_id, info.incarnation)
+        await self._replicas.assign(changed)
+        await self._replicas.drop_topics(TopicId(topic_id) for topic_id in image.deleted_topic_ids)
+        if image.full:
+            self._replicas.retire_unknown(self._view.topics)
+            self._replicas.report_orphans()
+        self._arrange_links()
+        self._view.announce()
+        if first:
+            await self._health.serving()
+            _events.info(
+                "serving",
+                cluster_id=self._view.cluster_id,
+                metadata_version=image.metadata_version,
+                replicas=len(self._replicas.by_key),
+            )
+
+    def _arrange_links(self) -> None:
+        assert self._tasks is not None, "images come while the process runs"
+        found = [
+            (leader, address)
+            for leader in self._replicas.leaders_wanted()
+            if (address := self._view.address(leader)) is not None
+        ]
+        self._links.arrange(found, self._tasks)
+
+    # ------------------------------------------------------------ what parts ask for
+
+    def _identity(self) -> Identity:
+        return Identity(
+            cluster_id=self._directory.cluster_id,
+            incarnation=self._incarnation,
+            directory_id=self._directory.directory_id,
+            data_intact=self._directory.data_intact,
+        )
+
+    def _link_config(self) -> LinkConfig:
+        return LinkConfig(
+            cluster_id=self._view.cluster_id,
+            broker_id=BrokerId(self._config.broker_id),
+            incarnation=self._incarnation,
+            window_bytes=self._config.settings.replica_window_bytes,
+        )
+
+    def _refusal(self) -> PenstockError | None:
+        if self._stopping:
+            return ClusterError(
+                f"broker {self._config.broker_id} is stopping; nothing was appended, ask the new "
+                "leader",
+                ErrorCode.SHUTTING_DOWN,
+            )
+        return self._disk.refusal()
+
+    def _measure_disk(self) -> tuple[int, int]:
+        return self._directory.free_bytes(), self._directory.total_bytes()
+
+    def _disk_bytes(self) -> tuple[int, int]:
+        return self._disk.free_bytes, self._disk.total_bytes
+
+    def _observe(self, method: str, seconds: float) -> None:
+        self.metrics.request_seconds.labels(method).observe(seconds)
+
+    def _ticked(self, facts: TickFacts) -> None:
+        self.metrics.tick_seconds.observe(facts.seconds)
+
+    def _totals(self) -> ReplicaTotals:
+        """Called by the metrics thread: works on a copy of the list."""
+        marks = [replica.marks for replica in list(self._replicas.by_key.values())]
+        return ReplicaTotals(
+            replicas=len(marks),
+            leaders=sum(mark.is_leader for mark in marks),
+            under_replicated=sum(
+                len(state.isr) < len(state.replicas)
+                for topic in list(self._view.topics.values())
+                for state in topic.partitions
+                if state.leader == self._config.broker_id
+            ),
+            offline=sum(mark.leader < 0 for mark in marks),
+            high_watermarks=sum(mark.high_watermark for mark in marks),
+            log_ends=sum(mark.log_end_offset for mark in marks),
+            disk_free_bytes=self._disk.free_bytes,
+            inflight_bytes=self._produce_budget.taken_bytes,
+            parked_fetches=self._fetching.parked,
+        )

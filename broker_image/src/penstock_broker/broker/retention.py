@@ -1,0 +1,98 @@
+"""Retention: once in a while, leaders move their log starts; space is given back later.
+
+    every interval ─▶ LogStore.retention_start (thread) ─▶ LogStartMoved ─▶ machine ─▶ tick
+
+Only leaders decide; followers take over the log start with the next marks. Nothing at or past the
+high watermark goes. Work per round is bounded by slices, and yields to the data path in between.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from time import time_ns
+from typing import Final
+
+from penstock.core.replication.contract import LogStartMoved
+from penstock.core.types import Offset
+from penstock.errors import PenstockError
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.store.interface import LogStore
+
+_SLICE: Final = 100
+_RECLAIM_INTERVAL_S: Final = 60.0
+_events = EventLog("retention")
+
+
+class Retention:
+    """Removes what is older, or more, than topics keep."""
+
+    def __init__(
+        self, replicas: ReplicaSet, store: LogStore, executor: Executor, *, interval_s: float
+    ) -> None:
+        self._replicas = replicas
+        self._store = store
+        self._executor = executor
+        self._interval_s = interval_s
+        self._removals_reclaimed = 0
+        self._reclaim_due_s = 0.0
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self._round()
+            except PenstockError as error:
+                _events.error("retention failed; trying again later", reason=str(error))
+
+    async def _round(self) -> None:
+        led = [r for r in self._replicas.by_key.values() if r.marks.is_leader]
+        for first in range(0, len(led), _SLICE):
+            await self._move(led[first : first + _SLICE])
+        await self._reclaim()
+
+    async def _move(self, replicas: Iterable[Replica]) -> None:
+        now_ms = time_ns() // 1_000_000
+        asked = [(replica, replica.marks.high_watermark, replica.config) for replica in replicas]
+
+        def blocking() -> list[Offset | None]:
+            return [
+                self._store.retention_start(
+                    replica.slot,
+                    older_than_ms=now_ms - config.retention_ms
+                    if config.retention_ms >= 0
+                    else None,
+                    max_bytes=config.retention_bytes if config.retention_bytes >= 0 else None,
+                    end=end,
+                )
+                for replica, end, config in asked
+            ]
+
+        starts = await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+        for (replica, _, config), start in zip(asked, starts, strict=True):
+            if start is not None:
+                _events.info(
+                    "log start moved",
+                    partition=str(replica),
+                    log_start=start,
+                    before=replica.marks.log_start_offset,
+                    retention_ms=config.retention_ms,
+                    retention_bytes=config.retention_bytes,
+                )
+                self._replicas.handle(replica, LogStartMoved(start))
+
+    async def _reclaim(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._replicas.removals == self._removals_reclaimed or loop.time() < self._reclaim_due_s:
+            return
+        self._removals_reclaimed = self._replicas.removals
+        self._reclaim_due_s = loop.time() + _RECLAIM_INTERVAL_S
+        started = loop.time()
+        await loop.run_in_executor(self._executor, self._store.reclaim)
+        _events.info("space reclaimed", seconds=round(loop.time() - started, 3))
+
+
+def _limit(setting: int, value: int) -> int | None:
+    return None if setting < 0 else value

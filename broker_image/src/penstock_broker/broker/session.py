@@ -1,0 +1,285 @@
+"""The session with the active controller: liveness up, cluster images down.
+
+    connect (address after address) ─▶ Register ─▶ Registered ─▶ images in order ─▶ apply
+                                                      └────────▶ heartbeats, acknowledged
+
+The controller is alive for us while heartbeats are acknowledged. When it is not, the session is
+dropped and the next address tried, with a growing delay; meanwhile the broker keeps its roles:
+reads and writes go on (guarantees §4.1), only metadata changes wait. An older controller epoch
+than the newest one seen, also by earlier runs, is refused (I21).
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+
+import grpc
+
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
+from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
+from penstock.rpc.channel import open_aio_channel
+from penstock.rpc.errors import error_from_rpc, error_from_wire
+from penstock_broker.broker.config import BrokerConfig
+from penstock_broker.observability import EventLog
+
+if TYPE_CHECKING:
+    # Classes that only the stubs' type files have.
+    from penstock.proto.v1.admin_pb2_grpc import AdminServiceAsyncStub
+    from penstock.proto.v1.controller_pb2_grpc import ControllerServiceAsyncStub
+
+_SessionCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]"
+_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_REGISTER_TIMEOUT_S: Final = 5.0
+_CALL_TIMEOUT_S: Final = 10.0
+_A = TypeVar("_A")
+_events = EventLog("session")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a broker says of itself when it registers; from its data directory and this run."""
+
+    cluster_id: str
+    incarnation: str
+    directory_id: str
+    data_intact: bool
+
+
+class ImageSink(Protocol):
+    """The broker: takes what the controller says, says how far it is."""
+
+    @property
+    def controller_epoch(self) -> int: ...
+    @property
+    def metadata_version(self) -> int: ...
+    @property
+    def disk_full(self) -> bool: ...
+    @property
+    def port(self) -> int: ...
+    async def registered(self, answer: pb.Registered) -> None: ...
+    async def apply(self, image: pb.ClusterImage) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A live session. `broker_session` and `controller_epoch` go into every call."""
+
+    address: str
+    channel: grpc.aio.Channel
+    broker_session: int
+    controller_epoch: int
+
+    @property
+    def controller(self) -> "ControllerServiceAsyncStub":
+        return ControllerServiceStub(self.channel)
+
+    @property
+    def admin(self) -> "AdminServiceAsyncStub":
+        return AdminServiceStub(self.channel)
+
+
+class ControllerSession:
+    """Keeps a session with whichever controller is active."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        identity: Callable[[], Identity],
+        sink: ImageSink,
+    ) -> None:
+        self._config = config
+        self._identity = identity
+        self._sink = sink
+        self._connection: Connection | None = None
+        self._stopping = False
+        self._may_stop = asyncio.Event()
+        self._beat = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self._connection is not None
+
+    def connection(self) -> Connection:
+        """The live session; raises ClusterError(CONTROLLER_UNAVAILABLE) without one."""
+        if self._connection is None:
+            raise ClusterError(
+                f"broker {self._config.broker_id} has no session with a controller "
+                f"({', '.join(self._config.controllers)}): changes of topics, configs and leaders "
+                "wait until it is back, reads and writes go on; try again",
+                ErrorCode.CONTROLLER_UNAVAILABLE,
+            )
+        return self._connection
+
+    async def call(self, what: str, answer: Awaitable[_A]) -> _A:
+        """Awaits the answer to a unary call on the live session, with a deadline.
+
+        Raises what the controller refused with, or CONTROLLER_UNAVAILABLE if it did not answer:
+        the outcome is unknown then.
+        """
+        try:
+            async with asyncio.timeout(_CALL_TIMEOUT_S):
+                return await answer
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            raise _unanswered(what, error) from error
+
+    async def hand_over(self, timeout_s: float) -> bool:
+        """Asks the controller to move leaderships away; True once none is left here."""
+        self._stopping = True
+        self._beat.set()
+        if not self.connected:
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._may_stop.wait()
+        return self._may_stop.is_set()
+
+    def beat(self) -> None:
+        """Sends a heartbeat now: something in it changed."""
+        self._beat.set()
+
+    # ------------------------------------------------------------ one connection after another
+
+    async def run(self) -> None:
+        """Keeps a session until cancelled. Raises ClusterError(CLUSTER_ID_MISMATCH): fatal."""
+        failures = 0
+        while True:
+            for address in self._config.controllers:
+                if await self._attempt(address):
+                    failures = 0
+            delay_s = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
+            failures += 1
+            # Jitter, so that all brokers of a cluster do not come back in the same moment.
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
+
+    async def _attempt(self, address: str) -> bool:
+        """One session from start to end; True if it came to life."""
+        channel = open_aio_channel(address)
+        try:
+            return await self._serve(address, channel)
+        finally:
+            if self._connection is not None:
+                self._connection = None
+                _events.warning("controller session ended", controller=address)
+            await channel.close()
+
+    async def _serve(self, address: str, channel: grpc.aio.Channel) -> bool:
+        ready: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        call: _SessionCall = ControllerServiceStub(channel).Session(self._requests(ready))
+        alive = False
+        try:
+            registered = await self._registration(call)
+            await self._sink.registered(registered)
+            self._connection = Connection(
+                address, channel, registered.broker_session, registered.controller_epoch
+            )
+            alive = True
+            _events.info(
+                "registered",
+                controller=address,
+                controller_epoch=registered.controller_epoch,
+                broker_session=registered.broker_session,
+            )
+            ready.set_result(registered.heartbeat_interval_ms / 1000)
+            await self._receive(call, registered.session_timeout_ms / 1000)
+        except (grpc.aio.AioRpcError, PenstockError, TimeoutError) as error:
+            self._explain(address, error)
+        finally:
+            ready.cancel()
+            call.cancel()
+        return alive
+
+    def _explain(self, address: str, error: Exception) -> None:
+        """Logs why a session failed; raises if another attempt cannot help."""
+        seen = error_from_rpc(error) if isinstance(error, grpc.aio.AioRpcError) else error
+        if isinstance(seen, PenstockError) and seen.code is ErrorCode.CLUSTER_ID_MISMATCH:
+            raise seen
+        _events.warning(
+            "no controller session",
+            controller=address,
+            reason=str(seen) or "no answer in time",
+        )
+
+    async def _registration(self, call: _SessionCall) -> pb.Registered:
+        async with asyncio.timeout(_REGISTER_TIMEOUT_S):
+            response = await _read(call)
+        if response.WhichOneof("message") != "registered":
+            raise ClusterError(
+                f"the controller answered {response.WhichOneof('message')} to a registration",
+                ErrorCode.INTERNAL,
+            )
+        return response.registered
+
+    async def _receive(self, call: _SessionCall, timeout_s: float) -> None:
+        """Applies images as they come; returns or raises when the controller is gone."""
+        while True:
+            async with asyncio.timeout(timeout_s):
+                response = await _read(call)
+            match response.WhichOneof("message"):
+                case "image":
+                    await self._sink.apply(response.image)
+                    self._beat.set()
+                case "heartbeat_ack":
+                    if response.heartbeat_ack.may_stop and self._stopping:
+                        self._may_stop.set()
+                case _:
+                    pass
+
+    async def _requests(self, ready: asyncio.Future[float]) -> AsyncIterator[pb.SessionRequest]:
+        """Register, then heartbeats for as long as the stream lives."""
+        identity = self._identity()
+        yield pb.SessionRequest(
+            register=pb.Register(
+                cluster_id=identity.cluster_id,
+                broker_id=self._config.broker_id,
+                incarnation=identity.incarnation,
+                host=self._config.advertise_host,
+                port=self._sink.port,
+                rack=self._config.rack,
+                directory_id=identity.directory_id,
+                data_intact=identity.data_intact,
+                controller_epoch=self._sink.controller_epoch,
+                metadata_version=self._sink.metadata_version,
+            )
+        )
+        interval_s = await ready
+        while True:
+            yield pb.SessionRequest(
+                heartbeat=pb.Heartbeat(
+                    metadata_version=self._sink.metadata_version,
+                    wants_stop=self._stopping,
+                    disk_full=self._sink.disk_full,
+                )
+            )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._beat.wait()
+            self._beat.clear()
+
+
+async def _read(call: _SessionCall) -> pb.SessionResponse:
+    """The next message; raises the controller's error, or that the stream ended."""
+    response: Any = await call.read()
+    if response is grpc.aio.EOF:
+        raise ClusterError("the controller ended the session", ErrorCode.CONTROLLER_UNAVAILABLE)
+    if response.WhichOneof("message") == "error":
+        raise error_from_wire(response.error)
+    assert isinstance(response, pb.SessionResponse)
+    return response
+
+
+def _unanswered(what: str, error: Exception) -> PenstockError:
+    """The error for a call without an answer; a refusal by the controller passes through."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        seen = error_from_rpc(error)
+        if seen.code not in {ErrorCode.UNREACHABLE, ErrorCode.REQUEST_TIMED_OUT}:
+            return seen
+    return ClusterError(
+        f"{what}: the controller did not answer in time; whether it was done is unknown, "
+        "look before trying again",
+        ErrorCode.CONTROLLER_UNAVAILABLE,
+    )

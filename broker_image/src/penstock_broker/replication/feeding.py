@@ -1,0 +1,258 @@
+"""Leader side of replication: one stream per follower broker, fed as marks move.
+
+    Replica.notify ─▶ [ dirty partitions ] ─▶ read from memory ─▶ LeaderMessage (≤ ~2 MiB)
+    FollowerAck ─▶ machine, and room in the window
+
+A follower says once where it starts in each partition; from then on batches are pushed as soon as
+they are written here, never further ahead of its acknowledgements than its window (I23). Marks
+without batches (a high watermark that moved) can wait for company a few ms, so that an idle or a
+busy partition costs no message of its own. What is sent is read from the machine at that moment.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import Feed, Marks, SendEpochAnswer, SendRefusal
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey
+from penstock.errors import PenstockError
+from penstock.proto.v1 import replication_pb2 as pb
+from penstock.rpc.batches import batch_to_wire
+from penstock.rpc.errors import error_to_wire
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.replica import Replica
+
+_MARKS_DELAY_S: Final = 0.01
+_events = EventLog("feeding")
+
+
+@dataclass(slots=True, eq=False)
+class _Feeding:
+    """Where one partition of one follower is."""
+
+    replica: Replica
+    leader_epoch: LeaderEpoch
+    next_offset: Offset
+    sent_high_watermark: int = -1
+    sent_log_start: int = -1
+    sent_sync_through: int = 0
+    unacked: deque[tuple[Offset, int]] = field(default_factory=deque)
+
+    @property
+    def unacked_bytes(self) -> int:
+        return sum(size for _, size in self.unacked)
+
+
+class FollowerStream:
+    """What flows to one follower broker; lives as long as its stream."""
+
+    def __init__(
+        self,
+        hello: pb.FollowerHello,
+        message_bytes: int,
+        reader: LogReader,
+        on_sent: Callable[[int], None],
+    ) -> None:
+        self.follower = BrokerId(hello.broker_id)
+        self.incarnation = hello.incarnation
+        self.closed = False
+        self._window_bytes = max(hello.window_bytes, 1)
+        self._message_bytes = message_bytes
+        self._reader = reader
+        self._on_sent = on_sent
+        self._in_flight_bytes = 0
+        self._feeding: dict[ReplicaKey, _Feeding] = {}
+        self._dirty: dict[ReplicaKey, None] = {}
+        self._lazy: dict[ReplicaKey, None] = {}
+        self._answers: list[pb.EpochAnswer] = []
+        self._errors: list[pb.ReplicaError] = []
+        self._wake = asyncio.Event()
+
+    def close(self) -> None:
+        """Nothing more is sent or taken; a newer stream took over, or this one broke."""
+        self.closed = True
+        self._wake.set()
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """Those fed now."""
+        return [feeding.replica for feeding in self._feeding.values()]
+
+    # ------------------------------------------------------------ replica.FollowerOutlet
+
+    def feed(self, replica: Replica, feed: Feed) -> None:
+        """Starts, restarts or stops a partition."""
+        old = self._feeding.pop(replica.key, None)
+        if old is not None:
+            self._in_flight_bytes -= old.unacked_bytes
+        if feed.from_offset is not None:
+            self._feeding[replica.key] = _Feeding(replica, feed.leader_epoch, feed.from_offset)
+            self._dirty[replica.key] = None
+        self._wake.set()
+
+    def notify(self, replica: Replica, *, urgent: bool) -> None:
+        """Marks of a partition moved; `urgent`: batches, or someone waits for an fsync."""
+        if urgent:
+            self._dirty[replica.key] = None
+            self._wake.set()
+        elif replica.key not in self._lazy:
+            self._lazy[replica.key] = None
+            self._wake.set()
+
+    def send(self, replica: Replica, message: SendEpochAnswer | SendRefusal) -> None:
+        """Queues an answer; those go before batches."""
+        key = replica.key
+        if isinstance(message, SendRefusal):
+            self.refuse(key, message.error)
+            return
+        self._answers.append(
+            pb.EpochAnswer(
+                topic_id=key.topic_id,
+                partition=key.partition,
+                leader_epoch=message.leader_epoch,
+                epoch=message.epoch,
+                end_offset=message.end_offset,
+                log_start_offset=message.log_start_offset,
+            )
+        )
+        self._wake.set()
+
+    def refuse(self, key: ReplicaKey, error: PenstockError) -> None:
+        """Queues an error for a partition."""
+        self._errors.append(
+            pb.ReplicaError(
+                topic_id=key.topic_id, partition=key.partition, error=error_to_wire(error)
+            )
+        )
+        self._wake.set()
+
+    def acked(self, key: ReplicaKey, leader_epoch: LeaderEpoch, written_end: Offset) -> None:
+        """Makes room in the window for what the follower has written."""
+        feeding = self._feeding.get(key)
+        if feeding is None or feeding.leader_epoch != leader_epoch:
+            return
+        unacked = feeding.unacked
+        was_full = self._in_flight_bytes >= self._window_bytes
+        while unacked and unacked[0][0] <= written_end:
+            self._in_flight_bytes -= unacked.popleft()[1]
+        if was_full and self._in_flight_bytes < self._window_bytes:
+            self._wake.set()
+
+    # ------------------------------------------------------------ the writing half
+
+    async def next_messages(self) -> list[pb.LeaderMessage]:
+        """Waits until there is something to say, and says it; messages go out in this order."""
+        await self._anything()
+        messages: list[pb.LeaderMessage] = []
+        if self._answers or self._errors:
+            messages.append(pb.LeaderMessage(epoch_answers=self._answers, errors=self._errors))
+            self._answers, self._errors = [], []
+        appends = await self._collect()
+        if appends:
+            messages.append(pb.LeaderMessage(appends=appends))
+        return messages
+
+    async def _anything(self) -> None:
+        while True:
+            self._wake.clear()
+            if self.closed or self._answers or self._errors or (self._dirty and self._has_room):
+                break
+            if self._lazy and not self._dirty:
+                # Marks alone: give batches a moment to come along.
+                await asyncio.sleep(_MARKS_DELAY_S)
+                break
+            await self._wake.wait()
+        self._dirty.update(self._lazy)
+        self._lazy.clear()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._in_flight_bytes < self._window_bytes
+
+    async def _collect(self) -> list[pb.AppendBatches]:
+        """Appends of dirty partitions up to one message's size; the rest stays dirty."""
+        appends: list[pb.AppendBatches] = []
+        budget = self._message_bytes
+        for key in list(self._dirty):
+            if budget <= 0:
+                break
+            del self._dirty[key]
+            feeding = self._feeding.get(key)
+            if feeding is None:
+                continue
+            append, size = await self._append(feeding, budget)
+            budget -= size
+            if append is not None:
+                appends.append(append)
+        return appends
+
+    async def _append(self, feeding: _Feeding, budget: int) -> tuple[pb.AppendBatches | None, int]:
+        """The next batches of one partition and its marks; None if there is no news."""
+        replica = feeding.replica
+        offset, end = feeding.next_offset, replica.marks.written_end
+        room = min(budget, self._window_bytes - self._in_flight_bytes)
+        batches: list[Batch] = []
+        if offset < end and room > 0:
+            batches = await self._read(feeding, offset, room, end)
+        # The read may have waited: what holds now is asked again, and only used if it still fits.
+        if self._feeding.get(replica.key) is not feeding or feeding.next_offset != offset:
+            return None, 0
+        marks = replica.marks
+        if not marks.is_leader or marks.leader_epoch != feeding.leader_epoch:
+            return None, 0
+        size = sum(batch.size_bytes for batch in batches)
+        if batches:
+            feeding.next_offset = batches[-1].next_offset
+            feeding.unacked.append((feeding.next_offset, size))
+            self._in_flight_bytes += size
+            self._on_sent(size)
+            if feeding.next_offset < marks.written_end:
+                self._dirty[replica.key] = None
+        if not batches and not _marks_moved(feeding, marks):
+            return None, 0
+        return _to_wire(feeding, marks, batches), size
+
+    async def _read(self, feeding: _Feeding, offset: Offset, room: int, end: Offset) -> list[Batch]:
+        try:
+            batches = await self._reader.read(feeding.replica, offset, room, end)
+        except PenstockError as error:
+            _events.error(
+                "cannot feed a follower",
+                partition=str(feeding.replica),
+                follower=self.follower,
+                offset=offset,
+                reason=str(error),
+            )
+            self._feeding.pop(feeding.replica.key, None)
+            self._in_flight_bytes -= feeding.unacked_bytes
+            self.refuse(feeding.replica.key, error)
+            return []
+        return batches
+
+
+def _marks_moved(feeding: _Feeding, marks: Marks) -> bool:
+    return (
+        marks.high_watermark != feeding.sent_high_watermark
+        or marks.log_start_offset != feeding.sent_log_start
+        or marks.sync_through > feeding.sent_sync_through
+    )
+
+
+def _to_wire(feeding: _Feeding, marks: Marks, batches: list[Batch]) -> pb.AppendBatches:
+    feeding.sent_high_watermark = marks.high_watermark
+    feeding.sent_log_start = marks.log_start_offset
+    feeding.sent_sync_through = marks.sync_through
+    key = feeding.replica.key
+    return pb.AppendBatches(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        leader_epoch=feeding.leader_epoch,
+        high_watermark=marks.high_watermark,
+        log_start_offset=marks.log_start_offset,
+        sync_through=marks.sync_through,
+        batches=[batch_to_wire(batch) for batch in batches],
+    )

@@ -1,0 +1,313 @@
+"""Follower side of replication: one stream to every broker that leads a replica kept here.
+
+    leaders wanted ─▶ LeaderLink per broker ─▶ connect ─▶ PeerConnected ─▶ queries, starts
+                                            ◀─ batches ─ CRC checked ─▶ BatchesReceived
+                                            ─▶ acks, the newest per partition
+
+Links come and go with the image. A link that breaks is built again with a growing delay; the
+machines hear PeerLost and PeerConnected, and start over from their divergence look-up. A batch
+whose CRC does not fit never reaches a machine (I22): the link is dropped, which asks for it again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from penstock.core.batch import Batch, compute_crc
+from penstock.core.replication.contract import (
+    BatchesReceived,
+    EpochAnswered,
+    PeerRefused,
+    SendAck,
+    SendEpochQuery,
+    SendFollowStart,
+    SendFollowStop,
+)
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import records_pb2
+from penstock.proto.v1 import replication_pb2 as pb
+from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceStub
+from penstock.rpc.batches import batch_from_wire
+from penstock.rpc.channel import open_aio_channel
+from penstock.rpc.errors import error_from_rpc, error_from_wire
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+
+_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+_CONNECT_TIMEOUT_S: Final = 5.0
+_events = EventLog("following")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfig:
+    """What a link says in its hello."""
+
+    cluster_id: str
+    broker_id: BrokerId
+    incarnation: str
+    window_bytes: int
+
+
+class LeaderLink:
+    """The stream to one leader broker."""
+
+    def __init__(
+        self,
+        leader: BrokerId,
+        address: str,
+        config: LinkConfig,
+        replicas: ReplicaSet,
+        on_received: Callable[[int], None],
+    ) -> None:
+        self.leader = leader
+        self.address = address
+        self._config = config
+        self._replicas = replicas
+        self._on_received = on_received
+        self._outbox = _Outbox()
+        self._was_up = False
+
+    # ------------------------------------------------------------ replica.LeaderOutlet
+
+    def send(
+        self, key: ReplicaKey, message: SendEpochQuery | SendFollowStart | SendFollowStop | SendAck
+    ) -> None:
+        """Queues a message; it leaves with all others of this turn of the loop."""
+        self._outbox.put(key, message)
+
+    # ------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Keeps the stream up until cancelled."""
+        failures = 0
+        while True:
+            try:
+                await self._stream()
+            except (grpc.aio.AioRpcError, PenstockError, TimeoutError) as error:
+                seen = error_from_rpc(error) if isinstance(error, grpc.aio.AioRpcError) else error
+                if failures == 0:
+                    _events.warning(
+                        "leader stream broke",
+                        leader=self.leader,
+                        address=self.address,
+                        reason=str(seen) or "no connection in time",
+                    )
+            failures = 0 if self._was_up else failures + 1
+            await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+
+    def _disconnected(self) -> None:
+        if self._replicas.leaders.get(self.leader) is self:
+            del self._replicas.leaders[self.leader]
+            self._replicas.peer_lost(self.leader)
+
+    async def _stream(self) -> None:
+        self._outbox = _Outbox()
+        self._was_up = False
+        channel = open_aio_channel(self.address)
+        call: Any = None
+        try:
+            call = ReplicationServiceStub(channel).Replicate(self._requests())
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await call.wait_for_connection()
+            self._was_up = True
+            self._replicas.leaders[self.leader] = self
+            _events.info("following", leader=self.leader, address=self.address)
+            self._replicas.peer_connected(self.leader)
+            async for message in call:
+                self._take(message)
+            raise ClusterError("the leader ended the stream", ErrorCode.UNREACHABLE)
+        finally:
+            self._disconnected()
+            if call is not None:
+                call.cancel()
+            await channel.close()
+
+    async def _requests(self) -> AsyncIterator[pb.FollowerMessage]:
+        config = self._config
+        yield pb.FollowerMessage(
+            hello=pb.FollowerHello(
+                cluster_id=config.cluster_id,
+                broker_id=config.broker_id,
+                incarnation=config.incarnation,
+                window_bytes=config.window_bytes,
+            )
+        )
+        outbox = self._outbox
+        while True:
+            yield await outbox.take()
+
+    # ------------------------------------------------------------ what the leader says
+
+    def _take(self, message: pb.LeaderMessage) -> None:
+        for answer in message.epoch_answers:
+            replica = self._replica(answer)
+            if replica is not None:
+                self._replicas.handle(
+                    replica,
+                    EpochAnswered(
+                        leader=self.leader,
+                        leader_epoch=LeaderEpoch(answer.leader_epoch),
+                        epoch=LeaderEpoch(answer.epoch),
+                        end_offset=Offset(answer.end_offset),
+                        log_start_offset=Offset(answer.log_start_offset),
+                    ),
+                )
+        for append in message.appends:
+            self._take_append(append)
+        for refusal in message.errors:
+            replica = self._replica(refusal)
+            if replica is not None:
+                error = error_from_wire(refusal.error)
+                self._replicas.handle(replica, PeerRefused(self.leader, error))
+
+    def _take_append(self, append: pb.AppendBatches) -> None:
+        replica = self._replica(append)
+        if replica is None:
+            return
+        batches = tuple(_checked(replica, wire) for wire in append.batches)
+        if batches:
+            self._on_received(sum(batch.size_bytes for batch in batches))
+        self._replicas.handle(
+            replica,
+            BatchesReceived(
+                leader=self.leader,
+                leader_epoch=LeaderEpoch(append.leader_epoch),
+                batches=batches,
+                high_watermark=Offset(append.high_watermark),
+                log_start_offset=Offset(append.log_start_offset),
+                sync_through=Offset(append.sync_through),
+            ),
+        )
+
+    def _replica(
+        self, named: pb.EpochAnswer | pb.AppendBatches | pb.ReplicaError
+    ) -> Replica | None:
+        return self._replicas.by_key.get(ReplicaKey(TopicId(named.topic_id), named.partition))
+
+
+def _checked(replica: Replica, wire: records_pb2.RecordBatch) -> Batch:
+    """The batch, if its CRC fits; raises ClusterError(DATA_CORRUPTED)."""
+    batch = batch_from_wire(wire)
+    seen = compute_crc(batch.header, batch.payload)
+    if seen != batch.header.crc:
+        raise ClusterError(
+            f"the leader sent a batch of {replica} at offset {batch.base_offset} with CRC "
+            f"{seen:#010x}, its header says {batch.header.crc:#010x}; asking again",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    return batch
+
+
+class _Outbox:
+    """What waits to be sent to the leader: one message of each kind per partition."""
+
+    def __init__(self) -> None:
+        self._stops: dict[ReplicaKey, None] = {}
+        self._queries: dict[ReplicaKey, SendEpochQuery] = {}
+        self._starts: dict[ReplicaKey, SendFollowStart] = {}
+        self._acks: dict[ReplicaKey, SendAck] = {}
+        self._wake = asyncio.Event()
+
+    def put(
+        self, key: ReplicaKey, message: SendEpochQuery | SendFollowStart | SendFollowStop | SendAck
+    ) -> None:
+        """Queues; the leader reads stops, queries, starts, acks in this order."""
+        match message:
+            case SendFollowStop():
+                self._queries.pop(key, None)
+                self._starts.pop(key, None)
+                self._acks.pop(key, None)
+                self._stops[key] = None
+            case SendEpochQuery():
+                self._starts.pop(key, None)
+                self._acks.pop(key, None)
+                self._queries[key] = message
+            case SendFollowStart():
+                self._acks.pop(key, None)
+                self._starts[key] = message
+            case SendAck():
+                self._acks[key] = message
+        self._wake.set()
+
+    async def take(self) -> pb.FollowerMessage:
+        """Waits for something, and takes it all."""
+        await self._wake.wait()
+        await asyncio.sleep(0)  # what other partitions say in this turn of the loop comes along
+        self._wake.clear()
+        message = pb.FollowerMessage(
+            epoch_queries=[_query(key, query) for key, query in self._queries.items()],
+            starts=[_start(key, start) for key, start in self._starts.items()],
+            acks=[_ack(key, ack) for key, ack in self._acks.items()],
+            stops=[pb.FollowStop(topic_id=k.topic_id, partition=k.partition) for k in self._stops],
+        )
+        for queue in (self._stops, self._queries, self._starts, self._acks):
+            queue.clear()
+        return message
+
+
+def _query(key: ReplicaKey, query: SendEpochQuery) -> pb.EpochQuery:
+    return pb.EpochQuery(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        leader_epoch=query.leader_epoch,
+        last_epoch=query.last_epoch,
+    )
+
+
+def _start(key: ReplicaKey, start: SendFollowStart) -> pb.FollowStart:
+    return pb.FollowStart(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        leader_epoch=start.leader_epoch,
+        from_offset=start.from_offset,
+    )
+
+
+def _ack(key: ReplicaKey, ack: SendAck) -> pb.FollowerAck:
+    return pb.FollowerAck(
+        topic_id=key.topic_id,
+        partition=key.partition,
+        leader_epoch=ack.leader_epoch,
+        written_end=ack.written_end,
+        synced_end=ack.synced_end,
+    )
+
+
+class Links:
+    """The links this broker needs right now, by leader."""
+
+    def __init__(
+        self,
+        config: Callable[[], LinkConfig],
+        replicas: ReplicaSet,
+        on_received: Callable[[int], None],
+    ) -> None:
+        self._config = config
+        self._replicas = replicas
+        self._on_received = on_received
+        self._running: dict[BrokerId, tuple[LeaderLink, asyncio.Task[None]]] = {}
+
+    def arrange(self, addresses: Iterable[tuple[BrokerId, str]], tasks: asyncio.TaskGroup) -> None:
+        """Starts links to these leaders, ends all others; a new address means a new link."""
+        wanted = dict(addresses)
+        for leader, (link, task) in list(self._running.items()):
+            if wanted.get(leader) != link.address:
+                task.cancel()
+                del self._running[leader]
+        for leader, address in wanted.items():
+            if leader not in self._running:
+                link = LeaderLink(
+                    leader, address, self._config(), self._replicas, self._on_received
+                )
+                self._running[leader] = (link, tasks.create_task(link.run()))
+
+    def stop(self) -> None:
+        """Ends all links."""
+        for _, task in self._running.values():
+            task.cancel()
+        self._running.clear()

@@ -1,0 +1,62 @@
+"""Reading batches: the newest from memory, older ones from the store in a bounded executor.
+
+Followers and consumers at the log's end are served without touching the disk; a reader far behind
+costs a thread for one store read at a time, and never waits in front of the others' memory reads.
+"""
+
+import asyncio
+from concurrent.futures import Executor
+from typing import Final
+
+from penstock.core.batch import Batch
+from penstock.core.types import Offset
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.replication.replica import Replica
+from penstock_broker.store.interface import LogStore
+
+_READ_TIMEOUT_S: Final = 30.0
+
+
+class LogReader:
+    """Reads the logs of a broker's replicas."""
+
+    def __init__(self, store: LogStore, executor: Executor) -> None:
+        self._store = store
+        self._executor = executor
+
+    @staticmethod
+    def read_recent(
+        replica: Replica, offset: Offset, max_bytes: int, end: Offset
+    ) -> list[Batch] | None:
+        """Batches at `offset`, below `end`; None if they are not in memory (then `read`)."""
+        return [] if offset >= end else replica.recent.read(offset, max_bytes, end)
+
+    async def read(
+        self, replica: Replica, offset: Offset, max_bytes: int, end: Offset
+    ) -> list[Batch]:
+        """Batches from the one holding `offset`, below `end`: at least one if there is one.
+
+        The replica may have changed meanwhile: callers look again before they use the result.
+        Raises ClusterError(DATA_CORRUPTED, STORAGE_FAILED).
+        """
+        recent = self.read_recent(replica, offset, max_bytes, end)
+        if recent is not None:
+            return recent
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                return await loop.run_in_executor(
+                    self._executor, self._store.read, replica.slot, offset, max_bytes, end
+                )
+        except TimeoutError:
+            raise ClusterError(
+                f"reading {replica} at offset {offset} took longer than {_READ_TIMEOUT_S:.0f} s: "
+                "the disk is overloaded or failing",
+                ErrorCode.STORAGE_FAILED,
+            ) from None
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ClusterError(
+                f"reading {replica} at offset {offset} failed: {error}", ErrorCode.STORAGE_FAILED
+            ) from error

@@ -1,0 +1,182 @@
+"""One partition replica as the shell keeps it: its machine, and who waits for it.
+
+The machine decides; this object carries what the decisions concern: the slot its log lives in,
+the newest batches, unanswered produce requests, parked fetches, streams that feed followers. It is
+also the owner of its writes (`writer.WriteOwner`) and lets lazily kept state ride along: a
+checkpoint at most once a second, a producer snapshot once per so many bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from penstock.core.replication.contract import (
+    Checkpoint,
+    Event,
+    Feed,
+    IsrProposal,
+    Marks,
+    Persisted,
+    PersistFailed,
+    ProducerEntry,
+    ProduceReply,
+    RecoveredLog,
+    SendAck,
+    SendEpochAnswer,
+    SendEpochQuery,
+    SendFollowStart,
+    SendFollowStop,
+    SendRefusal,
+    Truncated,
+)
+from penstock.core.replication.machine import ReplicaMachine
+from penstock.core.topic import TopicConfig
+from penstock.core.types import BrokerId, Offset, ReplicaKey
+from penstock.errors import PenstockError
+from penstock_broker.replication.recent import RecentBatches
+from penstock_broker.store.interface import Slot
+
+_CHECKPOINT_INTERVAL_MS: Final = 1_000
+
+
+class Waiter(Protocol):
+    """Something parked until a replica has news for consumers."""
+
+    def wake(self, replica: Replica) -> None: ...
+
+
+class FollowerOutlet(Protocol):
+    """The stream to a follower (`feeding`)."""
+
+    def feed(self, replica: Replica, feed: Feed) -> None: ...
+    def notify(self, replica: Replica, *, urgent: bool) -> None: ...
+    def send(self, replica: Replica, message: SendEpochAnswer | SendRefusal) -> None: ...
+
+
+class LeaderOutlet(Protocol):
+    """The stream to a leader (`following`)."""
+
+    def send(
+        self,
+        key: ReplicaKey,
+        message: SendEpochQuery | SendFollowStart | SendFollowStop | SendAck,
+    ) -> None: ...
+
+
+class IsrOutlet(Protocol):
+    """Where ISR proposals go (`isr`)."""
+
+    def propose(self, replica: Replica, proposal: IsrProposal) -> None: ...
+
+
+class Shell(Protocol):
+    """What a replica hands its news to (`replicas.ReplicaSet`)."""
+
+    snapshot_bytes: int
+
+    def handle(self, replica: Replica, event: Event) -> None: ...
+    def now_ms(self) -> int: ...
+
+
+class Replica:
+    """See the module. Made, and removed, by `ReplicaSet`."""
+
+    __slots__ = (
+        "_checkpoint_due_ms",
+        "_shell",
+        "_unsnapshotted_bytes",
+        "config",
+        "feeders",
+        "key",
+        "machine",
+        "marks_dirty",
+        "pending",
+        "recent",
+        "removed_before",
+        "slot",
+        "topic",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        key: ReplicaKey,
+        topic: str,
+        slot: Slot,
+        machine: ReplicaMachine,
+        recent: RecentBatches,
+        shell: Shell,
+    ) -> None:
+        self.key = key
+        self.topic = topic
+        self.slot = slot
+        self.machine = machine
+        self.recent = recent
+        self.config = TopicConfig()
+        self.waiters: set[Waiter] = set()
+        self.feeders: dict[BrokerId, FollowerOutlet] = {}
+        self.pending: dict[int, Callable[[ProduceReply], None]] = {}
+        self.marks_dirty = False
+        self.removed_before = Offset(0)
+        self._checkpoint_due_ms = 0
+        self._unsnapshotted_bytes = 0
+        self._shell = shell
+
+    @property
+    def marks(self) -> Marks:
+        return self.machine.marks
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.key.partition}"
+
+    def wake(self) -> None:
+        """Has parked fetches look again."""
+        for waiter in tuple(self.waiters):
+            waiter.wake(self)
+
+    def notify_feeders(self, *, urgent: bool) -> None:
+        """Tells the streams to followers that marks moved; `urgent`: someone waits for it."""
+        for feeder in self.feeders.values():
+            feeder.notify(self, urgent=urgent)
+
+    def answer(self, reply: ProduceReply) -> None:
+        """Hands a reply to the request it belongs to."""
+        respond = self.pending.pop(reply.request_id, None)
+        if respond is not None:
+            respond(reply)
+
+    def fail_pending(self, error: PenstockError) -> None:
+        """Answers every waiting produce with `error`: the machine is going away."""
+        for request_id in tuple(self.pending):
+            self.answer(ProduceReply(request_id, base_offset=Offset(-1), error=error))
+
+    # ------------------------------------------------------------ writer.WriteOwner
+
+    def extras(
+        self, *, written_bytes: int, now: bool
+    ) -> tuple[Checkpoint | None, Sequence[ProducerEntry] | None]:
+        """State that rides along with a write, as of the log end which that write will make."""
+        self._unsnapshotted_bytes += written_bytes
+        checkpoint = producers = None
+        now_ms = self._shell.now_ms()
+        if self.marks_dirty and (now or now_ms >= self._checkpoint_due_ms):
+            self.marks_dirty = False
+            self._checkpoint_due_ms = now_ms + _CHECKPOINT_INTERVAL_MS
+            checkpoint = self.machine.checkpoint
+        limit = 0 if now else self._shell.snapshot_bytes
+        if self._unsnapshotted_bytes > limit:
+            self._unsnapshotted_bytes = 0
+            producers = self.machine.producers
+        return checkpoint, producers
+
+    def persisted(self, persist_id: int, *, synced: bool) -> None:
+        self._shell.handle(self, Persisted(persist_id, synced))
+        self.notify_feeders(urgent=True)
+
+    def persist_failed(self, persist_id: int, error: PenstockError) -> None:
+        self.recent.clear()
+        self._shell.handle(self, PersistFailed(persist_id, error))
+
+    def truncated(self, log: RecoveredLog) -> None:
+        self._shell.handle(self, Truncated(log))

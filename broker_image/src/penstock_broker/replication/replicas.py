@@ -1,0 +1,322 @@
+"""The replicas of this broker: every event goes to its machine, every `Ready` is obeyed here.
+
+    handle(replica, event) ─▶ machine ─▶ Ready ─▶ truncate, append ──▶ LogWriter
+                                              ├─▶ messages, feeds ──▶ streams to peers
+                                              ├─▶ isr_change ───────▶ IsrChanges
+                                              ├─▶ replies ──────────▶ produce requests
+                                              └─▶ high watermark ───▶ parked fetches, feeders
+
+`handle` never awaits: between an event and its consequences nothing else runs, and the order of
+a `Ready` (contract.py) is the order of the statements in `_obey`. Nothing here decides. A machine
+that breaks one of its invariants is stopped, its partition answers STORAGE_FAILED, the rest of
+the broker goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container, Iterable
+from concurrent.futures import Executor
+from typing import Final, assert_never
+
+from penstock.core.replication.contract import (
+    NOTHING,
+    Assigned,
+    Checkpoint,
+    Event,
+    Feed,
+    Message,
+    PeerConnected,
+    PeerLost,
+    Ready,
+    RecoveredLog,
+    ReplicaConfig,
+    SendAck,
+    SendEpochAnswer,
+    SendEpochQuery,
+    SendFollowStart,
+    SendFollowStop,
+    SendRefusal,
+    Tick,
+)
+from penstock.core.replication.machine import ReplicaMachine
+from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.broker.image import Topic
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.recent import RecentCache
+from penstock_broker.replication.replica import (
+    FollowerOutlet,
+    IsrOutlet,
+    LeaderOutlet,
+    Replica,
+)
+from penstock_broker.replication.writer import LogWriter
+from penstock_broker.store.interface import LogStore, Slot
+
+TICK_S: Final = 0.1
+_events = EventLog("replicas")
+
+
+class ReplicaSet:
+    """All replicas of a broker and the streams they talk through."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        store: LogStore,
+        executor: Executor,
+        writer: LogWriter,
+        cache: RecentCache,
+        *,
+        snapshot_bytes: int,
+        intact: bool,
+    ) -> None:
+        """`intact` False: logs stored here may lack unsynced writes of an earlier run."""
+        self.snapshot_bytes = snapshot_bytes
+        self.broker_id = broker_id
+        self.by_key: dict[ReplicaKey, Replica] = {}
+        self.followers: dict[BrokerId, FollowerOutlet] = {}
+        self.leaders: dict[BrokerId, LeaderOutlet] = {}
+        self.isr: IsrOutlet | None = None
+        self.removals = 0
+        """Log starts moved and replicas dropped so far: space that could be reclaimed."""
+        self._store = store
+        self._executor = executor
+        self._writer = writer
+        self._cache = cache
+        self._ticking: dict[ReplicaKey, Replica] = {}
+        self._orphans: dict[ReplicaKey, Slot] = dict(store.slots())
+        self._damaged = frozenset() if intact else frozenset(self._orphans)
+
+    def now_ms(self) -> int:
+        """The machines' clock: monotonic, in ms."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    # ------------------------------------------------------------ events
+
+    def handle(self, replica: Replica, event: Event) -> None:
+        """Lets the machine decide and carries out what it decided."""
+        if self.by_key.get(replica.key) is not replica:
+            return  # removed while its event was on the way
+        try:
+            ready = replica.machine.handle(event, self.now_ms())
+        except AssertionError as error:
+            self._stop_broken(replica, event, error)
+            return
+        if ready is not NOTHING:
+            self._obey(replica, ready)
+        if replica.machine.wants_tick:
+            self._ticking[replica.key] = replica
+        else:
+            self._ticking.pop(replica.key, None)
+
+    def _obey(self, replica: Replica, ready: Ready) -> None:
+        if ready.truncate_to is not None:
+            self._truncate(replica, ready.truncate_to, ready.checkpoint)
+        if ready.persist_id:
+            if ready.append:
+                replica.recent.extend(ready.append)
+            self._writer.append(
+                replica,
+                ready.persist_id,
+                ready.append,
+                ready.checkpoint,
+                sync=ready.persist_sync,
+            )
+        self._remove_before_log_start(replica)
+        for message in ready.messages:
+            self._send(replica, message)
+        for feed in ready.feeds:
+            self._feed(replica, feed)
+        if ready.isr_change is not None and self.isr is not None:
+            self.isr.propose(replica, ready.isr_change)
+        for reply in ready.replies:
+            replica.answer(reply)
+        if ready.high_watermark is not None:
+            replica.marks_dirty = True
+            replica.notify_feeders(urgent=False)
+        if ready.high_watermark is not None or ready.role_changed:
+            replica.wake()
+
+    def _truncate(self, replica: Replica, offset: Offset, checkpoint: Checkpoint | None) -> None:
+        replica.recent.clear()
+        # An empty log that starts over behind a gap: what was known of producers is void (I9).
+        restarts = checkpoint is not None and checkpoint.log_start_offset > offset
+        producers = replica.machine.producers if restarts else None
+        self._writer.truncate(replica, offset, producers)
+
+    def _remove_before_log_start(self, replica: Replica) -> None:
+        """The log start moved, here or at the leader: its batches go with the tick."""
+        log_start = replica.marks.log_start_offset
+        if log_start > replica.removed_before:
+            replica.removed_before = log_start
+            self._writer.move_log_start(replica, log_start)
+            self.removals += 1
+            replica.notify_feeders(urgent=False)
+
+    def _send(self, replica: Replica, message: Message) -> None:
+        match message:
+            case SendEpochQuery() | SendFollowStart() | SendFollowStop() | SendAck():
+                leader = self.leaders.get(message.leader)
+                if leader is not None:
+                    leader.send(replica.key, message)
+            case SendEpochAnswer() | SendRefusal():
+                follower = self.followers.get(message.follower)
+                if follower is not None:
+                    follower.send(replica, message)
+            case _:
+                assert_never(message)
+
+    def _feed(self, replica: Replica, feed: Feed) -> None:
+        follower = self.followers.get(feed.follower)
+        if feed.from_offset is None or follower is None:
+            replica.feeders.pop(feed.follower, None)
+        else:
+            replica.feeders[feed.follower] = follower
+        if follower is not None:
+            follower.feed(replica, feed)
+
+    def _stop_broken(self, replica: Replica, event: Event, error: AssertionError) -> None:
+        _events.defect(
+            "replica stopped: an invariant broke",
+            error,
+            replica=replica,
+            after=type(event).__name__,
+        )
+        failure = ClusterError(
+            f"{replica} stopped on broker {self.broker_id}: an invariant broke, see its log",
+            ErrorCode.STORAGE_FAILED,
+        )
+        self._remove(replica, failure)
+
+    # ------------------------------------------------------------ peers
+
+    def peer_connected(self, leader: BrokerId) -> None:
+        """The stream to a leader is up: its followers here start over."""
+        for replica in self._led_by(leader):
+            self.handle(replica, PeerConnected(leader))
+
+    def peer_lost(self, peer: BrokerId, replicas: Iterable[Replica] | None = None) -> None:
+        """A stream broke; `replicas` None: every one that follows this leader."""
+        for replica in self._led_by(peer) if replicas is None else tuple(replicas):
+            self.handle(replica, PeerLost(peer))
+
+    def peer_restarted(self, peer: BrokerId) -> None:
+        """Another run of a broker: leaders here forget what the former one had acknowledged."""
+        self.peer_lost(peer, [r for r in self.by_key.values() if r.marks.is_leader])
+
+    def leaders_wanted(self) -> set[BrokerId]:
+        """Brokers that lead a replica kept here."""
+        leaders = {replica.marks.leader for replica in self.by_key.values()}
+        return {leader for leader in leaders if leader >= 0 and leader != self.broker_id}
+
+    def _led_by(self, leader: BrokerId) -> list[Replica]:
+        return [r for r in self.by_key.values() if r.marks.leader == leader]
+
+    # ------------------------------------------------------------ the controller's word
+
+    async def assign(self, topics: Iterable[Topic]) -> None:
+        """Opens replicas that are new here and tells every machine its partition's state."""
+        wanted: list[tuple[Topic, ReplicaKey, PartitionState]] = []
+        for topic in topics:
+            for index, state in enumerate(topic.partitions):
+                key = ReplicaKey(topic.topic_id, index)
+                if self.broker_id in state.replicas or key in self.by_key:
+                    wanted.append((topic, key, state))
+        missing = [key for _, key, _ in wanted if key not in self.by_key]
+        opened = await self._open(missing) if missing else {}
+        for topic, key, state in wanted:
+            replica = self.by_key.get(key)
+            if replica is None:
+                slot, log = opened[key]
+                replica = self._add(key, topic.name, slot, log)
+            replica.config = topic.config
+            self.handle(replica, Assigned(state, _replica_config(topic, state)))
+
+    async def _open(self, keys: list[ReplicaKey]) -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
+        def blocking() -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
+            opened = {}
+            for key in keys:
+                slot = self._store.open_slot(key)
+                opened[key] = (slot, self._store.recover(slot))
+            return opened
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+
+    def _add(self, key: ReplicaKey, topic: str, slot: Slot, log: RecoveredLog) -> Replica:
+        self._orphans.pop(key, None)
+        machine = ReplicaMachine(self.broker_id, log, intact=key not in self._damaged)
+        replica = Replica(key, topic, slot, machine, self._cache.new(), self)
+        replica.removed_before = log.checkpoint.log_start_offset
+        self.by_key[key] = replica
+        return replica
+
+    async def drop_topics(self, topic_ids: Iterable[TopicId]) -> None:
+        """Removes replicas of topics that the controller says were deleted, with their data."""
+        doomed = frozenset(topic_ids)
+        slots = [slot for key, slot in self._orphans.items() if key.topic_id in doomed]
+        self._orphans = {k: s for k, s in self._orphans.items() if k.topic_id not in doomed}
+        for replica in [r for r in self.by_key.values() if r.key.topic_id in doomed]:
+            error = ClusterError(f"topic {replica.topic!r} was deleted", ErrorCode.UNKNOWN_TOPIC)
+            self._remove(replica, error)
+            slots.append(replica.slot)
+        for slot in slots:
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._store.drop, slot)
+        self.removals += len(slots)
+        if slots:
+            _events.info("replicas dropped: topics deleted", topics=sorted(doomed), slots=slots)
+
+    def _remove(self, replica: Replica, error: ClusterError) -> None:
+        self.by_key.pop(replica.key, None)
+        self._ticking.pop(replica.key, None)
+        self._writer.forget(replica)
+        for follower, outlet in list(replica.feeders.items()):
+            outlet.feed(replica, Feed(follower, replica.marks.leader_epoch, None))
+        replica.feeders.clear()
+        replica.recent.clear()
+        replica.fail_pending(error)
+        replica.wake()
+
+    def retire_unknown(self, known: Container[TopicId]) -> None:
+        """Stops replicas of topics that a full image does not name; their data stays (I22)."""
+        for replica in [r for r in self.by_key.values() if r.key.topic_id not in known]:
+            self._orphans[replica.key] = replica.slot
+            error = ClusterError(
+                f"topic {replica.topic!r} is not in the cluster's metadata any more",
+                ErrorCode.UNKNOWN_TOPIC,
+            )
+            self._remove(replica, error)
+
+    def report_orphans(self) -> None:
+        """Logs data of partitions that the cluster does not know: kept, never deleted (I22)."""
+        if self._orphans:
+            _events.warning(
+                "data of unknown partitions is kept; delete the topic to remove it",
+                count=len(self._orphans),
+                first=[str(key) for key in list(self._orphans)[:5]],
+            )
+
+    # ------------------------------------------------------------ life cycle
+
+    def save_all(self) -> None:
+        """Has all lazily kept state written: before a clean stop."""
+        for replica in self.by_key.values():
+            self._writer.save(replica)
+
+    def fail_all_pending(self, error: PenstockError) -> None:
+        """Answers every waiting produce; what was appended has an unknown outcome."""
+        for replica in self.by_key.values():
+            replica.fail_pending(error)
+
+    async def run_ticks(self) -> None:
+        """Tells the machines that asked for it that time passed; idle ones cost nothing."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            for replica in tuple(self._ticking.values()):
+                self.handle(replica, Tick())
+
+
+def _replica_config(topic: Topic, state: PartitionState) -> ReplicaConfig:
+    minimum = topic.config.effective_min_insync_replicas(len(state.replicas))
+    return ReplicaConfig(min_insync_replicas=minimum)

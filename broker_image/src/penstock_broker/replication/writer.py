@@ -1,0 +1,230 @@
+"""Group commit: one store write per tick for all partitions, in one thread.
+
+    Ready ─▶ append() / truncate() ─▶ [ pending ] ──▶ LogStore.write (executor) ──▶ on_persisted
+                                        grows while a write is in flight
+
+While a write runs, the next one accumulates: under load ticks get larger, not longer, and an
+fsync asked for by one produce serves all that wait with it. Writes leave in the order in which
+the machines asked for them, so the `Ready` order of each replica holds. The memory of what is
+pending is bounded by who asks: produce budget and replication windows (I23).
+
+A full disk refuses a write before anything of it is done, and the machines hear of it. Any other
+failure leaves open what is on disk: the writer ends, and with it the process, which recovers from
+disk when it starts again; others lead meanwhile.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Protocol
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.types import Offset
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
+
+
+class WriteOwner(Protocol):
+    """Whose log is written; hears the outcome on the event loop."""
+
+    slot: Slot
+
+    def extras(
+        self, *, written_bytes: int, now: bool
+    ) -> tuple[Checkpoint | None, Sequence[ProducerEntry] | None]:
+        """Lazily kept state that should ride along: a fresh checkpoint, a producer snapshot."""
+        ...
+
+    def persisted(self, persist_id: int, *, synced: bool) -> None: ...
+
+    def persist_failed(self, persist_id: int, error: PenstockError) -> None: ...
+
+    def truncated(self, log: RecoveredLog) -> None: ...
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What one partition has to write in the next tick: a truncation, then the rest."""
+
+    owner: WriteOwner
+    truncate_to: Offset | None = None
+    batches: list[Batch] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    log_start_offset: Offset | None = None
+    persist_ids: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+    producers: Sequence[ProducerEntry] | None = None
+    everything: bool = False
+
+    def write(self) -> PartitionWrite | None:
+        """The store's order for it; None if nothing is left to do."""
+        checkpoint, producers = None, self.producers
+        # Lazily kept state describes the log as it is now: not what a truncation makes of it.
+        if self.truncate_to is None:
+            checkpoint, producers = self.owner.extras(
+                written_bytes=self.size_bytes, now=self.everything
+            )
+        write = PartitionWrite(
+            self.owner.slot,
+            batches=self.batches,
+            checkpoint=self.checkpoint or checkpoint,
+            truncate_to=self.truncate_to,
+            log_start_offset=self.log_start_offset,
+            producers=producers,
+        )
+        return None if write == PartitionWrite(self.owner.slot, batches=[]) else write
+
+
+@dataclass(frozen=True, slots=True)
+class TickFacts:
+    """One finished write, for metrics."""
+
+    partitions: int
+    size_bytes: int
+    synced: bool
+    seconds: float
+
+
+class LogWriter:
+    """Collects what machines want persisted and writes it, tick after tick."""
+
+    def __init__(
+        self, store: LogStore, executor: Executor, on_tick: Callable[[TickFacts], None]
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._on_tick = on_tick
+        self._pending: dict[Slot, _Pending] = {}
+        self._sync = False
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def append(
+        self,
+        owner: WriteOwner,
+        persist_id: int,
+        batches: Sequence[Batch],
+        checkpoint: Checkpoint | None,
+        *,
+        sync: bool,
+    ) -> None:
+        """Adds to the next tick; `owner` hears `persisted` or `persist_failed`."""
+        pending = self._for(owner)
+        pending.batches.extend(batches)
+        pending.size_bytes += sum(batch.size_bytes for batch in batches)
+        pending.checkpoint = checkpoint or pending.checkpoint
+        pending.persist_ids.append(persist_id)
+        self._sync = self._sync or sync
+
+    def move_log_start(self, owner: WriteOwner, log_start_offset: Offset) -> None:
+        """Removes the batches before an offset with the next tick."""
+        self._for(owner).log_start_offset = log_start_offset
+
+    def save(self, owner: WriteOwner) -> None:
+        """Writes all lazily kept state of an owner with the next tick."""
+        self._for(owner).everything = True
+
+    def truncate(
+        self, owner: WriteOwner, offset: Offset, producers: Sequence[ProducerEntry] | None
+    ) -> None:
+        """Removes batches from `offset` on; `owner` hears `truncated` with what is left.
+
+        Nothing is on its way to this log: machines truncate a still log only. `producers` replaces
+        what is stored of them, None leaves it.
+        """
+        pending = self._for(owner)
+        assert not pending.batches, "only a still log is truncated"
+        pending.truncate_to = offset
+        pending.producers = producers
+
+    def sync(self) -> None:
+        """Asks for an fsync with the next tick, even if there is nothing else to write."""
+        self._sync = True
+        self._awake()
+
+    def forget(self, owner: WriteOwner) -> None:
+        """Writes nothing more for an owner that is being removed."""
+        self._pending.pop(owner.slot, None)
+
+    def _for(self, owner: WriteOwner) -> _Pending:
+        pending = self._pending.get(owner.slot)
+        if pending is None:
+            pending = self._pending[owner.slot] = _Pending(owner)
+            self._awake()
+        return pending
+
+    def _awake(self) -> None:
+        self._idle.clear()
+        self._wake.set()
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Waits until nothing is pending; False when that took too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Writes until cancelled; raises ClusterError(STORAGE_FAILED) when the disk is lost."""
+        while True:
+            await self._wake.wait()
+            # One turn of the loop: what other handlers of this turn ask for rides along.
+            await asyncio.sleep(0)
+            self._wake.clear()
+            while self._pending or self._sync:
+                await self._tick()
+            self._idle.set()
+
+    async def _tick(self) -> None:
+        """Writes all that is pending now and tells the owners."""
+        pending = list(self._pending.values())
+        sync = self._sync
+        self._pending, self._sync = {}, False
+        writes = [write for write in (entry.write() for entry in pending) if write is not None]
+        started = monotonic()
+        try:
+            logs = await self._in_thread(partial(self._write, writes, sync=sync))
+        except PenstockError as error:
+            if error.code is not ErrorCode.DISK_FULL:
+                raise
+            self._refused(pending, error)
+            return
+        for entry in pending:
+            if entry.truncate_to is not None:
+                entry.owner.truncated(logs[entry.owner.slot])
+            if entry.persist_ids:
+                entry.owner.persisted(entry.persist_ids[-1], synced=sync)
+        size_bytes = sum(entry.size_bytes for entry in pending)
+        self._on_tick(TickFacts(len(writes), size_bytes, sync, monotonic() - started))
+
+    def _refused(self, pending: list[_Pending], error: PenstockError) -> None:
+        """Drops what was asked for since and rests on the refused write, then tells the owners."""
+        for entry in pending:
+            self._pending.pop(entry.owner.slot, None)
+        for entry in pending:
+            if entry.persist_ids:
+                entry.owner.persist_failed(entry.persist_ids[0], error)
+
+    def _write(self, writes: list[PartitionWrite], *, sync: bool) -> dict[Slot, RecoveredLog]:
+        """In the thread: the write, and a look at every log that was truncated."""
+        if writes or sync:
+            self._store.write(writes, sync=sync)
+        truncated = {write.slot for write in writes if write.truncate_to is not None}
+        return {slot: self._store.recover(slot) for slot in truncated}
+
+    async def _in_thread(
+        self, blocking: Callable[[], dict[Slot, RecoveredLog]]
+    ) -> dict[Slot, RecoveredLog]:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ClusterError(f"the store failed: {error}", ErrorCode.STORAGE_FAILED) from error

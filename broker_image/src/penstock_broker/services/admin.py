@@ -1,0 +1,213 @@
+"""The `AdminService` of a broker: changes go on to the active controller, facts are told here.
+
+Any broker takes any admin call. What changes metadata is the controller's to decide; without a
+session the answer is CONTROLLER_UNAVAILABLE at once, retriable, and says that reads and writes go
+on. After a topic was created the answer waits a moment for it to arrive in this broker's image, so
+that the caller's next request here finds it.
+"""
+
+# ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, Final
+
+from penstock.core.topic import CONFIG_KEYS
+from penstock.core.types import BrokerId
+from penstock.errors import PenstockError
+from penstock.proto.v1 import admin_pb2 as pb
+from penstock.proto.v1.admin_pb2_grpc import AdminServiceServicer
+from penstock.rpc.errors import error_to_wire
+from penstock_broker.broker.image import ClusterView
+from penstock_broker.broker.session import ControllerSession
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services.offsets import Offsets
+from penstock_broker.store.interface import LogStore
+
+_ARRIVAL_S: Final = 2.0
+
+
+class AdminService(AdminServiceServicer):
+    """See the module."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        session: ControllerSession,
+        replicas: ReplicaSet,
+        offsets: Offsets,
+        facts: "LogFacts",
+    ) -> None:
+        self._view = view
+        self._session = session
+        self._replicas = replicas
+        self._offsets = offsets
+        self._facts = facts
+
+    # ------------------------------------------------------------ passed on
+
+    async def CreateTopics(
+        self, request: pb.CreateTopicsRequest, context: Any
+    ) -> pb.CreateTopicsResponse:
+        """Passed on; waits for what was created to arrive here."""
+        answer = await self._session.call(
+            "CreateTopics", self._session.connection().admin.CreateTopics(request)
+        )
+        if not request.validate_only:
+            made = [result.topic for result in answer.results if not result.HasField("error")]
+            await self._arrival(made)
+        return answer
+
+    async def _arrival(self, names: list[str]) -> None:
+        try:
+            async with asyncio.timeout(_ARRIVAL_S):
+                while not all(name in self._view.names for name in names):
+                    await self._view.next_image()
+        except TimeoutError:
+            return  # clients retry UNKNOWN_TOPIC
+
+    async def DeleteTopics(
+        self, request: pb.DeleteTopicsRequest, context: Any
+    ) -> pb.DeleteTopicsResponse:
+        """Passed on."""
+        return await self._session.call(
+            "DeleteTopics", self._session.connection().admin.DeleteTopics(request)
+        )
+
+    async def CreatePartitions(
+        self, request: pb.CreatePartitionsRequest, context: Any
+    ) -> pb.CreatePartitionsResponse:
+        """Passed on."""
+        return await self._session.call(
+            "CreatePartitions", self._session.connection().admin.CreatePartitions(request)
+        )
+
+    async def AlterConfigs(
+        self, request: pb.AlterConfigsRequest, context: Any
+    ) -> pb.AlterConfigsResponse:
+        """Passed on."""
+        return await self._session.call(
+            "AlterConfigs", self._session.connection().admin.AlterConfigs(request)
+        )
+
+    async def ElectLeaders(
+        self, request: pb.ElectLeadersRequest, context: Any
+    ) -> pb.ElectLeadersResponse:
+        """Passed on."""
+        return await self._session.call(
+            "ElectLeaders", self._session.connection().admin.ElectLeaders(request)
+        )
+
+    # ------------------------------------------------------------ told here
+
+    async def DescribeConfigs(
+        self, request: pb.DescribeConfigsRequest, context: Any
+    ) -> pb.DescribeConfigsResponse:
+        """All settings of a topic, from the image."""
+        try:
+            topic = self._view.topic(request.topic)
+        except PenstockError as error:
+            return pb.DescribeConfigsResponse(error=error_to_wire(error))
+        values = topic.config.to_mapping()
+        return pb.DescribeConfigsResponse(
+            configs=[
+                pb.ConfigEntry(
+                    name=key.name,
+                    value=values[key.name],
+                    is_default=key.name not in topic.wire.configs,
+                    documentation=key.documentation,
+                )
+                for key in CONFIG_KEYS
+            ]
+        )
+
+    async def DeleteRecords(
+        self, request: pb.DeleteRecordsRequest, context: Any
+    ) -> pb.DeleteRecordsResponse:
+        """See `offsets`; the partition's leader must be asked."""
+        return await self._offsets.delete_records(request)
+
+    async def DescribeCluster(
+        self, request: pb.DescribeClusterRequest, context: Any
+    ) -> pb.DescribeClusterResponse:
+        """Counts over the image."""
+        view = self._view
+        partitions = [
+            (topic, state) for topic in view.topics.values() for state in topic.partitions
+        ]
+        return pb.DescribeClusterResponse(
+            cluster_id=view.cluster_id,
+            controller_epoch=view.controller_epoch,
+            metadata_version=view.metadata_version,
+            controller_reachable=self._session.connected,
+            brokers=view.brokers.values(),
+            topics=len(view.topics),
+            partitions=len(partitions),
+            offline_partitions=sum(state.leader < 0 for _, state in partitions),
+            under_replicated_partitions=sum(
+                len(state.isr) < len(state.replicas) for _, state in partitions
+            ),
+            under_min_isr_partitions=sum(
+                len(state.isr) < topic.config.effective_min_insync_replicas(len(state.replicas))
+                for topic, state in partitions
+            ),
+        )
+
+    async def DescribeLogs(
+        self, request: pb.DescribeLogsRequest, context: Any
+    ) -> pb.DescribeLogsResponse:
+        """What this broker holds."""
+        wanted = frozenset(request.topics)
+        chosen = [
+            replica
+            for replica in self._replicas.by_key.values()
+            if not wanted or replica.topic in wanted
+        ]
+        return await self._facts.describe(self._replicas.broker_id, chosen)
+
+
+class LogFacts:
+    """Sizes on disk, asked for in a thread."""
+
+    def __init__(
+        self, store: LogStore, executor: Executor, disk_bytes: Callable[[], tuple[int, int]]
+    ) -> None:
+        """`disk_bytes` answers (free, total) of the data volume."""
+        self._store = store
+        self._executor = executor
+        self._disk_bytes = disk_bytes
+
+    async def describe(
+        self, broker_id: BrokerId, replicas: list[Replica]
+    ) -> pb.DescribeLogsResponse:
+        """One entry per replica."""
+        slots = [replica.slot for replica in replicas]
+
+        def blocking() -> list[int]:
+            return [self._store.size_bytes(slot) for slot in slots]
+
+        sizes = await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+        free, total = self._disk_bytes()
+        return pb.DescribeLogsResponse(
+            broker_id=broker_id,
+            logs=[_log_info(replica, size) for replica, size in zip(replicas, sizes, strict=True)],
+            disk_free_bytes=free,
+            disk_total_bytes=total,
+        )
+
+
+def _log_info(replica: Replica, size_bytes: int) -> pb.LogInfo:
+    marks = replica.marks
+    return pb.LogInfo(
+        topic=replica.topic,
+        topic_id=replica.key.topic_id,
+        partition=replica.key.partition,
+        is_leader=marks.is_leader,
+        leader_epoch=marks.leader_epoch,
+        log_start_offset=marks.log_start_offset,
+        high_watermark=marks.high_watermark,
+        log_end_offset=marks.log_end_offset,
+        bytes=size_bytes,
+    )

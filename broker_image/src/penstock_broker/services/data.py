@@ -1,0 +1,94 @@
+"""The `BrokerService`: each call goes to the module that knows how to answer it."""
+
+# ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceServicer
+from penstock_broker.broker.image import ClusterView
+from penstock_broker.services import metadata
+from penstock_broker.services.fetching import Fetching
+from penstock_broker.services.limits import ByteBudget
+from penstock_broker.services.metadata import ProducerIds
+from penstock_broker.services.offsets import Offsets
+from penstock_broker.services.producing import Producing
+from penstock_broker.services.subscribing import Subscription
+
+
+class DataService(BrokerServiceServicer):
+    """What producers and consumers call; errors and cluster ids are checked by `edge`."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        producing: Producing,
+        fetching: Fetching,
+        offsets: Offsets,
+        producer_ids: ProducerIds,
+        *,
+        fetch_budget: ByteBudget,
+        stream_inflight_max: int,
+    ) -> None:
+        self._view = view
+        self._producing = producing
+        self._fetching = fetching
+        self._offsets = offsets
+        self._producer_ids = producer_ids
+        self._fetch_budget = fetch_budget
+        self._stream_inflight_max = stream_inflight_max
+
+    async def Produce(self, request: pb.ProduceRequest, context: Any) -> pb.ProduceResponse:
+        """See `producing`."""
+        return await self._producing.produce(request)
+
+    async def ProduceStream(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Any
+    ) -> None:
+        """Requests are appended in order and answered as they finish, so many at a time."""
+        slots = asyncio.Semaphore(self._stream_inflight_max)
+        writing = asyncio.Lock()
+
+        async def answer(request: pb.ProduceRequest) -> None:
+            try:
+                response = await self._producing.produce(request)
+                async with writing:
+                    await context.write(response)
+            finally:
+                slots.release()
+
+        # Tasks start in the order they are made and submit before their first await: order holds.
+        async with asyncio.TaskGroup() as tasks:
+            async for request in request_iterator:
+                await slots.acquire()
+                tasks.create_task(answer(request))
+
+    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
+        """See `fetching`. The answer counts against the budget until it is sent."""
+        response, taken_bytes = await self._fetching.fetch(request)
+        context.add_done_callback(lambda _: self._fetch_budget.give(taken_bytes))
+        return response
+
+    async def Subscribe(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.SubscribeRequest], context: Any
+    ) -> None:
+        """See `subscribing`."""
+        await Subscription(self._fetching).run(request_iterator, context)
+
+    async def ListOffsets(
+        self, request: pb.ListOffsetsRequest, context: Any
+    ) -> pb.ListOffsetsResponse:
+        """See `offsets`."""
+        return await self._offsets.list_offsets(request)
+
+    async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
+        """See `metadata`."""
+        return metadata.describe(self._view, request)
+
+    async def InitProducer(
+        self, request: pb.InitProducerRequest, context: Any
+    ) -> pb.InitProducerResponse:
+        """See `metadata`."""
+        return await self._producer_ids.init(request)

@@ -1,0 +1,153 @@
+"""The border of a server process: what every call passes on its way in and out.
+
+    bytes ─▶ parse (garbage: INVALID_REQUEST) ─▶ cluster id ─▶ handler ─▶ answer
+                                                     └─ PenstockError ─▶ status + trailer
+                                                     └─ anything else ─▶ INTERNAL, logged here
+
+An interceptor, so that no service repeats it. gRPC itself would answer INTERNAL for a body that
+is not the message it should be; here the caller reads what is wrong. A defect of ours is logged
+with its trace and answered without.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from time import monotonic
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.rpc.errors import abort
+from penstock_broker.observability import EventLog
+
+_OURS: Final = "/penstock."
+_events = EventLog("edge")
+
+
+class _Garbage:
+    """Stands for a request body that could not be parsed."""
+
+    def __init__(self, size_bytes: int, error: Exception) -> None:
+        self.size_bytes = size_bytes
+        self.error = error
+
+
+class Edge(grpc.aio.ServerInterceptor):
+    """Wraps the handlers of our services; others (health, reflection) pass untouched."""
+
+    def __init__(
+        self, cluster_id: Callable[[], str], observe: Callable[[str, float], None]
+    ) -> None:
+        """`cluster_id` may answer "" while it is not known; `observe(method, seconds)`."""
+        self._cluster_id = cluster_id
+        self._observe = observe
+        self._wrapped: dict[str, Any] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Answers the wrapped handler; each method is wrapped once."""
+        method = handler_call_details.method
+        known = self._wrapped.get(method)
+        if known is not None:
+            return known
+        handler = await continuation(handler_call_details)
+        if handler is None or not method.startswith(_OURS):
+            return handler
+        self._wrapped[method] = wrapped = self._wrap(handler, method.rpartition("/")[2])
+        return wrapped
+
+    def _wrap(self, handler: Any, name: str) -> Any:
+        parse = _forgiving(handler.request_deserializer)
+        if handler.unary_unary is not None:
+            return grpc.unary_unary_rpc_method_handler(
+                self._unary(handler.unary_unary, name), parse, handler.response_serializer
+            )
+        assert handler.stream_stream is not None, f"{name}: streams are bidirectional here"
+        return grpc.stream_stream_rpc_method_handler(
+            self._stream(handler.stream_stream, name), parse, handler.response_serializer
+        )
+
+    def _unary(self, inner: Callable[[Any, Any], Awaitable[Any]], name: str) -> Any:
+        async def call(request: Any, context: Any) -> Any:
+            started = monotonic()
+            try:
+                self._check(request)
+                return await inner(request, context)
+            except PenstockError as error:
+                await abort(context, error)
+            except (asyncio.CancelledError, grpc.aio.AbortError):
+                raise
+            except Exception as error:  # noqa: BLE001 - the border: nothing else may leave
+                await abort(context, _defect(name, error))
+            finally:
+                self._observe(name, monotonic() - started)
+
+        return call
+
+    def _stream(self, inner: Callable[[Any, Any], Awaitable[None]], name: str) -> Any:
+        async def call(requests: AsyncIterator[Any], context: Any) -> None:
+            try:
+                await inner(self._checked(requests), context)
+            except* (asyncio.CancelledError, grpc.aio.AbortError):
+                raise
+            except* PenstockError as group:
+                await abort(context, first_error(group))
+            except* Exception as group:  # noqa: BLE001 - the border: nothing else may leave
+                await abort(context, _defect(name, group))
+
+        return call
+
+    async def _checked(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            self._check(request)
+            yield request
+
+    def _check(self, request: Any) -> None:
+        if isinstance(request, _Garbage):
+            raise ClusterError(
+                f"the request's {request.size_bytes} bytes are not the message this method "
+                f"takes: {request.error}",
+                ErrorCode.INVALID_REQUEST,
+            )
+        check_cluster_id(getattr(request, "cluster_id", ""), self._cluster_id())
+
+
+def check_cluster_id(named: str, own: str) -> None:
+    """Raises ClusterError(CLUSTER_ID_MISMATCH) if both are known and differ."""
+    if named and own and named != own:
+        raise ClusterError(
+            f"the request is for cluster {named}, this is a broker of cluster {own}: "
+            "check the addresses the client was given",
+            ErrorCode.CLUSTER_ID_MISMATCH,
+        )
+
+
+def _forgiving(parse: Callable[[bytes], Message]) -> Callable[[bytes], Message | _Garbage]:
+    def parse_or_note(body: bytes) -> Message | _Garbage:
+        try:
+            return parse(body)
+        except (DecodeError, ValueError) as error:
+            return _Garbage(len(body), error)
+
+    return parse_or_note
+
+
+def first_error(group: BaseExceptionGroup[PenstockError]) -> PenstockError:
+    """The error that a TaskGroup wrapped; of several, the first."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, PenstockError)
+    return error
+
+
+def _defect(method: str, error: Exception) -> ClusterError:
+    _events.defect("a call failed unexpectedly", error, method=method)
+    return ClusterError(
+        f"{method} failed for a reason the broker did not expect; its log has the details",
+        ErrorCode.INTERNAL,
+    )

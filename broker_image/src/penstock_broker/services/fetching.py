@@ -1,0 +1,286 @@
+"""Fetch: read what is there, or park until a high watermark moves.
+
+    collect ─ enough, an error, or no time left ─▶ answer
+       ▲ └─ not enough ─▶ parked on the replicas asked for ─┐
+       └───────────── Replica.wake: high watermark, role ◀──┘
+
+Only records below the high watermark are handed out. Nothing polls: a parked fetch costs its
+entry in a set per replica, and is bounded in number (I23). What a session may hold in memory is
+one answer, bounded by the request's and the broker's limits; at least one batch is always
+returned, however large, so that a reader never gets stuck.
+
+After a failover the high watermark of the new leader may be behind the one that consumers saw,
+until the ISR has confirmed the leader's log: an offset in between is not out of range, it waits.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import Marks
+from penstock.core.types import Offset
+from penstock.errors import (
+    ClusterError,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    OffsetRange,
+    OverloadedError,
+    PenstockError,
+)
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.batches import batch_to_wire
+from penstock.rpc.channel import MAX_MESSAGE_BYTES
+from penstock.rpc.errors import error_to_wire
+from penstock_broker.broker.metrics import Metrics
+from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.replica import Replica
+from penstock_broker.services.limits import ByteBudget
+from penstock_broker.services.locate import Locator
+
+DEFAULT_PARTITION_BYTES: Final = 1024 * 1024
+DEFAULT_ANSWER_BYTES: Final = 50 * 1024 * 1024
+_MAX_WAIT_MS: Final = 60_000
+_MAX_PARTITIONS: Final = 20_000
+# One batch may overshoot the limit, the message must still pass the channel.
+_ANSWER_BYTES_MAX: Final = min(DEFAULT_ANSWER_BYTES, MAX_MESSAGE_BYTES - 2**20)
+_OVERHEAD_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one partition has for a reader: its marks, or an error; and batches, maybe none."""
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+    marks: Marks | None = None
+    batches: tuple[Batch, ...] = ()
+    error: PenstockError | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(batch.size_bytes for batch in self.batches)
+
+    def to_wire(self) -> pb.FetchResult:
+        """The message; copies the payloads once."""
+        if self.error is not None or self.marks is None:
+            assert self.error is not None, "a slice has marks or an error"
+            return pb.FetchResult(
+                topic=self.topic,
+                topic_id=self.topic_id,
+                partition=self.partition,
+                error=error_to_wire(self.error),
+                high_watermark=-1,
+                log_start_offset=-1,
+                last_stable_offset=-1,
+            )
+        return pb.FetchResult(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            high_watermark=self.marks.high_watermark,
+            log_start_offset=self.marks.log_start_offset,
+            last_stable_offset=self.marks.high_watermark,
+            leader_epoch=self.marks.leader_epoch,
+            batches=[batch_to_wire(batch) for batch in self.batches],
+        )
+
+
+class Parking:
+    """A reader that waits for news of replicas; `replica.Waiter`."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[Replica, list[int]] = {}
+        self._dirty: dict[int, None] = {}
+        self._news = asyncio.Event()
+
+    def add(self, replica: Replica, index: int) -> None:
+        """Watches a replica for the reader's partition `index`."""
+        self._replicas.setdefault(replica, []).append(index)
+        replica.waiters.add(self)
+
+    def wake(self, replica: Replica) -> None:
+        """Marks the partitions of this replica as changed."""
+        self._dirty.update(dict.fromkeys(self._replicas.get(replica, ())))
+        self._news.set()
+
+    async def news(self, timeout_s: float) -> list[int]:
+        """Partitions that changed, after waiting for at least one; none after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return []
+        self._news.clear()
+        changed, self._dirty = list(self._dirty), {}
+        return changed
+
+    def leave(self) -> None:
+        """Stops watching."""
+        for replica in self._replicas:
+            replica.waiters.discard(self)
+        self._replicas.clear()
+
+
+class Fetching:
+    """Answers fetches, and reads partitions for subscriptions."""
+
+    def __init__(
+        self,
+        locator: Locator,
+        reader: LogReader,
+        budget: ByteBudget,
+        metrics: Metrics,
+        *,
+        parked_max: int,
+    ) -> None:
+        self._locator = locator
+        self._reader = reader
+        self._budget = budget
+        self._metrics = metrics
+        self._parked_max = parked_max
+        self.parked = 0
+
+    async def fetch(self, request: pb.FetchRequest) -> tuple[pb.FetchResponse, int]:
+        """The answer, and the bytes taken from the budget: the caller gives them back once sent."""
+        if len(request.partitions) > _MAX_PARTITIONS:
+            raise ClusterError(
+                f"a fetch names {len(request.partitions)} partitions, the limit is "
+                f"{_MAX_PARTITIONS}; ask in several fetches",
+                ErrorCode.INVALID_REQUEST,
+            )
+        fetch = _Fetch(self, request)
+        await fetch.collect(range(len(request.partitions)))
+        timed_out = True
+        if not fetch.is_enough:
+            timed_out = await self._park(fetch, min(request.max_wait_ms, _MAX_WAIT_MS) / 1000)
+        size_bytes = fetch.size_bytes
+        try:
+            self._budget.take(size_bytes)
+        except OverloadedError:
+            self._metrics.overloads.inc()
+            raise
+        return fetch.answer(everything=timed_out and not fetch.is_enough), size_bytes
+
+    async def _park(self, fetch: "_Fetch", wait_s: float) -> bool:
+        """Waits for enough; True if time ran out."""
+        if wait_s <= 0:
+            return True
+        if self.parked >= self._parked_max:
+            self._metrics.overloads.inc()
+            raise OverloadedError(
+                f"{self.parked} fetches are waiting for records, the limit is {self._parked_max} "
+                "(fetch.parked.max); come back later, or ask for more partitions in one fetch"
+            )
+        self.parked += 1
+        parking = Parking()
+        try:
+            return await self._wait(fetch, parking, wait_s)
+        finally:
+            self.parked -= 1
+            parking.leave()
+
+    async def _wait(self, fetch: "_Fetch", parking: Parking, wait_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        fetch.watch(parking)
+        # A high watermark may have moved between the first look and the watching.
+        await fetch.collect(range(len(fetch.request.partitions)))
+        while not fetch.is_enough:
+            changed = await parking.news(max(deadline - loop.time(), 0))
+            if not changed:
+                return True
+            await fetch.collect(changed)
+        return False
+
+    def locate(self, part: pb.FetchPartition) -> Replica | None:
+        """The replica a partition is read from, None if not led here now."""
+        try:
+            return self._locator.led(part.topic, part.topic_id, part.partition, 0)[0]
+        except PenstockError:
+            return None
+
+    async def read(self, part: pb.FetchPartition, max_bytes: int) -> Slice:
+        """What there is at the partition's offset; `max_bytes` 0: marks only."""
+        try:
+            replica, marks = self._locator.led(
+                part.topic, part.topic_id, part.partition, part.leader_epoch
+            )
+            offset = Offset(part.offset)
+            _check_offset(replica, marks, offset)
+            batches: list[Batch] = []
+            if max_bytes > 0 and offset < marks.high_watermark:
+                batches = await self._reader.read(replica, offset, max_bytes, marks.high_watermark)
+            # Reading may have waited; marks as of now, so that a lost leadership is noticed.
+            marks = self._locator.led(part.topic, part.topic_id, part.partition, 0)[1]
+        except PenstockError as error:
+            return Slice(part.topic, part.partition, part.topic_id, error=error)
+        return Slice(
+            part.topic, part.partition, replica.key.topic_id, marks=marks, batches=tuple(batches)
+        )
+
+    def count(self, batches: Iterable[Batch]) -> None:
+        """Counts what is handed to a consumer."""
+        for batch in batches:
+            self._metrics.bytes_out.inc(len(batch.payload))
+            self._metrics.records_out.inc(batch.header.record_count)
+
+
+class _Fetch:
+    """One fetch request while it is answered."""
+
+    def __init__(self, service: Fetching, request: pb.FetchRequest) -> None:
+        self.request = request
+        self._service = service
+        self._slices: dict[int, Slice] = {}
+        self._max_bytes = min(request.max_bytes or DEFAULT_ANSWER_BYTES, _ANSWER_BYTES_MAX)
+        self.size_bytes = 0
+        self._failed = False
+
+    @property
+    def is_enough(self) -> bool:
+        return self._failed or self.size_bytes >= max(self.request.min_bytes, 1)
+
+    def watch(self, parking: Parking) -> None:
+        for index, part in enumerate(self.request.partitions):
+            replica = self._service.locate(part)
+            if replica is not None:
+                parking.add(replica, index)
+
+    async def collect(self, indexes: Iterable[int]) -> None:
+        """Reads these partitions (again)."""
+        for index in indexes:
+            part = self.request.partitions[index]
+            known = self._slices.pop(index, None)
+            self.size_bytes -= known.size_bytes if known is not None else 0
+            room = self._max_bytes - self.size_bytes
+            wanted = min(part.max_bytes or DEFAULT_PARTITION_BYTES, room)
+            found = await self._service.read(part, wanted)
+            if self.size_bytes and found.size_bytes > room:
+                # Only the first batch of an answer may overshoot.
+                found = Slice(found.topic, found.partition, found.topic_id, marks=found.marks)
+            self._slices[index] = found
+            self.size_bytes += found.size_bytes
+            self._failed = self._failed or found.error is not None
+
+    def answer(self, *, everything: bool) -> pb.FetchResponse:
+        """Partitions with records or errors; `everything`: all of them."""
+        slices = [self._slices[index] for index in sorted(self._slices)]
+        chosen = [part for part in slices if everything or part.batches or part.error is not None]
+        for part in chosen:
+            self._service.count(part.batches)
+        return pb.FetchResponse(results=[part.to_wire() for part in chosen])
+
+
+def _check_offset(replica: Replica, marks: Marks, offset: Offset) -> None:
+    # Up to the log's end an offset may be one that an earlier leader has shown; see the module.
+    if marks.log_start_offset <= offset <= marks.log_end_offset:
+        return
+    raise OffsetOutOfRangeError(
+        f"offset {offset} of {replica} is out of range: the log starts at "
+        f"{marks.log_start_offset} and can be read up to {marks.high_watermark}; "
+        "seek to an offset in between",
+        OffsetRange(marks.log_start_offset, marks.high_watermark),
+    )

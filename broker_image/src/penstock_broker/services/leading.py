@@ -1,0 +1,173 @@
+"""The `Replicate` service: streams of followers come in here.
+
+    hello ─▶ FollowerStream registered ─▶ queries, starts, acks ─▶ machines
+                                       ◀─ answers, batches (feeding) ─
+
+A follower has one stream; a new one replaces the old, because the follower knows better whether
+the old one is alive. When a stream ends, the machines hear that the follower is lost.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from penstock.core.replication.contract import (
+    EpochQueried,
+    Event,
+    Feed,
+    FollowerAcked,
+    FollowStarted,
+)
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import replication_pb2 as pb
+from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceServicer
+from penstock_broker.broker.metrics import Metrics
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.feeding import FollowerStream
+from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services.edge import check_cluster_id
+
+_events = EventLog("leading")
+
+
+class Leading(ReplicationServiceServicer):
+    """Serves the followers of partitions led here."""
+
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        reader: LogReader,
+        metrics: Metrics,
+        cluster_id: Callable[[], str],
+        *,
+        message_bytes: int,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._replicas = replicas
+        self._reader = reader
+        self._metrics = metrics
+        self._message_bytes = message_bytes
+
+    async def Replicate(  # type: ignore[override]  # noqa: N802 - the service's name for it
+        self, request_iterator: AsyncIterator[pb.FollowerMessage], context: Any
+    ) -> None:
+        """One follower's stream, until either side ends it."""
+        hello = await anext(request_iterator, None)
+        if hello is None:
+            return
+        if not hello.HasField("hello"):
+            raise ClusterError(
+                "the first message of a Replicate stream must be a hello",
+                ErrorCode.INVALID_REQUEST,
+            )
+        check_cluster_id(hello.hello.cluster_id, self._cluster_id())
+        stream = FollowerStream(
+            hello.hello,
+            self._message_bytes,
+            self._reader,
+            self._metrics.replicated_out.inc,
+        )
+        self._replace(stream)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writer = tasks.create_task(self._write(stream, context))
+                async for message in request_iterator:
+                    if stream.closed:
+                        break
+                    self._take(stream, message)
+                writer.cancel()
+        finally:
+            self._end(stream)
+
+    def _replace(self, stream: FollowerStream) -> None:
+        """Registers a stream; nothing more is taken from the follower's older one."""
+        old = self._replicas.followers.get(stream.follower)
+        if isinstance(old, FollowerStream):
+            self._end(old)
+        self._replicas.followers[stream.follower] = stream
+        _events.info("follower connected", follower=stream.follower, incarnation=stream.incarnation)
+
+    def _end(self, stream: FollowerStream) -> None:
+        if stream.closed:
+            return
+        stream.close()
+        del self._replicas.followers[stream.follower]
+        _events.info("follower gone", follower=stream.follower, partitions=len(stream.replicas))
+        for replica in stream.replicas:
+            replica.feeders.pop(stream.follower, None)
+        self._replicas.peer_lost(stream.follower, stream.replicas)
+
+    def restarted(self, follower: BrokerId, incarnation: str) -> None:
+        """The controller says that this is the follower's run now: an older one's stream ends."""
+        stream = self._replicas.followers.get(follower)
+        if isinstance(stream, FollowerStream) and stream.incarnation == incarnation:
+            return
+        if isinstance(stream, FollowerStream):
+            self._end(stream)
+        self._replicas.peer_restarted(follower)
+
+    @staticmethod
+    async def _write(stream: FollowerStream, context: Any) -> None:
+        while not stream.closed:
+            for message in await stream.next_messages():
+                await context.write(message)
+        raise ClusterError("a newer stream of this follower took over", ErrorCode.SHUTTING_DOWN)
+
+    def _take(self, stream: FollowerStream, message: pb.FollowerMessage) -> None:
+        follower = stream.follower
+        for stop in message.stops:
+            self._stop(stream, ReplicaKey(TopicId(stop.topic_id), stop.partition))
+        self._each(
+            stream,
+            (
+                (query, EpochQueried(follower, _epoch(query), LeaderEpoch(query.last_epoch)))
+                for query in message.epoch_queries
+            ),
+        )
+        self._each(
+            stream,
+            (
+                (start, FollowStarted(follower, _epoch(start), Offset(start.from_offset)))
+                for start in message.starts
+            ),
+        )
+        for ack in message.acks:
+            key = ReplicaKey(TopicId(ack.topic_id), ack.partition)
+            replica = self._replicas.by_key.get(key)
+            if replica is not None:
+                written = Offset(ack.written_end)
+                stream.acked(key, _epoch(ack), written)
+                self._replicas.handle(
+                    replica, FollowerAcked(follower, _epoch(ack), written, Offset(ack.synced_end))
+                )
+
+    def _each(
+        self,
+        stream: FollowerStream,
+        events: Iterable[tuple[pb.EpochQuery | pb.FollowStart, Event]],
+    ) -> None:
+        for named, event in events:
+            key = ReplicaKey(TopicId(named.topic_id), named.partition)
+            replica = self._replicas.by_key.get(key)
+            if replica is None:
+                stream.refuse(
+                    key,
+                    ClusterError(
+                        f"broker {self._replicas.broker_id} keeps no replica of {key} (yet)",
+                        ErrorCode.UNKNOWN_PARTITION,
+                    ),
+                )
+            else:
+                self._replicas.handle(replica, event)
+
+    def _stop(self, stream: FollowerStream, key: ReplicaKey) -> None:
+        replica = self._replicas.by_key.get(key)
+        if replica is not None:
+            replica.feeders.pop(stream.follower, None)
+            stream.feed(replica, Feed(stream.follower, LeaderEpoch(0), None))
+
+
+def _epoch(message: pb.EpochQuery | pb.FollowStart | pb.FollowerAck) -> LeaderEpoch:
+    return LeaderEpoch(message.leader_epoch)

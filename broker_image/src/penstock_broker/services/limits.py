@@ -1,0 +1,33 @@
+"""Bounds on what is in flight (I23): beyond them a caller is told to come back, never queued."""
+
+from penstock.errors import OverloadedError
+
+
+class ByteBudget:
+    """Bytes that may be in flight at one time, counted by whoever takes and gives back."""
+
+    def __init__(self, limit_bytes: int, what: str) -> None:
+        self._limit_bytes = limit_bytes
+        self._what = what
+        self.taken_bytes = 0
+
+    @property
+    def free_bytes(self) -> int:
+        return max(self._limit_bytes - self.taken_bytes, 0)
+
+    def take(self, size_bytes: int) -> None:
+        """Takes; raises OverloadedError, with nothing taken, if that is more than is free.
+
+        A single request larger than the whole budget passes when nothing else is in flight.
+        """
+        if self.taken_bytes and size_bytes > self.free_bytes:
+            raise OverloadedError(
+                f"{self._what}: {self.taken_bytes} bytes are in flight, {size_bytes} more would "
+                f"pass the limit of {self._limit_bytes}; come back later or send less at a time"
+            )
+        self.taken_bytes += size_bytes
+
+    def give(self, size_bytes: int) -> None:
+        """Gives back what was taken."""
+        self.taken_bytes -= size_bytes
+        assert self.taken_bytes >= 0, self._what

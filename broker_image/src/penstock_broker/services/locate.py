@@ -1,0 +1,78 @@
+"""From the names in a request to a replica led here, or the error that says where it is.
+
+Every data-plane call names topic, maybe topic id, partition and maybe the leader epoch the client
+believes in; the checks and their errors are the same for all (guarantees: I21).
+"""
+
+from penstock.core.replication.contract import Marks
+from penstock.core.types import ReplicaKey
+from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
+from penstock_broker.broker.image import ClusterView, Topic
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+
+_LEADERSHIP = frozenset(
+    {ErrorCode.NOT_LEADER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}
+)
+
+
+class Locator:
+    """Finds replicas for requests."""
+
+    def __init__(self, view: ClusterView, replicas: ReplicaSet) -> None:
+        self._view = view
+        self._replicas = replicas
+
+    def replica(self, topic: str, topic_id: str, partition: int) -> tuple[Topic, Replica]:
+        """A replica kept here, leader or not.
+
+        Raises ClusterError: as `ClusterView.partition`, or NotLeaderError if none is kept here.
+        """
+        found, state = self._view.partition(topic, topic_id, partition)
+        replica = self._replicas.by_key.get(ReplicaKey(found.topic_id, partition))
+        if replica is None:
+            raise NotLeaderError(
+                f"broker {self._replicas.broker_id} keeps no replica of {topic}/{partition}; "
+                f"broker {state.leader} leads it in epoch {state.leader_epoch}",
+                leader=self._view.current_leader(state),
+            )
+        return found, replica
+
+    def led(self, topic: str, topic_id: str, partition: int, epoch: int) -> tuple[Replica, Marks]:
+        """A replica led here, in the epoch the client named (0: any).
+
+        Raises as `replica`, and NotLeaderError with NOT_LEADER, FENCED_LEADER_EPOCH or
+        UNKNOWN_LEADER_EPOCH.
+        """
+        _, replica = self.replica(topic, topic_id, partition)
+        marks = replica.marks
+        if not marks.is_leader:
+            raise NotLeaderError(
+                f"broker {self._replicas.broker_id} does not lead {replica}; broker "
+                f"{marks.leader} does in epoch {marks.leader_epoch}",
+                leader=self._leader(replica),
+            )
+        if epoch not in {0, marks.leader_epoch}:
+            older = epoch < marks.leader_epoch
+            raise NotLeaderError(
+                f"the request names leader epoch {epoch} of {replica}, the broker is in epoch "
+                f"{marks.leader_epoch}: " + ("refresh metadata" if older else "try again"),
+                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
+                self._leader(replica),
+            )
+        return replica, marks
+
+    def explained(self, replica: Replica, error: PenstockError) -> PenstockError:
+        """The error of a machine, completed with the leader's address, which only we know."""
+        if error.code in _LEADERSHIP:
+            return NotLeaderError(error.message, error.code, self._leader(replica))
+        return error
+
+    def _leader(self, replica: Replica) -> CurrentLeader | None:
+        state = self._view.state(replica.key)
+        return None if state is None else self._view.current_leader(state)
+
+
+def unknown_outcome(what: str) -> ClusterError:
+    """For requests cut short when their effect cannot be told."""
+    return ClusterError(what, ErrorCode.REQUEST_TIMED_OUT)

@@ -1,0 +1,98 @@
+"""Metadata and producer ids: what every broker can answer, leader or not.
+
+Metadata comes from the applied image, as the controller sent it; before the first image the answer
+is LEADER_NOT_AVAILABLE, which clients retry. Producer ids come in blocks that the controller hands
+to one broker only, so that no id is ever given out twice.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.core.types import BrokerId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1 import controller_pb2
+from penstock.rpc.errors import error_from_wire, error_to_wire
+from penstock_broker.broker.image import ClusterView
+from penstock_broker.broker.session import ControllerSession
+
+_EPOCH_MAX: Final = 2**15 - 1
+"""As Kafka's, which counts producer epochs in 16 bits; then a new id is given."""
+
+
+def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataResponse:
+    """Raises ClusterError(LEADER_NOT_AVAILABLE) before the first image."""
+    if not view.complete:
+        raise ClusterError(
+            "this broker has no metadata yet: it waits for its first controller session; "
+            "try again, or ask another broker",
+            ErrorCode.LEADER_NOT_AVAILABLE,
+        )
+    return pb.MetadataResponse(
+        cluster_id=view.cluster_id,
+        controller_epoch=view.controller_epoch,
+        metadata_version=view.metadata_version,
+        brokers=view.brokers.values(),
+        topics=[] if request.no_topics else _topics(view, request.topics),
+    )
+
+
+def _topics(view: ClusterView, names: Iterable[str]) -> list[pb.TopicInfo]:
+    found = []
+    for name in names or sorted(view.names):
+        try:
+            found.append(view.topic(name).wire)
+        except PenstockError as error:
+            found.append(pb.TopicInfo(topic=name, error=error_to_wire(error)))
+    return found
+
+
+class ProducerIds:
+    """Hands out producer ids from a block of the controller's."""
+
+    def __init__(self, session: ControllerSession, view: ClusterView, broker_id: BrokerId) -> None:
+        self._session = session
+        self._view = view
+        self._broker_id = broker_id
+        self._next = 0
+        self._end = 0
+        self._lock = asyncio.Lock()
+
+    async def init(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
+        """A new id with epoch 0, or the next epoch of the given one."""
+        if request.producer_id >= 0 and 0 <= request.producer_epoch < _EPOCH_MAX:
+            return pb.InitProducerResponse(
+                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
+            )
+        try:
+            producer_id = await self._take()
+        except PenstockError as error:
+            return pb.InitProducerResponse(
+                error=error_to_wire(error), producer_id=-1, producer_epoch=-1
+            )
+        return pb.InitProducerResponse(producer_id=producer_id, producer_epoch=0)
+
+    async def _take(self) -> int:
+        async with self._lock:
+            if self._next >= self._end:
+                await self._refill()
+            taken = self._next
+            self._next += 1
+            return taken
+
+    async def _refill(self) -> None:
+        connection = self._session.connection()
+        answer = await self._session.call(
+            "producer ids",
+            connection.controller.AllocateProducerIds(
+                controller_pb2.AllocateProducerIdsRequest(
+                    cluster_id=self._view.cluster_id,
+                    broker_id=self._broker_id,
+                    broker_session=connection.broker_session,
+                )
+            ),
+        )
+        if answer.HasField("error"):
+            raise error_from_wire(answer.error)
+        self._next, self._end = answer.first, answer.first + answer.count

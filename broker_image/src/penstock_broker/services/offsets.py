@@ -1,0 +1,162 @@
+"""ListOffsets and DeleteRecords: where a log starts and ends, and what lies at a time.
+
+By timestamp the store's index names the batch; only that one batch is opened to find the record.
+After a failover "latest" is not known until the ISR has confirmed the new leader's log (KIP-207):
+until then the answer is LEADER_NOT_AVAILABLE, because an offset that consumers saw must not seem
+to lie behind the end.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from penstock.core.batch import Batch
+from penstock.core.records import decode_batch
+from penstock.core.replication.contract import LogStartMoved, Marks
+from penstock.core.types import Offset
+from penstock.errors import (
+    ClusterError,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    OffsetRange,
+    PenstockError,
+)
+from penstock.proto.v1 import admin_pb2, broker_pb2
+from penstock.rpc.errors import error_to_wire
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services.locate import Locator
+from penstock_broker.store.interface import LogStore
+
+_A = TypeVar("_A")
+
+
+class Offsets:
+    """Answers questions about offsets."""
+
+    def __init__(
+        self, locator: Locator, replicas: ReplicaSet, store: LogStore, executor: Executor
+    ) -> None:
+        self._locator = locator
+        self._replicas = replicas
+        self._store = store
+        self._executor = executor
+
+    async def list_offsets(
+        self, request: broker_pb2.ListOffsetsRequest
+    ) -> broker_pb2.ListOffsetsResponse:
+        """One result per partition, in the request's order."""
+        results = []
+        for part in request.partitions:
+            try:
+                results.append(await self._list(part))
+            except PenstockError as error:
+                results.append(
+                    broker_pb2.ListOffsetsResult(
+                        topic=part.topic,
+                        partition=part.partition,
+                        offset=-1,
+                        timestamp_ms=-1,
+                        error=error_to_wire(error),
+                    )
+                )
+        return broker_pb2.ListOffsetsResponse(results=results)
+
+    async def _list(self, part: broker_pb2.ListOffsetsPartition) -> broker_pb2.ListOffsetsResult:
+        replica, marks = self._locator.led(
+            part.topic, part.topic_id, part.partition, part.leader_epoch
+        )
+        offset, timestamp_ms = await self._find(replica, marks, part)
+        return broker_pb2.ListOffsetsResult(
+            topic=part.topic,
+            topic_id=replica.key.topic_id,
+            partition=part.partition,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            leader_epoch=marks.leader_epoch,
+        )
+
+    async def _find(
+        self, replica: Replica, marks: Marks, part: broker_pb2.ListOffsetsPartition
+    ) -> tuple[int, int]:
+        match part.WhichOneof("spec"):
+            case "earliest":
+                return marks.log_start_offset, -1
+            case "latest":
+                _check_settled(replica, marks)
+                return marks.high_watermark, -1
+            case "timestamp_ms":
+                _check_settled(replica, marks)
+                return await self._at_time(replica, marks, part.timestamp_ms)
+            case _:
+                raise ClusterError(
+                    f"the request does not say which offset of {replica} it wants; set earliest, "
+                    "latest or timestamp_ms",
+                    ErrorCode.INVALID_REQUEST,
+                )
+
+    async def _at_time(self, replica: Replica, marks: Marks, timestamp_ms: int) -> tuple[int, int]:
+        end = marks.high_watermark
+
+        def blocking() -> tuple[int, int]:
+            start = marks.log_start_offset
+            entry = self._store.find_timestamp(replica.slot, timestamp_ms, end)
+            if entry is None:
+                return -1, -1
+            offset = max(entry.offset, start)
+            for batch in self._store.read(replica.slot, offset, 1, end):
+                return record_at(batch, timestamp_ms, start)
+            return -1, -1
+
+        return await self._in_thread(blocking)
+
+    async def delete_records(
+        self, request: admin_pb2.DeleteRecordsRequest
+    ) -> admin_pb2.DeleteRecordsResponse:
+        """Moves the log start, never past the high watermark."""
+        try:
+            replica, marks = self._locator.led(
+                request.topic, request.topic_id, request.partition, 0
+            )
+            before = marks.high_watermark if request.before_offset == -1 else request.before_offset
+            if not 0 <= before <= marks.high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"records of {replica} before {before} cannot be deleted: readable are "
+                    f"{marks.log_start_offset} to {marks.high_watermark}",
+                    OffsetRange(marks.log_start_offset, marks.high_watermark),
+                )
+            self._replicas.handle(replica, LogStartMoved(Offset(before)))
+            return admin_pb2.DeleteRecordsResponse(log_start_offset=replica.marks.log_start_offset)
+        except PenstockError as error:
+            return admin_pb2.DeleteRecordsResponse(error=error_to_wire(error), log_start_offset=-1)
+
+    async def _in_thread(self, blocking: Callable[[], _A]) -> _A:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+
+
+def record_at(batch: Batch, timestamp_ms: int, start: int) -> tuple[int, int]:
+    """Offset and timestamp of the first record at or after `timestamp_ms`, from `start` on.
+
+    The batch's largest timestamp says there is one; if only records before `start` qualify, the
+    first readable record stands for them. Raises ClusterError(CORRUPT_BATCH, UNSUPPORTED_CODEC).
+    """
+    header = batch.header
+    if header.append_time_ms:
+        return max(header.base_offset, start), header.append_time_ms
+    timestamps = decode_batch(batch).timestamps()
+    first = max(start - header.base_offset, 0)
+    for index in range(first, len(timestamps)):
+        if timestamps[index] >= timestamp_ms:
+            return header.base_offset + index, timestamps[index]
+    return header.next_offset, timestamp_ms
+
+
+def _check_settled(replica: Replica, marks: Marks) -> None:
+    if marks.high_watermark < marks.epoch_start_offset:
+        raise ClusterError(
+            f"the new leader of {replica} (epoch {marks.leader_epoch}) does not know the high "
+            f"watermark yet: {marks.high_watermark} of at least {marks.epoch_start_offset} is "
+            "confirmed by the ISR; try again",
+            ErrorCode.LEADER_NOT_AVAILABLE,
+        )

@@ -1,0 +1,233 @@
+"""Produce: from a request to events for machines, from their replies to an answer.
+
+    ProducePartition ─▶ locate ─▶ check batch ─▶ ProduceRequested ─▶ machine … ProduceReply
+                         └──────────┴─ error of this partition alone
+
+All partitions of a request are handed to their machines before the first await, so that requests
+on one connection are appended in the order they came (I9). Nothing here looks into a payload.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from time import time_ns
+from typing import Final, TypeVar
+
+from penstock.core.batch import Batch
+from penstock.core.records import check_batch
+from penstock.core.replication.contract import ProduceReply, ProduceRequested
+from penstock.core.topic import TimestampType, TopicConfig
+from penstock.core.types import Acks, LeaderEpoch, Sync
+from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.batches import batch_from_wire
+from penstock.rpc.errors import error_to_wire
+from penstock_broker.broker.metrics import Metrics
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services.limits import ByteBudget
+from penstock_broker.services.locate import Locator, unknown_outcome
+
+_DEFAULT_TIMEOUT_MS: Final = 30_000
+_MAX_TIMEOUT_MS: Final = 600_000
+_GRACE_S: Final = 2.0
+_ACKS: Final = {0: Acks.ALL, **{int(acks): acks for acks in Acks}}
+_SYNC: Final = {0: Sync.OS, **{int(sync): sync for sync in Sync}}
+_E = TypeVar("_E")
+
+
+class Producing:
+    """Answers produce requests."""
+
+    def __init__(
+        self,
+        locator: Locator,
+        replicas: ReplicaSet,
+        budget: ByteBudget,
+        metrics: Metrics,
+        refusal: Callable[[], PenstockError | None],
+    ) -> None:
+        """`refusal` says why nothing may be written now (disk full, stopping), or None."""
+        self._locator = locator
+        self._replicas = replicas
+        self._budget = budget
+        self._metrics = metrics
+        self._refusal = refusal
+        self._request_ids = count(1)
+
+    async def produce(self, request: pb.ProduceRequest) -> pb.ProduceResponse:
+        """Appends what can be appended; each partition has its own result."""
+        acks = _known(_ACKS, request.acks, "acks")
+        sync = _known(_SYNC, request.sync, "sync")
+        refusal = self._refusal()
+        size_bytes = sum(part.batch.ByteSize() for part in request.partitions)
+        try:
+            self._budget.take(size_bytes)
+        except OverloadedError as error:
+            self._metrics.overloads.inc()
+            return self._all_refused(request, error)
+        try:
+            if refusal is not None:
+                return self._all_refused(request, refusal)
+            return await self._append(request, acks, sync)
+        finally:
+            self._budget.give(size_bytes)
+
+    def _all_refused(self, request: pb.ProduceRequest, error: PenstockError) -> pb.ProduceResponse:
+        throttle_ms = error.throttle_ms if isinstance(error, OverloadedError) else 0
+        return pb.ProduceResponse(
+            correlation_id=request.correlation_id,
+            results=[self._failed(part, error) for part in request.partitions],
+            throttle_ms=throttle_ms,
+        )
+
+    async def _append(
+        self, request: pb.ProduceRequest, acks: Acks, sync: Sync
+    ) -> pb.ProduceResponse:
+        timeout_ms = min(request.timeout_ms or _DEFAULT_TIMEOUT_MS, _MAX_TIMEOUT_MS)
+        pending = _Pending(len(request.partitions))
+        for index, part in enumerate(request.partitions):
+            try:
+                self._submit(pending, index, part, (acks, sync, timeout_ms))
+            except PenstockError as error:
+                pending.set(index, self._failed(part, error))
+        if not pending.done.done():
+            # The machines answer in time; the grace is for a machine that was stopped.
+            await asyncio.wait([pending.done], timeout=timeout_ms / 1000 + _GRACE_S)
+        late = unknown_outcome(f"no answer within {timeout_ms} ms; the outcome is unknown")
+        return pb.ProduceResponse(
+            correlation_id=request.correlation_id,
+            results=[
+                result or self._failed(part, late)
+                for part, result in zip(request.partitions, pending.results, strict=True)
+            ],
+        )
+
+    def _submit(
+        self,
+        pending: "_Pending",
+        index: int,
+        part: pb.ProducePartition,
+        terms: tuple[Acks, Sync, int],
+    ) -> None:
+        acks, sync, timeout_ms = terms
+        topic, replica = self._locator.replica(part.topic, part.topic_id, part.partition)
+        if not part.HasField("batch"):
+            raise ClusterError(
+                f"the request has no batch for {replica}; send one", ErrorCode.INVALID_REQUEST
+            )
+        batch = batch_from_wire(part.batch)
+        check_batch(batch, max_bytes=topic.config.max_message_bytes)
+        append_time_ms = check_timestamps(batch, topic.config, time_ns() // 1_000_000)
+        request_id = next(self._request_ids)
+        replica.pending[request_id] = partial(self._answered, pending, index, replica, batch)
+        self._replicas.handle(
+            replica,
+            ProduceRequested(
+                request_id=request_id,
+                batch=batch,
+                acks=acks,
+                sync=sync,
+                deadline_ms=self._replicas.now_ms() + timeout_ms,
+                expected_epoch=LeaderEpoch(part.leader_epoch),
+                append_time_ms=append_time_ms,
+            ),
+        )
+
+    def _answered(
+        self,
+        pending: "_Pending",
+        index: int,
+        replica: Replica,
+        batch: Batch,
+        reply: ProduceReply,
+    ) -> None:
+        if reply.error is not None:
+            error = self._locator.explained(replica, reply.error)
+            self._metrics.produce_errors.labels(error.code.name).inc()
+        else:
+            error = None
+            if not reply.duplicate:
+                self._metrics.bytes_in.inc(len(batch.payload))
+                self._metrics.records_in.inc(batch.header.record_count)
+        pending.set(
+            index,
+            pb.ProduceResult(
+                topic=replica.topic,
+                partition=replica.key.partition,
+                error=None if error is None else error_to_wire(error),
+                base_offset=reply.base_offset,
+                append_time_ms=reply.append_time_ms,
+                log_start_offset=replica.marks.log_start_offset,
+                leader_epoch=reply.leader_epoch,
+                acks=pb.Acks.ValueType(int(reply.acks)),
+                sync=pb.Sync.ValueType(int(reply.sync)),
+                duplicate=reply.duplicate,
+            ),
+        )
+
+    def _failed(self, part: pb.ProducePartition, error: PenstockError) -> pb.ProduceResult:
+        self._metrics.produce_errors.labels(error.code.name).inc()
+        return pb.ProduceResult(
+            topic=part.topic,
+            partition=part.partition,
+            error=error_to_wire(error),
+            base_offset=-1,
+        )
+
+
+class _Pending:
+    """Results of one request as they come in; `done` once all are there."""
+
+    __slots__ = ("_missing", "done", "results")
+
+    def __init__(self, partitions: int) -> None:
+        self._missing = partitions
+        self.results: list[pb.ProduceResult | None] = [None] * partitions
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if not partitions:
+            self.done.set_result(None)
+
+    def set(self, index: int, result: pb.ProduceResult) -> None:
+        """Takes a partition's result; each comes once."""
+        assert self.results[index] is None, "one reply per partition"
+        self.results[index] = result
+        self._missing -= 1
+        if not self._missing and not self.done.done():
+            self.done.set_result(None)
+
+
+def check_timestamps(batch: Batch, config: TopicConfig, now_ms: int) -> int:
+    """The append time to stamp (ms), 0 if records keep their own timestamps.
+
+    Raises ClusterError(INVALID_TIMESTAMP) when the producer's are too far from the broker's clock.
+    """
+    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        return now_ms
+    earliest = now_ms - config.timestamp_before_max_ms
+    latest = now_ms + config.timestamp_after_max_ms
+    header = batch.header
+    for name, seen in (
+        ("first", header.first_timestamp_ms),
+        ("largest", header.max_timestamp_ms),
+    ):
+        if not earliest <= seen <= latest:
+            raise ClusterError(
+                f"the batch's {name} timestamp is {seen} ms, {seen - now_ms:+} ms from the "
+                f"broker's clock; the topic takes {-config.timestamp_before_max_ms} to "
+                f"+{config.timestamp_after_max_ms} (message.timestamp.before.max.ms, "
+                "message.timestamp.after.max.ms); check the clock and the unit",
+                ErrorCode.INVALID_TIMESTAMP,
+            )
+    return 0
+
+
+def _known(table: dict[int, _E], value: int, field: str) -> _E:
+    known = table.get(value)
+    if known is None:
+        raise ClusterError(
+            f"{field} is {value}; known are " + ", ".join(str(value) for value in table),
+            ErrorCode.INVALID_REQUEST,
+        )
+    return known

@@ -1,0 +1,47 @@
+"""The services every gRPC server is expected to have: health and reflection.
+
+Health says NOT_SERVING until the process can do its work and from the moment it stops. Reflection
+lets grpcurl and others call the API without its proto files.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+
+# These two packages come without type information.
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+
+_STATUS: Final = health_pb2.HealthCheckResponse
+
+
+class Health:
+    """The standard health service for the whole server ("") and each of its services."""
+
+    def __init__(self, services: Sequence[str]) -> None:
+        self._names = ("", *services)
+        self._servicer: Any = health.aio.HealthServicer()
+
+    async def add_to(self, server: grpc.aio.Server) -> None:
+        """Adds the service, saying NOT_SERVING."""
+        await self._say(_STATUS.NOT_SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def serving(self) -> None:
+        """From now on: SERVING."""
+        await self._say(_STATUS.SERVING)
+
+    async def stopping(self) -> None:
+        """From now on, for good: NOT_SERVING."""
+        await self._servicer.enter_graceful_shutdown()
+
+    async def _say(self, status: int) -> None:
+        for name in self._names:
+            await self._servicer.set(name, status)
+
+
+def add_reflection(services: Sequence[str], server: grpc.aio.Server) -> None:
+    """Lets clients ask the server what these services look like."""
+    names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)

@@ -1,0 +1,136 @@
+"""Subscribe: fetch as a stream, pushed while the client's byte credit lasts.
+
+    requests ─▶ positions, credit, generation ─┐
+    Replica.wake ─────────────────────────────┴▶ read ─▶ SubscribeResponse ─▶ less credit
+
+The client says where to start, once; the broker remembers the position per partition and sends
+what becomes visible. Credit bounds what is in flight; a batch may overdraw it. A partition whose
+read fails is reported once and dropped: the client subscribes again where it now wants to be.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock_broker.services.fetching import DEFAULT_PARTITION_BYTES, Fetching, Parking, Slice
+
+_MAX_PARTITIONS: Final = 20_000
+_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+_CREDIT_MAX: Final = 1 << 31
+
+
+class Subscription:
+    """One Subscribe stream."""
+
+    def __init__(self, fetching: Fetching) -> None:
+        self._fetching = fetching
+        self._positions: dict[TopicPartition, pb.FetchPartition] = {}
+        self._ready: dict[TopicPartition, None] = {}
+        self._credit = 0
+        self._generation = 0
+        self._changed = asyncio.Event()
+        self._parking = _Wakes(self)
+
+    async def run(self, requests: AsyncIterator[pb.SubscribeRequest], context: Any) -> None:
+        """Serves until the client ends the stream."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                pushing = tasks.create_task(self._push(context))
+                async for request in requests:
+                    self._take(request)
+                pushing.cancel()
+        finally:
+            self._parking.leave()
+
+    def _take(self, request: pb.SubscribeRequest) -> None:
+        self._generation = max(self._generation, request.generation)
+        self._credit = min(self._credit + request.credit_bytes, _CREDIT_MAX)
+        for name in request.unsubscribe:
+            key = TopicPartition(name.topic, name.partition)
+            self._positions.pop(key, None)
+            self._ready.pop(key, None)
+        for part in request.subscribe:
+            key = TopicPartition(part.topic, part.partition)
+            if len(self._positions) >= _MAX_PARTITIONS and key not in self._positions:
+                raise ClusterError(
+                    f"a subscription holds {_MAX_PARTITIONS} partitions at most; open another",
+                    ErrorCode.INVALID_REQUEST,
+                )
+            self._positions[key] = part
+            self.ready(key)
+            replica = self._fetching.locate(part)
+            if replica is not None:
+                self._parking.watch(replica, key)
+        self._changed.set()
+
+    def ready(self, key: TopicPartition) -> None:
+        """A partition may have news."""
+        if key in self._positions:
+            self._ready[key] = None
+            self._changed.set()
+
+    async def _push(self, context: Any) -> None:
+        while True:
+            while not self._ready or self._credit <= 0:
+                self._changed.clear()
+                await self._changed.wait()
+            generation = self._generation
+            slices = await self._collect()
+            if slices:
+                for part in slices:
+                    self._fetching.count(part.batches)
+                await context.write(
+                    pb.SubscribeResponse(
+                        generation=generation, results=[part.to_wire() for part in slices]
+                    )
+                )
+
+    async def _collect(self) -> list[Slice]:
+        """Batches of partitions that are ready, within credit and one message's size."""
+        slices: list[Slice] = []
+        room = min(self._credit, _MESSAGE_BYTES)
+        for key in list(self._ready):
+            if room <= 0:
+                break
+            del self._ready[key]
+            part = self._positions.get(key)
+            if part is None:
+                continue
+            limit = min(room, part.max_bytes or DEFAULT_PARTITION_BYTES)
+            found = await self._fetching.read(part, limit)
+            if self._positions.get(key) is not part:
+                continue  # moved or dropped while reading: what was found is of an old position
+            self._advance(key, part, found)
+            room -= found.size_bytes
+            self._credit -= found.size_bytes
+            if found.batches or found.error is not None:
+                slices.append(found)
+        return slices
+
+    def _advance(self, key: TopicPartition, part: pb.FetchPartition, found: Slice) -> None:
+        if found.error is not None:
+            del self._positions[key]
+        elif found.batches:
+            part.offset = found.batches[-1].next_offset
+            self._ready[key] = None
+
+
+class _Wakes(Parking):
+    """Passes wake-ups of replicas on to the subscription."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__()
+        self._subscription = subscription
+        self._watched: dict[Any, TopicPartition] = {}
+
+    def watch(self, replica: Any, key: TopicPartition) -> None:
+        """Watches a replica once."""
+        if replica not in self._watched:
+            self._watched[replica] = key
+            self.add(replica, 0)
+
+    def wake(self, replica: Any) -> None:
+        self._subscription.ready(self._watched[replica])
