@@ -249,15 +249,15 @@ BAD = {
     "unknown topic setting": (
         [cluster(), topic(config={"retention.msec": 1})],
         (
-            "x.yaml: Topic/flights: spec.config.retention.msec cannot be used: unknown topic config "
-            "'retention.msec': did you mean 'retention.ms'?"
+            "x.yaml: Topic/flights: spec.config.retention.msec cannot be used: unknown topic "
+            "config 'retention.msec': did you mean 'retention.ms'?"
         ),
     ),
     "topic setting out of range": (
         [cluster(), topic(config={"retention.ms": -2})],
         (
-            "x.yaml: Topic/flights: spec.config.retention.ms cannot be used: config retention.ms is "
-            "'-2'; it must be -1 to 9223372036854775807"
+            "x.yaml: Topic/flights: spec.config.retention.ms cannot be used: config retention.ms "
+            "is '-2'; it must be -1 to 9223372036854775807"
         ),
     ),
     "a setting that is a list": (

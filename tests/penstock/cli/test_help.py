@@ -1,0 +1,150 @@
+"""Help, version, wrong usage: what `penstock` does without a cluster."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from penstock import __version__
+from penstock.cli.main import Elsewhere, app
+
+HEAVY = ("grpc", "google.protobuf", "pyarrow", "numpy", "rich", "yaml", "asyncio", "rocksdict")
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Every command and group, as the words after `penstock`."""
+
+    def below(command: object, words: tuple[str, ...]) -> list[tuple[str, ...]]:
+        found = [words]
+        if not isinstance(command, Elsewhere):
+            for name, child in getattr(command, "commands", {}).items():
+                found += below(child, (*words, name))
+        return found
+
+    return below(typer.main.get_command(app), ())
+
+
+def penstock(*words: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+def test_all_commands_are_there() -> None:
+    present = {" ".join(words) for words in commands()}
+    assert {
+        "local up", "local status", "local down", "local logs", "cluster describe",
+        "topic create", "topic list", "topic describe", "topic alter", "topic delete",
+        "produce", "consume", "offsets", "dump-log", "perf produce", "perf consume", "verify",
+    } <= present  # fmt: skip
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_has_help_and_every_leaf_an_example(words: tuple[str, ...]) -> None:
+    command: object = typer.main.get_command(app)
+    for word in words:
+        command = getattr(command, "commands", {})[word]
+    assert getattr(command, "help", None), f"{words} says nothing about itself"
+    if not hasattr(command, "commands"):
+        assert "Example:\n  penstock " in command.epilog or "| penstock" in command.epilog  # type: ignore[attr-defined]
+        for option in command.params:  # type: ignore[attr-defined]
+            assert getattr(option, "help", "x"), f"{words}: {option.name} says nothing"
+
+
+def test_the_help_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, json\n"
+        "from penstock.cli.main import main\n"
+        "sys.argv = ['penstock', '--help']\n"
+        "try:\n    main()\n"
+        "except SystemExit as exit:\n"
+        "    print('modules:' + json.dumps([exit.code, sorted(sys.modules)]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    code, modules = json.loads(done.stdout.rpartition("modules:")[2])
+    assert code == 0
+    assert [name for name in HEAVY if name in modules] == []
+
+
+def test_help_is_printed_for_a_command() -> None:
+    done = penstock("topic", "create", "--help")
+    assert done.returncode == 0
+    assert "Example:\n    penstock topic create flights" in done.stdout
+
+
+def test_the_version_is_printed() -> None:
+    assert penstock("--version").stdout == f"penstock {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("topik",), ("topic", "create"), ("consume", "t", "--bogus"), ("consume", "t", "-c", "none")],
+    ids=" ".join,
+)
+def test_wrong_usage_ends_with_2_and_no_traceback(words: tuple[str, ...]) -> None:
+    done = penstock(*words)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Usage: penstock" in done.stderr
+
+
+def test_an_unknown_place_is_one_line() -> None:
+    done = penstock("consume", "t", "-o", "yesterday", "--bootstrap", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stderr.startswith("penstock: --offset is 'yesterday'; it must be beginning, end")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_defect_is_one_line_and_debug_shows_the_traceback(tmp_path: Path) -> None:
+    # A defect made on purpose: a module of the standard library replaced by one that fails.
+    (tmp_path / "penstock_broker").mkdir()
+    (tmp_path / "penstock_broker" / "__init__.py").write_text("raise RuntimeError('planted')\n")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    done = penstock("local", "status", **environment)
+    assert done.returncode == 1
+    assert done.stderr.startswith("penstock: internal error, RuntimeError: planted;")
+    assert len(done.stderr.splitlines()) == 1
+    assert "Traceback" in penstock("--debug", "local", "status", **environment).stderr
+
+
+def test_without_the_broker_the_message_says_what_to_install(tmp_path: Path) -> None:
+    hide = "import sys\nsys.modules['yaml'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(hide)
+    done = penstock("local", "up", "-f", "x.yaml", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "pip install 'penstock[broker,cli]'" in done.stderr
+    assert "'yaml'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("to", ["topic"]), ("topic de", ["describe", "delete"]), ("verify ch", ["check"])],
+)
+def test_the_shell_completes_commands(typed: str, offered: list[str]) -> None:
+    program = Path(sys.executable).with_name("penstock")
+    words = f"penstock {typed}"
+    done = subprocess.run(
+        [program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={
+            **os.environ,
+            "_PENSTOCK_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+    )
+    assert sorted(done.stdout.split()) == sorted(offered)

@@ -1,0 +1,224 @@
+"""Naming processes, ports, the state directory: the small parts of local mode."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import MisuseError
+from penstock_broker.local import state as local_state
+from penstock_broker.local.ports import check_ports, fixed_ports, free_ports
+from penstock_broker.local.processes import (
+    ProcessIdentity,
+    identify,
+    identify_self,
+    is_alive,
+    send_signal,
+)
+from penstock_broker.local.remote import down, status
+from penstock_broker.local.state import (
+    LocalState,
+    RecordedProcess,
+    StateDirectory,
+    register,
+    running_clusters,
+    unregister,
+)
+from penstock_broker.local.sweep import end_leftovers
+from penstock_broker.local.watch import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, RestartPause
+
+
+def sleeper() -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+
+
+class TestIdentity:
+    def test_a_running_process_is_alive_until_it_ends(self) -> None:
+        child = sleeper()
+        identity = identify(child.pid)
+        assert identity is not None
+        assert is_alive(identity)
+        assert send_signal(identity, signal.SIGKILL)
+        child.wait(10)
+        assert not is_alive(identity)
+        assert not send_signal(identity, signal.SIGKILL)
+
+    def test_a_zombie_is_not_alive(self) -> None:
+        child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+        identity = identify(child.pid)
+        assert child.stdout is not None
+        child.stdout.read()  # returns when the process has closed it, by ending
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert identity is None or not is_alive(identity)
+        child.wait(10)
+        child.stdout.close()
+
+    def test_a_recycled_pid_is_never_signalled(self) -> None:
+        child = sleeper()
+        try:
+            earlier = ProcessIdentity(child.pid, "another start time")
+            assert not is_alive(earlier)
+            assert not send_signal(earlier, signal.SIGKILL)
+            assert child.poll() is None
+        finally:
+            child.kill()
+            child.wait(10)
+
+
+class TestPorts:
+    def test_fixed_ports_count_up_from_the_base(self) -> None:
+        ports = fixed_ports(9092, 3)
+        assert {name: port.serve for name, port in ports.items()} == {
+            "controller": 9091,
+            "broker-0": 9092,
+            "broker-1": 9093,
+            "broker-2": 9094,
+        }
+        assert ports["broker-2"].metrics == 9194
+
+    @pytest.mark.parametrize(("base", "brokers"), [(1024, 3), (65_500, 50), (9092, 100)])
+    def test_ports_that_do_not_fit_are_refused(self, base: int, brokers: int) -> None:
+        with pytest.raises(MisuseError, match="choose a base"):
+            fixed_ports(base, brokers)
+
+    def test_free_ports_are_distinct_and_outside_the_ephemeral_range(self) -> None:
+        ports = free_ports([f"broker-{i}" for i in range(20)])
+        numbers = [number for port in ports.values() for number in (port.serve, port.metrics)]
+        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        assert len(set(numbers)) == 40
+        assert all(1024 < number < low for number in numbers)
+
+    def test_a_port_in_use_is_named_with_what_to_do(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            ports = {"broker-0": replace(free_ports(["x"])["x"], serve=port)}
+            with pytest.raises(MisuseError) as caught:
+                check_ports(ports)
+        assert caught.value.message.startswith(f"port {port}, wanted by broker-0, is in use; stop")
+        assert "--port" in caught.value.message
+
+
+def state_of(supervisor: ProcessIdentity, *processes: RecordedProcess) -> LocalState:
+    return LocalState("flights", "running", "x.yaml", supervisor, processes, {})
+
+
+def recorded(name: str, identity: ProcessIdentity | None) -> RecordedProcess:
+    return RecordedProcess(name, identity, "127.0.0.1:9", "127.0.0.1:10")
+
+
+class TestStateDirectory:
+    def test_a_state_is_read_as_it_was_written(self, tmp_path: Path) -> None:
+        directory = StateDirectory(tmp_path)
+        written = state_of(identify_self(), recorded("broker-0", identify_self()))
+        directory.write(written)
+        assert directory.read() == written
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 99}', '"x"'])
+    def test_a_state_nobody_understands_is_no_state(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "state.json").write_text(text)
+        assert StateDirectory(tmp_path).read() is None
+
+    def test_only_one_holds_the_lock(self, tmp_path: Path) -> None:
+        with StateDirectory(tmp_path).lock() as first, StateDirectory(tmp_path).lock() as second:
+            assert (first, second) == (True, False)
+        with StateDirectory(tmp_path).lock() as again:
+            assert again
+
+    def test_purge_removes_what_is_ours_and_nothing_else(self, tmp_path: Path) -> None:
+        directory = StateDirectory(tmp_path / "x")
+        directory.create()
+        directory.write(state_of(identify_self()))
+        for name in ("controller", "broker-0", "broker-17", "photos"):
+            (directory.root / name).mkdir()
+        directory.purge()
+        assert [entry.name for entry in directory.root.iterdir()] == ["photos"]
+        (directory.root / "photos").rmdir()
+        directory.purge()
+        assert not directory.root.exists()
+
+    def test_a_directory_that_cannot_be_made_is_one_message(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(MisuseError, match="--data-dir"):
+            StateDirectory(tmp_path / "file" / "below").create()
+
+    def test_running_clusters_are_found_wherever_they_are_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        assert running_clusters() == []
+        elsewhere = tmp_path / "elsewhere"
+        StateDirectory(elsewhere).create()
+        StateDirectory(elsewhere).write(state_of(identify_self()))
+        register("flights", elsewhere)
+        assert [one.cluster for one in running_clusters()] == ["flights"]
+        assert local_state.find_root(None, None) == local_state.registry() / "flights"
+        gone = state_of(ProcessIdentity(1, "an earlier boot"))
+        StateDirectory(elsewhere).write(gone)
+        assert running_clusters() == []
+        unregister("flights")
+        with pytest.raises(MisuseError, match="no local cluster"):
+            local_state.find_root(None, None)
+
+
+class TestRecycledPids:
+    """`state.json` names pids that now belong to somebody else: a reboot, a long time."""
+
+    def test_they_count_as_down_and_are_left_alone(self, tmp_path: Path) -> None:
+        stranger = sleeper()
+        try:
+            stale = ProcessIdentity(stranger.pid, "an earlier boot")
+            StateDirectory(tmp_path).write(
+                state_of(stale, recorded("controller", stale), recorded("broker-0", stale))
+            )
+            seen = status(tmp_path)
+            assert seen.phase == "down"
+            assert not any(process.is_up for process in seen.processes)
+            assert down(tmp_path) == "flights"
+            assert stranger.poll() is None
+            assert StateDirectory(tmp_path).read() is None
+        finally:
+            stranger.kill()
+            stranger.wait(10)
+
+    def test_leftovers_of_ours_are_ended(self) -> None:
+        child = sleeper()
+        identity = identify(child.pid)
+        assert identity is not None
+        end_leftovers(state_of(identity, recorded("broker-0", identity)), timeout_s=0.1)
+        assert child.wait(10) == -signal.SIGKILL
+
+
+class TestRestartPause:
+    def test_the_pause_doubles_while_it_crashes_and_is_bounded(self) -> None:
+        pause, now_s, pauses = RestartPause(), 0.0, []
+        for _ in range(10):
+            began = now_s
+            while not pause.is_due(False, now_s):
+                now_s += 0.05
+            pauses.append(now_s - began)
+            assert not pause.is_due(True, now_s)
+        assert pauses[0] == pytest.approx(FIRST_PAUSE_S, abs=0.06)
+        assert pauses[1] == pytest.approx(2 * FIRST_PAUSE_S, abs=0.06)
+        assert pauses[-1] == pytest.approx(LONGEST_PAUSE_S, abs=0.06)
+
+    def test_a_process_that_ran_steadily_starts_over(self) -> None:
+        pause = RestartPause()
+        pause.is_due(False, 0.0)
+        assert pause.is_due(False, FIRST_PAUSE_S)
+        pause.is_due(True, 1.0)
+        pause.is_due(True, 1.0 + STEADY_S)
+        pause.is_due(False, 100.0)
+        assert pause.is_due(False, 100.0 + FIRST_PAUSE_S)
+
+
+def test_the_state_file_is_readable_by_people(tmp_path: Path) -> None:
+    StateDirectory(tmp_path).write(state_of(identify_self(), recorded("broker-0", None)))
+    document = json.loads((tmp_path / "state.json").read_text())
+    assert document["format"] == 1
+    assert document["processes"][0]["name"] == "broker-0"

@@ -1,0 +1,163 @@
+"""The plan from a manifest's topics to the cluster's, and how manifests are opened."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.core.manifest import Cluster, ClusterSpec, ManifestError, Topic, TopicSpec
+from penstock.errors import MisuseError
+from penstock_broker.local.arguments import (
+    broker_arguments,
+    check_settings,
+    controller_arguments,
+    settings_of,
+)
+from penstock_broker.local.manifest_file import choose_cluster, load_manifest, parse_text
+from penstock_broker.local.ports import Ports
+from penstock_broker.local.topics import (
+    AddPartitions,
+    AlterConfig,
+    CreateTopic,
+    ExistingTopic,
+    Step,
+    plan_topics,
+)
+
+CLUSTER = ClusterSpec(brokers=3)
+EXAMPLE = Path(__file__).parents[3] / "examples" / "flights" / "cluster.yaml"
+
+
+def topic(**spec: Any) -> Topic:
+    return Topic("flights", TopicSpec(cluster="c", topic_name="flights", **spec))
+
+
+def plan(wanted: Topic, existing: ExistingTopic | None) -> list[Step]:
+    seen = {} if existing is None else {"flights": existing, "other": existing}
+    return plan_topics([wanted], CLUSTER, seen, "x.yaml")
+
+
+def test_a_missing_topic_is_created_with_the_clusters_defaults() -> None:
+    assert plan(topic(config={"retention.ms": "-1"}), None) == [
+        CreateTopic("flights", 1, 3, {"retention.ms": "-1"})
+    ]
+
+
+def test_nothing_is_done_when_nothing_differs() -> None:
+    existing = ExistingTopic(6, 3, {"retention.ms": "-1"})
+    assert plan(topic(partitions=6, replicas=3, config={"retention.ms": "-1"}), existing) == []
+
+
+def test_what_the_manifest_leaves_open_stays_as_it_is() -> None:
+    assert plan(topic(), ExistingTopic(12, 2, {})) == []
+
+
+def test_partitions_are_added_and_settings_brought_back() -> None:
+    existing = ExistingTopic(6, 3, {"retention.ms": "5", "max.message.bytes": "2000"})
+    assert plan(topic(partitions=8, config={"retention.ms": "-1"}), existing) == [
+        AddPartitions("flights", 8),
+        AlterConfig("flights", {"retention.ms": "-1"}, ("max.message.bytes",)),
+    ]
+
+
+def test_fewer_partitions_are_refused_and_nothing_is_done() -> None:
+    with pytest.raises(ManifestError) as caught:
+        plan(topic(partitions=3, replicas=2), ExistingTopic(6, 3, {}))
+    assert caught.value.message.splitlines() == [
+        (
+            "x.yaml: Topic/flights: spec.partitions is 3, but the topic has 6; partitions never "
+            "shrink, because records would be lost: set it to 6 or more, or write to a new topic"
+        ),
+        (
+            "x.yaml: Topic/flights: spec.replicas is 2, but the topic has 3; replicas of an existing "
+            "topic cannot be changed yet: set it to 3, or delete the topic first"
+        ),
+    ]
+
+
+class TestManifestFiles:
+    def test_the_example_is_what_the_demo_needs(self) -> None:
+        manifest = load_manifest(EXAMPLE)
+        cluster = choose_cluster(manifest)
+        spec = manifest.topics_of(cluster.name)[0].spec
+        assert cluster.spec.brokers == 3
+        assert (spec.topic_name, spec.partitions, spec.replicas) == ("flights", 6, 3)
+        assert spec.config == {"min.insync.replicas": "2", "retention.ms": "-1"}
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("a: [", "x.yaml: line 1 is not valid YAML"),
+            ("a: 1\na: 2", "x.yaml: line 2 is not valid YAML: the key 'a' is given twice"),
+            ("a: !!python/object:os.system {}", "x.yaml: line 1 is not valid YAML"),
+            ("a: \x00", "x.yaml: is not valid YAML"),
+            ("? [1, 2]\n: x", "x.yaml: "),
+            ("", "x.yaml: holds no object"),
+        ],
+    )
+    def test_text_that_is_no_manifest_is_one_message(self, text: str, message: str) -> None:
+        with pytest.raises(MisuseError) as caught:
+            parse_text(text, "x.yaml")
+        assert caught.value.message.startswith(message)
+
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(MisuseError, match=r"none\.yaml: cannot be read: No such file"):
+            load_manifest(tmp_path / "none.yaml")
+
+    def test_of_several_clusters_one_must_be_named(self) -> None:
+        text = "\n---\n".join(
+            f"{{apiVersion: penstock.dev/v1alpha1, kind: Cluster, metadata: {{name: {name}}}}}"
+            for name in ("a", "b")
+        )
+        manifest = parse_text(text, "x.yaml")
+        assert choose_cluster(manifest, "b").name == "b"
+        with pytest.raises(MisuseError, match="holds 2 Clusters"):
+            choose_cluster(manifest)
+        with pytest.raises(MisuseError, match=r"holds no Cluster/c, only a, b"):
+            choose_cluster(manifest, "c")
+
+
+class TestSettings:
+    def cluster(self, **config: str) -> Cluster:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        return Cluster("c", ClusterSpec(brokers=3, config=settings, rack_names=("a", "b")))
+
+    def test_each_setting_goes_to_the_process_that_knows_it(self) -> None:
+        settings = settings_of(self.cluster(cache_bytes="1000000", broker_session_timeout_ms="900"))
+        assert settings.broker == {"cache.bytes": "1000000"}
+        assert settings.controller["broker.session.timeout.ms"] == "900"
+        assert settings.controller["default.replication.factor"] == "3"
+
+    def test_racks_are_given_in_turn(self) -> None:
+        ports = Ports(1, 2)
+        racks = [
+            [
+                part
+                for part in broker_arguments(self.cluster(), i, Path("d"), ports, ports)
+                if "rack" in part
+            ]
+            for i in range(3)
+        ]
+        assert racks == [["--rack=a"], ["--rack=b"], ["--rack=a"]]
+        assert controller_arguments(self.cluster(), Path("d"), ports)[0] == "controller"
+
+    def test_settings_no_process_knows_are_refused_all_at_once(self) -> None:
+        with pytest.raises(ManifestError) as caught:
+            check_settings(
+                self.cluster(cache_byte="1", broker_session_timeout="5", cache_bytes="x"), "x.yaml"
+            )
+        lines = caught.value.message.splitlines()
+        assert len(lines) == 3
+        assert lines[0].startswith("x.yaml: Cluster/c: spec.config.cache.bytes cannot be used")
+        assert "a broker setting is called 'cache.bytes'" in lines[1]
+        assert "did you mean 'broker.session.timeout.ms'?" in lines[2]
+
+    def test_settings_that_are_not_possible_together_are_refused(self) -> None:
+        impossible = self.cluster(
+            broker_session_timeout_ms="1000", broker_heartbeat_interval_ms="900"
+        )
+        with pytest.raises(ManifestError, match="at least twice"):
+            check_settings(impossible, "x.yaml")
+        check_settings(
+            self.cluster(broker_session_timeout_ms="200", broker_heartbeat_interval_ms="50"), "x"
+        )
