@@ -1,0 +1,172 @@
+"""`python -m penstock_broker controller …`: arguments, start, signals, clean stop.
+
+Exit codes: 0 after SIGTERM or SIGINT, 2 for anything the operator of the process must fix, with
+one line on stderr that says what.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from penstock.core.control import ControlConfig
+from penstock.core.control.documents import CLUSTER_KEY, decode_cluster
+from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock_broker.controller.metadata_store.local import LocalMetadataStore
+from penstock_broker.controller.metrics import ControllerMetrics
+from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.server import ControllerServer, bind
+from penstock_broker.observability import EventLog, configure_logging, serve_metrics
+
+_STOP_GRACE_S: Final = 0.5
+_PORT_MAX: Final = 65_535
+_events = EventLog("controller")
+
+
+class _Stop(Exception):  # noqa: N818 - not an error: the way out of the task group
+    """A signal asked for a clean stop."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Everything the controller process takes."""
+    parser.add_argument(
+        "--metadata-dir", required=True, type=Path, help="where the cluster's documents are kept"
+    )
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="gRPC address")
+    parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="Prometheus address")
+    parser.add_argument(
+        "--cluster-id", default="", help="of a new cluster; must match an existing one"
+    )
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="num.partitions, default.replication.factor, broker.session.timeout.ms, "
+        "or any topic config as the cluster's default",
+    )
+    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING"])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs until a signal; returns the exit code."""
+    configure_logging(args.log_level, component="controller")
+    try:
+        config = ControlConfig.parse(_settings(args.config))
+        for option, address in (
+            ("--listen", args.listen),
+            ("--metrics-listen", args.metrics_listen),
+        ):
+            if address is not None:
+                _check_address(option, address)
+        store = LocalMetadataStore(args.metadata_dir)
+    except PenstockError as error:
+        return _refuse(error.message)
+    try:
+        with ThreadPoolExecutor(1, thread_name_prefix="metadata") as executor:
+            return asyncio.run(_serve(args, store, config, executor))
+    finally:
+        store.close()
+
+
+async def _serve(
+    args: argparse.Namespace, store: LocalMetadataStore, config: ControlConfig, executor: Executor
+) -> int:
+    problem = _cluster_id_problem(args.cluster_id, store)
+    if problem:
+        return _refuse(problem)
+    runtime = ControllerRuntime(store, config, executor, args.cluster_id)
+    try:
+        server = bind(runtime, args.listen)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        return _refuse(f"--listen {args.listen} cannot be used: {reason}; give another address")
+    metrics = None
+    if args.metrics_listen is not None:
+        try:
+            metrics = serve_metrics(args.metrics_listen, ControllerMetrics(runtime).registry)
+        except OSError as error:
+            reason = f"--metrics-listen {args.metrics_listen} cannot be used: {error.strerror}"
+            return _refuse(f"{reason}; give another address")
+    try:
+        return await _run_until_stopped(runtime, server)
+    finally:
+        if metrics is not None:
+            metrics.shutdown()
+            metrics.server_close()
+
+
+async def _run_until_stopped(runtime: ControllerRuntime, server: ControllerServer) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await server.server.start()
+    _events.info("controller listening", port=server.port)
+    code = 0
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(runtime.run(), name="runtime")
+            tasks.create_task(server.watch_health(), name="health")
+            tasks.create_task(_until(stop), name="signals")
+    except* _Stop:
+        pass
+    except* PenstockError as group:
+        code = _refuse(_first_message(group))
+    # Brokers keep their roles; they find the next controller by themselves.
+    await runtime.release()
+    await server.server.stop(_STOP_GRACE_S)
+    _events.info("controller stopped", exit_code=code)
+    return code
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
+    raise _Stop
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise MisuseError(
+                f"--config {pair!r} must be KEY=VALUE, as in num.partitions=3",
+                ErrorCode.INVALID_CONFIG,
+            )
+        settings[key] = value
+    return settings
+
+
+def _check_address(option: str, address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    digits = port.isascii() and port.isdigit()
+    if not colon or not host or not digits or int(port) > _PORT_MAX:
+        raise MisuseError(f"{option} {address!r} must be HOST:PORT, as in 127.0.0.1:9090")
+
+
+def _cluster_id_problem(wanted: str, store: LocalMetadataStore) -> str:
+    """Another cluster's directory must not be taken over by a wrong --cluster-id."""
+    found = store.read_all().get(CLUSTER_KEY)
+    if not wanted or found is None:
+        return ""
+    have = decode_cluster(found.text, CLUSTER_KEY).cluster_id
+    if have == wanted:
+        return ""
+    return f"--metadata-dir holds cluster {have}, --cluster-id says {wanted}; correct one of them"
+
+
+def _first_message(group: BaseExceptionGroup[PenstockError]) -> str:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
+
+
+def _refuse(message: str) -> int:
+    """One clear line, exit code 2."""
+    sys.stderr.write(f"penstock controller: {message}\n")
+    return 2

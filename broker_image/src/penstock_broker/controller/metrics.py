@@ -1,0 +1,83 @@
+"""What the controller tells Prometheus: computed when scraped, from the machine's views.
+
+The scrape runs in the HTTP server's thread. It only reads: the machine replaces its state, it
+does not change it in place, so a scrape sees one moment of it.
+"""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from penstock.core.control.views import Summary
+from penstock.errors import ClusterError
+from penstock_broker.controller.runtime import ControllerRuntime
+
+_PREFIX = "penstock_controller_"
+
+
+class ControllerMetrics(Collector):
+    """Registers itself in a registry of its own."""
+
+    def __init__(self, runtime: ControllerRuntime) -> None:
+        self._runtime = runtime
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """All series; those about the cluster only while active."""
+        counters = self._runtime.counters
+        yield _gauge("active", "1 while this controller decides", int(self._runtime.active))
+        yield _counter("metadata_writes", "Writes to the metadata store", counters.writes)
+        yield _counter("metadata_conflicts", "Writes refused by version", counters.write_conflicts)
+        yield _counter("metadata_unknowns", "Writes without an answer", counters.write_unknowns)
+        yield _counter(
+            "metadata_write_seconds", "Time spent in metadata writes", counters.write_seconds
+        )
+        yield _counter("elections", "Leaders elected, as logged", counters.elections)
+        yield _counter("events", "Events handled", counters.events)
+        try:
+            machine = self._runtime.machine
+        except ClusterError:
+            return
+        yield _gauge("pending_requests", "Wait for a write to begin", machine.pending_requests)
+        yield from _cluster(machine.summary())
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: otherwise the registry would collect once at start."""
+        return []
+
+
+def _cluster(summary: Summary) -> Iterable[Metric]:
+    yield _gauge("epoch", "Controller epoch", summary.controller_epoch)
+    yield _gauge("metadata_version", "Newest durable change", summary.metadata_version)
+    yield _gauge("topics", "Topics", summary.topics)
+    yield _gauge("partitions", "Partitions", summary.partitions)
+    yield _gauge("offline_partitions", "Partitions without leader", summary.offline_partitions)
+    yield _gauge(
+        "under_replicated_partitions",
+        "Partitions whose ISR lacks a replica",
+        summary.under_replicated_partitions,
+    )
+    yield _gauge(
+        "under_min_isr_partitions",
+        "Partitions that refuse acks=all",
+        summary.under_min_isr_partitions,
+    )
+    alive = GaugeMetricFamily(_PREFIX + "broker_alive", "1 with a session", labels=["broker"])
+    leaders = GaugeMetricFamily(_PREFIX + "broker_leaders", "Partitions led", labels=["broker"])
+    for broker in summary.brokers:
+        alive.add_metric([str(broker.broker_id)], int(broker.alive))
+        leaders.add_metric([str(broker.broker_id)], summary.leaders.get(broker.broker_id, 0))
+    yield alive
+    yield leaders
+
+
+def _gauge(name: str, documentation: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(_PREFIX + name, documentation, value)
+
+
+def _counter(name: str, documentation: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(_PREFIX + name, documentation, value)

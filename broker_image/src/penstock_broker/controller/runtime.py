@@ -1,0 +1,370 @@
+"""The loop around `ControllerMachine`: one event at a time, one store call at a time.
+
+    RPCs, streams ─▶ submit / feed ─▶ machine.handle ─▶ Ready ─▶ replies, outboxes, decisions
+    ticker (50 ms) ─▶                                    │
+    lease (every 2 s) ─▶ start / stop being active       └─▶ writes, reload ─▶ store task
+                                                               (one thread)  └─▶ WriteDone …
+
+Everything but the store runs on the event loop and never awaits between reading and changing
+the machine. A Ready's replies go out at once: they belong to writes that are already durable.
+While this process does not hold the lease there is no machine, and every request is answered
+NOT_CONTROLLER.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Final, TypeVar
+
+from penstock.core.control import ControlConfig, ControllerMachine, Phase
+from penstock.core.control import contract as c
+from penstock.core.control.documents import (
+    CLUSTER_KEY,
+    TOPIC_KEY_PREFIX,
+    decode_cluster,
+    decode_topic,
+    encode_cluster,
+    encode_topic,
+    topic_key,
+)
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock_broker.controller.metadata_store.interface import (
+    Change,
+    Delete,
+    MetadataStore,
+    Put,
+    StoredText,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from penstock_broker.controller.outbox import Outbox
+from penstock_broker.controller.wire import image_to_wire
+from penstock_broker.observability import EventLog
+
+_TICK_S: Final = 0.05
+_LEASE_MS: Final = 15_000
+_LEASE_RENEW_S: Final = 2.0
+_STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_REQUEST_TIMEOUT_S: Final = 8.0
+"""Less than the brokers' own deadline (10 s), so that they get the better message."""
+_R = TypeVar("_R")
+_events = EventLog("controller")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What metrics count. Since the start of the process."""
+
+    writes: int = 0
+    write_conflicts: int = 0
+    write_unknowns: int = 0
+    write_seconds: float = 0.0
+    elections: int = 0
+    events: int = 0
+
+
+class ControllerRuntime:
+    """Runs one machine at a time; owned by the process or a test."""
+
+    def __init__(
+        self, store: MetadataStore, config: ControlConfig, executor: Executor, cluster_id: str = ""
+    ) -> None:
+        """`cluster_id` is used when the store is new; a UUID is made if it is empty.
+
+        `executor` has one thread: the store's calls come one after the other.
+        """
+        self.counters = Counters()
+        self._store = store
+        self._config = config
+        self._executor = executor
+        self._wanted_cluster_id = cluster_id
+        self._holder = str(uuid.uuid4())
+        self._machine: ControllerMachine | None = None
+        self._generation = 0
+        self._waiting: dict[int, asyncio.Future[c.Result]] = {}
+        self._outboxes: dict[int, Outbox] = {}
+        self._ids = 0
+        self._write: tuple[int, tuple[tuple[c.DocumentWrite, ...], ...]] | None = None
+        self._reload = False
+        self._store_work = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._image_cache: tuple[int, int, pb.ClusterImage] | None = None
+
+    # ------------------------------------------------------------ for the services
+
+    @property
+    def active(self) -> bool:
+        """This controller has taken over and decides."""
+        return self._machine is not None and self._machine.phase is Phase.ACTIVE
+
+    @property
+    def machine(self) -> ControllerMachine:
+        """The active machine, for views. Raises ClusterError(NOT_CONTROLLER)."""
+        if self._machine is None or not self.active:
+            raise _not_active()
+        return self._machine
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty while not active."""
+        machine = self._machine if self.active else None
+        return "" if machine is None else machine.stored.cluster.cluster_id
+
+    async def wait_active(self, timeout_s: float) -> None:
+        """Returns once active. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while not self.active:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def submit(self, make: Callable[[int], c.Request]) -> c.Result:
+        """Hands a request to the machine and waits until it is durable.
+
+        Raises the machine's refusal; NOT_CONTROLLER; CONTROLLER_UNAVAILABLE when the metadata
+        store has not answered in time: whether it is done is unknown then.
+        """
+        if self._machine is None:
+            raise _not_active()
+        request_id = self._next_id()
+        future: asyncio.Future[c.Result] = asyncio.get_running_loop().create_future()
+        self._waiting[request_id] = future
+        try:
+            self.feed(make(request_id))
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+                return await future
+        except TimeoutError:
+            raise ClusterError(
+                f"the metadata store has not answered for {_REQUEST_TIMEOUT_S:.0f} s; whether the "
+                "change is made is unknown, look before trying again",
+                ErrorCode.CONTROLLER_UNAVAILABLE,
+            ) from None
+        finally:
+            self._waiting.pop(request_id, None)
+
+    def open_stream(self) -> tuple[int, Outbox]:
+        """A session stream began; what it must send appears in the outbox."""
+        stream_id = self._next_id()
+        outbox = Outbox(self._image_since)
+        self._outboxes[stream_id] = outbox
+        return stream_id, outbox
+
+    def close_stream(self, stream_id: int) -> None:
+        """The stream ended."""
+        if self._outboxes.pop(stream_id, None) is not None:
+            self.feed(c.StreamClosed(stream_id))
+
+    def feed(self, event: c.Event) -> None:
+        """One event into the machine, and obey. Without a machine events are void."""
+        if self._machine is None:
+            return
+        self.counters.events += 1
+        self._obey(self._machine.handle(event, _now_ms()))
+
+    # ------------------------------------------------------------ tasks
+
+    async def run(self) -> None:
+        """Ticks, keeps the lease, talks to the store, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_lease(), name="lease")
+            tasks.create_task(self._tick(), name="tick")
+            tasks.create_task(self._use_store(), name="store")
+
+    async def release(self) -> None:
+        """A clean stop: lets the next controller begin at once."""
+        self._stop_machine()
+        try:
+            await self._in_thread(partial(self._store.release_lease, self._holder))
+        except StoreUnavailableError as error:
+            _events.warning("lease not released", reason=error.message)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.feed(c.Tick())
+
+    async def _keep_lease(self) -> None:
+        """Loss of the lease ends the machine; an unreachable store does not (guarantees §4.1)."""
+        while True:
+            try:
+                held = await self._in_thread(
+                    partial(self._store.acquire_lease, self._holder, _LEASE_MS)
+                )
+            except StoreUnavailableError as error:
+                _events.warning("lease not renewed, going on", reason=error.message)
+            else:
+                if held and self._machine is None:
+                    _events.info("lease acquired, taking over", holder=self._holder)
+                    self._start_machine()
+                elif not held and self._machine is not None:
+                    _events.warning("lease lost, standing by", holder=self._holder)
+                    self._stop_machine()
+            await asyncio.sleep(_LEASE_RENEW_S)
+
+    async def _use_store(self) -> None:
+        """Carries out what the machine asked of the store, one call at a time."""
+        failures = 0
+        while True:
+            await self._store_work.wait()
+            self._store_work.clear()
+            if self._write is not None:
+                (write_id, stages), self._write = self._write, None
+                await self._carry_out(write_id, stages)
+            elif self._reload:
+                generation = self._generation
+                loaded = await self._load()
+                if loaded is None:
+                    await asyncio.sleep(_STORE_RETRY_S[min(failures, len(_STORE_RETRY_S) - 1)])
+                    failures += 1
+                    self._store_work.set()
+                elif generation == self._generation:
+                    failures = 0
+                    self._reload = False
+                    self.feed(loaded)
+
+    async def _carry_out(
+        self, write_id: int, stages: tuple[tuple[c.DocumentWrite, ...], ...]
+    ) -> None:
+        generation, started = self._generation, monotonic()
+        changes = [[_change(write) for write in stage] for stage in stages]
+        event: c.Event
+        try:
+            versions = await self._in_thread(partial(self._store.write, changes))
+            event = c.WriteDone(write_id, versions)
+        except WriteConflictError as error:
+            self.counters.write_conflicts += 1
+            _events.warning("metadata conflict", reason=error.message)
+            event = c.WriteConflict(write_id)
+        except StoreUnavailableError as error:
+            self.counters.write_unknowns += 1
+            _events.warning("metadata write unanswered", reason=error.message)
+            event = c.WriteUnknown(write_id)
+        self.counters.writes += 1
+        self.counters.write_seconds += monotonic() - started
+        if generation == self._generation:
+            self.feed(event)
+
+    async def _load(self) -> c.Loaded | None:
+        try:
+            found = await self._in_thread(self._store.read_all)
+            return _decode(found, self._wanted_cluster_id or str(uuid.uuid4()))
+        except StoreUnavailableError as error:
+            _events.warning("metadata not readable, trying again", reason=error.message)
+            return None
+
+    async def _in_thread(self, call: Callable[[], _R]) -> _R:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    # ------------------------------------------------------------ obeying
+
+    def _obey(self, ready: c.Ready) -> None:
+        for decision in ready.decisions:
+            self._log(decision)
+        for reply in ready.replies:
+            self._reply(reply)
+        for message in ready.session_messages:
+            outbox = self._outboxes.get(message.stream_id)
+            if outbox is not None:
+                outbox.put(message)
+        if ready.metadata_version is not None:
+            self._changed.set()
+            for outbox in self._outboxes.values():
+                outbox.notify()
+        if ready.writes:
+            assert self._write is None
+            self._write = (ready.write_id, ready.writes)
+            self._store_work.set()
+        if ready.reload:
+            self._reload = True
+            self._store_work.set()
+        if ready.deposed:
+            self._stop_machine()
+
+    def _reply(self, reply: c.Reply) -> None:
+        future = self._waiting.get(reply.request_id)
+        if future is None or future.done():
+            return
+        if isinstance(reply.outcome, PenstockError):
+            future.set_exception(reply.outcome)
+        else:
+            future.set_result(reply.outcome)
+
+    def _log(self, decision: c.Decision) -> None:
+        if decision.event == "leader elected":
+            self.counters.elections += 1
+        level = {
+            c.Severity.INFO: _events.info,
+            c.Severity.WARNING: _events.warning,
+            c.Severity.ERROR: _events.error,
+        }[decision.severity]
+        level(decision.event, **decision.fields)
+
+    def _start_machine(self) -> None:
+        self._generation += 1
+        self._machine = ControllerMachine(self._config)
+        self._reload = True
+        self._store_work.set()
+
+    def _stop_machine(self) -> None:
+        """Standby: everyone who waits is told, every stream ends."""
+        if self._machine is None:
+            return
+        self._generation += 1
+        self._machine, self._write, self._reload = None, None, False
+        self._image_cache = None
+        self._changed.set()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(_not_active())
+        for stream_id, outbox in self._outboxes.items():
+            outbox.put(c.SessionRefused(stream_id, _not_active()))
+
+    def _image_since(self, since: int) -> pb.ClusterImage:
+        """One message serves all streams that are equally far."""
+        machine = self.machine
+        version = machine.stored.metadata_version
+        if self._image_cache is None or self._image_cache[:2] != (since, version):
+            self._image_cache = (since, version, image_to_wire(machine.image(since)))
+        return self._image_cache[2]
+
+    def _next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+
+def _change(write: c.DocumentWrite) -> Change:
+    match write:
+        case c.PutCluster():
+            return Put(CLUSTER_KEY, encode_cluster(write.document), write.expected)
+        case c.PutTopic():
+            key = topic_key(write.document.name)
+            return Put(key, encode_topic(write.document), write.expected)
+        case c.RemoveTopic():
+            return Delete(topic_key(write.name), write.expected)
+
+
+def _decode(found: dict[str, StoredText], new_cluster_id: str) -> c.Loaded:
+    """Raises ClusterError(DATA_CORRUPTED): the process must not go on with half of it."""
+    cluster = None
+    topics = []
+    for key, stored in found.items():
+        if key == CLUSTER_KEY:
+            cluster = (decode_cluster(stored.text, key), stored.version)
+        elif key.startswith(TOPIC_KEY_PREFIX):
+            topics.append((decode_topic(stored.text, key), stored.version))
+    return c.Loaded(cluster, tuple(topics), new_cluster_id)
+
+
+def _not_active() -> ClusterError:
+    return ClusterError(
+        "this controller is standing by; the active one answers elsewhere",
+        ErrorCode.NOT_CONTROLLER,
+    )
+
+
+def _now_ms() -> int:
+    return int(monotonic() * 1000)

@@ -1,0 +1,81 @@
+"""The controller's gRPC server: our services behind the edge, health, reflection.
+
+Health: "" is SERVING while the process runs; `penstock.proto.v1.ControllerService` only while
+this controller is the active one, so that a probe never kills a standby.
+"""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import (  # type: ignore[import-untyped]  # published without types
+    health,
+    health_pb2,
+    health_pb2_grpc,
+)
+from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # published without types
+    reflection,
+)
+
+from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
+from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
+from penstock.rpc.channel import SERVER_OPTIONS
+from penstock_broker.controller.admin import ControllerAdminService
+from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.sessions import ControllerService
+from penstock_broker.services.edge import Edge
+
+CONTROLLER_SERVICE: Final = "penstock.proto.v1.ControllerService"
+ADMIN_SERVICE: Final = "penstock.proto.v1.AdminService"
+_HEALTH_CHECK_S: Final = 0.1
+_STATUS = health_pb2.HealthCheckResponse.ServingStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerServer:
+    """A bound server; `start` it, then keep `watch_health` running."""
+
+    server: grpc.aio.Server
+    port: int
+    health: Any
+    runtime: ControllerRuntime
+
+    async def watch_health(self) -> None:
+        """Says SERVING while active. Runs until cancelled."""
+        shown: bool | None = None
+        while True:
+            if shown is not self.runtime.active:
+                shown = self.runtime.active
+                status = _STATUS.SERVING if shown else _STATUS.NOT_SERVING
+                for name in (CONTROLLER_SERVICE, ADMIN_SERVICE):
+                    await self.health.set(name, status)
+                await self.health.set("", _STATUS.SERVING)
+            await asyncio.sleep(_HEALTH_CHECK_S)
+
+
+def bind(runtime: ControllerRuntime, listen: str) -> ControllerServer:
+    """A server on `host:port` (port 0: any). Raises OSError when the port cannot be had."""
+    _try_port(listen)
+    server = grpc.aio.server(
+        options=SERVER_OPTIONS,
+        interceptors=[Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None)],
+    )
+    add_ControllerServiceServicer_to_server(ControllerService(runtime), server)
+    add_AdminServiceServicer_to_server(ControllerAdminService(runtime), server)
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    names = (CONTROLLER_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    port = server.add_insecure_port(listen)
+    return ControllerServer(server, port, health_servicer, runtime)
+
+
+def _try_port(listen: str) -> None:
+    """Binds once by hand: gRPC would write a line of its own to stderr before it raises."""
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host.strip("[]"), int(port)))

@@ -1,0 +1,119 @@
+"""`ControllerService`: brokers' sessions, ISR changes, producer ids.
+
+A session is one stream. Its reader feeds the machine, its writer empties the outbox; when either
+ends the stream ends, and the machine's grace begins. gRPC's keepalive closes half-open streams;
+heartbeats notice frozen brokers long before that.
+"""
+
+# ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from penstock.core.control import contract as c
+from penstock.core.types import BrokerId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock.proto.v1.controller_pb2_grpc import ControllerServiceServicer
+from penstock.rpc.errors import error_to_wire
+from penstock_broker.controller.outbox import Outbox
+from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.wire import (
+    alter_isr_from_wire,
+    isr_outcome_to_wire,
+    registration_from_wire,
+)
+
+_FIRST_MESSAGE_S: Final = 5.0
+_WRITE_S: Final = 30.0
+"""A broker that takes no message for so long is not reading: end the stream."""
+
+
+class _StreamEnd(Exception):  # noqa: N818 - not an error: the way out of the task group
+    """One side of the stream is done."""
+
+
+class ControllerService(ControllerServiceServicer):
+    """See the module."""
+
+    def __init__(self, runtime: ControllerRuntime) -> None:
+        self._runtime = runtime
+
+    async def Session(  # type: ignore[override]  # written with context.write
+        self, request_iterator: AsyncIterator[pb.SessionRequest], context: Any
+    ) -> None:
+        """Runs until the broker leaves or is refused."""
+        async with asyncio.timeout(_FIRST_MESSAGE_S):
+            first = await anext(request_iterator, None)
+        if first is None:
+            return
+        if first.WhichOneof("message") != "register":
+            raise ClusterError(
+                "the first message of a session must be Register", ErrorCode.INVALID_REQUEST
+            )
+        _ = self._runtime.machine  # standby: refuse the call before it counts as a stream
+        stream_id, outbox = self._runtime.open_stream()
+        try:
+            self._runtime.feed(registration_from_wire(stream_id, first.register))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read(stream_id, request_iterator), name="session reader")
+                tasks.create_task(_write(outbox, context), name="session writer")
+        except* _StreamEnd:
+            pass
+        finally:
+            self._runtime.close_stream(stream_id)
+
+    async def _read(self, stream_id: int, requests: AsyncIterator[pb.SessionRequest]) -> None:
+        async for request in requests:
+            if request.WhichOneof("message") != "heartbeat":
+                raise ClusterError(
+                    "a session takes Register once, then heartbeats", ErrorCode.INVALID_REQUEST
+                )
+            beat = request.heartbeat
+            self._runtime.feed(
+                c.HeartbeatReceived(
+                    stream_id, beat.metadata_version, beat.wants_stop, beat.disk_full
+                )
+            )
+        raise _StreamEnd
+
+    async def AlterIsr(self, request: pb.AlterIsrRequest, context: Any) -> pb.AlterIsrResponse:
+        """Answers once every accepted change is durable."""
+        try:
+            result = await self._runtime.submit(
+                lambda request_id: alter_isr_from_wire(request_id, request)
+            )
+        except PenstockError as error:
+            return pb.AlterIsrResponse(error=error_to_wire(error))
+        assert isinstance(result, c.IsrAltered)
+        return pb.AlterIsrResponse(
+            results=[isr_outcome_to_wire(outcome) for outcome in result.outcomes]
+        )
+
+    async def AllocateProducerIds(
+        self, request: pb.AllocateProducerIdsRequest, context: Any
+    ) -> pb.AllocateProducerIdsResponse:
+        """A block of ids, durable before it is answered."""
+        try:
+            result = await self._runtime.submit(
+                lambda request_id: c.AllocateProducerIds(
+                    request_id,
+                    request.cluster_id,
+                    BrokerId(request.broker_id),
+                    request.broker_session,
+                )
+            )
+        except PenstockError as error:
+            return pb.AllocateProducerIdsResponse(error=error_to_wire(error))
+        assert isinstance(result, c.ProducerIds)
+        return pb.AllocateProducerIdsResponse(first=result.first, count=result.count)
+
+
+async def _write(outbox: Outbox, context: Any) -> None:
+    while True:
+        message = await outbox.next()
+        async with asyncio.timeout(_WRITE_S):
+            await context.write(message)
+        if message.WhichOneof("message") == "error":
+            raise _StreamEnd

@@ -1,0 +1,187 @@
+"""The machine's types to protocol messages and back. No decisions, no I/O."""
+
+from collections.abc import Sequence
+
+from penstock.core.control import contract as c
+from penstock.core.control.documents import BrokerRegistration
+from penstock.core.control.views import Image, TopicImage
+from penstock.core.types import (
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    TopicId,
+    TopicPartition,
+)
+from penstock.errors import PenstockError
+from penstock.proto.v1 import admin_pb2, broker_pb2, controller_pb2, errors_pb2
+from penstock.rpc.errors import error_to_wire
+
+
+def image_to_wire(image: Image) -> controller_pb2.ClusterImage:
+    """The message for one image."""
+    return controller_pb2.ClusterImage(
+        controller_epoch=image.controller_epoch,
+        metadata_version=image.metadata_version,
+        full=image.full,
+        brokers=[broker_to_wire(broker) for broker in image.brokers],
+        topics=[_topic_to_wire(topic) for topic in image.topics],
+        deleted_topic_ids=image.deleted_topic_ids,
+    )
+
+
+def broker_to_wire(broker: BrokerRegistration) -> broker_pb2.BrokerInfo:
+    """A broker as images and DescribeCluster show it."""
+    return broker_pb2.BrokerInfo(
+        broker_id=broker.broker_id,
+        host=broker.host,
+        port=broker.port,
+        rack=broker.rack,
+        alive=broker.alive,
+        incarnation=broker.incarnation,
+    )
+
+
+def _topic_to_wire(topic: TopicImage) -> broker_pb2.TopicInfo:
+    return broker_pb2.TopicInfo(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            _partition_to_wire(index, state) for index, state in enumerate(topic.partitions)
+        ],
+        configs=topic.configs,
+        internal=topic.internal,
+    )
+
+
+def _partition_to_wire(partition: int, state: PartitionState) -> broker_pb2.PartitionInfo:
+    return broker_pb2.PartitionInfo(
+        partition=partition,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        replicas=state.replicas,
+        isr=state.isr,
+        version=state.version,
+    )
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> c.BrokerRegistered:
+    """The event for a Register."""
+    return c.BrokerRegistered(
+        stream_id,
+        message.cluster_id,
+        BrokerId(message.broker_id),
+        message.incarnation,
+        message.host,
+        message.port,
+        message.rack,
+        message.directory_id,
+        message.data_intact,
+        ControllerEpoch(message.controller_epoch),
+        message.metadata_version,
+    )
+
+
+def session_message_to_wire(message: c.SessionMessage) -> controller_pb2.SessionResponse:
+    """The answer to put on the stream."""
+    match message:
+        case c.SessionAccepted():
+            return controller_pb2.SessionResponse(
+                registered=controller_pb2.Registered(
+                    cluster_id=message.cluster_id,
+                    controller_epoch=message.controller_epoch,
+                    broker_session=message.broker_session,
+                    heartbeat_interval_ms=message.heartbeat_interval_ms,
+                    session_timeout_ms=message.session_timeout_ms,
+                )
+            )
+        case c.SessionRefused():
+            return controller_pb2.SessionResponse(error=error_to_wire(message.error))
+        case c.HeartbeatAnswered():
+            ack = controller_pb2.HeartbeatAck(may_stop=message.may_stop)
+            return controller_pb2.SessionResponse(heartbeat_ack=ack)
+
+
+# ---------------------------------------------------------------- ISR
+
+
+def alter_isr_from_wire(request_id: int, request: controller_pb2.AlterIsrRequest) -> c.AlterIsr:
+    """The event for an AlterIsr call."""
+    return c.AlterIsr(
+        request_id,
+        request.cluster_id,
+        BrokerId(request.broker_id),
+        request.broker_session,
+        ControllerEpoch(request.controller_epoch),
+        tuple(
+            c.IsrChange(
+                TopicId(change.topic_id),
+                change.partition,
+                LeaderEpoch(change.leader_epoch),
+                change.version,
+                tuple(BrokerId(broker_id) for broker_id in change.isr),
+            )
+            for change in request.changes
+        ),
+    )
+
+
+def isr_outcome_to_wire(outcome: c.IsrOutcome) -> controller_pb2.IsrChangeResult:
+    """One result; the partition is absent only if it is unknown."""
+    change, state = outcome.change, outcome.state
+    return controller_pb2.IsrChangeResult(
+        topic_id=change.topic_id,
+        error=_error(outcome.error),
+        partition=None if state is None else _partition_to_wire(change.partition, state),
+    )
+
+
+# ---------------------------------------------------------------- admin
+
+
+def new_topic_from_wire(topic: admin_pb2.NewTopic, topic_id: TopicId) -> c.NewTopic:
+    """`topic_id` is the one it gets if it is created."""
+    return c.NewTopic(
+        topic.topic,
+        topic_id,
+        topic.partitions,
+        topic.replication_factor,
+        dict(topic.configs),
+        tuple(
+            tuple(BrokerId(broker_id) for broker_id in replicas.broker_ids)
+            for replicas in topic.assignment
+        ),
+    )
+
+
+def topic_results(
+    outcomes: Sequence[c.TopicOutcome], *, with_id_on_error: bool
+) -> list[admin_pb2.TopicResult]:
+    """One result per topic. A topic that was not created has no id to tell."""
+    return [
+        admin_pb2.TopicResult(
+            topic=outcome.topic,
+            topic_id=outcome.topic_id if with_id_on_error or outcome.error is None else "",
+            error=_error(outcome.error),
+        )
+        for outcome in outcomes
+    ]
+
+
+def elect_leaders_from_wire(
+    request_id: int, request: admin_pb2.ElectLeadersRequest
+) -> c.ElectLeaders:
+    """The event for an ElectLeaders call."""
+    return c.ElectLeaders(
+        request_id,
+        request.cluster_id,
+        tuple(TopicPartition(name.topic, name.partition) for name in request.partitions),
+        BrokerId(request.away_from_broker) if request.away else None,
+    )
+
+
+def _error(error: PenstockError | None) -> errors_pb2.Error | None:
+    return None if error is None else error_to_wire(error)
