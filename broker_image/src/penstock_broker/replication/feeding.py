@@ -210,8 +210,9 @@ class FollowerStream:
             feeding.unacked.append((feeding.next_offset, size))
             self._in_flight_bytes += size
             self._on_sent(size)
-            if feeding.next_offset < marks.written_end:
-                self._dirty[replica.key] = None
+        if feeding.next_offset < marks.written_end:
+            # The message or the window is full: it has its turn when there is room again.
+            self._dirty[replica.key] = None
         if not batches and not _marks_moved(feeding, marks):
             return None, 0
         return _to_wire(feeding, marks, batches), size
