@@ -715,7 +715,7 @@ class Life:
 
 
 @settings(
-    max_examples=60,
+    max_examples=250,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

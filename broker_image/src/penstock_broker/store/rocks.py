@@ -15,6 +15,7 @@ restarts; reads go on.
 
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -28,11 +29,10 @@ from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import layout
 from penstock_broker.store.faults import CallGate, storage_errors
-from penstock_broker.store.index import BatchIndex
 from penstock_broker.store.interface import PartitionWrite, Slot, TimeIndexEntry
 from penstock_broker.store.layout import IndexEntry, batch_key
 from penstock_broker.store.options import StoreOptions, database_options
-from penstock_broker.store.staging import Database, StagedSlot, Tail
+from penstock_broker.store.staging import Database, Operations, StagedSlot, Tail
 
 _READ_ATTEMPTS: Final = 5
 _READ_BATCHES_MAX: Final = 4096
@@ -47,7 +47,8 @@ class RocksLogStore:
     """`LogStore` in the directory `path`, which it owns; thread-safe, one writer at a time.
 
     Raises ClusterError(STORAGE_FAILED | DATA_CORRUPTED | DISK_FULL) if it cannot be opened.
-    `headers_scanned` counts index entries `recover` had to read, ever.
+    `headers_scanned` counts index entries `recover` had to read, `stalls` writes that had to wait
+    for the disk, both since it was opened.
     """
 
     def __init__(self, path: Path, options: StoreOptions | None = None) -> None:
@@ -60,6 +61,7 @@ class RocksLogStore:
         self._removed: set[Slot] | None = None
         """Slots with space to give back; None: unknown, since a restart."""
         self.headers_scanned = 0
+        self.stalls = 0
         self._unslowed = rocksdict.WriteOptions()
         self._unslowed.no_slowdown = True
         path.mkdir(parents=True, exist_ok=True)
@@ -75,10 +77,9 @@ class RocksLogStore:
                 return known
             stored = self._database.state.get(layout.NEXT_SLOT_KEY)
             slot = Slot(layout.unpack_u32(stored) if stored is not None else 1)
-            batch = rocksdict.WriteBatch(raw_mode=True)
-            handle = self._database.state_handle
-            batch.put(layout.replica_key(key), layout.pack_u32(slot), handle)
-            batch.put(layout.NEXT_SLOT_KEY, layout.pack_u32(slot + 1), handle)
+            batch = Operations()
+            batch.put_state(layout.replica_key(key), layout.pack_u32(slot))
+            batch.put_state(layout.NEXT_SLOT_KEY, layout.pack_u32(slot + 1))
             self._commit(batch, f"opening a slot for {key}")
             self._sync()
             self._slots[key] = slot
@@ -94,7 +95,7 @@ class RocksLogStore:
             with self._writing:
                 if any(write.batches for write in writes):
                     self._check_space(writes)
-                batch = rocksdict.WriteBatch(raw_mode=True)
+                batch = Operations()
                 staged: dict[Slot, StagedSlot] = {}
                 with storage_errors("preparing a write"):
                     for write in writes:
@@ -149,14 +150,14 @@ class RocksLogStore:
             if slot not in self._live:
                 return
             keys = [key for key, known in self._slots.items() if known == slot]
-            batch = rocksdict.WriteBatch(raw_mode=True)
-            handle = self._database.state_handle
-            batch.delete_range(batch_key(slot, 0), batch_key(Slot(slot + 1), 0))
+            following = Slot(slot + 1)
+            batch = Operations()
+            batch.delete_batches(batch_key(slot, 0), batch_key(following, 0))
             for prefix in (layout.index_prefix, layout.producers_prefix):
-                batch.delete_range(prefix(slot), prefix(Slot(slot + 1)), handle)
-            batch.delete(layout.checkpoint_key(slot), handle)
+                batch.delete_states(prefix(slot), prefix(following))
+            batch.delete_state(layout.checkpoint_key(slot))
             for key in keys:
-                batch.delete(layout.replica_key(key), handle)
+                batch.delete_state(layout.replica_key(key))
             self._commit(batch, f"dropping slot {slot}")
             for key in keys:
                 del self._slots[key]
@@ -222,26 +223,14 @@ class RocksLogStore:
         try:
             self._sync()
         finally:
-            self._close()
-
-    def _close(self) -> None:
-        database = self._database
-        del self._database
-        with storage_errors(f"closing {self._path}"):
-            batches = database.batches
-            database.state.close()
-            # A handle that is still referenced would keep the database locked.
-            del database
-            batches.close()
+            self._database.close()
 
     def _open(self) -> Database:
         batch_options, state_options = database_options(self._options)
         batches = rocksdict.Rdict(
             str(self._path), batch_options, column_families={layout.STATE_FAMILY: state_options}
         )
-        state_family = batches.get_column_family(layout.STATE_FAMILY)
-        handle = batches.get_column_family_handle(layout.STATE_FAMILY)
-        return Database(batches, state_family, handle, BatchIndex(state_family))
+        return Database(batches)
 
     def _load_slots(self) -> dict[ReplicaKey, Slot]:
         found = self._database.state
@@ -289,22 +278,32 @@ class RocksLogStore:
                 ErrorCode.DISK_FULL,
             )
 
-    def _commit(self, batch: rocksdict.WriteBatch, doing: str) -> None:
+    def _commit(self, operations: Operations, doing: str) -> None:
         if self._failure is not None:
             raise ClusterError(self._failure, _FAILED)
-        stalls_left = int(self._options.stall_timeout_s / _STALL_POLL_S)
-        stalled = threading.Event()
+        deadline_s = time.monotonic() + self._options.stall_timeout_s
         while True:
+            batch = operations.build(self._database.state_handle)
             try:
                 self._database.batches.write(batch, self._unslowed)
             except Exception as error:
-                if "Write stall" in str(error) and stalls_left > 0:
-                    stalls_left -= 1
-                    stalled.wait(_STALL_POLL_S)
-                    continue
-                with storage_errors(doing):
-                    raise
-            return
+                if "Write stall" not in str(error) or time.monotonic() > deadline_s:
+                    with storage_errors(doing):
+                        raise
+            else:
+                return
+            # A refused WriteBatch is used up; build the next one when it has a chance.
+            self.stalls += 1
+            pause = threading.Event()
+            while self._is_stalled() and time.monotonic() < deadline_s:
+                pause.wait(_STALL_POLL_S)
+
+    def _is_stalled(self) -> bool:
+        batches = self._database.batches
+        return bool(
+            batches.property_int_value("rocksdb.is-write-stopped")
+            or batches.property_int_value("rocksdb.actual-delayed-write-rate")
+        )
 
     def _sync(self) -> None:
         try:

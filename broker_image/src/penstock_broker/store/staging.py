@@ -1,9 +1,9 @@
 """From a `PartitionWrite` to RocksDB operations: one `StagedSlot` per partition and write.
 
-    PartitionWrite ──apply──▶ WriteBatch (puts, range deletes)   nothing is changed yet
-                         └──▶ `tail`, which the store adopts once the WriteBatch is written
+    PartitionWrite ──apply──▶ `Operations` (puts, deletes)   nothing is changed yet
+                         └──▶ `tail`, which the store adopts once they are written
 
-Operations in a WriteBatch take effect in order, so truncation is staged first and a batch put
+Operations take effect in order, so truncation is staged first and a batch put
 back at a truncated offset survives (I6); removal below the log start comes last. Several writes
 to one slot in one call build on each other: `_pending` are batches that are staged only,
 `_stored_end` hides stored ones that are staged to go.
@@ -13,7 +13,8 @@ snapshot at or behind the new start that truncation cannot reach (at or below th
 watermark); if the caller's snapshots do not provide one, one is made here from headers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import rocksdict
@@ -48,14 +49,26 @@ class Tail:
         return self.last.next_position - self.first.position
 
 
-@dataclass(frozen=True, slots=True)
 class Database:
-    """The open database as the store's parts see it. `state_handle` names `state` in batches."""
+    """The open database as the store's parts see it: its column families and the index."""
 
-    batches: rocksdict.Rdict
-    state: rocksdict.Rdict
-    state_handle: rocksdict.ColumnFamily
-    index: BatchIndex
+    def __init__(self, batches: rocksdict.Rdict) -> None:
+        self.batches = batches
+        self.state = batches.get_column_family(layout.STATE_FAMILY)
+        self.state_handle = batches.get_column_family_handle(layout.STATE_FAMILY)
+        """Names the column family `state` in a WriteBatch."""
+        self.index = BatchIndex(self.state)
+
+    def close(self) -> None:
+        """Closes it. Everything must be fsynced: closing also flushes, which a full disk refuses.
+
+        The handle is let go of first, whoever (a traceback) still holds this object: a handle
+        that is referenced keeps the database locked.
+        """
+        del self.state_handle
+        for family in (self.state, self.batches):
+            with suppress(Exception):
+                family.close()
 
     def tail(self, slot: Slot) -> Tail:
         """Reads it from disk: three look-ups."""
@@ -70,13 +83,41 @@ class Database:
         return state.decode_producers(stored)
 
 
+class Operations:
+    """What one write does, in order; a WriteBatch can be built of it as often as needed."""
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[rocksdict.WriteBatch, rocksdict.ColumnFamily], None]] = []
+
+    def put_batch(self, key: bytes, value: bytes) -> None:
+        self._steps.append(lambda batch, _state: batch.put(key, value))
+
+    def put_state(self, key: bytes, value: bytes) -> None:
+        self._steps.append(lambda batch, state_family: batch.put(key, value, state_family))
+
+    def delete_state(self, key: bytes) -> None:
+        self._steps.append(lambda batch, state_family: batch.delete(key, state_family))
+
+    def delete_batches(self, start: bytes, end: bytes) -> None:
+        self._steps.append(lambda batch, _state: batch.delete_range(start, end))
+
+    def delete_states(self, start: bytes, end: bytes) -> None:
+        self._steps.append(lambda batch, state_family: batch.delete_range(start, end, state_family))
+
+    def build(self, state_family: rocksdict.ColumnFamily) -> rocksdict.WriteBatch:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for step in self._steps:
+            step(batch, state_family)
+        return batch
+
+
 class StagedSlot:
     """Stages the writes of one call to one slot. Use once."""
 
-    def __init__(self, database: Database, batch: rocksdict.WriteBatch, slot: Slot, tail: Tail):
+    def __init__(self, database: Database, operations: Operations, slot: Slot, tail: Tail):
         self.tail = tail
         self._database = database
-        self._batch = batch
+        self._operations = operations
         self._slot = slot
         self._pending: list[IndexEntry] = []
         self._stored_end = layout.MAX_OFFSET
@@ -133,13 +174,17 @@ class StagedSlot:
             last.next_position if last else 0,
             last.running_max_ms if last else layout.NO_TIMESTAMP_MS,
         )
-        self._batch.put(batch_key(self._slot, batch.base_offset), pack_batch(batch))
-        self._put(index_key(self._slot, batch.base_offset), layout.pack_entry(entry))
+        self._operations.put_batch(batch_key(self._slot, batch.base_offset), pack_batch(batch))
+        self._operations.put_state(
+            index_key(self._slot, batch.base_offset), layout.pack_entry(entry)
+        )
         self._pending.append(entry)
         self.tail = replace(self.tail, first=self.tail.first or entry, last=entry)
 
     def _set_checkpoint(self, checkpoint: Checkpoint) -> None:
-        self._put(layout.checkpoint_key(self._slot), state.encode_checkpoint(checkpoint))
+        self._operations.put_state(
+            layout.checkpoint_key(self._slot), state.encode_checkpoint(checkpoint)
+        )
         self.tail = replace(self.tail, checkpoint=checkpoint)
 
     def _remove_before(self, log_start: Offset) -> None:
@@ -173,7 +218,9 @@ class StagedSlot:
         return self._database.snapshot(self._slot, as_of) if staged is None else staged
 
     def _put_snapshot(self, as_of: Offset, producers: Sequence[ProducerEntry]) -> None:
-        self._put(producers_key(self._slot, as_of), state.encode_producers(producers))
+        self._operations.put_state(
+            producers_key(self._slot, as_of), state.encode_producers(producers)
+        )
         known = sorted({*self._known_snapshots(), as_of})
         self._snapshots = known
         self._new_snapshots[as_of] = producers
@@ -181,7 +228,7 @@ class StagedSlot:
             self._drop_snapshot(outdated)
 
     def _drop_snapshot(self, as_of: Offset) -> None:
-        self._batch.delete(producers_key(self._slot, as_of), self._database.state_handle)
+        self._operations.delete_state(producers_key(self._slot, as_of))
         self._known_snapshots().remove(as_of)
         self._new_snapshots.pop(as_of, None)
 
@@ -203,11 +250,6 @@ class StagedSlot:
 
     def _delete_batches(self, start: Offset, end: Offset) -> None:
         """Stages the removal of batches with base offsets in [start, end)."""
-        self._batch.delete_range(batch_key(self._slot, start), batch_key(self._slot, end))
-        self._batch.delete_range(
-            index_key(self._slot, start), index_key(self._slot, end), self._database.state_handle
-        )
+        self._operations.delete_batches(batch_key(self._slot, start), batch_key(self._slot, end))
+        self._operations.delete_states(index_key(self._slot, start), index_key(self._slot, end))
         self.removes = True
-
-    def _put(self, key: bytes, value: bytes) -> None:
-        self._batch.put(key, value, self._database.state_handle)
