@@ -1,0 +1,79 @@
+"""What all tests share: seeds that are printed, clusters of real processes, their logs on failure.
+
+Set PENSTOCK_TEST_SEED to repeat a run's random choices.
+"""
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Helpers live in tests/support and are imported as `support.…`; last, so that nothing is shadowed.
+sys.path.append(str(Path(__file__).parent))
+
+SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(2**31)))
+
+
+def pytest_report_header() -> str:
+    return f"PENSTOCK_TEST_SEED={SEED}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]  # a hook wrapper is a generator
+    """Shows the seed and the logs of running clusters with every failure."""
+    report = yield
+    if report.failed:
+        report.sections.append(("seed", f"PENSTOCK_TEST_SEED={SEED}"))
+        clusters = sys.modules.get("support.cluster")
+        for cluster in clusters.LIVE if clusters is not None else ():
+            report.sections.append((f"cluster in {cluster.path}", cluster.logs()))
+    return report
+
+
+@pytest.fixture
+def seed() -> int:
+    """The seed of this run."""
+    return SEED
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random choices that depend on the run's seed and the test's name only."""
+    return random.Random(f"{SEED}/{request.node.nodeid}")
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[Callable[..., object]]:
+    """Starts clusters (arguments of `support.cluster.Cluster`) that end with the test."""
+    from support.cluster import Cluster  # noqa: PLC0415 - only tests with clusters need gRPC
+
+    made: list[Cluster] = []
+
+    def make(**options: object) -> Cluster:
+        made.append(Cluster(tmp_path / f"cluster-{len(made)}", **options))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """Three brokers for all tests of a module that do no harm: use topics of your own."""
+    from support.cluster import Cluster  # noqa: PLC0415 - only tests with clusters need gRPC
+
+    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """One broker for all tests of a module that do no harm: use topics of your own."""
+    from support.cluster import Cluster  # noqa: PLC0415 - only tests with clusters need gRPC
+
+    with Cluster(tmp_path_factory.mktemp("broker"), brokers=1) as cluster:
+        yield cluster

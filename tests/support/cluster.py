@@ -1,0 +1,288 @@
+"""A cluster of real processes for tests: one controller and some brokers on free ports.
+
+    with Cluster(tmp_path, brokers=3) as cluster:
+        cluster.create_topic("t", partitions=2)
+        cluster.brokers[cluster.leader("t", 0)].kill()
+
+Timeouts of the controller are shortened, so that fail-over takes parts of a second. Logs are
+shown when a test fails (`tests/conftest.py`).
+"""
+
+from pathlib import Path
+from typing import Self
+
+import grpc
+from support.processes import HOST, ServerProcess, free_port
+from support.waiting import wait_until
+
+from penstock.errors import PenstockError
+from penstock.proto.v1 import admin_pb2, broker_pb2
+from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
+from penstock.rpc.channel import open_channel
+from penstock.rpc.errors import error_from_rpc, error_from_wire
+
+LIVE: list["Cluster"] = []
+"""Clusters that run now, for the logs of failed tests."""
+CONTROLLER_CONFIG = {
+    "broker.heartbeat.interval.ms": "150",
+    "broker.session.timeout.ms": "1200",
+    "broker.session.grace.ms": "150",
+    "leader.imbalance.check.interval.ms": "3600000",
+}
+"""For tests: quick fail-over, and leaders that stay where a test finds them."""
+
+
+class Cluster:
+    """One controller and brokers 0 … n-1 below a directory."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        brokers: int = 1,
+        controller_config: dict[str, str] | None = None,
+        broker_config: dict[str, str] | None = None,
+        racks: list[str] | None = None,
+        start: bool = True,
+    ) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        port = free_port()
+        config = {**CONTROLLER_CONFIG, **(controller_config or {})}
+        self.controller = ServerProcess(
+            "controller",
+            [
+                "controller",
+                "--metadata-dir",
+                str(path / "metadata"),
+                "--listen",
+                f"{HOST}:{port}",
+                "--metrics-listen",
+                f"{HOST}:{free_port()}",
+                *_flags(config),
+            ],
+            port,
+            path / "controller.log",
+        )
+        self.metrics_ports: dict[int, int] = {}
+        self._broker_config = broker_config or {}
+        self._racks = racks or []
+        self.brokers: dict[int, ServerProcess] = {}
+        for broker_id in range(brokers):
+            self.brokers[broker_id] = self.new_broker(broker_id)
+        if start:
+            self.start()
+
+    def new_broker(self, broker_id: int, *, data: Path | None = None) -> ServerProcess:
+        """A broker process, not started; `data`: another data directory than its own."""
+        port, metrics = free_port(), free_port()
+        self.metrics_ports[broker_id] = metrics
+        rack = self._racks[broker_id] if broker_id < len(self._racks) else ""
+        return ServerProcess(
+            f"broker {broker_id}",
+            [
+                "broker",
+                "--broker-id",
+                str(broker_id),
+                "--data-dir",
+                str(data or self.data_dir(broker_id)),
+                "--listen",
+                f"{HOST}:{port}",
+                "--advertise",
+                f"{HOST}:{port}",
+                "--controllers",
+                self.controller.address,
+                "--metrics-listen",
+                f"{HOST}:{metrics}",
+                "--rack",
+                rack,
+                *_flags(self._broker_config),
+            ],
+            port,
+            self.path / f"broker-{broker_id}.log",
+        )
+
+    def data_dir(self, broker_id: int) -> Path:
+        return self.path / f"data-{broker_id}"
+
+    @property
+    def processes(self) -> list[ServerProcess]:
+        return [self.controller, *self.brokers.values()]
+
+    @property
+    def bootstrap(self) -> str:
+        """All brokers, as clients take it."""
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Starts everything, and waits until all brokers serve and know each other."""
+        LIVE.append(self)
+        try:
+            self.controller.start(wait=False)
+            for broker in self.brokers.values():
+                broker.start(wait=False)
+            for broker in self.brokers.values():
+                broker.wait_serving()
+            self.wait_alive(set(self.brokers))
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_alive(self, broker_ids: set[int]) -> None:
+        """Until every running broker sees exactly these alive."""
+
+        def all_see() -> bool:
+            return all(
+                {info.broker_id for info in self.metadata(at).brokers if info.alive} == broker_ids
+                for at, broker in self.brokers.items()
+                if broker.is_running
+            )
+
+        wait_until(_forgiving(all_see), what=f"brokers {sorted(broker_ids)} are alive")
+
+    def close(self) -> None:
+        """Ends every process."""
+        for process in self.processes:
+            process.close()
+        if self in LIVE:
+            LIVE.remove(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ the cluster's API, blocking
+
+    def metadata(self, at: int | None = None) -> broker_pb2.MetadataResponse:
+        """What a broker (None: the first running one) knows; raises PenstockError."""
+        with open_channel(self._at(at)) as channel:
+            try:
+                return BrokerServiceStub(channel).Metadata(
+                    broker_pb2.MetadataRequest(), timeout=5.0
+                )
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
+
+    def describe(self, at: int | None = None) -> admin_pb2.DescribeClusterResponse:
+        """Counts; raises PenstockError."""
+        with open_channel(self._at(at)) as channel:
+            try:
+                return AdminServiceStub(channel).DescribeCluster(
+                    admin_pb2.DescribeClusterRequest(), timeout=5.0
+                )
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
+
+    def _at(self, at: int | None) -> str:
+        if at is not None:
+            return self.brokers[at].address
+        return next(broker.address for broker in self.brokers.values() if broker.is_running)
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int = 1,
+        replication_factor: int = 0,
+        configs: dict[str, str] | None = None,
+        assignment: list[list[int]] | None = None,
+    ) -> str:
+        """Creates a topic and waits until all brokers know it with all leaders; its topic id.
+
+        `replication_factor` 0: as many as there are brokers, at most 3. `assignment`: broker ids
+        per partition, the first leads.
+        """
+        new = admin_pb2.NewTopic(topic=topic, configs=configs or {})
+        if assignment is not None:
+            new.assignment.extend(admin_pb2.ReplicaList(broker_ids=ids) for ids in assignment)
+        else:
+            new.partitions = partitions
+            new.replication_factor = replication_factor or min(len(self.brokers), 3)
+        with open_channel(self._at(None)) as channel:
+            answer = AdminServiceStub(channel).CreateTopics(
+                admin_pb2.CreateTopicsRequest(topics=[new]), timeout=15.0
+            )
+        (result,) = answer.results
+        if result.HasField("error"):
+            raise error_from_wire(result.error)
+        self.wait_leaders(topic)
+        return result.topic_id
+
+    def topic(self, topic: str, at: int | None = None) -> broker_pb2.TopicInfo | None:
+        """One topic as a broker knows it."""
+        found = [info for info in self.metadata(at).topics if info.topic == topic]
+        return found[0] if found else None
+
+    def partition(
+        self, topic: str, partition: int, at: int | None = None
+    ) -> broker_pb2.PartitionInfo:
+        """One partition as a broker knows it."""
+        info = self.topic(topic, at)
+        assert info is not None, f"no topic {topic}"
+        return next(part for part in info.partitions if part.partition == partition)
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Who leads; -1: nobody."""
+        return self.partition(topic, partition).leader
+
+    def wait_leaders(self, topic: str) -> None:
+        """Until every running broker knows a leader for every partition."""
+
+        def all_know() -> bool:
+            for at, broker in self.brokers.items():
+                if not broker.is_running:
+                    continue
+                info = self.topic(topic, at)
+                if info is None or any(part.leader < 0 for part in info.partitions):
+                    return False
+            return True
+
+        wait_until(_forgiving(all_know), what=f"all brokers know the leaders of {topic}")
+
+    def wait_leader_is_not(self, topic: str, partition: int, former: int) -> int:
+        """Until another broker leads; which."""
+
+        def found() -> int | None:
+            leader = self.leader(topic, partition)
+            return leader + 1 if leader not in {former, -1} else None
+
+        return wait_until(_forgiving(found), what=f"{former} leads {topic}/{partition} no more") - 1
+
+    def wait_in_sync(self, topic: str) -> None:
+        """Until every partition's ISR is its replica list."""
+
+        def in_sync() -> bool:
+            info = self.topic(topic)
+            return info is not None and all(
+                part.leader >= 0 and set(part.isr) == set(part.replicas) for part in info.partitions
+            )
+
+        wait_until(_forgiving(in_sync), what=f"all replicas of {topic} are in sync", timeout_s=30)
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(
+            f"----- {process.name} (exit {process.returncode})\n{process.tail()}"
+            for process in self.processes
+        )
+
+
+def _forgiving(condition):  # type: ignore[no-untyped-def]  # any answer passes through
+    """A broker that is down or behind is "not yet", not a failure."""
+
+    def ask():  # type: ignore[no-untyped-def]
+        try:
+            return condition()
+        except PenstockError:
+            return None
+
+    return ask
+
+
+def _flags(config: dict[str, str]) -> list[str]:
+    return [part for key, value in config.items() for part in ("--config", f"{key}={value}")]
