@@ -112,7 +112,9 @@ async def _serve(config: BrokerConfig, directory: DataDirectory, store: RocksLog
     try:
         await process.run()
     except* PenstockError as group:
-        failure = first_error(group)
+        first = first_error(group)
+        assert isinstance(first, PenstockError)
+        failure = first
     finally:
         if metrics is not None:
             metrics.shutdown()

@@ -77,12 +77,10 @@ class Edge(grpc.aio.ServerInterceptor):
             try:
                 self._check(request)
                 return await inner(request, context)
-            except PenstockError as error:
-                await abort(context, error)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the border: nothing else may leave
-                await abort(context, _defect(name, error))
+                await abort(context, _answer(name, error))
             finally:
                 self._observe(name, monotonic() - started)
 
@@ -92,12 +90,10 @@ class Edge(grpc.aio.ServerInterceptor):
         async def call(requests: AsyncIterator[Any], context: Any) -> None:
             try:
                 await inner(self._checked(requests), context)
-            except* (asyncio.CancelledError, grpc.aio.AbortError):
+            except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
-            except* PenstockError as group:
-                await abort(context, first_error(group))
-            except* Exception as group:  # noqa: BLE001 - the border: nothing else may leave
-                await abort(context, _defect(name, group))
+            except Exception as error:  # noqa: BLE001 - the border: nothing else may leave
+                await abort(context, _answer(name, error))
 
         return call
 
@@ -136,16 +132,18 @@ def _forgiving(parse: Callable[[bytes], Message]) -> Callable[[bytes], Message |
     return parse_or_note
 
 
-def first_error(group: BaseExceptionGroup[PenstockError]) -> PenstockError:
-    """The error that a TaskGroup wrapped; of several, the first."""
-    error: BaseException = group
+def first_error(error: BaseException) -> BaseException:
+    """What a TaskGroup wrapped; of several, the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, PenstockError)
     return error
 
 
-def _defect(method: str, error: Exception) -> ClusterError:
+def _answer(method: str, error: Exception) -> PenstockError:
+    """What the caller hears: the error itself, or that there is a defect, which is logged."""
+    first = first_error(error)
+    if isinstance(first, PenstockError):
+        return first
     _events.defect("a call failed unexpectedly", error, method=method)
     return ClusterError(
         f"{method} failed for a reason the broker did not expect; its log has the details",
