@@ -509,6 +509,15 @@ def test_producers_outlive_their_batches(log: Harness) -> None:
     }
 
 
+def test_producers_outlive_a_log_cut_down_to_a_gap(log: Harness) -> None:
+    log.append(batch(0, 1, producer=(7, 0, 0)), batch(5, 1), checkpoint=checkpoint(1))
+    log.retain_from(1)
+    log.truncate(5)
+    recovered = log.store.recover(log.slot)
+    assert recovered.log_end_offset == 1
+    assert recovered.producers == (producer_entry(7, (0, 0, 0), at_ms=1000),)
+
+
 def test_a_snapshot_past_the_high_watermark_is_not_relied_upon_by_retention(log: Harness) -> None:
     log.append(
         batch(0, 1, producer=(7, 0, 0), time_ms=5), batch(1), batch(2), checkpoint=checkpoint(1)
@@ -715,7 +724,7 @@ class Life:
 
 
 @settings(
-    max_examples=250,
+    max_examples=200,
     deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -70,7 +70,8 @@ class _Log:
         kept = [batch for batch in self.batches if batch.next_offset > log_start]
         if len(kept) == len(self.batches):
             return
-        boundary = kept[0].base_offset if kept else self.log_end_offset
+        # Between two batches with a gap: the log may end there before anything else is appended.
+        boundary = min(log_start, kept[0].base_offset if kept else self.batches[-1].next_offset)
         high_watermark = max(self.checkpoint.high_watermark, boundary)
         if not any(boundary <= as_of <= high_watermark for as_of in self.snapshots):
             self._put_snapshot(boundary, self.producers_as_of(boundary))

@@ -195,7 +195,8 @@ class StagedSlot:
             return
         first = next(self._entries(log_start), None)
         boundary = first.base_offset if first else tail.last.next_offset
-        self._secure_producers(boundary)
+        # With a gap before `first` the log may yet end at its start: no snapshot behind that.
+        self._secure_producers(min(boundary, log_start))
         self._delete_batches(tail.first.base_offset, boundary)
         self.tail = replace(self.tail, first=first, last=tail.last if first else None)
 
