@@ -13,33 +13,19 @@ and decided again; what came of the attempt is recognised by topic ids, incarnat
 Invariants: I1, I7 (election.py), I21.
 """
 
-from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import assert_never
 
 from penstock.core.control import contract as c
-from penstock.core.control.admin import (
-    decide_alter_configs,
-    decide_create_partitions,
-    decide_create_topics,
-    decide_delete_topics,
-)
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.documents import CLUSTER_KEY, TopicDocument, topic_key
 from penstock.core.control.draft import Draft, Stored
-from penstock.core.control.election import Liveness
-from penstock.core.control.registration import decide_death, decide_registration
 from penstock.core.control.reload import adopt_loaded, begin_takeover
-from penstock.core.control.requests import (
-    decide_alter_isr,
-    decide_elect_leaders,
-    decide_producer_ids,
-    return_leaders,
-)
 from penstock.core.control.sessions import Session, Sessions
 from penstock.core.control.views import Image, Summary, image_since, summarise
-from penstock.core.types import BrokerId, ControllerEpoch
+from penstock.core.control.work import Outcome, Pending, Work, decide_work
+from penstock.core.types import ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 
 
@@ -51,24 +37,14 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A request or registration; `before`: what was decided in a write that failed."""
+class _Flight:
+    """A write on its way: what it decides, and what to say once it is durable."""
 
-    event: c.Request | c.BrokerRegistered
-    before: c.Result | PenstockError | None = None
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What one draft dealt with, and what to say once it is durable."""
-
+    write_id: int
     after: Stored
-    pending: list[_Pending] = field(default_factory=list)
-    outcomes: list[c.Result | PenstockError] = field(default_factory=list)
-    deaths: dict[BrokerId, str] = field(default_factory=dict)
-    leaving: set[BrokerId] = field(default_factory=set)
-    decisions: list[c.Decision] = field(default_factory=list)
-    write_id: int = 0
+    work: Work
+    outcomes: list[Outcome]
+    decisions: list[c.Decision]
 
 
 @dataclass(slots=True)
@@ -94,13 +70,9 @@ class ControllerMachine:
         self._stored: Stored | None = None
         self._sessions = Sessions(config)
         self._streams: set[int] = set()
-        self._pending: deque[_Pending] = deque()
-        self._deaths: dict[BrokerId, str] = {}
-        self._leaving_changed: set[BrokerId] = set()
-        self._settle_all = False
-        self._balance = False
+        self._work = Work()
         self._repair: Draft | None = None
-        self._in_flight: _Batch | None = None
+        self._in_flight: _Flight | None = None
         self._reloading = False
         self._write_count = 0
         self._balance_due_ms: int | None = None
@@ -130,7 +102,7 @@ class ControllerMachine:
     @property
     def pending_requests(self) -> int:
         """How many requests and registrations wait for a write to begin."""
-        return len(self._pending)
+        return len(self._work.pending)
 
     def image(self, since: int) -> Image:
         """What a session that was sent version `since` needs; 0 = everything."""
@@ -190,7 +162,7 @@ class ControllerMachine:
             self.phase = Phase.TAKING_OVER
             draft = begin_takeover(event, self.config)
             self._stored = draft.base
-            self._write(draft, _Batch(draft.base))
+            self._write(draft, Work(), [])
             return
         found = adopt_loaded(event, self.stored, self.config)
         if found is None:
@@ -202,48 +174,40 @@ class ControllerMachine:
             self._repair = found
 
     def _on_written(self, event: c.WriteDone) -> None:
-        batch = self._in_flight
-        if batch is None or batch.write_id != event.write_id:
+        flight = self._in_flight
+        if flight is None or flight.write_id != event.write_id:
             return
         self._in_flight = None
-        self._adopt(batch, event)
+        self._adopt(flight.after, event)
         if self.phase is Phase.TAKING_OVER:
             self.phase = Phase.ACTIVE
             cluster = self.stored.cluster
             alive = [broker.broker_id for broker in cluster.brokers.values() if broker.alive]
             self._sessions.assume(alive, cluster.controller_epoch, self._now_ms)
-            self._settle_all = True
-        self._finish(batch)
+            self._work.settle_all = True
+        self._tell(flight.work, flight.outcomes, flight.decisions)
 
     def _on_write_failed(self, event: c.WriteConflict | c.WriteUnknown) -> None:
-        batch = self._in_flight
-        if batch is None or batch.write_id != event.write_id:
+        flight = self._in_flight
+        if flight is None or flight.write_id != event.write_id:
             return
         self._in_flight = None
         self._reloading = True
         self._out.reload = True
-        for entry, outcome in zip(batch.pending, batch.outcomes, strict=True):
-            entry.before = outcome
-        self._pending.extendleft(reversed(batch.pending))
-        self._deaths = {**batch.deaths, **self._deaths}
-        self._leaving_changed |= batch.leaving
-        self._settle_all = True
+        self._work.put_back(flight.work, flight.outcomes)
         reason = "conflict" if isinstance(event, c.WriteConflict) else "outcome unknown"
-        self._out.decisions.append(
-            c.Decision(
-                c.Severity.WARNING,
-                "metadata write failed, reading again",
-                {"reason": reason, "requests": len(batch.pending), "deaths": len(batch.deaths)},
-            )
+        self._note(
+            "metadata write failed, reading again",
+            reason=reason,
+            requests=len(flight.work.pending),
+            deaths=len(flight.work.deaths),
         )
 
     def _on_heartbeat(self, event: c.HeartbeatReceived) -> None:
         session = self._sessions.by_stream(event.stream_id)
         if session is None:
-            waiting = any(
-                isinstance(entry.event, c.BrokerRegistered)
-                and entry.event.stream_id == event.stream_id
-                for entry in [*self._pending, *(self._in_flight.pending if self._in_flight else [])]
+            waiting = self._work.registers(event.stream_id) or (
+                self._in_flight is not None and self._in_flight.work.registers(event.stream_id)
             )
             if not waiting:
                 self._refuse(event.stream_id, "this stream has no session; register again")
@@ -253,7 +217,7 @@ class ControllerMachine:
         session.disk_full = event.disk_full
         if event.wants_stop and not session.wants_stop:
             session.wants_stop = True
-            self._leaving_changed.add(session.broker_id)
+            self._work.leaving.add(session.broker_id)
         self._answer_heartbeat(session)
 
     def _on_tick(self) -> None:
@@ -267,134 +231,49 @@ class ControllerMachine:
             return
         for session, why in self._sessions.expired(now_ms):
             self._sessions.remove(session.broker_id)
-            self._deaths[session.broker_id] = why
+            self._work.deaths[session.broker_id] = why
             if session.stream_id is not None:
                 self._refuse(session.stream_id, f"session is over: {why}; register again")
         if self._balance_due_ms is None:
             self._balance_due_ms = now_ms + self.config.preferred_leader_interval_ms
         elif now_ms >= self._balance_due_ms:
             self._balance_due_ms = now_ms + self.config.preferred_leader_interval_ms
-            self._balance = True
+            self._work.balance = True
 
     def _enqueue(self, event: c.Request | c.BrokerRegistered) -> None:
         if self.phase is Phase.DEPOSED:
             self._answer(event, self._not_controller())
-        elif len(self._pending) >= self.config.max_pending_requests:
-            self._answer(
-                event,
-                OverloadedError(
-                    f"{len(self._pending)} requests wait for the metadata store; come back later"
-                ),
-            )
+        elif self.pending_requests >= self.config.max_pending_requests:
+            waiting = f"{self.pending_requests} requests wait for the metadata store"
+            self._answer(event, OverloadedError(f"{waiting}; come back later"))
         else:
-            self._pending.append(_Pending(event))
+            self._work.pending.append(Pending(event))
 
     # ------------------------------------------------------------ deciding
 
     def _advance(self) -> None:
         busy = self._in_flight is not None or self._reloading
-        if busy or self.phase is not Phase.ACTIVE or not self._has_work():
+        if busy or self.phase is not Phase.ACTIVE or not (self._work or self._repair):
             return
         draft = self._repair or Draft(self.stored, self.config)
-        batch = _Batch(
-            self.stored, list(self._pending), [], self._deaths, set(self._leaving_changed)
-        )
-        settle_all, balance = self._settle_all, self._balance
-        self._pending.clear()
-        self._deaths = {}
-        self._leaving_changed = set()
-        self._repair, self._settle_all, self._balance = None, False, False
-        for broker_id, why in batch.deaths.items():
-            decide_death(draft, broker_id, why, self._sessions.leaving)
-        if settle_all or batch.leaving:
-            concerned = None if settle_all else frozenset(batch.leaving)
-            draft.settle_all(self._liveness(draft), concerned)
-        for entry in batch.pending:
-            batch.outcomes.append(self._decide(draft, entry))
-        if balance:
-            self._return_leaders(draft)
-        batch.decisions = draft.decisions
+        work, self._work, self._repair = self._work, Work(), None
+        outcomes = decide_work(draft, work, self._sessions, self._now_ms)
         if draft.is_empty:
-            self._finish(batch)
+            self._tell(work, outcomes, draft.decisions)
         else:
-            self._write(draft, batch)
-
-    def _has_work(self) -> bool:
-        return bool(
-            self._pending
-            or self._deaths
-            or self._leaving_changed
-            or self._settle_all
-            or self._balance
-            or self._repair
-        )
-
-    def _decide(self, draft: Draft, entry: _Pending) -> c.Result | PenstockError:
-        try:
-            return self._decide_or_raise(draft, entry)
-        except PenstockError as error:
-            return error
-
-    def _decide_or_raise(self, draft: Draft, entry: _Pending) -> c.Result:
-        event, before = entry.event, entry.before
-        match event:
-            case c.BrokerRegistered():
-                decide_registration(draft, event, self._sessions)
-                return c.Done()
-            case c.AlterIsr():
-                return decide_alter_isr(draft, event, self._sessions, self._liveness(draft))
-            case c.AllocateProducerIds():
-                return decide_producer_ids(draft, event, self._sessions)
-            case c.CreateTopics():
-                return decide_create_topics(draft, event, self._liveness(draft))
-            case c.DeleteTopics():
-                return decide_delete_topics(draft, event, before)
-            case c.CreatePartitions():
-                return decide_create_partitions(draft, event, self._liveness(draft), before)
-            case c.AlterConfigs():
-                return decide_alter_configs(draft, event)
-            case c.ElectLeaders():
-                held = None if event.away_from is None else self._sessions.get(event.away_from)
-                if held is not None:
-                    held.held_until_ms = self._now_ms + self.config.away_hold_ms
-                return decide_elect_leaders(draft, event, self._liveness(draft))
-            case _:
-                assert_never(event)
-
-    def _return_leaders(self, draft: Draft) -> None:
-        since_ms = self._now_ms - self.config.preferred_leader_interval_ms
-        may_lead = frozenset(
-            session.broker_id
-            for session in self._sessions
-            if session.stream_id is not None
-            and session.started_at_ms <= since_ms
-            and session.held_until_ms <= self._now_ms
-        )
-        moved = return_leaders(draft, self._liveness(draft), may_lead)
-        if moved:
-            draft.decide(
-                c.Severity.INFO,
-                "leaders returned to preferred replicas",
-                count=moved,
-                limit=self.config.preferred_leader_moves,
-            )
-
-    def _liveness(self, draft: Draft) -> Liveness:
-        return Liveness(draft.live, self._sessions.leaving & draft.live)
+            self._write(draft, work, outcomes)
 
     # ------------------------------------------------------------ writing and adopting
 
-    def _write(self, draft: Draft, batch: _Batch) -> None:
+    def _write(self, draft: Draft, work: Work, outcomes: list[Outcome]) -> None:
         assert self._in_flight is None
         self._write_count += 1
-        batch.write_id = self._write_count
-        batch.decisions = draft.decisions
-        batch.after, writes = draft.finish()
-        self._in_flight = batch
-        self._out.writes, self._out.write_id = writes, batch.write_id
+        after, writes = draft.finish()
+        self._in_flight = _Flight(self._write_count, after, work, outcomes, draft.decisions)
+        self._out.writes, self._out.write_id = writes, self._write_count
 
-    def _adopt(self, batch: _Batch, event: c.WriteDone) -> None:
-        after, versions = batch.after, event.versions
+    def _adopt(self, after: Stored, event: c.WriteDone) -> None:
+        versions = event.versions
         assert after.metadata_version > self.stored.metadata_version
         topic_versions = {
             name: versions.get(topic_key(name)) or after.topic_versions[name]
@@ -407,29 +286,21 @@ class ControllerMachine:
         )
         self._out.metadata_version = after.metadata_version
 
-    def _finish(self, batch: _Batch) -> None:
-        """Says what has become durable."""
-        self._out.decisions += batch.decisions
-        for entry, outcome in zip(batch.pending, batch.outcomes, strict=True):
+    def _tell(self, work: Work, outcomes: list[Outcome], decisions: list[c.Decision]) -> None:
+        """Says what is durable now."""
+        self._out.decisions += decisions
+        for entry, outcome in zip(work.pending, outcomes, strict=True):
             self._answer(entry.event, outcome)
         for session in self._sessions:
             if session.wants_stop and not session.told_may_stop:
                 self._answer_heartbeat(session)
 
-    def _answer(
-        self, event: c.Request | c.BrokerRegistered, outcome: c.Result | PenstockError
-    ) -> None:
+    def _answer(self, event: c.Request | c.BrokerRegistered, outcome: Outcome) -> None:
         if not isinstance(event, c.BrokerRegistered):
             self._out.replies.append(c.Reply(event.request_id, outcome))
         elif isinstance(outcome, PenstockError):
             self._out.messages.append(c.SessionRefused(event.stream_id, outcome))
-            self._out.decisions.append(
-                c.Decision(
-                    c.Severity.WARNING,
-                    "registration refused",
-                    {"broker": event.broker_id, "reason": outcome.message},
-                )
-            )
+            self._note("registration refused", broker=event.broker_id, reason=outcome.message)
         else:
             self._open_session(event)
 
@@ -439,7 +310,7 @@ class ControllerMachine:
             assert before.stream_id is not None
             self._refuse(before.stream_id, "another connection of this broker took its place")
         # Whatever ended before this registration is settled: it was decided as a new run.
-        self._deaths.pop(event.broker_id, None)
+        self._work.deaths.pop(event.broker_id, None)
         epoch = self.stored.cluster.controller_epoch
         session = self._sessions.open(event.broker_id, event.stream_id, epoch, self._now_ms)
         if event.stream_id not in self._streams:
@@ -458,8 +329,8 @@ class ControllerMachine:
 
     def _answer_heartbeat(self, session: Session) -> None:
         """A leaving broker may stop as soon as all that could be moved has been, durably."""
-        in_flight = self._in_flight.leaving if self._in_flight is not None else set()
-        waiting = session.broker_id in self._leaving_changed | in_flight
+        in_flight = self._in_flight.work.leaving if self._in_flight is not None else set()
+        waiting = session.broker_id in self._work.leaving | in_flight
         may_stop = session.wants_stop and not waiting
         session.told_may_stop = may_stop
         if session.stream_id is not None:
@@ -473,19 +344,17 @@ class ControllerMachine:
         assert event.cluster is not None
         self.phase = Phase.DEPOSED
         self._out.deposed = True
-        self._out.decisions.append(
-            c.Decision(
-                c.Severity.WARNING,
-                "deposed by another controller",
-                {
-                    "mine": self.stored.cluster.controller_epoch,
-                    "seen": event.cluster[0].controller_epoch,
-                },
-            )
+        self._note(
+            "deposed by another controller",
+            mine=self.stored.cluster.controller_epoch,
+            seen=event.cluster[0].controller_epoch,
         )
-        for entry in self._pending:
+        for entry in self._work.pending:
             self._answer(entry.event, self._not_controller())
-        self._pending.clear()
+        self._work = Work()
+
+    def _note(self, event: str, **fields: object) -> None:
+        self._out.decisions.append(c.Decision(c.Severity.WARNING, event, fields))
 
     def _not_controller(self) -> ClusterError:
         return ClusterError(

@@ -1,0 +1,141 @@
+"""What waits to be decided, and deciding all of it on one draft.
+
+While a write is in flight everything that happens collects in a `Work`; the next draft takes it
+whole. Order: deaths, brokers that want to stop, requests and registrations as they came,
+preferred leaders last. When the write fails its work is put back in front of what came since.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from penstock.core.control import contract as c
+from penstock.core.control.admin import (
+    decide_alter_configs,
+    decide_create_partitions,
+    decide_create_topics,
+    decide_delete_topics,
+)
+from penstock.core.control.draft import Draft
+from penstock.core.control.election import Liveness
+from penstock.core.control.registration import decide_death, decide_registration
+from penstock.core.control.requests import (
+    decide_alter_isr,
+    decide_elect_leaders,
+    decide_producer_ids,
+    return_leaders,
+)
+from penstock.core.control.sessions import Sessions
+from penstock.core.types import BrokerId
+from penstock.errors import PenstockError
+
+Outcome = c.Result | PenstockError
+
+
+@dataclass(slots=True)
+class Pending:
+    """A request or registration; `before`: what was decided in a write that failed."""
+
+    event: c.Request | c.BrokerRegistered
+    before: Outcome | None = None
+
+
+@dataclass(slots=True)
+class Work:
+    """`deaths`: broker and reason. `leaving`: newly asked to stop. `settle_all`: look at every
+    partition. `balance`: it is time to give leadership back to preferred replicas."""
+
+    pending: deque[Pending] = field(default_factory=deque)
+    deaths: dict[BrokerId, str] = field(default_factory=dict)
+    leaving: set[BrokerId] = field(default_factory=set)
+    settle_all: bool = False
+    balance: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.pending or self.deaths or self.leaving or self.settle_all or self.balance)
+
+    def put_back(self, failed: "Work", outcomes: list[Outcome]) -> None:
+        """The write of `failed` did not succeed for certain: decide it again, first."""
+        for entry, outcome in zip(failed.pending, outcomes, strict=True):
+            entry.before = outcome
+        self.pending.extendleft(reversed(failed.pending))
+        self.deaths = {**failed.deaths, **self.deaths}
+        self.leaving |= failed.leaving
+        self.settle_all = True
+
+    def registers(self, stream_id: int) -> bool:
+        """A registration of this stream is part of the work."""
+        return any(
+            isinstance(entry.event, c.BrokerRegistered) and entry.event.stream_id == stream_id
+            for entry in self.pending
+        )
+
+
+def decide_work(draft: Draft, work: Work, sessions: Sessions, now_ms: int) -> list[Outcome]:
+    """Changes the draft; returns one outcome per pending entry, same order."""
+    for broker_id, why in work.deaths.items():
+        decide_death(draft, broker_id, why, sessions.leaving)
+    if work.settle_all or work.leaving:
+        concerned = None if work.settle_all else frozenset(work.leaving)
+        draft.settle_all(_liveness(draft, sessions), concerned)
+    outcomes = [_decide(draft, entry, sessions, now_ms) for entry in work.pending]
+    if work.balance:
+        _return_leaders(draft, sessions, now_ms)
+    return outcomes
+
+
+def _decide(draft: Draft, entry: Pending, sessions: Sessions, now_ms: int) -> Outcome:
+    try:
+        return _decide_or_raise(draft, entry, sessions, now_ms)
+    except PenstockError as error:
+        return error
+
+
+def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: int) -> c.Result:
+    event, liveness = entry.event, _liveness(draft, sessions)
+    match event:
+        case c.BrokerRegistered():
+            decide_registration(draft, event, sessions)
+            return c.Done()
+        case c.AlterIsr():
+            return decide_alter_isr(draft, event, sessions, liveness)
+        case c.AllocateProducerIds():
+            return decide_producer_ids(draft, event, sessions)
+        case c.CreateTopics():
+            return decide_create_topics(draft, event, liveness)
+        case c.DeleteTopics():
+            return decide_delete_topics(draft, event, entry.before)
+        case c.CreatePartitions():
+            return decide_create_partitions(draft, event, liveness, entry.before)
+        case c.AlterConfigs():
+            return decide_alter_configs(draft, event)
+        case c.ElectLeaders():
+            held = None if event.away_from is None else sessions.get(event.away_from)
+            if held is not None:
+                held.held_until_ms = now_ms + draft.config.away_hold_ms
+            return decide_elect_leaders(draft, event, liveness)
+        case _:
+            assert_never(event)
+
+
+def _return_leaders(draft: Draft, sessions: Sessions, now_ms: int) -> None:
+    since_ms = now_ms - draft.config.preferred_leader_interval_ms
+    may_lead = frozenset(
+        session.broker_id
+        for session in sessions
+        if session.stream_id is not None
+        and session.started_at_ms <= since_ms
+        and session.held_until_ms <= now_ms
+    )
+    moved = return_leaders(draft, _liveness(draft, sessions), may_lead)
+    if moved:
+        draft.decide(
+            c.Severity.INFO,
+            "leaders returned to preferred replicas",
+            count=moved,
+            limit=draft.config.preferred_leader_moves,
+        )
+
+
+def _liveness(draft: Draft, sessions: Sessions) -> Liveness:
+    return Liveness(draft.live, sessions.leaving & draft.live)
