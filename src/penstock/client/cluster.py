@@ -139,14 +139,26 @@ class Cluster:
         """Takes over what an error said about the leader, if it is news."""
         self._change(self.view.with_leader(partition, leader))
 
-    async def ask(self, call: "Call[Answer]", timeout_s: float) -> Answer:
+    async def ask(
+        self,
+        call: "Call[Answer]",
+        timeout_s: float,
+        *,
+        patience_s: float = FIRST_ATTEMPT_S,
+        final: frozenset[ErrorCode] = frozenset(),
+    ) -> Answer:
         """Has any broker answer: goes from one to the next, again and again, until the timeout.
+
+        Args:
+            call: One attempt.
+            timeout_s: Of all attempts together.
+            patience_s: With one address, in the first round; doubles with each round.
+            final: Codes that are not tried again here, though they may be elsewhere.
 
         Raises what a broker says if trying again cannot help; after `timeout_s` the last thing a
         broker said, or UnreachableError if none said anything.
         """
         deadline = monotonic() + timeout_s
-        patience_s = FIRST_ATTEMPT_S
         reasons: dict[str, PenstockError] = {}
         while True:
             for address in self._candidates():
@@ -157,7 +169,7 @@ class Cluster:
                 try:
                     answer = await call(self.connections.to(address), attempt_s)
                 except PenstockError as error:
-                    self._note_failure(address, error)
+                    self._note_failure(address, error, final)
                     reasons[address] = error
                 else:
                     self._suspects.pop(address, None)
@@ -178,11 +190,13 @@ class Cluster:
         now = monotonic()
         return sorted(addresses, key=lambda address: self._suspects.get(address, 0.0) > now)
 
-    def _note_failure(self, address: str, error: PenstockError) -> None:
+    def _note_failure(
+        self, address: str, error: PenstockError, final: frozenset[ErrorCode]
+    ) -> None:
         """Remembers who is silent. Raises the error if asking another broker cannot help."""
-        if _is_silence(error):
+        if is_silence(error):
             self._suspects[address] = monotonic() + SUSPECT_S
-        elif not error.retriable:
+        elif not error.retriable or error.code in final:
             raise error
 
     def _learn(self, answer: pb.MetadataResponse, asked: frozenset[str]) -> None:
@@ -201,7 +215,8 @@ class Cluster:
             listener()
 
 
-def _is_silence(error: PenstockError) -> bool:
+def is_silence(error: PenstockError) -> bool:
+    """Whether a call ended without an answer, so that nobody knows if it had an effect."""
     return isinstance(error, UnreachableError) or error.code is ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -217,7 +232,7 @@ def _nobody_answered(
     reasons: dict[str, PenstockError], addresses: Iterable[str], timeout_s: float
 ) -> PenstockError:
     """One error for all attempts: the cluster's last word, or a list of who was silent why."""
-    spoken = [error for error in reasons.values() if not _is_silence(error)]
+    spoken = [error for error in reasons.values() if not is_silence(error)]
     if spoken:
         last = spoken[-1]
         return ClusterError(f"{last.message} (tried for {timeout_s:g} s)", last.code)

@@ -1,18 +1,17 @@
-"""The sync facade: the async clients, driven from one background event loop per process.
+"""The sync consumer and admin: their async namesakes, driven from the loop thread.
 
-Nothing is decided here. Every method hands its arguments to the async client of the same name
-and blocks the calling thread until that is done; clients may be shared between threads.
+Nothing is decided here. Every method hands its arguments to the async client and blocks the
+calling thread until that is done; errors and meanings are documented there. Clients may be
+shared between threads. Ctrl-C interrupts a waiting call and leaves the client usable.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, Unpack
 
-from penstock.client.config import (
-    ClientConfig,
-    ClientOptions,
-    ConsumerConfig,
-    ConsumerOptions,
-)
+from penstock.client.admin import AsyncAdmin
+from penstock.client.config import ClientConfig, ClientOptions, ConsumerConfig, ConsumerOptions
+from penstock.client.consumer import ITERATION_POLL_S, AsyncConsumer
+from penstock.client.loop_thread import shared_loop
 from penstock.client.model import (
     ClusterDescription,
     ConfigEntry,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Consumer:
-    """Reads assigned partitions in order, without gaps."""
+    """Reads assigned partitions in order, without gaps; see AsyncConsumer."""
 
     def __init__(
         self,
@@ -38,37 +37,50 @@ class Consumer:
         config: ConsumerConfig | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
-        raise NotImplementedError
+        self._loop = shared_loop()
+        self._core = AsyncConsumer(bootstrap, config, **options)
+        self._closed = False
+        self._loop.adopt(self)
+
+    @property
+    def config(self) -> ConsumerConfig:
+        return self._core.config
 
     def __enter__(self) -> Self:
-        raise NotImplementedError
+        return self
 
     def __exit__(self, *exc: object) -> None:
-        raise NotImplementedError
+        self.close()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        raise NotImplementedError
+        """Replaces the assignment; partitions that stay keep their position."""
+        self._loop.run(self._core.assign(partitions))
 
     def assignment(self) -> set[TopicPartition]:
-        raise NotImplementedError
+        """The partitions assigned."""
+        return self._core.assignment()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        raise NotImplementedError
+        """The next poll begins at `offset`."""
+        self._loop.run(self._core.seek(partition, offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        raise NotImplementedError
+        """Moves to the first records there are; None = in all partitions."""
+        self._loop.run(self._core.seek_to_beginning(partitions))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        raise NotImplementedError
+        """Moves behind the last records there are now; None = in all partitions."""
+        self._loop.run(self._core.seek_to_end(partitions))
 
     def seek_to_time(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Returns the offsets now positioned at; the end where no record is that young."""
-        raise NotImplementedError
+        """Moves to the first records of a time (ms since 1970) or later; returns positions."""
+        return self._loop.run(self._core.seek_to_time(timestamps_ms))
 
     def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedBatch]:
-        raise NotImplementedError
+        """What is there; waits up to `timeout_s` for something."""
+        return self._loop.run(self._core.poll(timeout_s, max_records))
 
     def poll_arrow(
         self,
@@ -77,30 +89,46 @@ class Consumer:
         *,
         include_headers: bool = False,
     ) -> "pyarrow.Table":
-        """One chunk per batch; no rows if nothing came in time."""
-        raise NotImplementedError
+        """As `poll`, as one Arrow table with a chunk per batch."""
+        return self._loop.run(
+            self._core.poll_arrow(timeout_s, max_records, include_headers=include_headers)
+        )
 
     def __iter__(self) -> Iterator[Record]:
-        raise NotImplementedError
+        """All records from the positions on, for ever; ends when the consumer is closed."""
+        while not self._closed:
+            for batch in self.poll(ITERATION_POLL_S):
+                yield from batch.records()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        raise NotImplementedError
+        """Polls return nothing of these until `resume`."""
+        self._loop.run(self._core.pause(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        raise NotImplementedError
+        """Undoes `pause`."""
+        self._loop.run(self._core.resume(partitions))
 
     def position(self, partition: TopicPartition) -> int:
-        raise NotImplementedError
+        """The offset of the next record that a poll returns."""
+        return self._loop.run(self._core.position(partition))
 
     def lag(self) -> dict[TopicPartition, int]:
-        raise NotImplementedError
+        """Per partition, how many offsets lie between position and end now."""
+        return self._loop.run(self._core.lag())
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Ends fetching and closes the connections; may be called again."""
+        self._closed = True
+        self._loop.run(self._core.close())
+
+    def close_at_exit(self) -> None:
+        """The process ends and nobody called `close`."""
+        if not self._closed:
+            self.close()
 
 
 class Admin:
-    """Creates, changes and describes topics; describes the cluster."""
+    """Creates, changes and describes topics; describes the cluster; see AsyncAdmin."""
 
     def __init__(
         self,
@@ -108,13 +136,20 @@ class Admin:
         config: ClientConfig | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
-        raise NotImplementedError
+        self._loop = shared_loop()
+        self._core = AsyncAdmin(bootstrap, config, **options)
+        self._closed = False
+        self._loop.adopt(self)
+
+    @property
+    def config(self) -> ClientConfig:
+        return self._core.config
 
     def __enter__(self) -> Self:
-        raise NotImplementedError
+        return self
 
     def __exit__(self, *exc: object) -> None:
-        raise NotImplementedError
+        self.close()
 
     def create_topic(
         self,
@@ -126,21 +161,37 @@ class Admin:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicDescription:
-        raise NotImplementedError
+        """Creates a topic and waits until every partition has a leader. 0 = the default."""
+        return self._loop.run(
+            self._core.create_topic(
+                topic,
+                partitions,
+                replication_factor,
+                configs,
+                assignment=assignment,
+                validate_only=validate_only,
+            )
+        )
 
     def create_partitions(
         self, topic: str, partitions: int, *, validate_only: bool = False
     ) -> None:
-        raise NotImplementedError
+        """Grows a topic to `partitions` in total."""
+        self._loop.run(self._core.create_partitions(topic, partitions, validate_only=validate_only))
 
     def delete_topic(self, topic: str, *, topic_id: str = "", validate_only: bool = False) -> None:
-        raise NotImplementedError
+        """Deletes a topic and its data."""
+        self._loop.run(
+            self._core.delete_topic(topic, topic_id=topic_id, validate_only=validate_only)
+        )
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        raise NotImplementedError
+        """Names of all topics, sorted."""
+        return self._loop.run(self._core.list_topics(include_internal=include_internal))
 
     def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
-        raise NotImplementedError
+        """Topics by name; None = all."""
+        return self._loop.run(self._core.describe_topics(topics))
 
     def alter_configs(
         self,
@@ -150,25 +201,30 @@ class Admin:
         unset: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        raise NotImplementedError
+        """Sets some configs of a topic and returns others to their defaults."""
+        self._loop.run(
+            self._core.alter_configs(topic, changes, unset=unset, validate_only=validate_only)
+        )
 
     def describe_configs(self, topic: str) -> list[ConfigEntry]:
-        raise NotImplementedError
+        """Every config of a topic, set or default, with its documentation."""
+        return self._loop.run(self._core.describe_configs(topic))
 
     def describe_cluster(self) -> ClusterDescription:
-        raise NotImplementedError
+        """Brokers, and how many topics and partitions are in which state."""
+        return self._loop.run(self._core.describe_cluster())
 
     def list_offsets(
         self, offsets: Mapping[TopicPartition, OffsetSpec | int]
     ) -> dict[TopicPartition, ListedOffset]:
-        """Per partition: EARLIEST, LATEST, or a timestamp in ms."""
-        raise NotImplementedError
+        """Where each partition begins (EARLIEST), ends (LATEST) or reaches a time (ms)."""
+        return self._loop.run(self._core.list_offsets(offsets))
 
     def delete_records(
         self, before_offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """-1 = up to the high watermark. Returns the new log starts."""
-        raise NotImplementedError
+        """Deletes records before an offset, -1 = all; returns the log starts reached."""
+        return self._loop.run(self._core.delete_records(before_offsets))
 
     def elect_leaders(
         self,
@@ -176,14 +232,23 @@ class Admin:
         *,
         away_from_broker: int | None = None,
     ) -> int:
-        """Returns how many partitions moved."""
-        raise NotImplementedError
+        """Gives partitions back to their preferred leaders; returns how many moved."""
+        return self._loop.run(
+            self._core.elect_leaders(partitions, away_from_broker=away_from_broker)
+        )
 
     def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
     ) -> list[LogDescription]:
-        """One description per broker that is alive."""
-        raise NotImplementedError
+        """What each broker that is alive holds."""
+        return self._loop.run(self._core.describe_logs(topics, broker_ids=broker_ids))
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Closes the connections; may be called again."""
+        self._closed = True
+        self._loop.run(self._core.close())
+
+    def close_at_exit(self) -> None:
+        """The process ends and nobody called `close`."""
+        if not self._closed:
+            self.close()

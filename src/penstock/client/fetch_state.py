@@ -1,0 +1,214 @@
+"""What a consumer knows about one of its partitions. Pure; the fetcher and the consumer obey.
+
+        handed out        buffered              not fetched yet
+    ──────────────────┬────────────────────┬─────────────────────▶ offsets
+                   position            fetch_offset
+
+Both only move forward, except by a seek (I17): a seek empties the buffer and counts up
+`generation`, and an answer asked for under another generation, or from another offset than
+`fetch_offset` now is, is dropped. Batches are opened (CRC, decompression) when handed out, on
+their way to the user; what cannot be opened is an error at that offset, never skipped.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.client.config import OutOfRangePolicy
+from penstock.client.model import EARLIEST, LATEST, ConsumedBatch, OffsetSpec
+from penstock.core.batch import Batch, BatchFlags
+from penstock.core.columns import Columns
+from penstock.core.records import decode_batch
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, OffsetOutOfRangeError, OffsetRange, PenstockError
+
+PAST_END_GRACE_MS: Final = 10_000
+"""How long a position beyond the high watermark is taken for a new leader that lags behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """A batch that waits to be polled, and the high watermark its answer carried."""
+
+    batch: Batch
+    high_watermark: int
+
+
+@dataclass(slots=True, eq=False)
+class FetchState:
+    """One assigned partition. `position` None: to be looked up as `start` says.
+
+    Attributes:
+        in_flight: (generation, address) of the fetch that covers this partition now.
+        looking_up: The generation whose position is being looked up; None = none is.
+        error: What the next poll raises once the buffer is empty; cleared by a seek.
+        retry_at_ms: Not fetched before (ms of a monotonic clock).
+        failing_since_ms: When the partition began to fail without pause; None = it does not.
+    """
+
+    where: TopicPartition
+    topic_id: str
+    start: OffsetSpec = EARLIEST
+    position: int | None = None
+    fetch_offset: int = 0
+    paused: bool = False
+    generation: int = 0
+    in_flight: tuple[int, str] | None = None
+    looking_up: int | None = None
+    buffered_bytes: int = 0
+    high_watermark: int = -1
+    leader_epoch: int = 0
+    error: PenstockError | None = None
+    retry_at_ms: int = 0
+    failing_since_ms: int | None = None
+    _buffer: deque[FetchedBatch] = field(default_factory=deque)
+    _opened: Columns | None = None
+    _failures: int = 0
+
+    def seek(self, position: int | None, start: OffsetSpec = EARLIEST) -> None:
+        """Starts over at `position`, or at `start` when None."""
+        self.position = position
+        self.start = start
+        self.fetch_offset = position or 0
+        self.generation += 1
+        self.error = None
+        self.retry_at_ms = 0
+        self.failing_since_ms = None
+        self._failures = 0
+        self._empty()
+
+    def drop_buffer(self) -> None:
+        """Forgets what was fetched ahead; it will be fetched again from the position."""
+        if self.position is not None:
+            self.fetch_offset = self.position
+            self.generation += 1
+            self._empty()
+
+    def wants_fetch(self, limit_bytes: int) -> bool:
+        """Whether there is room and reason to fetch."""
+        return (
+            self.position is not None
+            and not self.paused
+            and self.error is None
+            and self.buffered_bytes < limit_bytes
+        )
+
+    def accept(self, asked_offset: int, batches: list[Batch], high_watermark: int) -> None:
+        """Takes over an answer that was asked for from `asked_offset` in this generation."""
+        if asked_offset != self.fetch_offset:
+            return
+        self.failing_since_ms = None
+        self._failures = 0
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        for batch in batches:
+            if batch.next_offset <= self.fetch_offset:
+                continue
+            self.fetch_offset = batch.next_offset
+            self._buffer.append(FetchedBatch(batch, high_watermark))
+            self.buffered_bytes += batch.size_bytes
+
+    def next_batch(self, max_records: int) -> ConsumedBatch | None:
+        """Hands out at most `max_records` of the next batch and moves the position behind them.
+
+        Raises ClusterError naming partition and offset if the batch is corrupt; the position
+        stays where it is.
+        """
+        while self._buffer and self.position is not None:
+            fetched = self._buffer[0]
+            batch = fetched.batch
+            if batch.header.flags & BatchFlags.CONTROL:
+                self._behind(batch)
+                continue
+            columns = self._open(batch)
+            lo = max(0, self.position - batch.base_offset)
+            hi = min(columns.record_count, lo + max_records)
+            if hi == columns.record_count:
+                self._behind(batch)
+            else:
+                self.position = batch.base_offset + hi
+            return ConsumedBatch(
+                topic=self.where.topic,
+                partition=self.where.partition,
+                columns=columns,
+                lo=lo,
+                hi=hi,
+                leader_epoch=batch.header.leader_epoch,
+                high_watermark=fetched.high_watermark,
+            )
+        return None
+
+    def out_of_range(
+        self, error: PenstockError, policy: OutOfRangePolicy, now_ms: int
+    ) -> str | None:
+        """The fetch offset is not in the log. Returns a warning if the policy moves the position.
+
+        What was buffered before that offset is still handed out first.
+        """
+        valid = error.valid if isinstance(error, OffsetOutOfRangeError) else None
+        beyond = valid is not None and self.fetch_offset > valid.high_watermark
+        if beyond and not self._beyond_too_long(now_ms):
+            return None
+        if policy == "error":
+            self.error = self._range_error(valid)
+            return None
+        if self._buffer:
+            return None  # asked again when that is handed out
+        asked = self.fetch_offset
+        self.seek(None, EARLIEST if policy == "earliest" else LATEST)
+        return f"{self.where}: offset {asked} is not in the log ({_text(valid)}); going to {policy}"
+
+    def back_off(self, first_ms: int, max_ms: int, now_ms: int) -> None:
+        """A fetch failed for now."""
+        if self.failing_since_ms is None:
+            self.failing_since_ms = now_ms
+        self.retry_at_ms = now_ms + min(first_ms << min(self._failures, 16), max_ms)
+        self._failures += 1
+
+    def retry_now(self) -> None:
+        """There is a new leader."""
+        self.retry_at_ms = 0
+
+    def _beyond_too_long(self, now_ms: int) -> bool:
+        if self.failing_since_ms is None:
+            self.failing_since_ms = now_ms
+        return now_ms - self.failing_since_ms > PAST_END_GRACE_MS
+
+    def _range_error(self, valid: OffsetRange | None) -> OffsetOutOfRangeError:
+        cause = "records before the log start were deleted (retention, delete_records)"
+        if valid is not None and self.fetch_offset > valid.high_watermark:
+            cause = "the offset was never written, or the topic lost data"
+        return OffsetOutOfRangeError(
+            f"{self.where}: offset {self.fetch_offset} is not in the log, valid are "
+            f"{_text(valid)}; {cause}. Seek to a valid offset, or set on_offset_out_of_range to "
+            "'earliest' or 'latest'",
+            valid,
+        )
+
+    def _open(self, batch: Batch) -> Columns:
+        if self._opened is None:
+            try:
+                self._opened = decode_batch(batch)
+            except PenstockError as error:
+                self.error = ClusterError(
+                    f"{self.where} offset {batch.base_offset}: {error.message}", error.code
+                )
+                raise self.error from error
+        return self._opened
+
+    def _behind(self, batch: Batch) -> None:
+        """The first batch of the buffer is used up."""
+        self._buffer.popleft()
+        self._opened = None
+        self.buffered_bytes -= batch.size_bytes
+        self.position = batch.next_offset
+
+    def _empty(self) -> None:
+        self._buffer.clear()
+        self._opened = None
+        self.buffered_bytes = 0
+
+
+def _text(valid: OffsetRange | None) -> str:
+    if valid is None:
+        return "unknown offsets"
+    return f"{valid.log_start_offset} to {valid.high_watermark}"
