@@ -385,7 +385,8 @@ class Ready:
 
     `persist_id` > 0 exactly when there is something to write (`append`, `checkpoint`,
     `truncate_to`). A checkpoint whose log start lies past the log's end (with a `truncate_to` at
-    the old log start) restarts an empty log there. `checkpoint` is set when it must be stored with
+    the old log start) restarts an empty log there; `ReplicaMachine.producers` is stored with it, as
+    what is known of producers is void. `checkpoint` is set when it must be stored with
     this write; the present one is always `ReplicaMachine.checkpoint`.
     `persist_sync` asks for fsync. `high_watermark` is set when consumers may see more.
     `role_changed`: leader, follower or offline now differs; fetches parked on this replica

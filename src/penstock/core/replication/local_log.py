@@ -40,6 +40,7 @@ class LocalLog:
         self._last_persist_id = 0
         self._in_flight: deque[_Write] = deque()
         self._truncating = False
+        self._producers_before_reset: ProducerTable | None = None
         self._load(recovered, now_ms=0)
         if not intact:
             # What is missing here may be missing from the next leader too: nothing below the old
@@ -122,6 +123,10 @@ class LocalLog:
         assert log_start_offset > self.high_watermark, "nothing to skip"
         persist_id = self.append((), now_ms)
         self._truncating = True
+        # What is known of producers ends before the gap: taking it for the present would let a
+        # batch that the gap holds land twice (I9).
+        self._producers_before_reset = self.producers
+        self.producers = ProducerTable()
         return persist_id, Checkpoint(self.leader_epoch, log_start_offset, log_start_offset, ())
 
     def persisted(self, persist_id: int, *, synced: bool) -> None:
@@ -141,15 +146,25 @@ class LocalLog:
             self.epochs = write.epochs_before
             self.log_end = write.log_end_before
             self._truncating = False
+            if self._producers_before_reset is not None:
+                self.producers = self._producers_before_reset
+                self._producers_before_reset = None
 
     def truncated(self, recovered: RecoveredLog, now_ms: int) -> None:
         """Takes over what the shell found after a truncation or a reset."""
         assert self._truncating, "no truncation was asked for"
         self._truncating = False
-        known = self.high_watermark
+        known, was_reset = self.high_watermark, self._producers_before_reset is not None
+        self._producers_before_reset = None
         self._load(recovered, now_ms)
+        if was_reset:
+            self.producers = ProducerTable()
         self.high_watermark = max(self.high_watermark, min(known, self.log_end))
         self.synced_end = min(self.synced_end, self.log_end)
+        for write in self._in_flight:
+            # The write that carries the truncation, if its outcome is reported after this.
+            write.log_end_offset = write.log_end_before = self.log_end
+            write.epochs_before = self.epochs
 
     def raise_high_watermark(self, offset: Offset) -> bool:
         """Moves the high watermark up to `offset`, never down; True if it moved (I2)."""
