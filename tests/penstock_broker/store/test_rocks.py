@@ -198,6 +198,22 @@ def test_a_lost_blob_file_is_noticed(path: Path) -> None:
     assert caught.value.code in (ErrorCode.DATA_CORRUPTED, ErrorCode.STORAGE_FAILED)
 
 
+def test_a_damaged_index_does_not_look_like_the_end_of_the_log(path: Path) -> None:
+    slot = stored_on_disk(path, count=200)
+    [table] = [f for f in path.glob("*.sst") if layout.index_prefix(slot) in f.read_bytes()]
+    flip(table, 9000)  # an index block in the middle
+    store = RocksLogStore(path)
+    for ask in (
+        lambda: store.recover(slot),
+        lambda: store.read(slot, Offset(0), 1 << 30, END),
+        lambda: store.find_timestamp(slot, 1100, END),
+    ):
+        with pytest.raises(ClusterError) as caught:
+            ask()
+        assert caught.value.code is ErrorCode.DATA_CORRUPTED
+    store.close()
+
+
 def read_back(path: Path, slot: Slot, truth: list[Batch]) -> ErrorCode | None:
     """None: everything is there and right. Otherwise what the store said."""
     try:

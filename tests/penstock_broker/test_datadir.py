@@ -1,0 +1,214 @@
+"""Whose directory it is, whether it survived, and that nothing is lost when it is written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from pathlib import Path
+
+import pytest
+
+from penstock.core.types import BrokerId, ControllerEpoch
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock_broker.datadir import DataDirectory
+
+
+def open_directory(
+    path: Path, *, cluster: str | None = None, broker: int = 1, boot: str | None = None
+) -> DataDirectory:
+    return DataDirectory.open(path, cluster_id=cluster, broker_id=BrokerId(broker), boot_id=boot)
+
+
+def stored(path: Path) -> dict[str, object]:
+    found = json.loads((path / "meta.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def change(path: Path, **fields: object) -> None:
+    (path / "meta.json").write_text(json.dumps({**stored(path), **fields}))
+
+
+def test_a_new_directory_is_made_and_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "data"
+    directory = open_directory(path)
+    assert directory.fresh
+    assert directory.cluster_id == ""
+    assert directory.log_path.parent == path
+    uuid.UUID(directory.directory_id)
+    directory.close(clean=True)
+    again = open_directory(path)
+    assert not again.fresh
+    assert again.directory_id == directory.directory_id
+    again.close(clean=True)
+    other = open_directory(tmp_path / "other")
+    assert other.directory_id != directory.directory_id
+    other.close(clean=True)
+
+
+def test_the_first_registration_binds_it_to_a_cluster(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.adopt_cluster_id("flights")
+    directory.adopt_cluster_id("flights")
+    with pytest.raises(MisuseError, match="belongs to cluster 'flights', not to 'orders'"):
+        directory.adopt_cluster_id("orders")
+    directory.close(clean=True)
+    for cluster in (None, "flights"):
+        directory = open_directory(tmp_path, cluster=cluster)
+        assert directory.cluster_id == "flights"
+        directory.close(clean=True)
+
+
+def test_another_clusters_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
+    open_directory(tmp_path, cluster="flights").close(clean=True)
+    before = stored(tmp_path)
+    with pytest.raises(MisuseError, match="cluster 'flights', not to 'orders'") as caught:
+        open_directory(tmp_path, cluster="orders")
+    assert caught.value.code is ErrorCode.CLUSTER_ID_MISMATCH
+    assert stored(tmp_path) == before
+    open_directory(tmp_path, cluster="flights").close(clean=True)
+
+
+def test_another_brokers_directory_is_refused_naming_both(tmp_path: Path) -> None:
+    open_directory(tmp_path, broker=1).close(clean=True)
+    with pytest.raises(MisuseError, match=r"broker 1, not to broker 2.*--broker-id 1"):
+        open_directory(tmp_path, broker=2)
+
+
+def test_two_brokers_on_one_directory_are_refused_with_one_clear_error(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    with pytest.raises(MisuseError, match=f"in use .*process {os.getpid()}"):
+        open_directory(tmp_path)
+    directory.close(clean=False)
+    open_directory(tmp_path).close(clean=True)
+
+
+def test_a_killed_broker_leaves_no_lock_and_an_intact_directory(tmp_path: Path) -> None:
+    script = f"""
+        import os, signal
+        from pathlib import Path
+        from penstock_broker.datadir import DataDirectory
+        directory = DataDirectory.open(Path({str(tmp_path)!r}), cluster_id="flights", broker_id=1)
+        directory.acknowledge_loss()
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    directory = open_directory(tmp_path)
+    assert directory.data_intact, "the kernel did not restart, so its page cache is there"
+    assert directory.cluster_id == "flights"
+    directory.close(clean=True)
+
+
+# Runs of a broker: the boot id it sees, whether it registers, how it ends; then: intact?
+CLEAN, KILLED = True, False
+
+
+@pytest.mark.parametrize(
+    ("runs", "intact"),
+    [
+        ([], False),  # a fresh directory holds nothing that was acknowledged before
+        ([("boot-a", True, CLEAN)], True),
+        ([("boot-a", True, KILLED)], True),
+        ([("boot-z", True, CLEAN)], True),  # a clean stop survives a reboot
+        ([("boot-z", True, KILLED)], False),
+        ([("boot-z", True, KILLED), ("boot-a", True, KILLED)], True),
+        # The loss is not forgotten before the controller has heard of it.
+        ([("boot-z", True, KILLED), ("boot-a", False, KILLED)], False),
+        ([("boot-z", True, KILLED), ("boot-a", False, CLEAN)], False),
+        ([("boot-a", False, KILLED)], False),
+        # The clean mark holds for one start only.
+        ([("boot-z", True, CLEAN), ("boot-z", True, KILLED)], False),
+        ([("", True, CLEAN)], True),
+    ],
+)
+def test_what_survived_is_known(
+    tmp_path: Path, runs: list[tuple[str, bool, bool]], intact: bool
+) -> None:
+    for boot, registers, clean in runs:
+        directory = open_directory(tmp_path, boot=boot)
+        if registers:
+            directory.acknowledge_loss()
+        directory.close(clean=clean)
+    directory = open_directory(tmp_path, boot="boot-a")
+    assert directory.data_intact == intact
+    directory.close(clean=False)
+
+
+def test_an_unknown_boot_id_is_never_the_same(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path, boot="")
+    directory.acknowledge_loss()
+    directory.close(clean=False)
+    directory = open_directory(tmp_path, boot="")
+    assert not directory.data_intact
+    directory.close(clean=False)
+
+
+def test_older_controllers_are_refused_also_after_a_restart(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.remember_metadata(ControllerEpoch(3), 10)
+    directory.remember_metadata(ControllerEpoch(3), 10)
+    directory.remember_metadata(ControllerEpoch(4), 11)
+    directory.close(clean=False)
+    directory = open_directory(tmp_path)
+    assert (directory.controller_epoch, directory.metadata_version) == (4, 11)
+    for epoch, version in ((3, 12), (4, 10), (5, 10)):
+        with pytest.raises(ClusterError, match="older") as caught:
+            directory.remember_metadata(ControllerEpoch(epoch), version)
+        assert caught.value.code is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert (directory.controller_epoch, directory.metadata_version) == (4, 11)
+    directory.close(clean=True)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', "\x00\x00"])
+def test_a_damaged_meta_file_is_refused(tmp_path: Path, text: str) -> None:
+    open_directory(tmp_path).close(clean=True)
+    (tmp_path / "meta.json").write_text(text)
+    with pytest.raises(ClusterError, match=r"meta\.json is damaged") as caught:
+        open_directory(tmp_path)
+    assert caught.value.code is ErrorCode.DATA_CORRUPTED
+    assert (tmp_path / "meta.json").read_text() == text
+
+
+def test_a_log_without_its_meta_file_is_not_taken_for_a_new_directory(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.log_path.mkdir()
+    directory.close(clean=True)
+    (tmp_path / "meta.json").unlink()
+    with pytest.raises(ClusterError, match="not known whose it is"):
+        open_directory(tmp_path)
+
+
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
+    open_directory(tmp_path).close(clean=True)
+    change(tmp_path, format=2)
+    with pytest.raises(MisuseError, match="format 2, this version reads 1"):
+        open_directory(tmp_path)
+
+
+def test_an_interrupted_update_leaves_the_old_meta_file(tmp_path: Path) -> None:
+    open_directory(tmp_path, cluster="flights").close(clean=True)
+    (tmp_path / "meta.json.new").write_text('{"format": 1, "clu')
+    directory = open_directory(tmp_path)
+    assert directory.cluster_id == "flights"
+    directory.close(clean=True)
+
+
+@pytest.mark.parametrize("place", ["file", "below a file"])
+def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "taken").write_text("")
+    path = tmp_path / "taken" if place == "file" else tmp_path / "taken" / "data"
+    with pytest.raises(PenstockError, match="cannot be used") as caught:
+        open_directory(path)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_closing_twice_is_harmless_and_space_is_told(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    assert 0 < directory.free_bytes() <= directory.total_bytes()
+    directory.close(clean=True)
+    directory.close(clean=False)
+    assert stored(tmp_path)["clean_shutdown"] is True
