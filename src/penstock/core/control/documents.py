@@ -76,7 +76,8 @@ class PartitionDocument:
     committed record and may be elected. Empty whenever the ISR is large enough.
 
     `lossy`: members of ISR or ELR that came back after losing unsynced data while nobody led.
-    They hold what was fsynced, and are elected only when ISR and ELR are empty.
+    They hold what was fsynced, and are elected only when ISR and ELR are empty; first the one
+    that kept its seat longest.
 
     ISR, ELR and lossy are disjoint. `state.isr` is empty only while there is no leader.
     """

@@ -5,7 +5,7 @@
     the leader proposes an ISR              ──▶ alter_isr     compare-and-swap on the version
     preferred leader, "away from"           ──▶ move_leader   another member of the ISR
 
-The order in which `settle` looks for a leader (first in replica order, in each line):
+The order in which `settle` looks for a leader (first in replica order, in each line but 5):
 
     1  ISR, live and staying          holds every committed record by definition
     2  the leader itself, if it only wants to leave: better late than nobody
@@ -112,7 +112,8 @@ def forget(
     led_by_other = state.leader not in {NO_LEADER, broker_id}
     lossy = _without(document.lossy, broker_id)
     if same_directory and not led_by_other and (held or broker_id in document.lossy):
-        lossy = _in_replica_order(state, {*lossy, broker_id})
+        # A member of the ISR held its seat longer than one of the ELR: it comes first.
+        lossy = (broker_id, *lossy) if broker_id in state.isr else (*lossy, broker_id)
     leads = state.leader == broker_id
     return PartitionDocument(
         replace(
@@ -165,7 +166,7 @@ def _choose_leader(
     if settings.unclean:
         groups += [(ElectionKind.UNCLEAN, lossy), (ElectionKind.UNCLEAN, liveness.live)]
     for kind, group in groups:
-        for broker_id in state.replicas:
+        for broker_id in document.lossy if kind is ElectionKind.LOSSY else state.replicas:
             if broker_id in group:
                 return broker_id, kind
     return NO_LEADER, ElectionKind.NONE

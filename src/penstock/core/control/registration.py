@@ -11,6 +11,7 @@ another one. The check that this was dealt with is the stored incarnation: topic
 before the registration (`Draft.finish`), so a crash in between repeats it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.core.control.contract import BrokerRegistered, Severity
@@ -61,14 +62,22 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         )
 
 
-def decide_death(draft: Draft, broker_id: BrokerId, why: str, leaving: frozenset[BrokerId]) -> None:
-    """The broker's session is over: others take its leaderships."""
-    registration = draft.cluster.brokers.get(broker_id)
-    if registration is None or not registration.alive:
-        return
-    draft.put_broker(replace(registration, alive=False))
-    draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why=why)
-    draft.settle_all(Liveness(draft.live, leaving), frozenset({broker_id}))
+def decide_deaths(
+    draft: Draft, deaths: Mapping[BrokerId, str], leaving: frozenset[BrokerId]
+) -> None:
+    """These sessions are over (value: why): others take their leaderships.
+
+    All at once: members that die together stay equal candidates, whoever comes back first.
+    """
+    died = set()
+    for broker_id, why in deaths.items():
+        registration = draft.cluster.brokers.get(broker_id)
+        if registration is not None and registration.alive:
+            draft.put_broker(replace(registration, alive=False))
+            draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why=why)
+            died.add(broker_id)
+    if died:
+        draft.settle_all(Liveness(draft.live, leaving), frozenset(died))
 
 
 def _check(draft: Draft, event: BrokerRegistered) -> None:
@@ -142,6 +151,5 @@ def _end_former_run(
     if known.alive:
         draft.put_broker(replace(known, alive=False))
         draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why="it started again")
-    # Also without `alive`: forgetting may have left partitions without a leader.
-    leaving = sessions.leaving - {broker_id}
-    draft.settle_all(Liveness(draft.live, leaving), frozenset({broker_id}))
+        leaving = sessions.leaving - {broker_id}
+        draft.settle_all(Liveness(draft.live, leaving), frozenset({broker_id}))

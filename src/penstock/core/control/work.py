@@ -18,7 +18,7 @@ from penstock.core.control.admin import (
 )
 from penstock.core.control.draft import Draft
 from penstock.core.control.election import Liveness
-from penstock.core.control.registration import decide_death, decide_registration
+from penstock.core.control.registration import decide_deaths, decide_registration
 from penstock.core.control.requests import (
     decide_alter_isr,
     decide_elect_leaders,
@@ -73,8 +73,7 @@ class Work:
 
 def decide_work(draft: Draft, work: Work, sessions: Sessions, now_ms: int) -> list[Outcome]:
     """Changes the draft; returns one outcome per pending entry, same order."""
-    for broker_id, why in work.deaths.items():
-        decide_death(draft, broker_id, why, sessions.leaving)
+    decide_deaths(draft, work.deaths, sessions.leaving)
     if work.settle_all or work.leaving:
         concerned = None if work.settle_all else frozenset(work.leaving)
         draft.settle_all(_liveness(draft, sessions), concerned)

@@ -1,0 +1,342 @@
+"""Liveness, elections, clean stops, and brokers that come back with or without their data."""
+
+from typing import Any
+
+import pytest
+
+from penstock.core.control import ControlConfig
+from penstock.core.control import contract as c
+from penstock.core.control.documents import PartitionDocument
+from penstock.core.types import BrokerId
+from penstock.errors import ErrorCode
+
+
+def code(error: object) -> ErrorCode:
+    found = getattr(error, "code", None)
+    assert isinstance(found, ErrorCode), error
+    return found
+
+
+def doc(world: Any) -> PartitionDocument:
+    return world.topic().partitions[0]
+
+
+# ---------------------------------------------------------------- liveness
+
+
+def test_a_killed_leader_is_replaced_after_the_grace(three: Any) -> None:
+    three.step(c.StreamClosed(three.streams.pop(0)))
+    three.pass_time(250)
+    assert three.state() == (0, 1, (0, 1, 2)), "within the grace nothing moves"
+    three.pass_time(100)
+    assert three.state() == (1, 2, (1, 2))
+
+
+def test_a_broker_whose_stream_breaks_for_a_moment_keeps_its_leaderships(three: Any) -> None:
+    three.step(c.StreamClosed(three.streams.pop(0)))
+    three.pass_time(200)
+    three.register(0)
+    three.pass_time(3_000)
+    assert three.state() == (0, 1, (0, 1, 2))
+
+
+def test_a_frozen_broker_is_dead_after_the_session_timeout(three: Any) -> None:
+    frozen = three.streams.pop(0)
+    three.pass_time(three.config.session_timeout_ms - 100)
+    assert three.state()[0] == 0
+    three.pass_time(150)
+    assert three.state() == (1, 2, (1, 2))
+    assert code(three.refusal(frozen)) is ErrorCode.STALE_BROKER_SESSION
+
+
+def test_time_in_which_the_controller_stood_still_is_not_held_against_brokers(three: Any) -> None:
+    three.pass_time(100)
+    three.now_ms += 60_000
+    three.step(c.Tick())
+    three.pass_time(500)
+    assert three.state() == (0, 1, (0, 1, 2))
+
+
+def test_dead_followers_leave_the_isr_and_the_leader_epoch_stays(three: Any) -> None:
+    three.kill(2)
+    assert three.state() == (0, 1, (0, 1))
+    assert doc(three).elr == ()
+
+
+def test_the_death_of_a_broker_with_many_partitions_is_one_write(world: Any) -> None:
+    world.register_all(0, 1, 2)
+    for name in ("a", "b", "c"):
+        world.create(name, partitions=300, replication_factor=3)
+    before = world.writes
+    world.kill(0)
+    assert world.writes == before + 1
+    summary = world.machine.summary()
+    assert summary.leaders[0] == 0
+    assert sum(summary.leaders.values()) == 900
+    assert summary.offline_partitions == 0
+    assert summary.under_replicated_partitions == 900
+
+
+def test_a_heartbeat_on_a_stream_without_session_is_refused(world: Any) -> None:
+    world.step(c.HeartbeatReceived(99, 0))
+    assert code(world.refusal(99)) is ErrorCode.STALE_BROKER_SESSION
+
+
+# ---------------------------------------------------------------- elections
+
+
+def test_a_partition_without_live_isr_waits_and_returns_with_the_next_epoch(three: Any) -> None:
+    three.kill(1)
+    three.kill(2)
+    assert three.state() == (0, 1, (0,))
+    three.kill(0)
+    assert three.state() == (-1, 2, (0,))
+    three.register(0, run=2)
+    assert three.state() == (0, 3, (0,))
+
+
+def test_members_that_left_below_min_isr_may_still_lead(three: Any) -> None:
+    three.kill(2)
+    three.kill(1)
+    assert doc(three).elr == (1,), "2 left while two remained, so it may lack committed records"
+    three.kill(0)
+    three.register(2, run=2)
+    assert three.state()[0] == -1
+    three.register(1, run=2)
+    assert three.state() == (1, 3, (1,))
+    assert doc(three).elr == (0,)
+
+
+def test_all_members_dying_together_are_equal_candidates(three: Any) -> None:
+    for broker_id in (0, 1, 2):
+        three.step(c.StreamClosed(three.streams.pop(broker_id)))
+    three.pass_time(400)
+    assert three.state() == (-1, 2, (0, 1, 2))
+    three.register(1, run=2)
+    assert three.state() == (1, 3, (1,))
+    assert doc(three).elr == (0, 2)
+
+
+def test_unclean_election_only_where_it_is_enabled(world: Any) -> None:
+    world.register_all(0, 1)
+    unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    world.create("t", partitions=1, replication_factor=2, configs=unclean)
+    world.create("u", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
+    for topic in ("t", "u"):
+        leader = world.state(topic=topic)[0]
+        assert world.alter_isr(leader, (leader,), topic).error is None
+    leaders = {topic: world.state(topic=topic)[0] for topic in ("t", "u")}
+    world.kill(leaders["t"])
+    other = 1 - leaders["t"]
+    assert world.state(topic="t") == (other, 2, (other,))
+    assert any(d.severity is c.Severity.ERROR for d in world.decisions)
+    if leaders["u"] == leaders["t"]:
+        assert world.state(topic="u")[0] == -1
+
+
+# ---------------------------------------------------------------- coming back
+
+
+def test_a_restarted_leader_gets_a_new_epoch_even_if_nobody_noticed(three: Any) -> None:
+    three.register(0, run=2)
+    assert three.state() == (1, 2, (1, 2))
+
+
+def test_a_follower_that_lost_data_loses_its_seat_before_it_counts_as_live(three: Any) -> None:
+    three.register(2, run=2, data_intact=False)
+    assert three.state() == (0, 1, (0, 1))
+    assert doc(three).elr == ()
+
+
+def test_a_lossy_broker_is_not_removed_again_when_it_reconnects(three: Any) -> None:
+    three.register(2, run=2, data_intact=False)
+    assert three.alter_isr(0, (0, 1, 2)).error is None
+    three.register(2, run=2, data_intact=False)
+    assert three.state() == (0, 1, (0, 1, 2))
+
+
+def test_a_lossy_member_of_the_elr_is_never_elected_while_a_better_one_may_return(
+    three: Any,
+) -> None:
+    three.kill(2)
+    three.kill(1)
+    three.kill(0)
+    three.register(1, run=2, data_intact=False)
+    three.pass_time(5_000)
+    assert three.state()[0] == -1
+    assert doc(three).lossy == (1,)
+    three.register(0, run=2)
+    assert three.state()[0] == 0
+    assert doc(three).lossy == ()
+
+
+def test_when_every_holder_lost_unsynced_data_one_of_them_leads_loudly(three: Any) -> None:
+    three.kill(0)
+    three.kill(1)
+    three.kill(2)
+    three.register(1, run=2, data_intact=False)
+    assert three.state()[0] == -1
+    three.register(2, run=2, data_intact=False)
+    assert three.state()[0] == 2, "it kept its seat longest"
+    loud = [d for d in three.decisions if d.severity is c.Severity.ERROR]
+    assert loud
+    assert loud[-1].fields["how"] == "last replica standing, unsynced records may be lost"
+
+
+def test_an_empty_disk_is_never_an_empty_topic(world: Any) -> None:
+    world.register(0)
+    world.create(partitions=1, replication_factor=1)
+    world.kill(0)
+    world.register(0, run=2, directory_id="another disk")
+    world.pass_time(10_000)
+    assert world.state()[0] == -1
+    assert world.state()[2] == ()
+
+
+def test_a_single_lossy_replica_leads_again(world: Any) -> None:
+    world.register(0)
+    world.create(partitions=1, replication_factor=1)
+    world.kill(0)
+    world.register(0, run=2, data_intact=False)
+    assert world.state()[0] == 0
+
+
+def test_data_loss_makes_isr_proposals_of_before_stale(three: Any) -> None:
+    three.kill(2)
+    version = doc(three).state.version
+    three.register(2, run=2, data_intact=False)
+    outcome = three.alter_isr(0, (0, 1, 2), version=version)
+    assert code(outcome.error) is ErrorCode.STALE_PARTITION_VERSION
+
+
+# ---------------------------------------------------------------- registration
+
+
+def test_a_second_directory_under_a_live_id_is_refused(three: Any) -> None:
+    stream = three.register(1, run=9, directory_id="a copy")
+    error = three.refusal(stream)
+    assert code(error) is ErrorCode.BROKER_ID_IN_USE
+    assert "1" in str(error)
+    assert three.state() == (0, 1, (0, 1, 2))
+
+
+def test_a_second_directory_right_after_a_break_is_asked_to_wait(three: Any) -> None:
+    three.step(c.StreamClosed(three.streams.pop(1)))
+    stream = three.register(1, run=9, directory_id="a copy")
+    assert code(three.refusal(stream)) is ErrorCode.CONTROLLER_UNAVAILABLE
+
+
+def test_another_directory_under_a_dead_id_starts_empty_handed(three: Any) -> None:
+    three.kill(1)
+    three.register(1, run=9, directory_id="new disk", data_intact=True)
+    assert three.state() == (0, 1, (0, 2))
+    assert three.cluster().brokers[BrokerId(1)].directory_id == "new disk"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"cluster_id": "other"}, ErrorCode.CLUSTER_ID_MISMATCH),
+        ({"seen_controller_epoch": 7}, ErrorCode.STALE_CONTROLLER_EPOCH),
+        ({"seen_metadata_version": 10_000}, ErrorCode.STALE_CONTROLLER_EPOCH),
+        ({"host": ""}, ErrorCode.INVALID_REQUEST),
+        ({"port": 0}, ErrorCode.INVALID_REQUEST),
+        ({"incarnation": ""}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_registrations_that_cannot_be_right_are_refused(
+    world: Any, changes: dict[str, Any], expected: ErrorCode
+) -> None:
+    stream = world.register(5, **changes)
+    assert code(world.refusal(stream)) is expected
+    assert BrokerId(5) not in world.cluster().brokers
+
+
+def test_a_second_stream_of_the_same_run_takes_the_place_of_the_first(three: Any) -> None:
+    old = three.streams[0]
+    new = three.register(0)
+    assert code(three.refusal(old)) is ErrorCode.STALE_BROKER_SESSION
+    three.step(c.StreamClosed(old))
+    three.pass_time(3_000)
+    assert three.state() == (0, 1, (0, 1, 2))
+    assert three.streams[0] == new
+
+
+# ---------------------------------------------------------------- stopping
+
+
+def may_stop(world: Any, stream_id: int) -> bool:
+    return any(
+        isinstance(message, c.HeartbeatAnswered) and message.may_stop
+        for message in world.messages.get(stream_id, [])
+    )
+
+
+def test_a_stopping_broker_may_stop_once_its_leaderships_are_durably_elsewhere(three: Any) -> None:
+    stream = three.streams[0]
+    three.hold_writes = True
+    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    assert not may_stop(three, stream)
+    three.finish_held(passed=True, answered=True)
+    assert may_stop(three, stream), "said without waiting for the next heartbeat"
+    assert three.state() == (1, 2, (1, 2))
+
+
+def test_a_stopping_broker_that_is_the_last_member_may_stop_anyway(three: Any) -> None:
+    three.kill(1)
+    three.kill(2)
+    stream = three.streams[0]
+    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    assert may_stop(three, stream)
+    assert three.state() == (0, 1, (0,))
+
+
+def test_a_stopping_broker_may_not_join_an_isr(three: Any) -> None:
+    three.alter_isr(0, (0, 1))
+    three.step(c.HeartbeatReceived(three.streams[2], 0, wants_stop=True))
+    outcome = three.alter_isr(0, (0, 1, 2))
+    assert code(outcome.error) is ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_a_stopped_broker_is_gone_without_grace(three: Any) -> None:
+    stream = three.streams.pop(0)
+    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    three.step(c.StreamClosed(stream))
+    three.step(c.Tick())
+    assert not three.cluster().brokers[BrokerId(0)].alive
+
+
+# ---------------------------------------------------------------- preferred leaders
+
+
+def test_leadership_returns_to_the_preferred_replica_after_a_while(three: Any) -> None:
+    three.kill(0)
+    assert three.state()[0] == 1
+    three.register(0, run=2)
+    assert three.alter_isr(1, (0, 1, 2)).error is None
+    three.pass_time(three.config.preferred_leader_interval_ms - 200)
+    assert three.state()[0] == 1, "not before it has been back for one interval"
+    three.pass_time(three.config.preferred_leader_interval_ms + 200)
+    assert three.state() == (0, 3, (0, 1, 2))
+
+
+def test_leadership_does_not_return_to_a_broker_that_was_asked_to_give_it_away(three: Any) -> None:
+    result = three.ask(c.ElectLeaders, (), BrokerId(0))
+    assert result == c.LeadersMoved(1)
+    assert three.state() == (1, 2, (0, 1, 2))
+    three.pass_time(4 * three.config.preferred_leader_interval_ms)
+    assert three.state()[0] == 1
+    three.pass_time(three.config.away_hold_ms)
+    assert three.state()[0] == 0
+
+
+def test_returning_leaders_is_rate_limited(make_world: Any) -> None:
+    world = make_world(config=ControlConfig(preferred_leader_moves=10)).start()
+    world.register_all(0, 1)
+    world.create(partitions=60, replication_factor=2)
+    world.ask(c.ElectLeaders, (), BrokerId(0))
+    assert world.machine.summary().leaders == {0: 0, 1: 60}
+    session = world.machine.sessions.get(BrokerId(0))
+    session.held_until_ms = 0
+    world.pass_time(world.config.preferred_leader_interval_ms + 100)
+    assert world.machine.summary().leaders[0] == 10

@@ -1,0 +1,352 @@
+"""Compare-and-swap writes: durable first, conflicts, unknown outcomes, several controllers."""
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from penstock.core.control import ControlConfig, Phase
+from penstock.core.control import contract as c
+from penstock.core.control.documents import (
+    CLUSTER_KEY,
+    Tombstone,
+    decode_cluster,
+    decode_topic,
+    encode_cluster,
+    encode_topic,
+    topic_key,
+)
+from penstock.core.types import BrokerId, LeaderEpoch, TopicId
+from penstock.errors import ErrorCode, OverloadedError, PenstockError
+
+
+def create_request(world: Any, name: str = "t") -> c.CreateTopics:
+    request_id = world.new_id()
+    topic = c.NewTopic(name, TopicId(f"id-{name}-{request_id}"), 1, 2)
+    return c.CreateTopics(request_id, "", (topic,))
+
+
+@pytest.fixture
+def pair(world: Any) -> Any:
+    """Two brokers, no topics."""
+    world.register_all(0, 1)
+    return world
+
+
+# ---------------------------------------------------------------- durable first
+
+
+def test_nothing_is_said_or_shown_before_it_is_durable(pair: Any) -> None:
+    pair.hold_writes = True
+    version = pair.machine.stored.metadata_version
+    request = create_request(pair)
+    pair.step(request)
+    assert request.request_id not in pair.replies
+    assert pair.machine.topic("t") is None
+    assert pair.machine.image(version).topics == ()
+    pair.finish_held(passed=True, answered=True)
+    assert isinstance(pair.replies[request.request_id], c.TopicsChanged)
+    assert [topic.name for topic in pair.machine.image(version).topics] == ["t"]
+
+
+def test_what_happens_during_a_write_goes_into_the_next_one(pair: Any) -> None:
+    pair.hold_writes = True
+    requests = [create_request(pair, f"t{number}") for number in range(50)]
+    pair.step(requests[0])
+    for request in requests[1:]:
+        pair.step(request)
+    writes = pair.writes
+    pair.finish_held(passed=True, answered=True)
+    assert pair.writes == writes + 1, "49 topics in one write"
+    assert all(request.request_id in pair.replies for request in requests)
+
+
+def test_requests_beyond_the_limit_are_turned_away(make_world: Any) -> None:
+    world = make_world(config=ControlConfig(max_pending_requests=2)).start()
+    world.hold_writes = True
+    world.register(0)
+    requests = [create_request(world, f"t{number}") for number in range(3)]
+    for request in requests:
+        world.step(request)
+    assert isinstance(world.replies[requests[2].request_id], OverloadedError)
+    assert requests[0].request_id not in world.replies
+
+
+# ---------------------------------------------------------------- doubtful outcomes
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_topic_created_by_an_unanswered_write_is_recognised(pair: Any, passed: bool) -> None:
+    pair.hold_writes = True
+    request = create_request(pair)
+    pair.step(request)
+    pair.finish_held(passed=passed, answered=False)
+    result = pair.replies[request.request_id]
+    assert isinstance(result, c.TopicsChanged)
+    assert result.outcomes[0].error is None
+    assert pair.topic().topic_id == request.topics[0].topic_id
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_deletion_by_an_unanswered_write_is_recognised(pair: Any, passed: bool) -> None:
+    pair.create(replication_factor=2)
+    pair.hold_writes = True
+    request_id = pair.new_id()
+    pair.step(c.DeleteTopics(request_id, "", (("t", TopicId("")), ("never", TopicId("")))))
+    pair.finish_held(passed=passed, answered=False)
+    first, second = pair.replies[request_id].outcomes
+    assert first.error is None
+    assert second.error is not None
+    assert second.error.code is ErrorCode.UNKNOWN_TOPIC
+    assert pair.machine.topic("t") is None
+    assert len(pair.machine.image(0).deleted_topic_ids) == 1
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_more_partitions_by_an_unanswered_write_are_recognised(pair: Any, passed: bool) -> None:
+    pair.create(replication_factor=2)
+    pair.hold_writes = True
+    request_id = pair.new_id()
+    pair.step(c.CreatePartitions(request_id, "", "t", 4))
+    pair.finish_held(passed=passed, answered=False)
+    assert pair.replies[request_id] == c.Done()
+    assert len(pair.topic().partitions) == 4
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_an_isr_change_by_an_unanswered_write_is_recognised(three: Any, passed: bool) -> None:
+    document = three.topic()
+    state = document.partitions[0].state
+    three.hold_writes = True
+    change = c.IsrChange(document.topic_id, 0, state.leader_epoch, state.version, (BrokerId(0),))
+    request_id = three.new_id()
+    epoch, session = three.machine.epoch, three.session(0)
+    three.step(c.AlterIsr(request_id, "", BrokerId(0), session, epoch, (change,)))
+    three.finish_held(passed=passed, answered=False)
+    assert three.replies[request_id].outcomes[0].error is None
+    assert three.state() == (0, 1, (0,))
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_death_in_an_unanswered_write_is_not_forgotten(three: Any, passed: bool) -> None:
+    three.hold_writes = True
+    three.kill(0)
+    three.finish_held(passed=passed, answered=False)
+    assert three.state() == (1, 2, (1, 2))
+    assert three.versions[-1] == three.machine.stored.metadata_version
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_registration_in_an_unanswered_write_is_answered(world: Any, passed: bool) -> None:
+    world.hold_writes = True
+    stream = world.register(0)
+    assert stream not in world.messages
+    world.finish_held(passed=passed, answered=False)
+    assert isinstance(world.messages[stream][0], c.SessionAccepted)
+
+
+def test_a_conflict_is_decided_again_on_what_is_stored(pair: Any) -> None:
+    pair.create(replication_factor=2)
+    key = topic_key("t")
+    pair.hold_writes = True
+    pair.step(c.AlterConfigs(pair.new_id(), "", "t", {"retention.ms": "5"}))
+    newer = decode_topic(pair.documents.texts[key][0], key)
+    newer = replace(
+        newer,
+        configs={"retention.bytes": "7"},
+        metadata_version=newer.metadata_version + 1,
+    )
+    pair.documents.texts[key] = (encode_topic(newer), "of another writer")
+    pair.finish_held(passed=False, answered=True)
+    assert pair.topic().configs == {"retention.bytes": "7", "retention.ms": "5"}
+
+
+# ---------------------------------------------------------------- hands in the store
+
+
+def test_a_topic_document_deleted_by_hand_is_put_back(pair: Any) -> None:
+    pair.create("kept", replication_factor=2)
+    del pair.documents.texts[topic_key("kept")]
+    pair.ask(c.AlterConfigs, "kept", {"retention.ms": "5"})
+    assert topic_key("kept") in pair.documents.texts
+    assert pair.topic("kept").configs == {"retention.ms": "5"}
+    assert pair.machine.image(0).deleted_topic_ids == ()
+
+
+def test_an_older_topic_document_applied_by_hand_never_turns_epochs_back(three: Any) -> None:
+    key = topic_key("t")
+    old = three.documents.texts[key][0]
+    three.kill(0)
+    assert three.state()[1] == 2
+    three.documents.texts[key] = (old, "by hand")
+    three.kill(1)
+    assert three.state() == (2, 3, (2,))
+
+
+def test_a_restored_cluster_document_never_turns_the_epoch_back(pair: Any) -> None:
+    text, _ = pair.documents.texts[CLUSTER_KEY]
+    older = replace(decode_cluster(text, "x"), controller_epoch=0, metadata_version=1)
+    pair.documents.texts[CLUSTER_KEY] = (encode_cluster(older), "by hand")
+    pair.register(2)
+    assert pair.cluster().controller_epoch == 1
+    assert set(pair.cluster().brokers) == {0, 1, 2}
+
+
+# ---------------------------------------------------------------- take-over
+
+
+def test_a_new_controller_raises_the_epoch_and_keeps_everything(
+    three: Any, make_world: Any
+) -> None:
+    successor = make_world(three.documents)
+    successor.start()
+    assert successor.machine.epoch == three.machine.epoch + 1
+    assert successor.state() == three.state()
+    assert successor.machine.stored.metadata_version > three.machine.stored.metadata_version
+
+
+def test_after_a_take_over_brokers_have_the_session_timeout_to_come_back(
+    three: Any, make_world: Any
+) -> None:
+    successor = make_world(three.documents).start()
+    successor.pass_time(1_000)
+    successor.register(1)
+    assert successor.state() == (0, 1, (0, 1, 2)), "nobody is declared dead by the take-over"
+    successor.pass_time(1_000)
+    assert successor.state() == (1, 2, (1,))
+
+
+def test_a_deposed_controller_stops_at_its_next_write(three: Any, make_world: Any) -> None:
+    make_world(three.documents).start()
+    three.kill(0)
+    assert three.deposed
+    assert three.machine.phase is Phase.DEPOSED
+    request = create_request(three, "late")
+    three.step(request)
+    assert three.replies[request.request_id].code is ErrorCode.NOT_CONTROLLER
+
+
+def test_a_take_over_whose_write_is_unanswered_raises_the_epoch_again(make_world: Any) -> None:
+    world = make_world()
+    world.hold_writes = True
+    world.step(world.documents.loaded())
+    assert world.machine.epoch == 0
+    world.finish_held(passed=True, answered=False)
+    assert world.machine.epoch == 2
+
+
+def test_a_deletion_that_was_cut_short_is_finished_at_take_over(pair: Any, make_world: Any) -> None:
+    pair.create("doomed", replication_factor=2)
+    topic = pair.topic("doomed")
+    cluster = pair.cluster()
+    cut = replace(
+        cluster,
+        tombstones=(Tombstone(topic.topic_id, cluster.metadata_version + 1),),
+        metadata_version=cluster.metadata_version + 1,
+    )
+    pair.documents.texts[CLUSTER_KEY] = (encode_cluster(cut), "cut short")
+    successor = make_world(pair.documents).start()
+    assert successor.machine.topic("doomed") is None
+    assert topic_key("doomed") not in pair.documents.texts
+
+
+def test_deleted_topics_are_told_to_brokers_that_were_away(pair: Any, make_world: Any) -> None:
+    pair.create("gone", replication_factor=2)
+    topic_id = pair.topic("gone").topic_id
+    pair.ask(c.DeleteTopics, (("gone", TopicId("")),))
+    successor = make_world(pair.documents).start()
+    assert successor.machine.image(0).deleted_topic_ids == (topic_id,)
+
+
+# ---------------------------------------------------------------- everything at once
+
+
+def act(world: Any, rng: random.Random) -> None:
+    """One random thing; documents check I1 and I21 at every write."""
+    broker_id = rng.randrange(4)
+    choice = rng.randrange(10)
+    if choice < 3:
+        intact = rng.random() < 0.7
+        run = rng.randrange(1000)
+        world.register(broker_id, run=run, data_intact=intact)
+    elif choice < 5 and broker_id in world.streams:
+        world.step(c.StreamClosed(world.streams.pop(broker_id)))
+    elif choice == 5:
+        world.pass_time(rng.choice([50, 200, 2_000]))
+    elif choice == 6:
+        partitions = rng.randrange(1, 4)
+        name = f"t{rng.randrange(3)}"
+        topic = c.NewTopic(name, TopicId(f"id-{world.new_id()}"), partitions, 2)
+        world.step(c.CreateTopics(world.new_id(), "", (topic,)))
+    elif choice == 7:
+        world.step(c.ElectLeaders(world.new_id(), "", (), rng.choice([None, BrokerId(broker_id)])))
+    elif choice == 8 and broker_id in world.streams:
+        world.step(c.HeartbeatReceived(world.streams[broker_id], 0, rng.random() < 0.3))
+    else:
+        propose_isr(world, rng)
+
+
+def propose_isr(world: Any, rng: random.Random) -> None:
+    topics = list(world.machine.stored.topics.values())
+    if not topics:
+        return
+    topic = rng.choice(topics)
+    index = rng.randrange(len(topic.partitions))
+    state = topic.partitions[index].state
+    session = world.machine.sessions.get(state.leader)
+    if session is None:
+        return
+    others = [member for member in state.replicas if rng.random() < 0.6]
+    isr = tuple(dict.fromkeys([state.leader, *others]))
+    stale = rng.random() < 0.2
+    change = c.IsrChange(
+        topic.topic_id,
+        index,
+        LeaderEpoch(state.leader_epoch),
+        state.version - int(stale),
+        isr,
+    )
+    epoch = world.machine.epoch
+    world.step(c.AlterIsr(world.new_id(), "", state.leader, session.number, epoch, (change,)))
+
+
+@pytest.mark.parametrize("round_number", range(25))
+def test_random_lives_with_doubtful_writes_keep_the_invariants(
+    make_world: Any, rng: random.Random, round_number: int
+) -> None:
+    world = make_world().start()
+    for _ in range(150):
+        if world.held is None and rng.random() < 0.3:
+            world.hold_writes = True
+        act(world, rng)
+        if world.held is not None and rng.random() < 0.5:
+            late = rng.random() < 0.3
+            world.finish_held(passed=rng.random() < 0.6, answered=rng.random() < 0.5, late=late)
+        if world.deposed or rng.random() < 0.02:
+            world = make_world(world.documents)
+            world.start()
+    if world.held is not None:
+        world.finish_held(passed=True, answered=True)
+    world.hold_writes = False
+    for broker_id in range(4):
+        world.register(broker_id, run=5_000)
+    # A write that landed late shows when its document is written next.
+    for name in ("t0", "t1", "t2"):
+        world.ask(c.AlterConfigs, name, {"retention.ms": str(rng.randrange(1000))})
+    world.pass_time(3_000)
+    check_settled(world)
+
+
+def check_settled(world: Any) -> None:
+    """All brokers are back and intact: every partition that has a holder has a leader."""
+    assert not isinstance(world.machine.summary(), PenstockError)
+    for topic in world.machine.stored.topics.values():
+        for partition in topic.partitions:
+            state = partition.state
+            if state.isr or partition.elr or partition.lossy:
+                assert state.leader in state.isr, partition
+    stored = world.documents.loaded()
+    assert stored.cluster is not None
+    assert stored.cluster[0] == world.cluster()
+    assert {topic.name: topic for topic, _ in stored.topics} == world.machine.stored.topics
