@@ -204,9 +204,12 @@ class Cluster:
             new.partitions = partitions
             new.replication_factor = replication_factor or min(len(self.brokers), 3)
         with open_channel(self._at(None)) as channel:
-            answer = AdminServiceStub(channel).CreateTopics(
-                admin_pb2.CreateTopicsRequest(topics=[new]), timeout=15.0
-            )
+            try:
+                answer = AdminServiceStub(channel).CreateTopics(
+                    admin_pb2.CreateTopicsRequest(topics=[new]), timeout=15.0
+                )
+            except grpc.RpcError as error:
+                raise error_from_rpc(error) from error
         (result,) = answer.results
         if result.HasField("error"):
             raise error_from_wire(result.error)

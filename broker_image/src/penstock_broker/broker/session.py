@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _SessionCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]"
 _BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_FAILURES_PER_LINE: Final = 30
 _REGISTER_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 10.0
 _A = TypeVar("_A")
@@ -96,6 +97,7 @@ class ControllerSession:
         self._identity = identity
         self._sink = sink
         self._connection: Connection | None = None
+        self._failures = 0
         self._stopping = False
         self._may_stop = asyncio.Event()
         self._beat = asyncio.Event()
@@ -178,6 +180,7 @@ class ControllerSession:
                 address, channel, registered.broker_session, registered.controller_epoch
             )
             alive = True
+            self._failures = 0
             _events.info(
                 "registered",
                 controller=address,
@@ -198,11 +201,15 @@ class ControllerSession:
         seen = error_from_rpc(error) if isinstance(error, grpc.aio.AioRpcError) else error
         if isinstance(seen, PenstockError) and seen.code is ErrorCode.CLUSTER_ID_MISMATCH:
             raise seen
-        _events.warning(
-            "no controller session",
-            controller=address,
-            reason=str(seen) or "no answer in time",
-        )
+        self._failures += 1
+        # A controller that is away for an hour is news once, not 3,600 times.
+        if self._failures == 1 or self._failures % _FAILURES_PER_LINE == 0:
+            _events.warning(
+                "no controller session",
+                controller=address,
+                attempts=self._failures,
+                reason=str(seen) or "no answer in time",
+            )
 
     async def _registration(self, call: _SessionCall) -> pb.Registered:
         async with asyncio.timeout(_REGISTER_TIMEOUT_S):

@@ -1,0 +1,178 @@
+"""Starting and stopping: what a broker refuses, in one line, and what it keeps."""
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+from support.processes import HOST, ServerProcess, free_port
+from support.waiting import wait_until
+from support.wire import Wire
+
+from penstock.errors import ErrorCode, PenstockError
+
+MakeCluster = Callable[..., Cluster]
+
+
+def run_broker(*arguments: str, optimize: bool = False) -> tuple[int, str]:
+    """Runs a broker that is expected to end by itself; exit code and stderr."""
+    command = [sys.executable, *(["-O"] if optimize else []), "-m", "penstock_broker", "broker"]
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.returncode, done.stderr
+
+
+def options(path: Path, **changed: str) -> list[str]:
+    values = {
+        "broker-id": "0",
+        "data-dir": str(path / "data"),
+        "listen": f"{HOST}:{free_port()}",
+        "controllers": f"{HOST}:{free_port()}",
+        **{key.replace("_", "-"): value for key, value in changed.items()},
+    }
+    return [part for key, value in values.items() for part in (f"--{key}", value)]
+
+
+def assert_one_line(text: str, *words: str) -> None:
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    assert lines[0].startswith("penstock broker: ")
+    for word in words:
+        assert word in lines[0]
+
+
+def test_a_port_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, text = run_broker(*options(tmp_path, listen=f"{HOST}:{port}"))
+    assert code == 2
+    assert_one_line(text, "--listen", str(port), "in use")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"listen": "nonsense"}, ["--listen", "host:port"]),
+        ({"controllers": "a:b"}, ["--controllers", "host:port"]),
+        ({"broker_id": "-3"}, ["--broker-id", "-3"]),
+        ({"config": "cache.byte=5"}, ["cache.byte", "cache.bytes"]),
+        ({"config": "cache.bytes=many"}, ["cache.bytes", "whole number"]),
+    ],
+)
+def test_bad_options_are_refused_in_one_line(
+    tmp_path: Path, changed: dict[str, str], words: list[str]
+) -> None:
+    code, text = run_broker(*options(tmp_path, **changed))
+    assert code == 2
+    assert_one_line(text, *words)
+
+
+def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
+    code, text = run_broker(*options(tmp_path), optimize=True)
+    assert code == 2
+    assert_one_line(text, "-O")
+
+
+def test_two_brokers_on_one_directory_are_refused(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=1)
+    second = cluster.new_broker(0, data=cluster.data_dir(0))
+    second.log = cluster.path / "second.log"
+    second.start(wait=False)
+    assert second.wait_end() == 2
+    assert_one_line(second.log_text(), "in use", str(cluster.data_dir(0)))
+    assert cluster.brokers[0].is_serving()
+
+
+def test_another_brokers_directory_is_refused(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=1)
+    cluster.brokers[0].stop()
+    other = cluster.new_broker(1, data=cluster.data_dir(0))
+    other.start(wait=False)
+    assert other.wait_end() == 2
+    assert_one_line(other.log_text(), "belongs to broker 0")
+
+
+def test_another_clusters_directory_is_refused(make_cluster: MakeCluster) -> None:
+    first, second = make_cluster(brokers=1), make_cluster(brokers=1)
+    second.brokers[0].stop()
+    moved = second.path / "moved"
+    first.brokers[0].stop()
+    shutil.copytree(first.data_dir(0), moved)
+    stranger = second.new_broker(0, data=moved)
+    stranger.log = second.path / "stranger.log"
+    stranger.start(wait=False)
+    assert stranger.wait_end() == 2
+    last = stranger.log_text().strip().splitlines()[-1]
+    assert last.startswith("penstock broker: ")
+    assert "cluster" in last
+    assert "Traceback" not in stranger.log_text()
+
+
+def test_a_full_disk_refuses_writes_and_serves_reads(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=1)
+    cluster.create_topic("t")
+    broker = cluster.brokers[0]
+    with Wire(broker.address) as wire:
+        wire.produce("t", [b"a"])
+    assert broker.stop() == 0
+    broker.start("--config", f"disk.reserve.bytes={2**62}")
+    cluster.wait_leaders("t")
+    with Wire(broker.address) as wire:
+        with pytest.raises(PenstockError) as refused:
+            wire.produce("t", [b"b"])
+        assert refused.value.code is ErrorCode.DISK_FULL
+        assert refused.value.retriable
+        assert "disk.reserve.bytes" in str(refused.value)
+        assert wire.read_all("t") == [b"a"]
+    broker.stop()
+    broker.start()
+    cluster.wait_leaders("t")
+    with Wire(broker.address) as wire:
+        wire.produce("t", [b"c"])
+        assert wire.read_all("t") == [b"a", b"c"]
+
+
+def test_a_broker_without_a_controller_says_so_and_waits(tmp_path: Path) -> None:
+    port = free_port()
+    broker = ServerProcess(
+        "lonely",
+        ["broker", *options(tmp_path, listen=f"{HOST}:{port}")],
+        port,
+        tmp_path / "lonely.log",
+    )
+    try:
+        broker.start(wait=False)
+        wait_until(lambda: "no controller session" in broker.log_text(), what="it says so")
+        assert not broker.is_serving()
+        with Wire(broker.address) as wire, pytest.raises(PenstockError) as refused:
+            wire.latest("t")
+        assert refused.value.code is ErrorCode.LEADER_NOT_AVAILABLE
+        assert refused.value.retriable
+        assert broker.stop() == 0
+    finally:
+        broker.close()
+
+
+def test_everything_is_there_after_a_clean_stop_and_after_a_kill(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(brokers=1)
+    cluster.create_topic("t")
+    broker = cluster.brokers[0]
+    for number, end in enumerate((broker.stop, broker.kill, broker.stop)):
+        with Wire(broker.address) as wire:
+            wire.produce("t", [b"%d" % number])
+        end()
+        broker.start()
+        cluster.wait_leaders("t")
+    with Wire(broker.address) as wire:
+        assert wire.read_all("t") == [b"0", b"1", b"2"]
+        assert wire.log("t").high_watermark == 3
