@@ -17,14 +17,14 @@ A producer belongs to the event loop it is first used in; `send_nowait` is safe 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Self, TypeVar, Unpack
 
 from penstock.client.accumulator import Accumulator, PendingBatch, TopicBuffer
 from penstock.client.cluster import Cluster
 from penstock.client.config import ProducerConfig, ProducerOptions, parse_bootstrap
-from penstock.client.delivery import ColumnsDelivery, Delivery
+from penstock.client.delivery import ColumnsDelivery, Delivery, Outcome
 from penstock.client.process import ProcessGuard
 from penstock.client.sender import Sender
 from penstock.client.shards import Shard, shard_columns
@@ -179,21 +179,17 @@ class AsyncProducer:
         their order. Raises as `send`; what was accepted before the error is sent.
         """
         buffer = await self._topic(topic)
-        shards = shard_columns(
+        parts: list[tuple[Outcome, int]] = []
+        for shard in shard_columns(
             buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
-        )
-        return await self.send_shards(buffer, shards)
+        ):
+            batch = await self.add_shard(buffer, shard)
+            parts.append((batch.outcome, batch.record_count))
+        return ColumnsDelivery(parts)
 
-    async def send_shards(self, buffer: TopicBuffer, shards: Iterable[Shard]) -> ColumnsDelivery:
-        """Internal: queues prepared pieces, waiting for room between them."""
-        batches: list[PendingBatch] = []
-        for shard in shards:
-
-            def add(shard: Shard = shard) -> PendingBatch | None:
-                return buffer.add_columns(shard.columns, shard.partition)
-
-            batches.append(await self._with_room(add))
-        return ColumnsDelivery([(batch.outcome, batch.record_count) for batch in batches])
+    async def add_shard(self, buffer: TopicBuffer, shard: Shard) -> PendingBatch:
+        """Internal: queues one piece, waiting for room."""
+        return await self._with_room(lambda: buffer.add_columns(shard.columns, shard.partition))
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Sends what lingers and waits until everything sent so far is settled, well or not.

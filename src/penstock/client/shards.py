@@ -1,26 +1,34 @@
 """Whole columns to batches: no Python step per record unless keys decide the partition.
 
-    lists, NumPy, Arrow ──▶ Columns ──▶ [by key: one Columns per partition] ──▶ pieces that fit
+    Arrow, NumPy ──▶ Columns over their buffers ──────────┐
+    lists ──▶ chunks ──▶ [by key: rows per partition] ──▶ Columns ──▶ pieces that fit a batch
 
 Arrow buffers are taken as they are. With keys, each key is hashed (`core.partitioner`) and the
-rows of a partition are gathered by lists, in the order given. Runs on the calling thread, and
-touches nothing of the producer but the topic's limits.
+rows of a partition are gathered, in the order given. Pieces are made one after the other, while
+earlier ones are on their way; this runs on the calling thread and touches nothing of the
+producer but the topic's limits.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from time import time_ns
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.client.accumulator import BATCH_OVERHEAD_BYTES, TopicBuffer
-from penstock.core.columns import Columns, Header
+from penstock.core.columns import Columns, Headers
+from penstock.core.partitioner import partitions_for_keys
 from penstock.core.records import BinaryBuffers, columns_from_buffers, encode_columns
 from penstock.core.records_wire import message_bytes
 from penstock.core.slicing import split_columns
 from penstock.errors import MisuseError
 
+CHUNK_RECORDS: Final = 65_536
+"""Lists are encoded in chunks of this many records, which bounds the memory a call takes."""
+
 Entry = TypeVar("Entry")
+Entries = Sequence[bytes | None]
+HeaderLists = Sequence[Headers | Sequence[tuple[str, bytes | None]] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,49 @@ class Shard:
     columns: Columns
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Records as lists. `timestamps_ms` may be one for all."""
+
+    values: Entries | None
+    keys: Entries | None
+    timestamps_ms: Any
+    headers: HeaderLists | None
+
+    def __len__(self) -> int:
+        return len(self.values if self.values is not None else self.keys or ())
+
+    def chunks(self) -> Iterator["Rows"]:
+        """The same records, at most CHUNK_RECORDS at a time."""
+        one_time = isinstance(self.timestamps_ms, int)
+        for lo in range(0, len(self), CHUNK_RECORDS):
+            part = slice(lo, lo + CHUNK_RECORDS)
+            yield Rows(
+                None if self.values is None else self.values[part],
+                None if self.keys is None else self.keys[part],
+                self.timestamps_ms if one_time else self.timestamps_ms[part],
+                None if self.headers is None else self.headers[part],
+            )
+
+    def at(self, indexes: list[int]) -> "Rows":
+        """The records at these indexes, in that order."""
+        one_time = isinstance(self.timestamps_ms, int)
+        return Rows(
+            None if self.values is None else _pick(self.values, indexes),
+            None if self.keys is None else _pick(self.keys, indexes),
+            self.timestamps_ms if one_time else _pick(self.timestamps_ms, indexes),
+            None if self.headers is None else _pick(self.headers, indexes),
+        )
+
+    def encoded(self) -> Columns:
+        return encode_columns(
+            [None] * len(self) if self.values is None else self.values,
+            self.keys,
+            timestamps_ms=self.timestamps_ms,
+            headers=self.headers,
+        )
+
+
 def shard_columns(
     buffer: TopicBuffer,
     values: Any,
@@ -38,44 +89,88 @@ def shard_columns(
     *,
     timestamps_ms: Any,
     partition: int | None,
-    headers: Sequence[Sequence[Header] | None] | None,
-) -> list[Shard]:
-    """The pieces to send, in order. Raises MisuseError (RECORD_TOO_LARGE) before any is queued."""
-    columns = to_columns(values, keys, timestamps_ms, headers)
-    if columns is None:
-        return []
-    parts: list[tuple[int | None, Columns]]
+    headers: HeaderLists | None,
+) -> Iterator[Shard]:
+    """The pieces to send, in order. Raises MisuseError on the way, for what cannot be sent."""
     if partition is not None:
         buffer.queue(partition)
-        parts = [(partition, columns)]
-    elif keys is None and not buffer.has_partitioner:
-        parts = [(None, columns)]
-    else:
-        parts = list(_by_partition(buffer, columns))
-    return [Shard(where, piece) for where, part in parts for piece in _pieces(buffer, part)]
+    times = time_ns() // 1_000_000 if timestamps_ms is None else _times(timestamps_ms)
+    _check_lengths(values, keys, times, headers)
+    by_key = partition is None and (keys is not None or buffer.has_partitioner)
+    if not by_key and not (_is_list(values) and _is_list(keys)):
+        columns = _from_buffers(values, keys, times, headers)
+        if columns is not None:
+            yield from _pieces(buffer, partition, columns)
+        return
+    rows = Rows(_listed("values", values), _listed("keys", keys), times, headers)
+    for chunk in rows.chunks():
+        if not by_key:
+            yield from _pieces(buffer, partition, chunk.encoded())
+            continue
+        for where, indexes in _by_partition(buffer, chunk).items():
+            part = chunk if len(indexes) == len(chunk) else chunk.at(indexes)
+            yield from _pieces(buffer, where, part.encoded())
 
 
-def to_columns(
-    values: Any,
-    keys: Any,
-    timestamps_ms: Any,
-    headers: Sequence[Sequence[Header] | None] | None,
-) -> Columns | None:
-    """Columns of whatever was given; None for no records at all. Raises MisuseError."""
-    given = values if values is not None else keys
-    if given is None:
+def _check_lengths(values: Any, keys: Any, times: Any, headers: HeaderLists | None) -> None:
+    if values is None and keys is None:
         raise MisuseError("send_columns needs values or keys")
-    count = len(given)
+    given = {"values": values, "keys": keys, "headers": headers}
+    if not isinstance(times, int):
+        given["timestamps_ms"] = times
+    sizes = {name: len(column) for name, column in given.items() if column is not None}
+    if len(set(sizes.values())) > 1:
+        raise MisuseError(f"columns differ in length: {sizes}; give one entry per record")
+
+
+def _by_partition(buffer: TopicBuffer, rows: Rows) -> dict[int | None, list[int]]:
+    """Indexes of the records of each partition, ascending. None = any partition."""
+    keys = rows.keys if rows.keys is not None else [None] * len(rows)
+    partitions: list[int | None] | list[int]
+    if buffer.has_partitioner or None in keys:
+        partitions = [buffer.partition_of(key) for key in keys]
+    else:
+        partitions = partitions_for_keys(keys, len(buffer.queues))  # type: ignore[arg-type]  # no None in it
+    indexes: dict[int | None, list[int]] = {partition: [] for partition in set(partitions)}
+    for index, partition in enumerate(partitions):
+        indexes[partition].append(index)
+    return indexes
+
+
+def _pick(column: Sequence[Entry], indexes: list[int]) -> Sequence[Entry]:
+    if len(indexes) == 1:
+        return [column[indexes[0]]]
+    picked: tuple[Entry, ...] = itemgetter(*indexes)(column)
+    return picked
+
+
+def _pieces(buffer: TopicBuffer, partition: int | None, columns: Columns) -> Iterator[Shard]:
+    for piece in split_columns(columns, max_bytes=buffer.batch_bytes - BATCH_OVERHEAD_BYTES):
+        if piece.record_count == 1:
+            buffer.check_record_size(message_bytes(piece))
+        yield Shard(partition, piece)
+
+
+def _is_list(column: Any) -> bool:
+    return column is None or isinstance(column, list | tuple)
+
+
+def _listed(name: str, column: Any) -> Entries | None:
+    """A column as a list of bytes."""
+    if _is_list(column):
+        return column  # type: ignore[no-any-return]  # a list, a tuple or None
+    buffers = _buffers(name, column)
+    if buffers is None:
+        return [None] * len(column)
+    return Columns(len(column), 0, value_data=buffers.data, value_lengths=buffers.lengths).values()
+
+
+def _from_buffers(
+    values: Any, keys: Any, times: Any, headers: HeaderLists | None
+) -> Columns | None:
+    count = len(values if values is not None else keys)
     if count == 0:
         return None
-    times = time_ns() // 1_000_000 if timestamps_ms is None else _times(timestamps_ms)
-    if isinstance(values, list | tuple | None) and isinstance(keys, list | tuple | None):
-        return encode_columns(
-            [None] * count if values is None else values,
-            keys,
-            timestamps_ms=times,
-            headers=headers,
-        )
     return columns_from_buffers(
         _buffers("values", values),
         _buffers("keys", keys),
@@ -83,45 +178,6 @@ def to_columns(
         record_count=count,
         headers=headers,
     )
-
-
-def _by_partition(buffer: TopicBuffer, columns: Columns) -> Iterator[tuple[int | None, Columns]]:
-    """The rows of each partition, in the order given. Rows for any partition come as None."""
-    keys, values = columns.keys(), columns.values()
-    rows: dict[int | None, list[int]] = {}
-    for index, partition in enumerate(map(buffer.partition_of, keys)):
-        rows.setdefault(partition, []).append(index)
-    if len(rows) == 1:
-        yield next(iter(rows)), columns
-        return
-    times = columns.timestamps() if columns.timestamp_deltas_ms is not None else None
-    headers = columns.headers() if columns.header_counts is not None else None
-    for partition, indexes in rows.items():
-        yield (
-            partition,
-            encode_columns(
-                _rows(values, indexes),
-                _rows(keys, indexes),
-                timestamps_ms=(
-                    columns.first_timestamp_ms if times is None else _rows(times, indexes)
-                ),
-                headers=None if headers is None else _rows(headers, indexes),
-            ),
-        )
-
-
-def _rows(column: Sequence[Entry], indexes: list[int]) -> Sequence[Entry]:
-    if len(indexes) == 1:
-        return [column[indexes[0]]]
-    rows: tuple[Entry, ...] = itemgetter(*indexes)(column)
-    return rows
-
-
-def _pieces(buffer: TopicBuffer, columns: Columns) -> Iterator[Columns]:
-    for piece in split_columns(columns, max_bytes=buffer.batch_bytes - BATCH_OVERHEAD_BYTES):
-        if piece.record_count == 1:
-            buffer.check_record_size(message_bytes(piece))
-        yield piece
 
 
 def _buffers(name: str, column: Any) -> BinaryBuffers | None:

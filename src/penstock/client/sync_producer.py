@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Self, Unpack
 
 from penstock.client.config import ProducerConfig, ProducerOptions
-from penstock.client.delivery import ColumnsDelivery, Delivery
+from penstock.client.delivery import ColumnsDelivery, Delivery, Outcome
 from penstock.client.loop_thread import EXIT_FLUSH_S, shared_loop
 from penstock.client.producer import AsyncProducer
 from penstock.client.shards import shard_columns
@@ -85,10 +85,15 @@ class Producer:
         buffer = self._core.buffer_of(topic)
         if buffer is None:
             buffer = self._loop.run(self._core.prepare(topic))
-        shards = shard_columns(
+        parts: list[tuple[Outcome, int]] = []
+        for shard in shard_columns(
             buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
-        )
-        return self._loop.run(self._core.send_shards(buffer, shards))
+        ):
+            batch = buffer.add_columns(shard.columns, shard.partition)
+            if batch is None:
+                batch = self._loop.run(self._core.add_shard(buffer, shard))
+            parts.append((batch.outcome, batch.record_count))
+        return ColumnsDelivery(parts)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Blocks until everything sent so far is settled; raises TimeoutError."""
