@@ -1,8 +1,8 @@
 """Builds the wheel, checks what is in it, and uses it the way an application developer would.
 
 hatchling leaves out a missing `packages` path without a word, so the contents are
-asserted. Then the wheel is installed without extras into a clean environment, where the client must import and the
-command must say what to install for the rest.
+asserted. Then the wheel is installed without extras into a clean environment, where the client
+must import and say in one line that nobody answers.
 """
 
 import subprocess

@@ -66,9 +66,11 @@ class HourlyDelays:
         self.rows: dict[tuple[int, str], list[int]] = {}
 
     def update(self, changed: DataFrame, _batch_id: int) -> None:
-        for row in changed.collect():
-            hour_ms = int(row["hour"].timestamp() * 1000)
-            self.rows[hour_ms, row["carrier"]] = [row["flights"], row["departed"], row["delay"]]
+        columns = changed.toPandas()
+        hours = columns["hour"].astype("int64") // 1_000_000
+        results = columns[["flights", "departed", "delay"]].to_numpy().tolist()
+        keys = zip(hours.tolist(), columns["carrier"].tolist(), strict=True)
+        self.rows.update(zip(keys, results, strict=True))
 
 
 def start_stream(
@@ -79,6 +81,7 @@ def start_stream(
         .option("penstock.bootstrap.servers", args.bootstrap)
         .option("subscribe", args.topic)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 50_000)
         .load()
     )
     hourly = (

@@ -1,7 +1,8 @@
 """The servers: brokers that store and serve partitions, the controller, and local clusters of both.
 
-Belongs here: shells. gRPC services, the store, streams between brokers, sessions with the controller,
-processes and signals. Every decision about replication and metadata is asked of `penstock.core`.
+Belongs here: shells. gRPC services, the store, streams between brokers, sessions with the
+controller, processes and signals. Every decision about replication and metadata is asked of
+`penstock.core`.
 Never here: a second opinion on who leads, what is committed, or what an ISR is; client code.
 
     broker/       the process: settings, session with the controller, picture of the cluster
