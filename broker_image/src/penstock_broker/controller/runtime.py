@@ -85,6 +85,7 @@ class ControllerRuntime:
         self._wanted_cluster_id = cluster_id
         self._holder = str(uuid.uuid4())
         self._machine: ControllerMachine | None = None
+        self._standing_by = False
         self._generation = 0
         self._waiting: dict[int, asyncio.Future[c.Result]] = {}
         self._outboxes: dict[int, Outbox] = {}
@@ -114,6 +115,11 @@ class ControllerRuntime:
         """Empty while not active."""
         machine = self._machine if self.active else None
         return "" if machine is None else machine.stored.cluster.cluster_id
+
+    @property
+    def usable(self) -> bool:
+        """Active, or standing by while another one is."""
+        return self.active or self._standing_by
 
     async def wait_active(self, timeout_s: float) -> None:
         """Returns once active. Raises TimeoutError."""
@@ -197,6 +203,7 @@ class ControllerRuntime:
             except StoreUnavailableError as error:
                 _events.warning("lease not renewed, going on", reason=error.message)
             else:
+                self._standing_by = not held
                 if held and self._machine is None:
                     _events.info("lease acquired, taking over", holder=self._holder)
                     self._start_machine()

@@ -1,7 +1,7 @@
 """The controller's gRPC server: our services behind the edge, health, reflection.
 
-Health: "" is SERVING while the process runs; `penstock.proto.v1.ControllerService` only while
-this controller is the active one, so that a probe never kills a standby.
+Health: "" is SERVING once this controller is active or stands by for another, so that a probe
+never kills a standby; `penstock.proto.v1.ControllerService` only while it is the active one.
 """
 
 import asyncio
@@ -43,15 +43,16 @@ class ControllerServer:
     runtime: ControllerRuntime
 
     async def watch_health(self) -> None:
-        """Says SERVING while active. Runs until cancelled."""
-        shown: bool | None = None
+        """Keeps health up to date, until cancelled."""
+        shown: dict[str, bool] = {}
         while True:
-            if shown is not self.runtime.active:
-                shown = self.runtime.active
-                status = _STATUS.SERVING if shown else _STATUS.NOT_SERVING
-                for name in (CONTROLLER_SERVICE, ADMIN_SERVICE):
+            active = self.runtime.active
+            wanted = {"": self.runtime.usable, CONTROLLER_SERVICE: active, ADMIN_SERVICE: active}
+            for name, serving in wanted.items():
+                if shown.get(name) is not serving:
+                    status = _STATUS.SERVING if serving else _STATUS.NOT_SERVING
                     await self.health.set(name, status)
-                await self.health.set("", _STATUS.SERVING)
+            shown = wanted
             await asyncio.sleep(_HEALTH_CHECK_S)
 
 

@@ -1,0 +1,234 @@
+"""What every metadata store must do: compare-and-swap, stages, doubtful answers, the lease.
+
+A new implementation adds itself to `STORES`: how to make a client, and how to make another one of
+the same documents (None if only one process at a time may use them).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock_broker.controller.metadata_store.interface import (
+    Delete,
+    MetadataStore,
+    Put,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from penstock_broker.controller.metadata_store.local import LocalMetadataStore
+from penstock_broker.controller.metadata_store.memory import (
+    Failure,
+    MemoryMetadataStore,
+    SharedDocuments,
+)
+
+
+@dataclass
+class Subject:
+    """A store under test. `reopen` closes it and opens it again, as after a restart."""
+
+    store: MetadataStore
+    another_client: Callable[[], MetadataStore] | None
+    reopen: Callable[[], MetadataStore]
+    pass_time: Callable[[int], None]
+
+
+def memory_subject(_path: Path) -> Subject:
+    clock = [0]
+    shared = SharedDocuments(lambda: clock[0])
+
+    def pass_time(duration_ms: int) -> None:
+        clock[0] += duration_ms
+
+    def client() -> MetadataStore:
+        return MemoryMetadataStore(shared)
+
+    return Subject(client(), client, client, pass_time)
+
+
+def local_subject(path: Path) -> Subject:
+    subject: Subject
+
+    def reopen() -> MetadataStore:
+        subject.store.close()
+        subject.store = LocalMetadataStore(path)
+        return subject.store
+
+    subject = Subject(LocalMetadataStore(path), None, reopen, lambda _duration_ms: None)
+    return subject
+
+
+STORES: dict[str, Callable[[Path], Subject]] = {"memory": memory_subject, "local": local_subject}
+
+
+@pytest.fixture(params=sorted(STORES))
+def subject(request: Any, tmp_path: Path) -> Iterator[Subject]:
+    made = STORES[request.param](tmp_path / "metadata")
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def store(subject: Subject) -> MetadataStore:
+    return subject.store
+
+
+# ---------------------------------------------------------------- reading and writing
+
+
+def test_a_new_store_is_empty(store: MetadataStore) -> None:
+    assert store.read_all() == {}
+
+
+def test_what_was_written_is_read_with_its_version(store: MetadataStore) -> None:
+    versions = store.write([[Put("cluster", "one", None), Put("topic/ä.b_C", "zwei ö", None)]])
+    found = store.read_all()
+    assert {key: stored.text for key, stored in found.items()} == {
+        "cluster": "one",
+        "topic/ä.b_C": "zwei ö",
+    }
+    assert {key: stored.version for key, stored in found.items()} == versions
+
+
+def test_every_replacement_changes_the_version(store: MetadataStore) -> None:
+    first = store.write([[Put("k", "same", None)]])["k"]
+    second = store.write([[Put("k", "same", first)]])["k"]
+    assert first != second
+    assert store.read_all()["k"].version == second
+
+
+def test_a_version_never_comes_back_after_a_deletion(store: MetadataStore) -> None:
+    first = store.write([[Put("k", "same", None)]])["k"]
+    store.write([[Delete("k", first)]])
+    assert store.read_all() == {}
+    again = store.write([[Put("k", "same", None)]])["k"]
+    assert again != first
+    with pytest.raises(WriteConflictError):
+        store.write([[Delete("k", first)]])
+
+
+def test_documents_of_a_megabyte_fit(store: MetadataStore) -> None:
+    text = "x" * 1_000_000
+    store.write([[Put("topic/big", text, None)]])
+    assert store.read_all()["topic/big"].text == text
+
+
+def test_stages_are_all_carried_out(store: MetadataStore) -> None:
+    first = store.write([[Put("a", "1", None)], [Put("b", "1", None)]])
+    store.write([[Put("c", "1", None)], [Put("b", "2", first["b"])], [Delete("a", first["a"])]])
+    assert {key: stored.text for key, stored in store.read_all().items()} == {"b": "2", "c": "1"}
+
+
+def test_documents_survive_a_restart(subject: Subject) -> None:
+    versions = subject.store.write([[Put("a", "1", None), Put("b", "1", None)]])
+    versions = {**versions, **subject.store.write([[Put("b", "2", versions["b"])]])}
+    store = subject.reopen()
+    assert {key: (s.text, s.version) for key, s in store.read_all().items()} == {
+        "a": ("1", versions["a"]),
+        "b": ("2", versions["b"]),
+    }
+    store.write([[Put("a", "2", versions["a"])]])
+
+
+# ---------------------------------------------------------------- conflicts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Put("k", "new", None),
+        Put("k", "new", "not the version"),
+        Delete("k", "not the version"),
+        Put("other", "new", "not there"),
+        Delete("other", "not there"),
+    ],
+)
+def test_a_wrong_version_is_a_conflict_and_changes_nothing_there(
+    store: MetadataStore, change: Any
+) -> None:
+    store.write([[Put("k", "old", None)]])
+    before = store.read_all()
+    with pytest.raises(WriteConflictError, match=change.key):
+        store.write([[change]])
+    assert store.read_all() == before
+
+
+def test_of_two_writers_with_the_same_version_one_wins(subject: Subject) -> None:
+    version = subject.store.write([[Put("k", "0", None)]])["k"]
+    rival = subject.another_client() if subject.another_client else subject.store
+    rival.write([[Put("k", "rival", version)]])
+    with pytest.raises(WriteConflictError):
+        subject.store.write([[Put("k", "mine", version)]])
+    assert subject.store.read_all()["k"].text == "rival"
+
+
+def test_later_stages_do_not_happen_after_a_conflict(store: MetadataStore) -> None:
+    with pytest.raises(WriteConflictError):
+        store.write([[Put("a", "1", "wrong")], [Put("b", "1", None)]])
+    assert "b" not in store.read_all()
+
+
+# ---------------------------------------------------------------- lease
+
+
+def test_the_holder_renews_its_lease(store: MetadataStore) -> None:
+    assert store.acquire_lease("me", 10_000)
+    assert store.acquire_lease("me", 10_000)
+    store.release_lease("me")
+    store.release_lease("me")
+    store.release_lease("somebody else")
+
+
+def test_a_lease_is_one_controllers_until_it_ends(subject: Subject) -> None:
+    if subject.another_client is None:
+        pytest.skip("one process at a time")
+    rival = subject.another_client()
+    assert subject.store.acquire_lease("me", 10_000)
+    assert not rival.acquire_lease("rival", 10_000)
+    rival.release_lease("rival")
+    assert not rival.acquire_lease("rival", 10_000), "only the holder can release it"
+    subject.pass_time(10_001)
+    assert rival.acquire_lease("rival", 10_000)
+    assert not subject.store.acquire_lease("me", 10_000)
+    rival.release_lease("rival")
+    assert subject.store.acquire_lease("me", 10_000)
+
+
+# ---------------------------------------------------------------- of one implementation each
+
+
+def test_memory_plants_lost_requests_and_lost_answers() -> None:
+    store = MemoryMetadataStore(SharedDocuments(lambda: 0))
+    store.fail_next = Failure.LOST
+    with pytest.raises(StoreUnavailableError):
+        store.write([[Put("k", "1", None)]])
+    assert store.read_all() == {}
+    store.fail_next = Failure.UNANSWERED
+    with pytest.raises(StoreUnavailableError):
+        store.write([[Put("k", "1", None)]])
+    assert store.read_all()["k"].text == "1"
+
+
+def test_local_refuses_a_directory_in_use(tmp_path: Path) -> None:
+    first = LocalMetadataStore(tmp_path / "m")
+    with pytest.raises(StoreUnavailableError, match="in use by another controller"):
+        LocalMetadataStore(tmp_path / "m")
+    first.close()
+    LocalMetadataStore(tmp_path / "m").close()
+
+
+def test_local_refuses_a_path_that_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailableError, match="--metadata-dir"):
+        LocalMetadataStore(tmp_path / "file")
+
+
+def test_local_writes_of_several_documents_are_all_or_nothing(tmp_path: Path) -> None:
+    store = LocalMetadataStore(tmp_path / "m")
+    with pytest.raises(WriteConflictError):
+        store.write([[Put("a", "1", None)], [Put("b", "1", "wrong")]])
+    assert store.read_all() == {}
+    store.close()
