@@ -7,14 +7,13 @@ terminal (CI, a pipe) `line` gives the same in one line.
 from dataclasses import dataclass, field
 from time import monotonic
 
-from rich.columns import Columns
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-EVENTS_SHOWN = 8
+EVENTS_SHOWN = 7
 
 
 @dataclass(slots=True)
@@ -61,10 +60,11 @@ def render(board: Board) -> RenderableType:
     """One screen, about 100 columns wide."""
     elapsed = monotonic() - board.began
     title = f"[bold]Penstock[/] · 336,776 flights of 2013 · {elapsed:5.1f} s"
-    return Group(
-        Panel(_bars(board), title=title, border_style="cyan"),
-        Columns([_leaders(board), _story(board)], expand=True),
-    )
+    lower = Table.grid(expand=True)
+    lower.add_column(width=48)
+    lower.add_column(ratio=1)
+    lower.add_row(_leaders(board), _story(board))
+    return Group(Panel(_bars(board), title=title, border_style="cyan"), lower)
 
 
 def _bars(board: Board) -> Table:
@@ -82,8 +82,7 @@ def _bars(board: Board) -> Table:
         bar = ProgressBar(total=board.total, completed=count, complete_style=style, width=54)
         grid.add_row(label, bar, f"{count:,}")
     style = "bold red" if board.waiting_since is not None else "bold"
-    grid.add_row("longest time nothing could be", Text(board.gap_text, style=style), "")
-    grid.add_row("written to the killed leader's partition", "", "")
+    grid.add_row("longest write gap, killed leader's partition", Text(board.gap_text, style=style))
     return grid
 
 
@@ -113,7 +112,9 @@ def _story(board: Board) -> Panel:
     for at, line, style in board.events[-EVENTS_SHOWN:]:
         text.append(f"{at:5.1f} s  ", style="dim")
         text.append(line + "\n", style=style)
-    return Panel(text, title="what happened", border_style="blue", height=EVENTS_SHOWN + 4)
+    return Panel(
+        text, title="what happened", border_style="blue", height=max(len(board.partitions), 6) + 3
+    )
 
 
 def line(board: Board) -> str:

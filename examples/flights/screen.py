@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -59,7 +60,9 @@ def _shoot(board: Board, screenshot: Path, stop: threading.Event) -> None:
             stop.wait(2)
             picture = Console(record=True, width=118, file=io.StringIO())
             picture.print(render(board))
-            picture.save_svg(str(screenshot), title="make demo")
+            drawn = picture.export_svg(title="make demo")
+            # The picture must not fetch fonts: any monospaced one will do.
+            screenshot.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
             return
 
 
