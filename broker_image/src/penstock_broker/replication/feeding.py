@@ -20,8 +20,8 @@ from penstock.core.replication.contract import Feed, Marks, SendEpochAnswer, Sen
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import replication_pb2 as pb
-from penstock.rpc.batches import batch_to_wire
 from penstock.rpc.errors import error_to_wire
+from penstock.rpc.splice import leader_message
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
@@ -144,16 +144,17 @@ class FollowerStream:
 
     # ------------------------------------------------------------ the writing half
 
-    async def next_messages(self) -> list[pb.LeaderMessage]:
-        """Waits until there is something to say, and says it; messages go out in this order."""
+    async def next_messages(self) -> list[bytes]:
+        """Waits until there is something to say: serialized LeaderMessages, in order."""
         await self._anything()
-        messages: list[pb.LeaderMessage] = []
+        messages: list[bytes] = []
         if self._answers or self._errors:
-            messages.append(pb.LeaderMessage(epoch_answers=self._answers, errors=self._errors))
+            answers = pb.LeaderMessage(epoch_answers=self._answers, errors=self._errors)
+            messages.append(answers.SerializeToString())
             self._answers, self._errors = [], []
         appends = await self._collect()
         if appends:
-            messages.append(pb.LeaderMessage(appends=appends))
+            messages.append(leader_message(appends))
         return messages
 
     async def _anything(self) -> None:
@@ -173,9 +174,9 @@ class FollowerStream:
     def _has_room(self) -> bool:
         return self._in_flight_bytes < self._window_bytes
 
-    async def _collect(self) -> list[pb.AppendBatches]:
+    async def _collect(self) -> list[tuple[pb.AppendBatches, list[Batch]]]:
         """Appends of dirty partitions up to one message's size; the rest stays dirty."""
-        appends: list[pb.AppendBatches] = []
+        appends: list[tuple[pb.AppendBatches, list[Batch]]] = []
         budget = self._message_bytes
         for key in list(self._dirty):
             if budget <= 0:
@@ -184,13 +185,15 @@ class FollowerStream:
             feeding = self._feeding.get(key)
             if feeding is None:
                 continue
-            append, size = await self._append(feeding, budget)
-            budget -= size
+            append, batches = await self._append(feeding, budget)
+            budget -= sum(batch.size_bytes for batch in batches)
             if append is not None:
-                appends.append(append)
+                appends.append((append, batches))
         return appends
 
-    async def _append(self, feeding: _Feeding, budget: int) -> tuple[pb.AppendBatches | None, int]:
+    async def _append(
+        self, feeding: _Feeding, budget: int
+    ) -> tuple[pb.AppendBatches | None, list[Batch]]:
         """The next batches of one partition and its marks; None if there is no news."""
         replica = feeding.replica
         offset, end = feeding.next_offset, replica.marks.written_end
@@ -200,10 +203,10 @@ class FollowerStream:
             batches = await self._read(feeding, offset, room, end)
         # The read may have waited: what holds now is asked again, and only used if it still fits.
         if self._feeding.get(replica.key) is not feeding or feeding.next_offset != offset:
-            return None, 0
+            return None, []
         marks = replica.marks
         if not marks.is_leader or marks.leader_epoch != feeding.leader_epoch:
-            return None, 0
+            return None, []
         size = sum(batch.size_bytes for batch in batches)
         if batches:
             feeding.next_offset = batches[-1].next_offset
@@ -214,8 +217,8 @@ class FollowerStream:
             # The message or the window is full: it has its turn when there is room again.
             self._dirty[replica.key] = None
         if not batches and not _marks_moved(feeding, marks):
-            return None, 0
-        return _to_wire(feeding, marks, batches), size
+            return None, []
+        return _marks_to_wire(feeding, marks), batches
 
     async def _read(self, feeding: _Feeding, offset: Offset, room: int, end: Offset) -> list[Batch]:
         try:
@@ -243,7 +246,7 @@ def _marks_moved(feeding: _Feeding, marks: Marks) -> bool:
     )
 
 
-def _to_wire(feeding: _Feeding, marks: Marks, batches: list[Batch]) -> pb.AppendBatches:
+def _marks_to_wire(feeding: _Feeding, marks: Marks) -> pb.AppendBatches:
     feeding.sent_high_watermark = marks.high_watermark
     feeding.sent_log_start = marks.log_start_offset
     feeding.sent_sync_through = marks.sync_through
@@ -255,5 +258,4 @@ def _to_wire(feeding: _Feeding, marks: Marks, batches: list[Batch]) -> pb.Append
         high_watermark=marks.high_watermark,
         log_start_offset=marks.log_start_offset,
         sync_through=marks.sync_through,
-        batches=[batch_to_wire(batch) for batch in batches],
     )

@@ -65,7 +65,9 @@ class DataService(BrokerServiceServicer):
                 await slots.acquire()
                 tasks.create_task(answer(request))
 
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
+    async def Fetch(  # type: ignore[override]  # answers bytes: see `edge`
+        self, request: pb.FetchRequest, context: Any
+    ) -> bytes:
         """See `fetching`. The answer counts against the budget until it is sent."""
         response, taken_bytes = await self._fetching.fetch(request)
         context.add_done_callback(lambda _: self._fetch_budget.give(taken_bytes))

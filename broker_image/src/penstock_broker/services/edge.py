@@ -62,13 +62,14 @@ class Edge(grpc.aio.ServerInterceptor):
 
     def _wrap(self, handler: Any, name: str) -> Any:
         parse = _forgiving(handler.request_deserializer)
+        serialize = _passing_bytes(handler.response_serializer)
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
-                self._unary(handler.unary_unary, name), parse, handler.response_serializer
+                self._unary(handler.unary_unary, name), parse, serialize
             )
         assert handler.stream_stream is not None, f"{name}: streams are bidirectional here"
         return grpc.stream_stream_rpc_method_handler(
-            self._stream(handler.stream_stream, name), parse, handler.response_serializer
+            self._stream(handler.stream_stream, name), parse, serialize
         )
 
     def _unary(self, inner: Callable[[Any, Any], Awaitable[Any]], name: str) -> Any:
@@ -130,6 +131,15 @@ def _forgiving(parse: Callable[[bytes], Message]) -> Callable[[bytes], Message |
             return _Garbage(len(body), error)
 
     return parse_or_note
+
+
+def _passing_bytes(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    """Lets handlers answer with bytes they put together themselves (`rpc.splice`)."""
+
+    def serialize_if_needed(answer: Any) -> bytes:
+        return answer if isinstance(answer, bytes) else serialize(answer)
+
+    return serialize_if_needed
 
 
 def first_error(error: BaseException) -> BaseException:

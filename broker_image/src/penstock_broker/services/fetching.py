@@ -30,9 +30,9 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.proto.v1 import broker_pb2 as pb
-from penstock.rpc.batches import batch_to_wire
 from penstock.rpc.channel import MAX_MESSAGE_BYTES
 from penstock.rpc.errors import error_to_wire
+from penstock.rpc.splice import fetch_response
 from penstock_broker.broker.metrics import Metrics
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
@@ -63,8 +63,8 @@ class Slice:
     def size_bytes(self) -> int:
         return sum(batch.size_bytes for batch in self.batches)
 
-    def to_wire(self) -> pb.FetchResult:
-        """The message; copies the payloads once."""
+    def head(self) -> pb.FetchResult:
+        """The message without its batches."""
         if self.error is not None or self.marks is None:
             assert self.error is not None, "a slice has marks or an error"
             return pb.FetchResult(
@@ -84,7 +84,6 @@ class Slice:
             log_start_offset=self.marks.log_start_offset,
             last_stable_offset=self.marks.high_watermark,
             leader_epoch=self.marks.leader_epoch,
-            batches=[batch_to_wire(batch) for batch in self.batches],
         )
 
 
@@ -143,8 +142,11 @@ class Fetching:
         self._parked_max = parked_max
         self.parked = 0
 
-    async def fetch(self, request: pb.FetchRequest) -> tuple[pb.FetchResponse, int]:
-        """The answer, and the bytes taken from the budget: the caller gives them back once sent."""
+    async def fetch(self, request: pb.FetchRequest) -> tuple[bytes, int]:
+        """The answer, serialized, and what it took from the budget.
+
+        The caller gives that back once the answer is sent.
+        """
         if len(request.partitions) > _MAX_PARTITIONS:
             raise ClusterError(
                 f"a fetch names {len(request.partitions)} partitions, the limit is "
@@ -265,13 +267,13 @@ class _Fetch:
             self.size_bytes += found.size_bytes
             self._failed = self._failed or found.error is not None
 
-    def answer(self, *, everything: bool) -> pb.FetchResponse:
-        """Partitions with records or errors; `everything`: all of them."""
+    def answer(self, *, everything: bool) -> bytes:
+        """A FetchResponse: partitions with records or errors; `everything`: all of them."""
         slices = [self._slices[index] for index in sorted(self._slices)]
         chosen = [part for part in slices if everything or part.batches or part.error is not None]
         for part in chosen:
             self._service.count(part.batches)
-        return pb.FetchResponse(results=[part.to_wire() for part in chosen])
+        return fetch_response((part.head(), part.batches) for part in chosen)
 
 
 def _check_offset(replica: Replica, marks: Marks, offset: Offset) -> None:

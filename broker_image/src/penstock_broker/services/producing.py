@@ -61,43 +61,39 @@ class Producing:
         acks = _known(_ACKS, request.acks, "acks")
         sync = _known(_SYNC, request.sync, "sync")
         refusal = self._refusal()
-        size_bytes = sum(part.batch.ByteSize() for part in request.partitions)
+        if refusal is not None:
+            return self._all_refused(request, refusal)
+        pending = _Pending(len(request.partitions))
         try:
-            self._budget.take(size_bytes)
-        except OverloadedError as error:
-            self._metrics.overloads.inc()
-            return self._all_refused(request, error)
-        try:
-            if refusal is not None:
-                return self._all_refused(request, refusal)
-            return await self._append(request, acks, sync)
+            return await self._append(request, pending, acks, sync)
         finally:
-            self._budget.give(size_bytes)
+            self._budget.give(pending.taken_bytes)
 
     def _all_refused(self, request: pb.ProduceRequest, error: PenstockError) -> pb.ProduceResponse:
-        throttle_ms = error.throttle_ms if isinstance(error, OverloadedError) else 0
         return pb.ProduceResponse(
             correlation_id=request.correlation_id,
             results=[self._failed(part, error) for part in request.partitions],
-            throttle_ms=throttle_ms,
         )
 
     async def _append(
-        self, request: pb.ProduceRequest, acks: Acks, sync: Sync
+        self, request: pb.ProduceRequest, pending: "_Pending", acks: Acks, sync: Sync
     ) -> pb.ProduceResponse:
         timeout_ms = min(request.timeout_ms or _DEFAULT_TIMEOUT_MS, _MAX_TIMEOUT_MS)
-        pending = _Pending(len(request.partitions))
+        throttle_ms = 0
         for index, part in enumerate(request.partitions):
             try:
                 self._submit(pending, index, part, (acks, sync, timeout_ms))
             except PenstockError as error:
                 pending.set(index, self._failed(part, error))
+                if isinstance(error, OverloadedError):
+                    throttle_ms = error.throttle_ms
         if not pending.done.done():
             # The machines answer in time; the grace is for a machine that was stopped.
             await asyncio.wait([pending.done], timeout=timeout_ms / 1000 + _GRACE_S)
         late = unknown_outcome(f"no answer within {timeout_ms} ms; the outcome is unknown")
         return pb.ProduceResponse(
             correlation_id=request.correlation_id,
+            throttle_ms=throttle_ms,
             results=[
                 result or self._failed(part, late)
                 for part, result in zip(request.partitions, pending.results, strict=True)
@@ -118,6 +114,7 @@ class Producing:
                 f"the request has no batch for {replica}; send one", ErrorCode.INVALID_REQUEST
             )
         batch = batch_from_wire(part.batch)
+        self._reserve(pending, batch)
         check_batch(batch, max_bytes=topic.config.max_message_bytes)
         append_time_ms = check_timestamps(batch, topic.config, time_ns() // 1_000_000)
         request_id = next(self._request_ids)
@@ -134,6 +131,14 @@ class Producing:
                 append_time_ms=append_time_ms,
             ),
         )
+
+    def _reserve(self, pending: "_Pending", batch: Batch) -> None:
+        try:
+            self._budget.take(batch.size_bytes)
+        except OverloadedError:
+            self._metrics.overloads.inc()
+            raise
+        pending.taken_bytes += batch.size_bytes
 
     def _answered(
         self,
@@ -180,10 +185,11 @@ class Producing:
 class _Pending:
     """Results of one request as they come in; `done` once all are there."""
 
-    __slots__ = ("_missing", "done", "results")
+    __slots__ = ("_missing", "done", "results", "taken_bytes")
 
     def __init__(self, partitions: int) -> None:
         self._missing = partitions
+        self.taken_bytes = 0
         self.results: list[pb.ProduceResult | None] = [None] * partitions
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not partitions:

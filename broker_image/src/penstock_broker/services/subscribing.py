@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.splice import subscribe_response
 from penstock_broker.services.fetching import DEFAULT_PARTITION_BYTES, Fetching, Parking, Slice
 
 _MAX_PARTITIONS: Final = 20_000
@@ -82,11 +83,8 @@ class Subscription:
             if slices:
                 for part in slices:
                     self._fetching.count(part.batches)
-                await context.write(
-                    pb.SubscribeResponse(
-                        generation=generation, results=[part.to_wire() for part in slices]
-                    )
-                )
+                results = ((part.head(), part.batches) for part in slices)
+                await context.write(subscribe_response(generation, results))
 
     async def _collect(self) -> list[Slice]:
         """Batches of partitions that are ready, within credit and one message's size."""

@@ -1,0 +1,116 @@
+"""Messages full of batches, serialized with one copy of each payload.
+
+Building protobuf messages around payloads copies every payload several times: into the batch's
+message, into each message around it, and into the bytes sent. Where megabytes a second flow,
+the bytes are put together here instead: protobuf serializes the small fields, and the payloads
+are spliced in between as they are. What comes out is what protobuf would read as the same message
+(fields may stand in any order; a tag is `field number << 3 | 2` for something with a length).
+
+    FetchResponse { results: FetchResult { …, batches: RecordBatch { …, payload } } }
+    LeaderMessage { appends: AppendBatches { …, batches: RecordBatch { …, payload } } }
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from penstock.core.batch import Batch
+from penstock.proto.v1 import broker_pb2, records_pb2, replication_pb2
+
+_LENGTH_DELIMITED: Final = 2
+
+
+def _tag(message: str, field: str) -> bytes:
+    """The tag byte of a field; looked up, so that a renumbered field is noticed by all tests."""
+    modules = (broker_pb2, records_pb2, replication_pb2)
+    descriptor = next(
+        module.DESCRIPTOR.message_types_by_name[message]
+        for module in modules
+        if message in module.DESCRIPTOR.message_types_by_name
+    )
+    number = descriptor.fields_by_name[field].number
+    assert number < 16, f"{message}.{field}: number {number} needs a tag of two bytes"
+    return bytes([number << 3 | _LENGTH_DELIMITED])
+
+
+_PAYLOAD: Final = _tag("RecordBatch", "payload")
+_RESULT_BATCH: Final = _tag("FetchResult", "batches")
+_RESULT: Final = _tag("FetchResponse", "results")
+_PUSHED: Final = _tag("SubscribeResponse", "results")
+_APPEND_BATCH: Final = _tag("AppendBatches", "batches")
+_APPEND: Final = _tag("LeaderMessage", "appends")
+
+
+def fetch_response(
+    results: Iterable[tuple[broker_pb2.FetchResult, Sequence[Batch]]], *, throttle_ms: int = 0
+) -> bytes:
+    """A serialized FetchResponse; the results come without their batches."""
+    parts = [broker_pb2.FetchResponse(throttle_ms=throttle_ms).SerializeToString()]
+    for result, batches in results:
+        _add_message(parts, _RESULT, result.SerializeToString(), _RESULT_BATCH, batches)
+    return b"".join(parts)
+
+
+def subscribe_response(
+    generation: int, results: Iterable[tuple[broker_pb2.FetchResult, Sequence[Batch]]]
+) -> bytes:
+    """A serialized SubscribeResponse; the results come without their batches."""
+    parts = [broker_pb2.SubscribeResponse(generation=generation).SerializeToString()]
+    for result, batches in results:
+        _add_message(parts, _PUSHED, result.SerializeToString(), _RESULT_BATCH, batches)
+    return b"".join(parts)
+
+
+def leader_message(
+    appends: Iterable[tuple[replication_pb2.AppendBatches, Sequence[Batch]]],
+) -> bytes:
+    """A serialized LeaderMessage with appends only; these come without their batches."""
+    parts: list[bytes] = []
+    for append, batches in appends:
+        _add_message(parts, _APPEND, append.SerializeToString(), _APPEND_BATCH, batches)
+    return b"".join(parts)
+
+
+def _add_message(
+    parts: list[bytes], tag: bytes, head: bytes, batch_tag: bytes, batches: Sequence[Batch]
+) -> None:
+    """Adds one message: its small fields, then its batches."""
+    start = len(parts)
+    parts += (tag, b"", head)
+    size = len(head)
+    for batch in batches:
+        small = _small_fields(batch)
+        payload_size = _varint(len(batch.payload))
+        batch_size = len(small) + len(_PAYLOAD) + len(payload_size) + len(batch.payload)
+        length = _varint(batch_size)
+        parts += (batch_tag, length, small, _PAYLOAD, payload_size, batch.payload)
+        size += len(batch_tag) + len(length) + batch_size
+    parts[start + 1] = _varint(size)
+
+
+def _small_fields(batch: Batch) -> bytes:
+    header = batch.header
+    return records_pb2.RecordBatch(
+        base_offset=header.base_offset,
+        record_count=header.record_count,
+        leader_epoch=header.leader_epoch,
+        first_timestamp_ms=header.first_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms,
+        append_time_ms=header.append_time_ms,
+        codec=records_pb2.Codec.ValueType(int(header.codec)),
+        flags=int(header.flags),
+        crc=header.crc,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        uncompressed_bytes=header.uncompressed_bytes,
+    ).SerializeToString()
+
+
+def _varint(number: int) -> bytes:
+    """Base 128, low groups first, the top bit says that more follow."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
