@@ -1,0 +1,69 @@
+"""Settings refuse nonsense at once, and type checkers know every one of them."""
+
+from dataclasses import fields
+
+import pytest
+
+from penstock.client import ClientConfig, ConsumerConfig, Producer, ProducerConfig
+from penstock.client.config import (
+    ClientOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    parse_bootstrap,
+)
+from penstock.errors import MisuseError
+
+
+@pytest.mark.parametrize(
+    ("config", "options"),
+    [
+        (ClientConfig, ClientOptions),
+        (ProducerConfig, ProducerOptions),
+        (ConsumerConfig, ConsumerOptions),
+    ],
+)
+def test_keyword_options_are_exactly_the_config_fields(
+    config: type[ClientConfig], options: type[ClientOptions]
+) -> None:
+    assert {field.name for field in fields(config)} == set(options.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"linger_ms": -1}, "linger_ms"),
+        ({"batch_bytes": 0}, "batch_bytes"),
+        ({"max_in_flight": 6}, "max_in_flight"),
+        ({"request_timeout_ms": 0}, "request_timeout_ms"),
+        ({"delivery_timeout_ms": 1.5}, "delivery_timeout_ms"),
+    ],
+)
+def test_a_producer_setting_that_makes_no_sense_is_named(
+    settings: dict[str, object], named: str
+) -> None:
+    with pytest.raises(MisuseError, match=named):
+        ProducerConfig(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"start": "begin"}, {"on_offset_out_of_range": "none"}, {"fetch_max_bytes": -1}]
+)
+def test_a_consumer_setting_that_makes_no_sense_is_named(settings: dict[str, object]) -> None:
+    with pytest.raises(MisuseError, match=next(iter(settings))):
+        ConsumerConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_bootstrap_takes_strings_and_sequences_and_drops_repetitions() -> None:
+    assert parse_bootstrap("a:1, b:2,a:1") == ("a:1", "b:2")
+    assert parse_bootstrap(["a:1", "b:2,[::1]:3"]) == ("a:1", "b:2", "[::1]:3")
+
+
+@pytest.mark.parametrize("bootstrap", ["", "host", "host:", "host:99999", ":9092", ["a:1", "b"]])
+def test_an_address_that_is_none_is_refused_and_named(bootstrap: str | list[str]) -> None:
+    with pytest.raises(MisuseError, match=r"host:port"):
+        parse_bootstrap(bootstrap)
+
+
+def test_a_config_and_options_together_are_refused() -> None:
+    with pytest.raises(MisuseError, match="not both"):
+        Producer("127.0.0.1:1", ProducerConfig(), linger_ms=1)
