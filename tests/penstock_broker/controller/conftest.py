@@ -1,0 +1,215 @@
+"""A controller's real gRPC server in this process, and brokers that speak its protocol."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+from support.waiting import wait_until_async
+
+from penstock.core.control import ControlConfig
+from penstock.errors import PenstockError
+from penstock.proto.v1 import admin_pb2, controller_pb2
+from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
+from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
+from penstock.rpc.channel import open_aio_channel
+from penstock.rpc.errors import error_from_wire
+from penstock_broker.controller.metadata_store.interface import MetadataStore
+from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
+from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.server import ControllerServer, bind
+
+QUICK = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=1_500, session_grace_ms=100)
+
+
+class BrokerClient:
+    """One broker's session: registers, heartbeats, keeps every message it gets."""
+
+    def __init__(self, address: str, broker_id: int, run: int = 1, **register: Any) -> None:
+        self.channel = open_aio_channel(address)
+        self.broker_id = broker_id
+        self.register = controller_pb2.Register(
+            broker_id=broker_id,
+            incarnation=f"run-{broker_id}-{run}",
+            host="127.0.0.1",
+            port=7000 + broker_id,
+            directory_id=f"dir-{broker_id}",
+            data_intact=True,
+        )
+        self.register.MergeFrom(controller_pb2.Register(**register))
+        self.registered: controller_pb2.Registered | None = None
+        self.images: list[controller_pb2.ClusterImage] = []
+        self.error: PenstockError | None = None
+        self.may_stop = False
+        self.beating = True
+        self.wants_stop = False
+        self.ended = asyncio.Event()
+        self._call: Any = None
+
+    async def run(self) -> None:
+        """One session, until it ends or is broken."""
+        self._call = ControllerServiceStub(self.channel).Session(self._requests())
+        try:
+            async for message in self._call:
+                self._take(message)
+        except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            pass
+        finally:
+            self.ended.set()
+            await self.channel.close()
+
+    def _take(self, message: controller_pb2.SessionResponse) -> None:
+        match message.WhichOneof("message"):
+            case "registered":
+                assert not self.images, "the image came before the registration was answered"
+                self.registered = message.registered
+            case "image":
+                self.images.append(message.image)
+            case "heartbeat_ack":
+                self.may_stop = self.may_stop or message.heartbeat_ack.may_stop
+            case "error":
+                self.error = error_from_wire(message.error)
+
+    async def _requests(self) -> AsyncIterator[controller_pb2.SessionRequest]:
+        yield controller_pb2.SessionRequest(register=self.register)
+        while True:
+            await asyncio.sleep(0.03)
+            if self.beating:
+                beat = controller_pb2.Heartbeat(wants_stop=self.wants_stop)
+                yield controller_pb2.SessionRequest(heartbeat=beat)
+
+    def break_off(self) -> None:
+        """What a killed process does."""
+        self._call.cancel()
+
+    def topic(self, name: str) -> Any:
+        """The newest word on a topic."""
+        for image in reversed(self.images):
+            for topic in image.topics:
+                if topic.topic == name:
+                    return topic
+        return None
+
+    def leader(self, name: str = "t", partition: int = 0) -> tuple[int, int] | None:
+        """(leader, leader epoch) as this broker has heard last."""
+        topic = self.topic(name)
+        if topic is None:
+            return None
+        info = topic.partitions[partition]
+        return info.leader, info.leader_epoch
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        async def check() -> object:
+            return condition()
+
+        await wait_until_async(check, what=what, timeout_s=10.0)
+
+
+@dataclass
+class Running:
+    """A controller that serves on loopback."""
+
+    runtime: ControllerRuntime
+    server: ControllerServer
+    tasks: asyncio.TaskGroup
+    clients: list[BrokerClient] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    @property
+    def admin(self) -> Any:
+        return AdminServiceStub(self._channel())
+
+    @property
+    def controller(self) -> Any:
+        return ControllerServiceStub(self._channel())
+
+    def _channel(self) -> grpc.aio.Channel:
+        channel = open_aio_channel(self.address)
+        self.channels.append(channel)
+        return channel
+
+    channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    def start_broker(self, broker_id: int, run: int = 1, **register: Any) -> BrokerClient:
+        """Begins a session; does not wait for the answer."""
+        client = BrokerClient(self.address, broker_id, run, **register)
+        self.clients.append(client)
+        self.tasks.create_task(client.run())
+        return client
+
+    async def broker(self, broker_id: int, run: int = 1, **register: Any) -> BrokerClient:
+        """A session that was accepted and has its first image."""
+        client = self.start_broker(broker_id, run, **register)
+        await client.until(lambda: client.images or client.error, f"broker {broker_id} registers")
+        assert client.error is None, client.error
+        return client
+
+    async def create(self, topic: str = "t", **fields: Any) -> None:
+        request = admin_pb2.CreateTopicsRequest(
+            topics=[admin_pb2.NewTopic(topic=topic, **{"partitions": 1, **fields})]
+        )
+        answer = await self.admin.CreateTopics(request)
+        assert not answer.results[0].HasField("error"), answer
+
+
+@asynccontextmanager
+async def run_controller(
+    store: MetadataStore, config: ControlConfig, *, wait: bool
+) -> AsyncIterator[Running]:
+    with ThreadPoolExecutor(1) as executor:
+        runtime = ControllerRuntime(store, config, executor)
+        server = bind(runtime, "127.0.0.1:0")
+        await server.server.start()
+        async with asyncio.TaskGroup() as tasks:
+            running = Running(runtime, server, tasks)
+            owned = [tasks.create_task(runtime.run()), tasks.create_task(server.watch_health())]
+            try:
+                if wait:
+                    await runtime.wait_active(5.0)
+                yield running
+            finally:
+                for client in running.clients:
+                    if not client.ended.is_set():
+                        client.break_off()
+                        await client.ended.wait()
+                for channel in running.channels:
+                    await channel.close()
+                for task in owned:
+                    task.cancel()
+                await runtime.release()
+                await server.server.stop(0.1)
+
+
+@pytest.fixture
+def documents() -> SharedDocuments:
+    """A metadata store that several controllers may share."""
+    return SharedDocuments(lambda: 0)
+
+
+@pytest.fixture
+async def start(
+    documents: SharedDocuments,
+) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+    """Starts controllers that end with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start_one(
+            store: MetadataStore | None = None, config: ControlConfig = QUICK, *, wait: bool = True
+        ) -> Running:
+            used = store if store is not None else MemoryMetadataStore(documents)
+            return await stack.enter_async_context(run_controller(used, config, wait=wait))
+
+        yield start_one
+
+
+@pytest.fixture
+def run() -> Any:
+    """`run_controller`, for tests that end a controller themselves."""
+    return run_controller

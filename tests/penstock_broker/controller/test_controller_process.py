@@ -1,0 +1,131 @@
+"""The controller as a process: start, clean stop, kill -9, and everything it must refuse."""
+
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.processes import HOST, ServerProcess, free_port
+
+from penstock.proto.v1 import admin_pb2
+from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
+from penstock.rpc.channel import open_channel
+from penstock_broker.controller.metadata_store.interface import Put
+from penstock_broker.controller.metadata_store.local import LocalMetadataStore
+
+Make = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Controller processes on directories of this test."""
+    made: list[ServerProcess] = []
+
+    def make_one(*extra: str, port: int = 0, directory: str = "metadata") -> ServerProcess:
+        port = port or free_port()
+        arguments = ["controller", f"--metadata-dir={tmp_path / directory}"]
+        arguments += [f"--listen={HOST}:{port}", *extra]
+        log = tmp_path / f"controller-{len(made)}.log"
+        made.append(ServerProcess("controller", arguments, port, log))
+        return made[-1]
+
+    yield make_one
+    for process in made:
+        process.close()
+
+
+def describe(process: ServerProcess) -> admin_pb2.DescribeClusterResponse:
+    with open_channel(process.address) as channel:
+        return AdminServiceStub(channel).DescribeCluster(
+            admin_pb2.DescribeClusterRequest(), timeout=5.0
+        )
+
+
+def refusal(process: ServerProcess) -> str:
+    """The one line of a process that must exit with 2."""
+    process.start(wait=False)
+    assert process.wait_end(20.0) == 2, process.tail()
+    lines = [line for line in process.log_text().splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, process.log_text()
+    return lines[0]
+
+
+def test_a_controller_stops_cleanly_on_sigterm_and_logs_json(make: Make) -> None:
+    controller = make("--cluster-id=my-cluster")
+    controller.start()
+    assert describe(controller).cluster_id == "my-cluster"
+    assert controller.stop() == 0
+    lines = [json.loads(line) for line in controller.log_text().splitlines()]
+    assert "controller took over" in [line["event"] for line in lines]
+    assert lines[-1]["event"] == "controller stopped"
+
+
+def test_kill_9_loses_nothing_and_raises_the_epoch(make: Make) -> None:
+    controller = make()
+    controller.start()
+    before = describe(controller)
+    controller.kill()
+    controller.start()
+    after = describe(controller)
+    assert after.cluster_id == before.cluster_id
+    assert after.controller_epoch == before.controller_epoch + 1
+    assert after.metadata_version > before.metadata_version
+
+
+def test_metrics_tell_who_is_active(make: Make) -> None:
+    port = free_port()
+    controller = make(f"--metrics-listen={HOST}:{port}")
+    controller.start()
+    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=5.0) as answer:
+        text = answer.read().decode()
+    assert "penstock_controller_active 1.0" in text
+    assert "penstock_controller_epoch 1.0" in text
+    assert "penstock_controller_offline_partitions 0.0" in text
+
+
+def test_a_second_controller_on_the_directory_is_refused(make: Make) -> None:
+    make().start()
+    assert "in use by another controller" in refusal(make())
+
+
+def test_a_port_in_use_is_refused(make: Make) -> None:
+    first = make()
+    first.start()
+    line = refusal(make(port=first.port, directory="other"))
+    assert f"--listen {first.address} cannot be used" in line
+    assert "in use" in line
+
+
+@pytest.mark.parametrize(
+    ("extra", "mention"),
+    [
+        (["--config=num.partition=1"], "did you mean 'num.partitions'"),
+        (["--config=novalue"], "KEY=VALUE"),
+        (["--config=min.insync.replicas=0"], "min.insync.replicas"),
+        (["--metrics-listen=nonsense"], "HOST:PORT"),
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(
+    make: Make, extra: list[str], mention: str
+) -> None:
+    assert mention in refusal(make(*extra))
+
+
+def test_the_directory_of_another_cluster_is_refused(make: Make) -> None:
+    first = make("--cluster-id=one")
+    first.start()
+    first.stop()
+    line = refusal(make("--cluster-id=two"))
+    assert "one" in line
+    assert "two" in line
+
+
+def test_unreadable_metadata_is_refused_and_left_alone(make: Make, tmp_path: Path) -> None:
+    store = LocalMetadataStore(tmp_path / "metadata")
+    store.write([[Put("topic/t", "{not json", None)]])
+    store.close()
+    assert "topic/t is unreadable" in refusal(make())
+    store = LocalMetadataStore(tmp_path / "metadata")
+    assert store.read_all()["topic/t"].text == "{not json"
+    store.close()
