@@ -8,7 +8,7 @@ range per unbroken stretch of a stream and 32 bytes per run of the final read-ba
 100 million records written in batches of 500.
 
 Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
-vanished (I2, I6: read, then gone), skipped (I17).
+vanished (I2, I6: read, then gone), skipped (I17), ended (I24).
 """
 
 from array import array
@@ -34,6 +34,7 @@ RULES: Final = {
     "vanished": "read by a consumer, then gone from its offset",
     "skipped": "passed over by a consumer without a reason",
     "unfinished": "the history has no final read-back to judge by",
+    "ended": "a producer or reader of the workload could not go on",
 }
 
 
@@ -191,6 +192,8 @@ class Judge:
             case "ends":
                 self._starts[event["p"]] = event["lo"]
                 self._ends[event["p"]] = event["hi"]
+            case "ended":
+                self._breach("ended", 1, f"{event['who']} at {event['t']:.0f} ms: {event['why']}")
             case _:
                 pass
 

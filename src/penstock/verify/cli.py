@@ -125,14 +125,23 @@ def check(
 
 
 def _run_workload(config: WorkloadConfig, path: Path, duration_s: float) -> None:
-    """Runs until the time is over or Ctrl-C, with a line of progress a second on stderr."""
+    """Runs until the time is over or Ctrl-C, with a line of progress on stderr.
+
+    The first Ctrl-C ends the writing; a second one, the waiting for readers too.
+    """
     counts, interrupted = LiveCounts(), threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     progress = Console(stderr=True)
-    try:
-        with HistoryWriter(path) as writer:
-            workload = Workload(config, writer, counts)
-            workload.start()
+    with HistoryWriter(path) as writer:
+        workload = Workload(config, writer, counts)
+        workload.start()
+        before = signal.getsignal(signal.SIGINT)
+
+        def interrupt(*_: object) -> None:
+            signal.signal(signal.SIGINT, before)
+            interrupted.set()
+
+        signal.signal(signal.SIGINT, interrupt)
+        try:
             began = time.monotonic()
             with progress.status("starting") as status:
                 while (elapsed := time.monotonic() - began) < duration_s:
@@ -144,8 +153,8 @@ def _run_workload(config: WorkloadConfig, path: Path, duration_s: float) -> None
                         break
                 status.update("reading everything back")
                 workload.stop()
-    finally:
-        signal.signal(signal.SIGINT, before)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def _show(verdict: Verdict, output: Output) -> None:

@@ -3,13 +3,14 @@
 A line stands for a whole run of records, so that 100 million records are some 100,000 lines.
 Fields are one letter, because there are many lines; `t` is ms since the start of the workload:
 
-    {"e":"start", "run":tag, "topic":…, "acks":…, "bytes":…}      first line
+    {"e":"start", "run":tag, "topic":…, "acks":…, "sync":…, "partitions":…, "bytes":…}
     {"e":"send",  "s":stream, "q":first sequence, "n":count, "t":…}
     {"e":"ack"  | "fail" | "unknown", "s", "q", "n", "t", "p":partition, "o":offset | "why":…}
     {"e":"read",  "r":reader, "p", "o", "s", "q", "n", "t"}
     {"e":"odd",   "r", "p", "o", "t"}                             a record nobody sent
     {"e":"final", "p", "o", "s", "q", "n"}                        the read-back of everything
     {"e":"ends",  "p", "lo":log start, "hi":high watermark}       at the end, per partition
+    {"e":"ended", "who", "why", "t"}                              a thread that could not go on
 
 A `.gz` name is compressed. A history cut off by a crash is readable up to its last whole line.
 """

@@ -29,7 +29,8 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     if verdict.passed:
         return [*lines, "PASS: nothing lost, duplicated, reordered or changed"]
     for rule, breach in verdict.breaches.items():
-        lines.append(f"FAIL: {breach.records:,} records {rule}: {RULES[rule]}")
+        what = "threads" if rule == "ended" else "records"
+        lines.append(f"FAIL: {breach.records:,} {what} {rule}: {RULES[rule]}")
         lines.extend(f"    {example}" for example in breach.examples)
         if breach.records > len(breach.examples):
             lines.append("    …")

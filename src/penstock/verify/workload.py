@@ -4,17 +4,24 @@
           │ send, ack, fail, unknown                 │ read, odd
           └───────────────▶ HistoryWriter ◀──────────┘   … at the end: final, ends
 
-Each producer owns a few keys and numbers the records of each. What a delivery handle answers is
-written as it was: acknowledged, failed definitely (nothing was appended) or unknown. Nothing is
-judged here; `check.py` does.
+Each producer owns a few keys and numbers the records of each; keys are chosen so that every
+partition is written to. What a delivery handle answers is written as it was: acknowledged,
+failed definitely (nothing was appended) or unknown. A thread that cannot go on writes down why
+and ends; the rest goes on. Nothing is judged here; `check.py` does.
+
+The end, in this order: producers settle everything; live readers read to the ends of the logs;
+the ends are asked for again, because a record of unknown outcome may have become visible since;
+the final reader reads everything up to there.
 """
 
+import itertools
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Protocol
 
 from penstock.client import (
@@ -23,17 +30,21 @@ from penstock.client import (
     ColumnsDelivery,
     ConsumedBatch,
     Consumer,
+    ListedOffset,
     Producer,
 )
+from penstock.core.partitioner import partition_for_key
 from penstock.core.types import Acks, Sync, TopicPartition
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.verify.history import HistoryWriter
-from penstock.verify.records import build_values, parse_values
+from penstock.verify.records import Run, build_values, parse_values
 
-_Body = Callable[[int], None]
+_Thread = threading.Thread
 
 FINAL_READER: Final = "final"
 PENDING_MAX: Final = 64
+PENDING_PAUSE_S: Final = 0.01
+REFUSED_PAUSE_S: Final = 0.1
 POLL_SECONDS: Final = 0.5
 BATCH_BYTES_MAX: Final = 128 * 1024
 
@@ -42,8 +53,10 @@ BATCH_BYTES_MAX: Final = 128 * 1024
 class WorkloadConfig:
     """What to put on the cluster. `rate` records/s over all producers; 0 = as fast as it goes.
 
-    `batch_records` records of one key are handed over at a time. `settle_s` bounds how long the
-    final read-back waits without progress.
+    `keys` per producer. `batch_records` records of one key are handed over at a time. `settle_s`
+    bounds how long readers at the end wait for leaders and for progress. A topic that is not
+    there is created with `replication_factor` and `topic_configs`; it keeps its records for ever,
+    because what retention takes would seem lost.
     """
 
     bootstrap: str
@@ -59,6 +72,7 @@ class WorkloadConfig:
     batch_records: int = 100
     rate: int = 5_000
     settle_s: float = 60.0
+    topic_configs: Mapping[str, str] = field(default_factory=lambda: {"retention.ms": "-1"})
 
 
 class Progress(Protocol):
@@ -90,8 +104,8 @@ class _Pending:
 class Workload:
     """Call `start`, later `stop`; then the history is complete and closed.
 
-    An error in any thread (say, a consumer that could not follow) ends that thread and is
-    raised by `stop` after the rest has ended in good order.
+    An error in any thread (say, a consumer that could not follow) ends that thread and stands in
+    the history, where the judge finds it.
     """
 
     def __init__(
@@ -104,19 +118,26 @@ class Workload:
         self._progress: Progress = progress or SilentProgress()
         self._tag = random.SystemRandom().getrandbits(63)
         self._stopping = threading.Event()
-        self._producers: list[threading.Thread] = []
-        self._readers: list[threading.Thread] = []
+        self._producers: list[_Thread] = []
+        self._readers: list[_Thread] = []
         self._ends: dict[TopicPartition, int] | None = None
-        self._errors: list[BaseException] = []
         self._began = time.monotonic()
         self._partitions: list[TopicPartition] = []
 
     def start(self) -> None:
-        """Creates the topic if it is not there and starts all threads."""
+        """Creates the topic if it is not there and starts all threads.
+
+        Raises PenstockError if the cluster cannot be reached or refuses the topic.
+        """
         config = self._config
         with Admin(config.bootstrap) as admin:
             if config.topic not in admin.list_topics():
-                admin.create_topic(config.topic, config.partitions, config.replication_factor)
+                admin.create_topic(
+                    config.topic,
+                    config.partitions,
+                    config.replication_factor,
+                    config.topic_configs,
+                )
             topic = admin.describe_topics([config.topic])[config.topic]
             self._partitions = [
                 TopicPartition(config.topic, each.partition) for each in topic.partitions
@@ -130,47 +151,50 @@ class Workload:
                 "run": self._tag,
                 "topic": config.topic,
                 "acks": config.acks.name,
+                "partitions": len(self._partitions),
                 "sync": config.sync.name,
                 "bytes": config.record_bytes,
             }
         )
-        self._readers = self._threads("reader", config.consumers, self._read)
-        self._producers = self._threads("producer", config.producers, self._produce)
+        readers = (f"reader-{index}" for index in range(config.consumers))
+        self._readers = self._threads(
+            {name: partial(self._consume, name, "read") for name in readers}
+        )
+        self._producers = self._threads(
+            {
+                f"producer-{index}": partial(self._produce, index)
+                for index in range(config.producers)
+            }
+        )
 
     def stop(self) -> None:
-        """Ends producers, lets readers reach the end, reads everything back; raises what failed."""
+        """Ends producers, lets readers reach the end, reads everything back. Never raises."""
         self._stopping.set()
         for thread in self._producers:
             thread.join()
-        try:
-            self._ends = self._end_offsets()
-        except PenstockError as error:
-            self._errors.append(error)
-            self._ends = {}
+        self._ends = self._end_offsets()
         for thread in self._readers:
             thread.join()
-        if self._ends:
-            self._guard(lambda _: self._read_back(), 0)
+        self._ends = self._end_offsets()
+        self._guard(FINAL_READER, self._read_back)
         self._history.close()
-        if self._errors:
-            raise self._errors[0]
 
-    def _threads(self, kind: str, count: int, body: _Body) -> list[threading.Thread]:
+    def _threads(self, work: Mapping[str, Callable[[], None]]) -> list[_Thread]:
         threads = [
-            threading.Thread(
-                target=self._guard, args=(body, index), name=f"verify-{kind}-{index}", daemon=True
-            )
-            for index in range(count)
+            _Thread(target=self._guard, args=(name, body), name=f"verify-{name}", daemon=True)
+            for name, body in work.items()
         ]
         for thread in threads:
             thread.start()
         return threads
 
-    def _guard(self, body: _Body, index: int) -> None:
+    def _guard(self, name: str, body: Callable[[], None]) -> None:
+        """Does a thread's work; what ends it early stands in the history."""
         try:
-            body(index)
-        except Exception as error:  # noqa: BLE001 - kept and raised by stop()
-            self._errors.append(error)
+            body()
+        except Exception as error:  # noqa: BLE001 - the judge makes a verdict of it
+            why = error.message if isinstance(error, PenstockError) else repr(error)
+            self._history.write({"e": "ended", "who": name, "why": why, "t": self._now_ms()})
 
     def _now_ms(self) -> float:
         return round((time.monotonic() - self._began) * 1000, 1)
@@ -180,6 +204,7 @@ class Workload:
     def _produce(self, index: int) -> None:
         config = self._config
         streams = [index * config.keys + key for key in range(config.keys)]
+        keys = {stream: self._key(stream) for stream in streams}
         sequences = dict.fromkeys(streams, 0)
         pending: deque[_Pending] = deque()
         pause_s = config.batch_records * config.producers / config.rate if config.rate else 0.0
@@ -189,36 +214,54 @@ class Workload:
             while not self._stopping.is_set():
                 stream = streams[turn % len(streams)]
                 turn += 1
-                self._send(producer, stream, sequences, pending)
-                self._harvest(pending, wait=len(pending) >= PENDING_MAX)
+                sent = self._send(producer, stream, sequences[stream], keys[stream])
+                sequences[stream] += config.batch_records
+                if sent is not None:
+                    pending.append(sent)
+                self._harvest(pending)
+                while len(pending) >= PENDING_MAX and not self._stopping.wait(PENDING_PAUSE_S):
+                    self._harvest(pending)
                 due = max(due + pause_s, time.monotonic() - 1.0)
                 self._stopping.wait(max(0.0, due - time.monotonic()))
-            producer.flush()
             while pending:
-                self._harvest(pending, wait=True)
+                self._harvest(pending)
+                time.sleep(PENDING_PAUSE_S)
 
-    def _send(
-        self,
-        producer: Producer,
-        stream: int,
-        sequences: dict[int, int],
-        pending: deque[_Pending],
-    ) -> None:
-        config, first = self._config, sequences[stream]
+    def _key(self, stream: int) -> bytes:
+        """A key whose hash leads to the partition that is this stream's turn."""
+        count = len(self._partitions)
+        names = (f"verify-{stream}-{salt}".encode() for salt in itertools.count())
+        return next(key for key in names if partition_for_key(key, count) == stream % count)
+
+    def _send(self, producer: Producer, stream: int, first: int, key: bytes) -> _Pending | None:
+        """Hands a batch over; None if the client refused it, which is written down."""
+        config = self._config
         count, size = config.batch_records, config.record_bytes
         data = build_values(self._tag, stream, first, count, size)
         values = [data[at : at + size] for at in range(0, len(data), size)]
-        keys = [f"verify-{stream}".encode()] * count
-        self._history.write({"e": "send", "s": stream, "q": first, "n": count, "t": self._now_ms()})
-        sequences[stream] = first + count
-        delivery = producer.send_columns(config.topic, values, keys)
-        pending.append(_Pending(delivery, stream, first, count))
+        run = {"s": stream, "q": first, "n": count}
+        self._history.write({"e": "send", **run, "t": self._now_ms()})
+        try:
+            delivery = producer.send_columns(config.topic, values, [key] * count)
+        except MisuseError:
+            raise  # the workload's own mistake: it ends here
+        except PenstockError as error:
+            # One batch is accepted whole or not at all: nothing of it was sent.
+            if error.code is ErrorCode.CLOSED:
+                raise
+            self._history.write({"e": "fail", **run, "why": error.code.name, "t": self._now_ms()})
+            self._stopping.wait(REFUSED_PAUSE_S)
+            return None
+        return _Pending(delivery, stream, first, count)
 
-    def _harvest(self, pending: deque[_Pending], *, wait: bool) -> None:
-        """Writes down every outcome that is known; with `wait`, at least the oldest."""
-        while pending and (wait or pending[0].delivery.done()):
-            wait = False
-            self._record_outcome(pending.popleft())
+    def _harvest(self, pending: deque[_Pending]) -> None:
+        """Writes down every outcome that is known, in the order of sending."""
+        for _ in range(len(pending)):
+            sent = pending.popleft()
+            if sent.delivery.done():
+                self._record_outcome(sent)
+            else:
+                pending.append(sent)
 
     def _record_outcome(self, sent: _Pending) -> None:
         event: dict[str, object] = {"s": sent.stream, "q": sent.sequence, "n": sent.count}
@@ -233,9 +276,6 @@ class Workload:
         self._history.write({**event, "t": self._now_ms()})
 
     # ------------------------------------------------------------------ reading
-
-    def _read(self, index: int) -> None:
-        self._consume(f"reader-{index}", "read")
 
     def _read_back(self) -> None:
         for tp, end in (self._ends or {}).items():
@@ -267,7 +307,8 @@ class Workload:
         size = self._config.record_bytes
         data = batch.columns.value_data
         if len(data) != batch.columns.record_count * size:
-            runs, odd = [], list(range(batch.first_offset, batch.next_offset))
+            runs: list[Run] = []
+            odd = list(range(batch.first_offset, batch.next_offset))
         else:
             mine = data[batch.lo * size : batch.hi * size]
             runs, odd = parse_values(self._tag, mine, size, batch.first_offset)
@@ -292,6 +333,13 @@ class Workload:
         )
 
     def _end_offsets(self) -> dict[TopicPartition, int]:
-        with Admin(self._config.bootstrap) as admin:
-            found = admin.list_offsets(dict.fromkeys(self._partitions, LATEST))
+        """Where the logs end now; nothing, and a line in the history, if nobody says."""
+        found: dict[TopicPartition, ListedOffset] = {}
+
+        def ask() -> None:
+            timeout_ms = int(self._config.settle_s * 1000)
+            with Admin(self._config.bootstrap, request_timeout_ms=timeout_ms) as admin:
+                found.update(admin.list_offsets(dict.fromkeys(self._partitions, LATEST)))
+
+        self._guard("end offsets", ask)
         return {tp: each.offset for tp, each in found.items()}

@@ -1,0 +1,52 @@
+"""A cluster per module that every scenario finds healthy, and loads on topics of their own."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cluster import Cluster
+from support.load import Load
+
+MakeLoad = Callable[..., Load]
+
+
+@pytest.fixture(scope="module")
+def module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(module_cluster: Cluster) -> Cluster:
+    """Three brokers and their controller, all running, whatever the scenario before has done."""
+    for process in module_cluster.processes:
+        if process.is_running:
+            process.resume()
+        else:
+            process.start(wait=False)
+    for process in module_cluster.processes:
+        process.wait_serving()
+    module_cluster.wait_alive(set(module_cluster.brokers))
+    return module_cluster
+
+
+@pytest.fixture
+def load(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Load]:
+    """A running workload with acks=ALL on six partitions, named after the test."""
+    topic = request.node.name.removeprefix("test_")[:200]
+    with Load(cluster, tmp_path / "history.jsonl", topic=topic) as running:
+        yield running
+
+
+@pytest.fixture
+def make_load(
+    cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[MakeLoad]:
+    """Loads with other settings; they are entered by the test."""
+
+    def make(**options: Any) -> Load:
+        topic = request.node.name.removeprefix("test_")[:200]
+        return Load(cluster, tmp_path / "history.jsonl", topic=topic, **options)
+
+    return make
