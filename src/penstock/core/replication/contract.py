@@ -15,7 +15,10 @@ What the shell further owes the machine:
   every write of that replica that it was handed before the machine handled `PersistFailed` (one
   report, of the first, is enough). Later writes were built on the failed one.
 - Streams: events of a peer come from its newest stream only, in the order they were sent. Once a
-  peer opens a new stream, nothing more of the older one is handed over.
+  peer opens a new stream, nothing more of the older one is handed over. A leader's shell accepts
+  a follower's stream only if its hello names the incarnation that the newest image has of that
+  broker, and ends streams of other incarnations before it hands over anything else of an image:
+  what a former run acknowledged may be lost, and its acknowledgements may still be on their way.
 - A broker that may have lost unsynced data says so (`intact=False` to `ReplicaMachine`, and to
   the controller, which takes its ISR seats away). Every start of a broker process gets a new
   leader epoch before that broker leads again (the controller's part).

@@ -66,6 +66,7 @@ class Follower:
         self._agreed = False
         self._held: EpochAnswered | None = None
         self._leader_high_watermark = Offset(0)
+        self._leader_log_start = Offset(0)
         self._sync_asked = log.synced_end
 
     @property
@@ -155,8 +156,8 @@ class Follower:
             return
         log = self._log
         self._leader_high_watermark = received.high_watermark
-        self._follow_high_watermark(out)
-        start_moved = log.raise_log_start(received.log_start_offset)
+        self._leader_log_start = received.log_start_offset
+        start_moved = self._follow_marks(out)
         epochs_before, end_before = log.epochs, log.log_end
         end = received.batches[-1].next_offset if received.batches else end_before
         sync = min(received.sync_through, end) > self._sync_asked
@@ -179,17 +180,22 @@ class Follower:
             expected, epoch = batch.next_offset, batch.header.leader_epoch
         return True
 
-    def _follow_high_watermark(self, out: Outbox) -> None:
-        """The leader's, as far as this log is written (I2)."""
+    def _follow_marks(self, out: Outbox) -> bool:
+        """The leader's high watermark and log start, as far as this log is written (I2).
+
+        True if the log start moved: that must be stored.
+        """
         log = self._log
         if log.raise_high_watermark(min(self._leader_high_watermark, log.written_end)):
             out.high_watermark = log.high_watermark
+        return log.raise_log_start(self._leader_log_start)
 
     def persisted(self, out: Outbox, now_ms: int) -> None:
         """Acknowledges, or goes on with what waited for a still log."""
         log = self._log
         if self._phase is _Phase.FOLLOWING:
-            self._follow_high_watermark(out)
+            if self._follow_marks(out):
+                out.write(log.append((), now_ms), (), log.checkpoint(), sync=False)
             out.messages.append(SendAck(self.leader, self.epoch, log.written_end, log.synced_end))
         else:
             self.settled(out, now_ms)

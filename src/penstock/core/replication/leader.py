@@ -341,7 +341,7 @@ class Leader:
         self._join_sync = Offset(0)
         joining: list[BrokerId] = []
         for broker, progress in self._followers.items():
-            if broker in self.isr.maximal or not progress.started:
+            if broker in self.isr.committed or not progress.started:
                 continue
             if progress.written_end < write_floor:
                 continue

@@ -1,0 +1,363 @@
+"""The invariants of guarantees.md §1, checked while it happens (I1-I9).
+
+`Canon` is what was ever committed: the log below the highest watermark any leader has had. Every
+replica that the *stored* ISR or ELR names must hold it, batch for batch; nothing in it may change.
+A broker that lost unsynced writes is excused until the controller has taken its seats. When all
+holders lost their unsynced writes and the controller elected one of them as the last replica
+standing, only what was acknowledged with sync=DISK must still be there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from penstock.core.batch import Batch
+from penstock.core.control.documents import PartitionDocument, TopicDocument
+from penstock.core.replication import contract as rc
+from penstock.core.types import NO_LEADER, NO_PRODUCER, Acks, ReplicaKey, Sync
+from penstock_broker.store.interface import PartitionWrite
+from penstock_sim.scheduler import Violation
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import Replica, SimBroker
+    from penstock_sim.world import World
+
+_next_offset = attrgetter("next_offset")
+
+
+class Canon:
+    """One partition's committed history."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.by_base: dict[int, Batch] = {}
+        self.payloads: set[bytes] = set()
+        self.end = 0
+        self.disk_end = 0
+        self._sequences: dict[int, tuple[int, int]] = {}
+
+    def extend(self, batch: Batch, who: str) -> None:
+        """Takes in the next committed batch; checks I9."""
+        header = batch.header
+        if header.producer_id != NO_PRODUCER:
+            epoch, expected = self._sequences.get(header.producer_id, (-1, 0))
+            if header.producer_epoch != epoch:
+                if header.producer_epoch < epoch:
+                    raise Violation(f"I10: {who} committed {header} after producer epoch {epoch}")
+                expected = 0
+            if header.base_sequence != expected:
+                raise Violation(f"I9: {who} committed {header}, expected sequence {expected}")
+            following = header.last_sequence + 1
+            self._sequences[header.producer_id] = (header.producer_epoch, following)
+        self.batches.append(batch)
+        self.by_base[batch.base_offset] = batch
+        self.payloads.add(batch.payload)
+        self.end = batch.next_offset
+
+    def rewind(self, end: int) -> None:
+        """Forgets what lies at or past `end` (a loss beyond what is promised)."""
+        kept = [batch for batch in self.batches if batch.next_offset <= end]
+        disk_end = self.disk_end
+        self.__init__()  # type: ignore[misc]  # starting over is what is meant
+        self.disk_end = disk_end
+        for batch in kept:
+            self.extend(batch, "rewind")
+
+
+class Checks:
+    """Hears of every event and write, raises `Violation`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.canons: dict[ReplicaKey, Canon] = {}
+        self.stored: dict[ReplicaKey, PartitionDocument] = {}
+        self.lost: set[tuple[int, ReplicaKey]] = set()
+        self.lossy: set[ReplicaKey] = set()
+        self.commits = 0
+        self.elections = 0
+        self.truncations = 0
+        self._leaders: dict[tuple[ReplicaKey, int], tuple[int, int]] = {}
+        self._epochs: dict[tuple[int, ReplicaKey], int] = {}
+        self._intact: dict[ReplicaKey, set[int]] = {}
+
+    def canon(self, key: ReplicaKey) -> Canon:
+        return self.canons.setdefault(key, Canon())
+
+    # ------------------------------------------------------------ brokers
+
+    def handled(
+        self,
+        broker: SimBroker,
+        replica: Replica,
+        before: rc.Marks,
+        after: rc.Marks,
+        ready: rc.Ready,
+    ) -> None:
+        """After every event of every machine."""
+        who = f"{broker.name} p{replica.key.partition}"
+        if not (
+            after.log_start_offset
+            <= after.high_watermark
+            <= after.written_end
+            <= after.log_end_offset
+        ):
+            raise Violation(f"I2: {who} has {after}")
+        if replica.machine.error is not None and replica.key not in self.lossy:
+            raise Violation(f"I4: {who} stopped: {replica.machine.error}")
+        if ready.role_changed:
+            self._role_changed(broker, replica, after)
+        if ready.truncate_to is not None:
+            self._truncating(broker, replica, before, ready)
+        if after.is_leader:
+            same = before.is_leader and before.leader_epoch == after.leader_epoch
+            if same and after.high_watermark < before.high_watermark:
+                raise Violation(f"I2: {who} lowered its high watermark: {before} to {after}")
+            if not same:
+                self._took_over(broker, replica, after)
+            if not same or after.high_watermark > before.high_watermark:
+                self._committed(broker, replica, after)
+
+    def _role_changed(self, broker: SimBroker, replica: Replica, after: rc.Marks) -> None:
+        place = (int(broker.id), replica.key)
+        if after.leader_epoch < self._epochs.get(place, -1):
+            raise Violation(
+                f"I1: {broker.name} p{replica.key.partition} went back to epoch "
+                f"{after.leader_epoch} from {self._epochs[place]}"
+            )
+        self._epochs[place] = after.leader_epoch
+
+    def _truncating(
+        self, broker: SimBroker, replica: Replica, before: rc.Marks, ready: rc.Ready
+    ) -> None:
+        self.truncations += 1
+        target, checkpoint = ready.truncate_to, ready.checkpoint
+        assert target is not None and checkpoint is not None
+        who = f"{broker.name} p{replica.key.partition}"
+        reset = checkpoint.log_start_offset > target
+        if reset and checkpoint.log_start_offset > self.canon(replica.key).end:
+            raise Violation(f"I20: {who} resets to {checkpoint}, past everything committed")
+        if not reset and target < before.high_watermark:
+            raise Violation(f"I4: {who} truncates to {target}, its marks are {before}")
+        held = min(self.canon(replica.key).end, before.written_end)
+        if not reset and target < held and self._is_holder(broker, replica.key):
+            raise Violation(
+                f"I4: {who} holds a seat and truncates to {target}, {held} is committed"
+            )
+
+    def _took_over(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
+        self.elections += 1
+        who = f"{broker.name} p{replica.key.partition}"
+        life = (int(broker.id), broker.incarnation)
+        other = self._leaders.setdefault((replica.key, marks.leader_epoch), life)
+        if other != life:
+            raise Violation(f"I1: {who} leads epoch {marks.leader_epoch}, so did {other}")
+        if (int(broker.id), replica.key) in self.lost:
+            # On paper only, a dead broker may lead that the controller does not know to have lost
+            # data; but this one is alive.
+            lost = {member for member, key in self.lost if key == replica.key}
+            if intact := self._intact[replica.key] - lost:
+                raise Violation(f"I7: {who} lost data and leads, not {intact}")
+            self._last_replica_standing(replica.key, int(broker.id))
+        self._check_holds(broker, replica.key, f"I7: new leader {who}")
+
+    def _committed(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
+        """The leader says that everything below its high watermark is committed."""
+        canon, key = self.canon(replica.key), replica.key
+        if marks.high_watermark <= canon.end:
+            return
+        who = f"{broker.name} p{key.partition}"
+        if len(marks.isr) < self.world.min_isr:
+            raise Violation(f"I5: {who} commits with ISR {marks.isr}, min is {self.world.min_isr}")
+        self.commits += 1
+        batches = self.world.brokers[broker.id].disk.batches(replica.slot)
+        fresh = _between(batches, canon.end, marks.high_watermark)
+        for batch in fresh:
+            if batch.base_offset != canon.end:
+                raise Violation(f"I6: {who} commits {batch.header} at {canon.end}")
+            canon.extend(batch, who)
+        if canon.end != marks.high_watermark:
+            raise Violation(f"I2: {who} has {marks}, but its log ends at {canon.end}")
+        document = self.stored[key]
+        for member in (*document.state.isr, *document.elr):
+            if (int(member), key) not in self.lost:
+                self._compare(self.world.brokers[member], key, fresh, f"I3: b{member}")
+
+    def written(self, broker: SimBroker, writes: Sequence[PartitionWrite]) -> None:
+        """After every write to a broker's disk."""
+        keys = {slot: key for key, slot in broker.disk.slots().items()}
+        for write in writes:
+            key = keys[write.slot]
+            batches = broker.disk.batches(write.slot)
+            last = batches[-len(write.batches) - 1 :] if write.batches else []
+            for one, two in zip(last, last[1:], strict=False):
+                if one.next_offset != two.base_offset:
+                    raise Violation(
+                        f"I3: {broker.name} {key} wrote a gap: {one.header} {two.header}"
+                    )
+            if not self._is_holder(broker, key):
+                continue
+            canon = self.canon(key)
+            for batch in write.batches:
+                known = canon.by_base.get(batch.base_offset)
+                if batch.base_offset < canon.end and known is not batch and known != batch:
+                    raise Violation(f"I6: {broker.name} {key} wrote {batch.header} over {known}")
+            if write.truncate_to is not None:
+                self._check_holds(broker, key, f"I4: {broker.name} after truncation")
+
+    def broker_down(self, broker: SimBroker) -> None:
+        """After a crash; a broker that is not intact is excused where it held a seat."""
+        if not broker.intact:
+            for key, document in self.stored.items():
+                if broker.id in document.state.isr or broker.id in document.elr:
+                    self.lost.add((int(broker.id), key))
+
+    # ------------------------------------------------------------ controller
+
+    def metadata_changed(self, topic: TopicDocument) -> None:
+        """After every change of a stored topic."""
+        for index, document in enumerate(topic.partitions):
+            key = ReplicaKey(topic.topic_id, index)
+            self._partition_changed(key, self.stored.get(key), document)
+
+    def _partition_changed(
+        self, key: ReplicaKey, before: PartitionDocument | None, after: PartitionDocument
+    ) -> None:
+        state = after.state
+        self.stored[key] = after
+        seats = {int(broker) for broker in (*state.isr, *after.elr)}
+        if state.leader != NO_LEADER and state.leader not in state.isr:
+            raise Violation(f"I1: leader {state.leader} of {key} is not in the ISR {state.isr}")
+        if before is None:
+            self._intact[key] = seats
+        else:
+            old = before.state
+            if state.version < old.version or state.leader_epoch < old.leader_epoch:
+                raise Violation(f"I21: {key} went from {before} to {after}")
+            if state.leader != old.leader and state.leader_epoch == old.leader_epoch:
+                raise Violation(
+                    f"I1: {key} changed its leader within an epoch: {before} to {after}"
+                )
+            if state.leader_epoch != old.leader_epoch:
+                others = {int(member) for member in (*old.isr, *before.elr)}
+                self._intact[key] = {member for member in others if (member, key) not in self.lost}
+        for broker, excused in tuple(self.lost):
+            if excused == key and broker not in seats:
+                self.lost.discard((broker, key))
+        for member in seats:
+            if before is None or member not in (*before.state.isr, *before.elr):
+                broker = self.world.brokers[member]
+                self._check_holds(broker, key, f"I5: b{member} joined the ISR or ELR")
+
+    def _last_replica_standing(self, key: ReplicaKey, leader: int) -> None:
+        """Every holder lost unsynced writes: only sync=DISK is promised from here on."""
+        canon = self.canon(key)
+        self.lossy.add(key)
+        self.lost.discard((int(leader), key))
+        self.world.scheduler.note("checks", "loss beyond the promise", key, canon.disk_end)
+        canon.rewind(canon.disk_end)
+        self.world.forgive(key)
+
+    # ------------------------------------------------------------ clients
+
+    def acknowledged(
+        self, broker: SimBroker, replica: Replica, batch: Batch, reply: rc.ProduceReply
+    ) -> None:
+        """At the moment a leader answers success."""
+        canon, key = self.canon(replica.key), replica.key
+        who = f"{broker.name} p{key.partition}"
+        if reply.acks is Acks.ALL:
+            at = canon.by_base.get(reply.base_offset)
+            if reply.base_offset >= 0 and (at is None or at.payload != batch.payload):
+                raise Violation(f"I7: {who} acknowledged {reply}, committed there is {at}")
+            if batch.payload not in canon.payloads:
+                raise Violation(f"I7: {who} acknowledged {reply}, which is not committed")
+            if reply.sync is Sync.DISK and at is not None:
+                self._acknowledged_on_disk(at, key, who)
+        elif reply.acks is Acks.LEADER and reply.base_offset >= 0:
+            durable = reply.sync is Sync.DISK
+            log = broker.disk.batches(replica.slot, durable=durable)
+            first = bisect_right(log, reply.base_offset, key=_next_offset)
+            found = log[first : first + 1]
+            if not found or found[0].payload != batch.payload:
+                log_start = replica.machine.marks.log_start_offset
+                if reply.base_offset >= log_start:
+                    raise Violation(f"I7: {who} acknowledged {reply}, its log has {found}")
+
+    def _acknowledged_on_disk(self, batch: Batch, key: ReplicaKey, who: str) -> None:
+        self.canon(key).disk_end = max(self.canon(key).disk_end, batch.next_offset)
+        holders = set()
+        for broker in self.world.brokers.values():
+            slot = broker.disk.slots().get(key)
+            if slot is None:
+                continue
+            found = _between(
+                broker.disk.batches(slot, durable=True), batch.base_offset, batch.next_offset
+            )
+            if found and found[0] == batch:
+                holders.add(int(broker.id))
+        required = {
+            int(member)
+            for member in self.stored[key].state.isr
+            if (int(member), key) not in self.lost
+        }
+        trimmed = any(
+            replica.machine.marks.log_start_offset > batch.base_offset
+            for broker in self.world.brokers.values()
+            if (replica := broker.replicas.get(key)) is not None
+        )
+        if not trimmed and (required - holders or len(holders) < self.world.min_isr):
+            if not self.lost:
+                raise Violation(f"I7: {who} acknowledged {batch.header} on disk, {holders} have it")
+
+    def consumed(self, key: ReplicaKey, batches: Iterable[Batch], who: str) -> None:
+        """What a consumer was given."""
+        canon = self.canon(key)
+        for batch in batches:
+            known = canon.by_base.get(batch.base_offset)
+            if known is not batch and known != batch:
+                raise Violation(f"I6: {who} served {batch.header}, committed is {known}")
+
+    # ------------------------------------------------------------ helpers
+
+    def _is_holder(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        document = self.stored.get(key)
+        if document is None or (int(broker.id), key) in self.lost:
+            return False
+        return broker.id in document.state.isr or broker.id in document.elr
+
+    def _check_holds(self, broker: SimBroker, key: ReplicaKey, rule: str) -> None:
+        """All that is committed is in this broker's log, from its log start on."""
+        canon = self.canon(key)
+        slot = broker.disk.slots().get(key)
+        if (int(broker.id), key) in self.lost or (slot is None and canon.end == 0):
+            return
+        log_end = 0 if slot is None else broker.disk.log_end(slot)
+        if log_end < canon.end:
+            raise Violation(f"{rule}: log ends at {log_end}, committed is {canon.end} of {key}")
+        self._compare(broker, key, canon.batches, rule)
+
+    def _compare(self, broker: SimBroker, key: ReplicaKey, batches: list[Batch], rule: str) -> None:
+        """The broker's log has these batches, but for what retention removed from its front."""
+        if not batches:
+            return
+        slot = broker.disk.slots().get(key)
+        own = [] if slot is None else broker.disk.batches(slot)
+        start = own[0].base_offset if own else (0 if slot is None else broker.disk.log_end(slot))
+        first = bisect_right(own, batches[0].base_offset, key=_next_offset)
+        mine = own[first : first + len(batches)]
+        wanted = [batch for batch in batches if batch.base_offset >= start]
+        if len(mine) < len(wanted):
+            raise Violation(f"{rule} lacks committed {wanted[len(mine)].header} of {key}")
+        for one, two in zip(mine, wanted, strict=False):
+            if one is not two and one != two:
+                raise Violation(f"{rule} has {one.header}, committed is {two.header} of {key}")
+
+
+def _between(batches: list[Batch], start: int, end: int) -> list[Batch]:
+    """Batches that end behind `start`, up to `end`."""
+    first = bisect_right(batches, start, key=_next_offset)
+    last = bisect_right(batches, end, key=_next_offset)
+    return batches[first:last]

@@ -1,0 +1,76 @@
+"""A broker's disk: what the page cache holds, and what would survive a power loss.
+
+Two memory stores, the production broker's own: `current` has every finished write, `durable`
+lags behind until a write asks for a sync. Writes reach the disk in order, as a write-ahead log
+does, so a power loss takes away a suffix of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import RecoveredLog
+from penstock.core.types import Offset, ReplicaKey
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.memory import MemoryLogStore
+from penstock_sim.scheduler import Scheduler
+
+
+class SimDisk:
+    """Outlives the processes that use it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._current = MemoryLogStore()
+        self._durable = MemoryLogStore()
+        self._unsynced: list[Sequence[PartitionWrite]] = []
+        self.full = False
+        self.slow = False
+
+    def latency_ms(self, *, sync: bool) -> float:
+        latency_ms = self._scheduler.between(0.1, 3) + (2 if sync else 0)
+        return latency_ms + (self._scheduler.between(20, 250) if self.slow else 0)
+
+    def open_slot(self, key: ReplicaKey) -> Slot:
+        slot = self._current.open_slot(key)
+        assert self._durable.open_slot(key) == slot
+        return slot
+
+    def slots(self) -> dict[ReplicaKey, Slot]:
+        return self._current.slots()
+
+    def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        """All or nothing; raises ClusterError(DISK_FULL)."""
+        if self.full and any(write.batches for write in writes):
+            raise ClusterError("no space left on the simulated disk", ErrorCode.DISK_FULL)
+        self._current.write(writes, sync=sync)
+        self._unsynced.append(writes)
+        if sync:
+            self._flush(len(self._unsynced))
+
+    def _flush(self, count: int) -> None:
+        for writes in self._unsynced[:count]:
+            self._durable.write(writes, sync=True)
+        del self._unsynced[:count]
+
+    def lose_power(self) -> None:
+        """The kernel had written back some of the unsynced writes, from the front; the rest is gone."""
+        self._flush(self._scheduler.random.randrange(len(self._unsynced) + 1))
+        self._unsynced.clear()
+        self._current = MemoryLogStore()
+        for key, slot in self._durable.slots().items():
+            assert self._current.open_slot(key) == slot
+        self._current._logs = {slot: log.copy() for slot, log in self._durable._logs.items()}
+
+    def recover(self, slot: Slot) -> RecoveredLog:
+        return self._current.recover(slot)
+
+    def batches(self, slot: Slot, *, durable: bool = False) -> list[Batch]:
+        """The log as it is, not to be changed."""
+        store = self._durable if durable else self._current
+        return store._log(slot).batches
+
+    def log_end(self, slot: Slot) -> Offset:
+        return self._current._log(slot).log_end_offset

@@ -1,0 +1,243 @@
+"""The nemesis: breaks things within what the guarantees promise to survive, and repairs them.
+
+A broker loses unsynced writes only while another holder of every partition it has a seat in is
+intact (I7 promises min.insync.replicas - 1 losses); in a `blackout` history all lose power at
+once, and only sync=DISK is promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.core.control import contract as cc
+from penstock.core.replication.contract import LogStartMoved
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import SimBroker
+    from penstock_sim.world import World
+
+
+class Nemesis:
+    """Does something bad every now and then while the world is chaotic."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._random = world.scheduler.random
+        self._menu: list[tuple[int, Callable[[], None]]] = [
+            (10, self._kill_broker),
+            (5, self._lose_power),
+            (8, self._cut_brokers),
+            (5, self._cut_broker_off),
+            (7, self._cut_from_controller),
+            (8, self._break_stream),
+            (5, self._slow_disk),
+            (3, self._full_disk),
+            (4, self._kill_controller),
+            (2, self._second_controller),
+            (3, self._store_away),
+            (6, self._move_leaders),
+            (4, self._retention),
+            (3, self._slow_network),
+        ]
+        # Most histories stress a few faults, so that they meet; some have all.
+        if world.scheduler.chance(0.7):
+            self._menu = self._random.sample(self._menu, self._random.randrange(2, 7))
+        self._pace_ms = world.scheduler.between(25, 200)
+        if world.blackout:
+            at_ms = world.scheduler.between(0.3, 0.8) * world.chaos_ms
+            world.scheduler.after(at_ms, self._blackout)
+        self._next()
+
+    def _next(self) -> None:
+        scheduler = self.world.scheduler
+        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+
+    def _strike(self) -> None:
+        if not self.world.chaotic:
+            return
+        total = sum(weight for weight, _ in self._menu)
+        pick = self._random.randrange(total)
+        for weight, fault in self._menu:
+            pick -= weight
+            if pick < 0:
+                fault()
+                break
+        self._next()
+
+    def heal(self) -> None:
+        """Everything works again; what is down comes back."""
+        world = self.world
+        world.net.blocked.clear()
+        world.net.slow = False
+        world.meta.away = False
+        for broker in world.brokers.values():
+            broker.disk.full = False
+            broker.disk.slow = False
+            if not broker.up:
+                broker.start()
+        running = [controller for controller in world.controllers.values() if controller.up]
+        for deposed in sorted(running, key=lambda controller: controller.epoch)[:-1]:
+            deposed.kill()
+        if not running:
+            next(iter(world.controllers.values())).start()
+
+    # ------------------------------------------------------------ brokers
+
+    def _some_broker(self) -> SimBroker:
+        return self._random.choice(list(self.world.brokers.values()))
+
+    def _kill_broker(self) -> None:
+        broker = self._some_broker()
+        if self._random.random() < 0.4:
+            broker = self.world.find_leader(self._random.choice(self.world.keys))[0]
+        if broker.up:
+            broker.kill(power=False)
+            self._restart_later(broker)
+
+    def _restart_later(self, broker: SimBroker) -> None:
+        delay_ms = self.world.scheduler.random.choice((5, 30, 100, 350, 700))
+        self.world.scheduler.after(delay_ms, self._restart, broker, broker.incarnation)
+
+    def _restart(self, broker: SimBroker, incarnation: int) -> None:
+        if not broker.up and broker.incarnation == incarnation:
+            broker.start()
+
+    def _lose_power(self) -> None:
+        broker = self._some_broker()
+        if broker.up and self._others_hold(broker):
+            broker.kill(power=True)
+            self._restart_later(broker)
+
+    def _others_hold(self, broker: SimBroker) -> bool:
+        """Of every partition, some other member of ISR or ELR has all that was committed."""
+        checks = self.world.checks
+        for key in self.world.keys:
+            document = checks.stored.get(key)
+            if document is None:
+                return False
+            holders = {int(member) for member in (*document.state.isr, *document.elr)}
+            intact = {member for member in holders if (member, key) not in checks.lost}
+            if not intact - {int(broker.id)}:
+                return False
+        return True
+
+    def _blackout(self) -> None:
+        for broker in self.world.brokers.values():
+            if broker.up:
+                broker.kill(power=True)
+            else:
+                broker.disk.lose_power()
+                broker.intact = False
+                self.world.checks.broker_down(broker)
+            self._restart_later(broker)
+
+    def _slow_disk(self) -> None:
+        disk = self._some_broker().disk
+        disk.slow = True
+        self.world.scheduler.after(
+            self.world.scheduler.between(50, 500), setattr, disk, "slow", False
+        )
+
+    def _full_disk(self) -> None:
+        disk = self._some_broker().disk
+        disk.full = True
+        self.world.scheduler.after(
+            self.world.scheduler.between(50, 500), setattr, disk, "full", False
+        )
+
+    def _retention(self) -> None:
+        """The leader drops some of what is committed."""
+        key = self._random.choice(self.world.keys)
+        broker = self.world.find_leader(key)[0]
+        replica = broker.replicas.get(key) if broker.up else None
+        if replica is None or not replica.machine.marks.is_leader:
+            return
+        high_watermark = replica.machine.marks.high_watermark
+        ends = [
+            batch.next_offset
+            for batch in broker.disk.batches(replica.slot)
+            if batch.next_offset <= high_watermark
+        ]
+        if ends:
+            broker.handle(replica, LogStartMoved(self._random.choice(ends)))
+
+    # ------------------------------------------------------------ network
+
+    def _cut(self, pairs: set[tuple[int, int]], longest_ms: float) -> None:
+        net, scheduler = self.world.net, self.world.scheduler
+        net.blocked |= pairs
+        scheduler.note("net", "cut", sorted(pairs))
+        scheduler.after(scheduler.between(30, longest_ms), self._mend, pairs)
+
+    def _mend(self, pairs: set[tuple[int, int]]) -> None:
+        self.world.net.blocked -= pairs
+        self.world.scheduler.note("net", "mended", sorted(pairs))
+
+    def _both_ways(self, one: int, two: int) -> set[tuple[int, int]]:
+        if self._random.random() < 0.3:
+            return {(one, two)}
+        return {(one, two), (two, one)}
+
+    def _cut_brokers(self) -> None:
+        one, two = self._random.sample(list(self.world.brokers), 2)
+        self._cut(self._both_ways(one, two), 900)
+
+    def _cut_broker_off(self) -> None:
+        one = int(self._some_broker().id)
+        others = [*self.world.brokers, *self.world.controllers]
+        self._cut({pair for two in others if two != one for pair in self._both_ways(one, two)}, 900)
+
+    def _cut_from_controller(self) -> None:
+        one = int(self._some_broker().id)
+        self._cut(
+            {pair for two in self.world.controllers for pair in self._both_ways(one, two)}, 900
+        )
+
+    def _break_stream(self) -> None:
+        streams = [stream for stream in self.world.net.streams if stream.open]
+        if streams:
+            self._random.choice(streams).break_off()
+
+    def _slow_network(self) -> None:
+        net = self.world.net
+        net.slow = True
+        self.world.scheduler.after(
+            self.world.scheduler.between(50, 500), setattr, net, "slow", False
+        )
+
+    # ------------------------------------------------------------ controller
+
+    def _kill_controller(self) -> None:
+        for controller in self.world.controllers.values():
+            if controller.up:
+                controller.kill()
+        delay_ms = self.world.scheduler.between(5, 400)
+        self.world.scheduler.after(delay_ms, self._start_controller)
+
+    def _start_controller(self) -> None:
+        controllers = list(self.world.controllers.values())
+        if not any(controller.up for controller in controllers):
+            self._random.choice(controllers).start()
+
+    def _second_controller(self) -> None:
+        """Two alive at once: the lease was lost, the older does not know yet."""
+        idle = [controller for controller in self.world.controllers.values() if not controller.up]
+        if idle and len(idle) < len(self.world.controllers):
+            idle[0].start()
+
+    def _store_away(self) -> None:
+        meta = self.world.meta
+        meta.away = True
+        self.world.scheduler.after(
+            self.world.scheduler.between(50, 500), setattr, meta, "away", False
+        )
+
+    def _move_leaders(self) -> None:
+        away_from = self._some_broker().id if self._random.random() < 0.7 else None
+        request = cc.ElectLeaders(
+            self.world.next_request(), self.world.cluster_id, away_from=away_from
+        )
+        for controller in self.world.controllers.values():
+            if controller.active:
+                controller.request(request, lambda _outcome: None)

@@ -1,0 +1,66 @@
+"""Virtual time: one heap of callbacks, one seeded source of chance, one fingerprint.
+
+Nothing in a simulation reads a real clock or draws from another generator, so a seed is a
+history. The fingerprint folds in the time of every step; two runs of one seed must agree on it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any, Final
+
+_MASK: Final = (1 << 64) - 1
+
+
+class Violation(AssertionError):
+    """An invariant of guarantees.md does not hold. The message names it first."""
+
+
+class Scheduler:
+    """Runs callbacks in order of virtual time; ties in the order they were planned."""
+
+    def __init__(self, seed: int, *, traced: bool = False) -> None:
+        self.random = random.Random(seed)
+        self.now_us = 0
+        self.steps = 0
+        self.fingerprint = seed & _MASK
+        self.traced = traced
+        self.trace: list[str] = []
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._planned = 0
+
+    @property
+    def now_ms(self) -> int:
+        return self.now_us // 1000
+
+    def after(self, delay_ms: float, callback: Callable[..., None], *args: object) -> None:
+        """Plans `callback(*args)`; the delay is at least one microsecond."""
+        self._planned += 1
+        due_us = self.now_us + max(1, int(delay_ms * 1000))
+        heappush(self._heap, (due_us, self._planned, callback, args))
+
+    def run_until(self, end_ms: float) -> None:
+        """Runs everything due up to `end_ms`."""
+        end_us = int(end_ms * 1000)
+        heap = self._heap
+        while heap and heap[0][0] <= end_us:
+            due_us, number, callback, args = heappop(heap)
+            self.now_us = due_us
+            self.steps += 1
+            self.fingerprint = (self.fingerprint * 1_000_003 ^ due_us ^ (number << 40)) & _MASK
+            callback(*args)
+        self.now_us = max(self.now_us, end_us)
+
+    def chance(self, probability: float) -> bool:
+        return self.random.random() < probability
+
+    def between(self, low: float, high: float) -> float:
+        return low + (high - low) * self.random.random()
+
+    def note(self, who: str, what: str, *details: object) -> None:
+        """One line of the trace; costs nothing unless traced."""
+        if self.traced:
+            text = " ".join(str(detail) for detail in details)
+            self.trace.append(f"{self.now_us / 1000:10.3f} {who:<8} {what} {text}".rstrip())

@@ -1,0 +1,167 @@
+"""A broker's session with the active controller: registers, beats, applies images, asks for ISRs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.control import contract as cc
+from penstock.core.control.views import Image
+from penstock.core.replication.contract import IsrProposal, ReplicaConfig
+from penstock.core.topic import TopicConfig
+from penstock.core.types import ControllerEpoch, ReplicaKey
+from penstock_sim.network import Stream
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import SimBroker
+    from penstock_sim.controller import SimController
+
+HEARTBEAT_MS: Final = 60
+SESSION_TIMEOUT_MS: Final = 260
+LAG_MAX_MS: Final = 350
+
+
+class Session:
+    """Survives restarts of the process as far as a broker's data directory would."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        self.broker = broker
+        self.stream: Stream | None = None
+        self.number = 0
+        self.controller_epoch = ControllerEpoch(0)
+        self.version = 0
+        self._controller: SimController | None = None
+        self._heard_ms = 0
+        self._generation = 0
+
+    def start(self) -> None:
+        """With the process."""
+        self._generation += 1
+        self.stream = None
+        self.version = 0
+        self._connect_soon()
+        self._beat(self._generation)
+
+    def _connect_soon(self) -> None:
+        scheduler = self.broker.world.scheduler
+        scheduler.after(scheduler.between(2, 25), self._connect, self._generation)
+
+    def _connect(self, generation: int) -> None:
+        broker = self.broker
+        if not broker.up or generation != self._generation or self.stream is not None:
+            return
+        active = [controller for controller in broker.world.controllers.values() if controller.up]
+        if not active:
+            self._connect_soon()
+            return
+        controller = broker.world.scheduler.random.choice(active)
+        ends = {int(broker.id): broker, controller.id: controller}
+        stream = broker.world.net.connect(broker.id, controller.id, ends)
+        if stream is None:
+            self._connect_soon()
+            return
+        self.stream, self._controller, self.number = stream, controller, 0
+        self._heard_ms = broker.world.scheduler.now_ms
+        stream.send(
+            broker.id,
+            cc.BrokerRegistered(
+                stream.number,
+                broker.world.cluster_id,
+                broker.id,
+                broker.run,
+                "simulated",
+                9000 + broker.id,
+                "",
+                f"directory-{broker.id}",
+                broker.intact,
+                self.controller_epoch,
+                0,
+            ),
+        )
+
+    def broken(self) -> None:
+        """The stream is gone; the broker keeps its roles (guarantees §4.1)."""
+        self.stream = None
+        self.number = 0
+        self.version = 0
+        self._connect_soon()
+
+    def _beat(self, generation: int) -> None:
+        broker = self.broker
+        if not broker.up or generation != self._generation:
+            return
+        scheduler = broker.world.scheduler
+        if self.stream is not None:
+            if scheduler.now_ms - self._heard_ms > SESSION_TIMEOUT_MS:
+                self.stream.break_off(silent_for=broker.id)
+                self.broken()
+            elif self.number:
+                beat = cc.HeartbeatReceived(self.stream.number, self.version)
+                self.stream.send(broker.id, beat)
+        scheduler.after(HEARTBEAT_MS, self._beat, generation)
+
+    def receive(self, message: Any) -> None:
+        """What the controller says."""
+        self._heard_ms = self.broker.world.scheduler.now_ms
+        match message:
+            case cc.SessionAccepted():
+                self.number = message.broker_session
+                self.controller_epoch = max(self.controller_epoch, message.controller_epoch)
+            case cc.SessionRefused():
+                if self.stream is not None:
+                    self.stream.break_off(silent_for=self.broker.id)
+                    self.broken()
+            case Image():
+                self._apply(message)
+            case _:
+                pass
+
+    def _apply(self, image: Image) -> None:
+        if image.controller_epoch < self.controller_epoch:
+            return
+        self.controller_epoch = image.controller_epoch
+        self.version = image.metadata_version
+        runs = {int(entry.broker_id): entry.incarnation for entry in image.brokers}
+        self.broker.runs_changed(runs)
+        for topic in image.topics:
+            values = TopicConfig.parse(topic.configs)
+            for index, state in enumerate(topic.partitions):
+                minimum = values.effective_min_insync_replicas(len(state.replicas))
+                config = ReplicaConfig(minimum, LAG_MAX_MS, max_pending_produces=50)
+                self.broker.assign(ReplicaKey(topic.topic_id, index), state, config)
+
+    def propose(self, key: ReplicaKey, proposal: IsrProposal, answer: Callable[..., None]) -> None:
+        """AlterIsr, on a call of its own; it may come late, or get no answer."""
+        controller, world = self._controller, self.broker.world
+        if controller is None or not self.number:
+            return
+        change = cc.IsrChange(
+            key.topic_id, key.partition, proposal.leader_epoch, proposal.version, proposal.isr
+        )
+        request = cc.AlterIsr(
+            world.next_request(),
+            world.cluster_id,
+            self.broker.id,
+            self.number,
+            self.controller_epoch,
+            (change,),
+        )
+        late_ms = world.scheduler.between(100, 900) if world.scheduler.chance(0.06) else 0
+        world.scheduler.note(self.broker.name, "asks", change, f"late={late_ms:.0f}")
+        world.scheduler.after(late_ms, self._ask, controller, request, answer)
+
+    def _ask(
+        self, controller: SimController, request: cc.AlterIsr, answer: Callable[..., None]
+    ) -> None:
+        net, me = self.broker.world.net, int(self.broker.id)
+
+        def respond(outcome: Any) -> None:
+            net.call(controller.id, me, self._answered, outcome, answer)
+
+        net.call(me, controller.id, controller.request, request, respond)
+
+    def _answered(self, outcome: Any, answer: Callable[..., None]) -> None:
+        if isinstance(outcome, cc.IsrAltered):
+            answer(outcome.outcomes[0].state, outcome.outcomes[0].error)
+        else:
+            answer(None, outcome)

@@ -1,0 +1,245 @@
+"""One history: a cluster, its clients and its nemesis, from a seed.
+
+set up ──▶ chaos (faults and load) ──▶ heal ──▶ everything must converge ──▶ final checks
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.control import contract as cc
+from penstock.core.replication.machine import ReplicaMachine
+from penstock.core.types import (
+    Acks,
+    LeaderEpoch,
+    ReplicaKey,
+    Sync,
+    TopicId,
+)
+from penstock_sim.broker import SimBroker
+from penstock_sim.checks import Checks
+from penstock_sim.clients import Consumer, Plan, Producer
+from penstock_sim.controller import MetaStore, SimController
+from penstock_sim.faults import Nemesis
+from penstock_sim.network import Network
+from penstock_sim.scheduler import Scheduler, Violation
+
+TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
+SETTLE_MS: Final = 200
+CONVERGE_MS: Final = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What came of a seed."""
+
+    seed: int
+    fingerprint: int
+    steps: int
+    commits: int
+    elections: int
+    truncations: int
+    acked: int
+    healed_ms: int
+    violation: str | None = None
+    trace: tuple[str, ...] = ()
+
+
+class World:
+    """Everything of one simulation."""
+
+    def __init__(
+        self,
+        seed: int,
+        machine_type: type[ReplicaMachine] = ReplicaMachine,
+        *,
+        traced: bool = False,
+    ) -> None:
+        self.seed = seed
+        self.machine_type = machine_type
+        self.scheduler = Scheduler(seed, traced=traced)
+        chance = self.scheduler.random
+        self.chaos_ms = chance.choice((600, 1200, 2400))
+        self.blackout = chance.random() < 0.06
+        replication, self.min_isr = chance.choice(((3, 2), (3, 2), (3, 2), (2, 1), (2, 2), (3, 1)))
+        self.chaotic = False
+        self.cluster_id = "simulated-cluster"
+        self.net = Network(self.scheduler)
+        self.checks = Checks(self)
+        self.meta = MetaStore(self.checks.metadata_changed)
+        self.controllers = {node: SimController(self, node) for node in (101, 102)}
+        self.brokers = {number: SimBroker(self, number) for number in range(1, replication + 1)}
+        self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 1, 2)))]
+        self.resets: set[ReplicaKey] = set()
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+        self._requests = 0
+
+    def next_request(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    # ------------------------------------------------------------ what clients know
+
+    def find_leader(self, key: ReplicaKey) -> tuple[SimBroker, LeaderEpoch]:
+        """Who leads, in the view of some broker; maybe out of date, maybe nobody knows."""
+        chance = self.scheduler.random
+        views = [broker for broker in self.brokers.values() if broker.up and key in broker.replicas]
+        if views and chance.random() < 0.95:
+            marks = chance.choice(views).replicas[key].machine.marks
+            leader = self.brokers.get(marks.leader)
+            if leader is not None:
+                return leader, marks.leader_epoch
+        return chance.choice(list(self.brokers.values())), LeaderEpoch(0)
+
+    def forgive(self, key: ReplicaKey) -> None:
+        """After a loss beyond the promise: what clients saw of it does not count."""
+        end = self.checks.canon(key).end
+        for consumer in self.consumers:
+            if consumer.key == key:
+                consumer.rewind(end)
+        for producer in self.producers:
+            if producer.key == key:
+                for outgoing in producer.sent:
+                    if outgoing.batch.payload not in self.checks.canon(key).payloads:
+                        outgoing.abandoned = outgoing.abandoned or outgoing.acked
+                        outgoing.acked = False
+                        outgoing.doubtful = True
+
+    # ------------------------------------------------------------ the history
+
+    def run(self) -> None:
+        """Raises `Violation` (or whatever a machine raised)."""
+        self.controllers[101].start()
+        for broker in self.brokers.values():
+            broker.start()
+        self.scheduler.run_until(SETTLE_MS)
+        topic = cc.NewTopic(
+            "events",
+            TOPIC_ID,
+            len(self.keys),
+            len(self.brokers),
+            {"min.insync.replicas": str(self.min_isr)},
+        )
+        request = cc.CreateTopics(self.next_request(), self.cluster_id, (topic,))
+        self.controllers[101].request(request, lambda _outcome: None)
+        self.scheduler.run_until(SETTLE_MS * 2)
+        if len(self.checks.stored) != len(self.keys):
+            raise Violation("set-up: the topic was not created")
+        self.chaotic = True
+        self._start_clients()
+        nemesis = Nemesis(self)
+        self.scheduler.run_until(SETTLE_MS * 2 + self.chaos_ms)
+        self.chaotic = False
+        self.scheduler.note("world", "heal")
+        nemesis.heal()
+        self._converge(nemesis)
+        self._check_end()
+
+    def _start_clients(self) -> None:
+        chance = self.scheduler.random
+        number = 0
+        for key in self.keys:
+            for _ in range(chance.choice((1, 2, 3))):
+                number += 1
+                acks = chance.choice((Acks.ALL, Acks.ALL, Acks.ALL, Acks.LEADER, Acks.NONE))
+                plan = Plan(
+                    idempotent=chance.random() < 0.75 and acks is not Acks.NONE,
+                    acks=acks,
+                    sync=Sync.DISK if chance.random() < 0.3 or self.blackout else Sync.OS,
+                    retries=True,
+                    pause_ms=chance.choice((5, 12, 30)),
+                )
+                if not plan.idempotent:
+                    plan.retries = chance.random() < 0.5
+                self.producers.append(Producer(self, number, key, plan))
+            consumer = Consumer(self, f"r{key.partition}", key)
+            consumer.start()
+            self.consumers.append(consumer)
+
+    def _converge(self, nemesis: Nemesis) -> None:
+        """With everything healed, every replica is in sync and every request answered (I24)."""
+        start = self.scheduler.now_ms
+        problem = ""
+        while self.scheduler.now_ms < start + CONVERGE_MS:
+            self.scheduler.run_until(self.scheduler.now_ms + 100)
+            nemesis.heal()
+            problem = self._unsettled()
+            if not problem:
+                return
+        raise Violation(f"I24: not converged {CONVERGE_MS} ms after healing: {problem}")
+
+    def _unsettled(self) -> str:
+        for key in self.keys:
+            state = self.checks.stored[key].state
+            if len(state.isr) < len(self.brokers) and key not in self.checks.lossy:
+                return f"{key} has {state}"
+            ends = set()
+            for broker in self.brokers.values():
+                replica = broker.replicas.get(key)
+                if replica is None:
+                    return f"{broker.name} has no {key}"
+                if replica.machine.error is not None:
+                    continue
+                marks = replica.machine.marks
+                ends.add((marks.log_end_offset, marks.high_watermark))
+                if marks.high_watermark != marks.log_end_offset:
+                    return f"{broker.name} {marks}"
+            if len(ends) != 1:
+                return f"logs of {key} end at {ends}"
+        waiting = [producer.name for producer in self.producers if not producer.idle]
+        behind = [
+            consumer.name
+            for consumer in self.consumers
+            if consumer.position < self.checks.canon(consumer.key).end
+        ]
+        return (
+            f"producers {waiting} wait, consumers {behind} are behind" if waiting or behind else ""
+        )
+
+    def _check_end(self) -> None:
+        """Reads everything: nothing acknowledged is missing, nothing refused is there."""
+        for producer in self.producers:
+            canon = self.checks.canon(producer.key)
+            for outgoing in producer.sent:
+                payload, there = outgoing.batch.payload, outgoing.batch.payload in canon.payloads
+                if outgoing.acked and producer.plan.acks is Acks.ALL and not there:
+                    raise Violation(f"I7: {payload!r} was acknowledged and is gone")
+                if outgoing.abandoned and not outgoing.doubtful and there:
+                    raise Violation(f"I8: {payload!r} failed for certain and is there")
+        for key in self.keys:
+            for broker in self.brokers.values():
+                replica = broker.replicas[key]
+                if replica.machine.error is None:
+                    self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
+
+
+def simulate(
+    seed: int, machine_type: type[ReplicaMachine] = ReplicaMachine, *, traced: bool = False
+) -> History:
+    """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`."""
+    world = World(seed, machine_type, traced=traced)
+    violation = None
+    try:
+        world.run()
+    except Violation as broken:
+        violation = str(broken)
+    except Exception as error:  # noqa: BLE001 - whatever a machine raises is a finding
+        violation = f"{type(error).__name__}: {error}"
+        if traced:
+            raise
+    healed_ms = world.scheduler.now_ms - SETTLE_MS * 2 - world.chaos_ms
+    acked = sum(outgoing.acked for producer in world.producers for outgoing in producer.sent)
+    return History(
+        seed,
+        world.scheduler.fingerprint,
+        world.scheduler.steps,
+        world.checks.commits,
+        world.checks.elections,
+        world.checks.truncations,
+        acked,
+        healed_ms,
+        violation,
+        tuple(world.scheduler.trace),
+    )
