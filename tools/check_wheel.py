@@ -56,15 +56,23 @@ def check_contents(wheel: Path) -> None:
     print(f"{wheel.name}: {len(names)} files, nothing missing, nothing stray")
 
 
+def use(wheel: Path, environment: Path, resolution: str) -> None:
+    """Installs into a clean environment with the newest or oldest dependencies, and uses it."""
+    venv.create(environment, with_pip=False)
+    python = environment / "bin/python"
+    uv = Path(sys.executable).with_name("uv")
+    run(uv, "pip", "install", "-q", "--python", python, "--resolution", resolution, wheel)
+    versions = run(uv, "pip", "list", "--python", python, "--format", "freeze").split()
+    print(run(python, "-W", "error", "-c", USE).strip(), "on", ", ".join(versions))
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-wheel-") as scratch:
         run(sys.executable, "-m", "build", "--wheel", "--outdir", scratch, ROOT)
         (wheel,) = Path(scratch).glob("*.whl")
         check_contents(wheel)
-        bare = Path(scratch) / "bare"
-        venv.create(bare, with_pip=True)
-        run(bare / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel)
-        print(run(bare / "bin/python", "-W", "error", "-c", USE).strip())
+        for resolution in ("highest", "lowest-direct"):
+            use(wheel, Path(scratch) / resolution, resolution)
 
 
 if __name__ == "__main__":
