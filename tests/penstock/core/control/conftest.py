@@ -141,6 +141,18 @@ class World:
         else:
             self.step(c.WriteDone(ready.write_id, versions))
 
+    def finish_partly(self, stages: int, *, survives: bool = True) -> None:
+        """Only the first stages of the held write are carried out; the answer is unknown.
+
+        `survives` False: the controller dies with it.
+        """
+        ready, self.held = self.held, None
+        assert ready is not None
+        self.hold_writes = False
+        self.documents.write(ready.writes[:stages])
+        if survives:
+            self.step(c.WriteUnknown(ready.write_id))
+
     def finish_held(self, *, passed: bool, answered: bool, late: bool = False) -> None:
         """Ends the held write: carried out or not, known or not.
 

@@ -276,6 +276,7 @@ def test_a_stopping_broker_may_stop_once_its_leaderships_are_durably_elsewhere(t
     stream = three.streams[0]
     three.hold_writes = True
     three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
     assert not may_stop(three, stream)
     three.finish_held(passed=True, answered=True)
     assert may_stop(three, stream), "said without waiting for the next heartbeat"

@@ -10,7 +10,6 @@ from penstock.core.control import ControlConfig, Phase
 from penstock.core.control import contract as c
 from penstock.core.control.documents import (
     CLUSTER_KEY,
-    Tombstone,
     decode_cluster,
     decode_topic,
     encode_cluster,
@@ -162,6 +161,36 @@ def test_a_conflict_is_decided_again_on_what_is_stored(pair: Any) -> None:
     assert pair.topic().configs == {"retention.bytes": "7", "retention.ms": "5"}
 
 
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_lossy_broker_loses_its_seat_even_if_the_write_was_cut_in_half(
+    three: Any, make_world: Any, survives: bool
+) -> None:
+    three.hold_writes = True
+    three.register(2, run=2, data_intact=False)
+    three.finish_partly(1, survives=survives)
+    world = three
+    if not survives:
+        world = make_world(three.documents).start()
+        world.register(0)
+        world.register(1)
+        world.register(2, run=2, data_intact=False)
+    assert world.state() == (0, 1, (0, 1))
+    assert world.cluster().brokers[BrokerId(2)].incarnation == "run-2-2"
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_deletion_cut_in_half_is_finished(pair: Any, make_world: Any, survives: bool) -> None:
+    pair.create("doomed", replication_factor=2)
+    topic_id = pair.topic("doomed").topic_id
+    pair.hold_writes = True
+    pair.step(c.DeleteTopics(pair.new_id(), "", (("doomed", TopicId("")),)))
+    pair.finish_partly(1, survives=survives)
+    world = pair if survives else make_world(pair.documents).start()
+    assert world.machine.topic("doomed") is None
+    assert topic_key("doomed") not in world.documents.texts
+    assert world.machine.image(0).deleted_topic_ids == (topic_id,)
+
+
 # ---------------------------------------------------------------- hands in the store
 
 
@@ -236,21 +265,6 @@ def test_a_take_over_whose_write_is_unanswered_raises_the_epoch_again(make_world
     assert world.machine.epoch == 2
 
 
-def test_a_deletion_that_was_cut_short_is_finished_at_take_over(pair: Any, make_world: Any) -> None:
-    pair.create("doomed", replication_factor=2)
-    topic = pair.topic("doomed")
-    cluster = pair.cluster()
-    cut = replace(
-        cluster,
-        tombstones=(Tombstone(topic.topic_id, cluster.metadata_version + 1),),
-        metadata_version=cluster.metadata_version + 1,
-    )
-    pair.documents.texts[CLUSTER_KEY] = (encode_cluster(cut), "cut short")
-    successor = make_world(pair.documents).start()
-    assert successor.machine.topic("doomed") is None
-    assert topic_key("doomed") not in pair.documents.texts
-
-
 def test_deleted_topics_are_told_to_brokers_that_were_away(pair: Any, make_world: Any) -> None:
     pair.create("gone", replication_factor=2)
     topic_id = pair.topic("gone").topic_id
@@ -321,6 +335,9 @@ def test_random_lives_with_doubtful_writes_keep_the_invariants(
             world.hold_writes = True
         act(world, rng)
         if world.held is not None and rng.random() < 0.5:
+            if rng.random() < 0.2:
+                world.finish_partly(rng.randrange(len(world.held.writes)))
+                continue
             late = rng.random() < 0.3
             world.finish_held(passed=rng.random() < 0.6, answered=rng.random() < 0.5, late=late)
         if world.deposed or rng.random() < 0.02:
