@@ -71,7 +71,7 @@ def main() -> None:
         run(sys.executable, "-m", "build", "--wheel", "--outdir", scratch, ROOT)
         (wheel,) = Path(scratch).glob("*.whl")
         check_contents(wheel)
-        for resolution in ("highest", "lowest-direct"):
+        for resolution in ("highest", "lowest"):
             use(wheel, Path(scratch) / resolution, resolution)
 
 
