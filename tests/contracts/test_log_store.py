@@ -23,6 +23,7 @@ from penstock.core.types import LeaderEpoch, Offset, ProducerId, ReplicaKey, Top
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot, TimeIndexEntry
 from penstock_broker.store.memory import MemoryLogStore
+from penstock_broker.store.options import StoreOptions
 from penstock_broker.store.rocks import RocksLogStore
 
 END = Offset(2**62)
@@ -109,12 +110,18 @@ class Harness:
         )
 
 
-@pytest.fixture(params=["memory", "rocks"])
+RANGE_DELETES = StoreOptions(single_deletes_max=0)
+
+
+@pytest.fixture(params=["memory", "rocks", "rocks-range-deletes"])
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     memory = MemoryLogStore()
-    harness = Harness(
-        (lambda: memory) if request.param == "memory" else lambda: RocksLogStore(tmp_path / "log")
-    )
+    makers: dict[str, Callable[[], LogStore]] = {
+        "memory": lambda: memory,
+        "rocks": lambda: RocksLogStore(tmp_path / "log"),
+        "rocks-range-deletes": lambda: RocksLogStore(tmp_path / "log", RANGE_DELETES),
+    }
+    harness = Harness(makers[request.param])
     yield harness
     harness.store.close()
 
@@ -366,6 +373,19 @@ def test_a_log_that_restarts_behind_its_end_takes_its_start_from_the_checkpoint(
     log.append(batch(495, 10), batch(505, 5))
     assert log.offsets(500) == [495, 505]
     assert log.store.recover(log.slot).log_end_offset == 510
+
+
+def test_a_thousand_batches_go_at_both_ends(log: Harness) -> None:
+    log.append(*(batch(n, time_ms=n) for n in range(2000)), checkpoint=checkpoint(500))
+    log.truncate(1500, *(batch(n, epoch=2, time_ms=n) for n in range(1500, 1510)))
+    log.retain_from(500)
+    for _ in range(2):
+        assert log.offsets() == [*range(500, 1510)]
+        assert log.store.size_bytes(log.slot) == 1010 * 100
+        assert log.at_time(0) == TimeIndexEntry(Offset(500), 500)
+        assert log.at_time(1510) is None
+        log.store.reclaim()
+        log.reopen()
 
 
 # ------------------------------------------------------------------ checkpoint
@@ -639,21 +659,29 @@ steps = st.lists(
 )
 
 
+Stores = tuple[LogStore, ...]
+
+
 @pytest.fixture(scope="module")
-def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LogStore, LogStore]]:
-    stores = (RocksLogStore(tmp_path_factory.mktemp("twins") / "log"), MemoryLogStore())
+def siblings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stores]:
+    folder = tmp_path_factory.mktemp("siblings")
+    stores = (
+        MemoryLogStore(),
+        RocksLogStore(folder / "log"),
+        RocksLogStore(folder / "range-deletes", RANGE_DELETES),
+    )
     yield stores
     for store in stores:
         store.close()
 
 
 class Life:
-    """Turns abstract steps into legal writes, by looking at the memory twin."""
+    """Turns abstract steps into legal writes, by looking at the memory twin, the first store."""
 
-    def __init__(self, twins: tuple[LogStore, LogStore]) -> None:
-        self.stores = twins
-        key = ReplicaKey(TopicId("life"), len(twins[0].slots()))
-        self.slots = [store.open_slot(key) for store in twins]
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+        key = ReplicaKey(TopicId("life"), len(stores[0].slots()))
+        self.slots = [store.open_slot(key) for store in stores]
         self.sequences: dict[int, int] = {}
 
     def write(self, make: Callable[[Slot], PartitionWrite]) -> None:
@@ -661,8 +689,8 @@ class Life:
             store.write([make(slot)], sync=False)
 
     def step(self, kind: str, what: object) -> None:
-        log = self.stores[1].recover(self.slots[1])
-        held = self.stores[1].read(self.slots[1], Offset(0), EVERYTHING, END)
+        log = self.stores[0].recover(self.slots[0])
+        held = self.stores[0].read(self.slots[0], Offset(0), EVERYTHING, END)
         mark = log.checkpoint.high_watermark
         if kind == "append":
             assert isinstance(what, list)
@@ -684,7 +712,8 @@ class Life:
         elif kind == "snapshot":
             self.write(lambda slot: PartitionWrite(slot, producers=log.producers))
         else:
-            self.stores[0].reclaim()
+            for store in self.stores:
+                store.reclaim()
 
     def _batches(self, shapes: list[tuple[int, ...]], offset: int) -> list[Batch]:
         made = []
@@ -731,10 +760,11 @@ class Life:
 )
 @given(steps=steps)
 def test_rocksdb_and_memory_answer_the_same(
-    twins: tuple[LogStore, LogStore], steps: list[tuple[str, object]]
+    siblings: Stores, steps: list[tuple[str, object]]
 ) -> None:
-    life = Life(twins)
+    life = Life(siblings)
     for kind, what in steps:
         life.step(kind, what)
-        rocks, memory = life.answers()
-        assert rocks == memory, (kind, what)
+        memory, *others = life.answers()
+        for rocks in others:
+            assert rocks == memory, (kind, what)

@@ -27,7 +27,9 @@ def test_every_status_becomes_one_of_three_errors(text: str, code: ErrorCode) ->
     assert caught.value.code is code
 
 
-@pytest.mark.parametrize("error", [MisuseError("no"), AssertionError("broken"), SystemExit(1)])
+@pytest.mark.parametrize(
+    "error", [MisuseError("no"), AssertionError("broken"), KeyError("x"), SystemExit(1)]
+)
 def test_other_errors_pass_unchanged(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, storage_errors("reading"):
         raise error

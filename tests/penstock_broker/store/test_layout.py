@@ -71,7 +71,11 @@ def test_index_entries_come_back() -> None:
     assert entry.next_position == 1100
     assert entry.running_max_ms == 50
     assert entry.next_offset == 80
-    assert layout.unpack_entry(layout.pack_entry(entry)) == entry
+    assert entry.header == header
+    key = layout.index_key(Slot(3), 77)
+    assert layout.unpack_entry(key, layout.pack_entry(entry)) == entry
+    with pytest.raises(ClusterError, match="95 bytes"):
+        layout.unpack_entry(key, layout.pack_entry(entry)[:-1])
 
 
 @given(checkpoint=checkpoints)

@@ -12,7 +12,9 @@ from threading import Condition
 from types import TracebackType
 from typing import Final
 
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+import rocksdict
+
+from penstock.errors import ClusterError, ErrorCode
 
 _NO_SPACE: Final = ("No space left on device", "NoSpace", "Disk quota exceeded")
 _CORRUPTION: Final = ("Corruption:", "checksum mismatch")
@@ -39,8 +41,8 @@ def translate(error: Exception, doing: str) -> ClusterError:
 class storage_errors:  # noqa: N801 - used like a function, as contextlib's are
     """`with storage_errors("reading slot 3"):` around rocksdict calls translates what they raise.
 
-    rocksdict raises bare `Exception` for every RocksDB status, and RuntimeError subclasses for
-    its own; Penstock's errors and failed asserts pass unchanged.
+    rocksdict raises a bare `Exception` for every RocksDB status. Everything else passes unchanged:
+    Penstock's errors, failed asserts, programming errors.
     """
 
     __slots__ = ("_doing",)
@@ -57,7 +59,7 @@ class storage_errors:  # noqa: N801 - used like a function, as contextlib's are
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, PenstockError | AssertionError):
+        if type(error) is Exception or isinstance(error, rocksdict.DbClosedError | OSError):
             raise translate(error, self._doing) from error
 
 

@@ -103,6 +103,5 @@ def _entry_at(cursor: rocksdict.RdictIter, prefix: bytes) -> IndexEntry | None:
     if not cursor.valid():
         cursor.status()
         return None
-    if not cursor.key().startswith(prefix):
-        return None
-    return layout.unpack_entry(cursor.value())
+    key = cursor.key()
+    return layout.unpack_entry(key, cursor.value()) if key.startswith(prefix) else None

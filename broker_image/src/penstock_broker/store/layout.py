@@ -14,12 +14,12 @@ One RocksDB database, two column families, all integers big-endian so that bytes
         'n'                                         → next free slot u32; slots are never reused
         'v'                                         → layout version u32
 
-    index entry, one per batch, 92 bytes:
-         0          8       12               20                  92
-         ┌──────────┬───────┬────────────────┬───────────────────┐
-         │ position │ size  │ running max    │ the batch's header │
-         │ u64      │ u32   │ timestamp i64  │ (72 bytes)         │
-         └──────────┴───────┴────────────────┴───────────────────┘
+    index entry, one per batch, 96 bytes:
+         0          8       12               20        24                   96
+         ┌──────────┬───────┬────────────────┬─────────┬────────────────────┐
+         │ position │ size  │ running max    │ records │ the batch's header │
+         │ u64      │ u32   │ timestamp i64  │ u32     │ (72 bytes)         │
+         └──────────┴───────┴────────────────┴─────────┴────────────────────┘
 
 `position` counts the bytes of the slot's batches before this one, `running max` is the largest
 effective timestamp up to and including it. Both only grow with the offset, so binary search
@@ -33,6 +33,7 @@ from typing import Final
 
 from penstock.core.batch import HEADER_BYTES, Batch, BatchHeader, pack_header, unpack_header
 from penstock.core.types import Offset, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store.interface import Slot
 
 LAYOUT_VERSION: Final = 1
@@ -48,7 +49,7 @@ _BATCH_KEY: Final = Struct(">IQ")
 _SLOT_KEY: Final = Struct(">cI")
 _OFFSET_KEY: Final = Struct(">cIQ")
 _U32: Final = Struct(">I")
-_ENTRY: Final = Struct(">QIq")
+_ENTRY: Final = Struct(">QIqI")
 _SPACE_CHECKPOINT: Final = b"c"
 _SPACE_INDEX: Final = b"i"
 _SPACE_PRODUCERS: Final = b"p"
@@ -101,20 +102,26 @@ def unpack_u32(stored: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What the index knows of one batch. Sizes and positions in stored bytes."""
+    """What the index knows of one batch. Sizes and positions in stored bytes.
 
+    The header stays packed, as most uses do not need it: it is 6 µs of work.
+    """
+
+    base_offset: Offset
+    record_count: int
     position: int
     size: int
     running_max_ms: int
-    header: BatchHeader
+    packed_header: bytes
 
     @property
-    def base_offset(self) -> Offset:
-        return self.header.base_offset
+    def header(self) -> BatchHeader:
+        """Unpacked anew; raises ClusterError(DATA_CORRUPTED)."""
+        return unpack_header(self.packed_header)
 
     @property
     def next_offset(self) -> Offset:
-        return self.header.next_offset
+        return Offset(self.base_offset + self.record_count)
 
     @property
     def next_position(self) -> int:
@@ -123,16 +130,29 @@ class IndexEntry:
 
 def next_entry(batch: Batch, position: int, running_max_ms: int) -> IndexEntry:
     """The entry of a batch appended behind `position` bytes and that running maximum."""
-    timestamp_ms = batch.header.effective_max_timestamp_ms
-    return IndexEntry(position, batch.size_bytes, max(running_max_ms, timestamp_ms), batch.header)
+    header = batch.header
+    return IndexEntry(
+        header.base_offset,
+        header.record_count,
+        position,
+        batch.size_bytes,
+        max(running_max_ms, header.effective_max_timestamp_ms),
+        pack_header(header),
+    )
 
 
 def pack_entry(entry: IndexEntry) -> bytes:
-    return _ENTRY.pack(entry.position, entry.size, entry.running_max_ms) + pack_header(entry.header)
+    numbers = _ENTRY.pack(entry.position, entry.size, entry.running_max_ms, entry.record_count)
+    return numbers + entry.packed_header
 
 
-def unpack_entry(stored: bytes) -> IndexEntry:
-    """Raises ClusterError(DATA_CORRUPTED) when it is not an index entry."""
-    header = unpack_header(stored[_ENTRY.size : _ENTRY.size + HEADER_BYTES])
-    position, size, running_max_ms = _ENTRY.unpack_from(stored, 0)
-    return IndexEntry(position, size, running_max_ms, header)
+def unpack_entry(key: bytes, stored: bytes) -> IndexEntry:
+    """Raises ClusterError(DATA_CORRUPTED) when it cannot be an index entry."""
+    if len(stored) != _ENTRY.size + HEADER_BYTES:
+        raise ClusterError(
+            f"index entry {key.hex()} has {len(stored)} bytes, {_ENTRY.size + HEADER_BYTES} are "
+            f"expected; rebuild this replica from another one",
+            ErrorCode.DATA_CORRUPTED,
+        )
+    position, size, running_max_ms, count = _ENTRY.unpack_from(stored)
+    return IndexEntry(offset_of(key), count, position, size, running_max_ms, stored[_ENTRY.size :])

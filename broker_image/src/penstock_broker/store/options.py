@@ -18,6 +18,9 @@ class StoreOptions:
     `min_free_bytes`: below this much free disk, appends are refused with DISK_FULL while
         truncation, retention and checkpoints still pass. It leaves room for the write buffers
         to be flushed, so that RocksDB itself does not run into the wall.
+    `single_deletes_max`: up to so many batches are deleted one by one. A range delete costs the
+        same for any number, but RocksDB sorts all range deletes of a write buffer anew for the
+        first read after each: over thousands of partitions that grows with their square.
     `stall_timeout_s`: how long a write waits for flushes that do not keep up.
     `strict_wal`: True refuses to open when the log is damaged before its torn end: without a
         power loss that is bit rot, and going on would silently lose acknowledged records. After
@@ -30,6 +33,7 @@ class StoreOptions:
     wal_bytes: int = 192 << 20
     open_files: int = 512
     min_free_bytes: int = 64 << 20
+    single_deletes_max: int = 256
     stall_timeout_s: float = 30.0
     strict_wal: bool = True
 

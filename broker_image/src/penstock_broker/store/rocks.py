@@ -22,7 +22,7 @@ from typing import Final
 
 import rocksdict
 
-from penstock.core.batch import Batch, unpack_batch
+from penstock.core.batch import HEADER_BYTES, Batch, unpack_batch
 from penstock.core.replication.contract import RecoveredLog
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import Offset, ReplicaKey
@@ -230,7 +230,7 @@ class RocksLogStore:
         batches = rocksdict.Rdict(
             str(self._path), batch_options, column_families={layout.STATE_FAMILY: state_options}
         )
-        return Database(batches)
+        return Database(batches, self._options.single_deletes_max)
 
     def _load_slots(self) -> dict[ReplicaKey, Slot]:
         found = self._database.state
@@ -383,8 +383,8 @@ def _verified(slot: Slot, chosen: list[IndexEntry], stored: list[bytes]) -> list
 
 def _unpacked(entry: IndexEntry, stored: bytes) -> Batch:
     batch = unpack_batch(stored)
-    if batch.header != entry.header:  # a sound batch, but of another time or place
-        raise ClusterError(
+    if stored[:HEADER_BYTES] != entry.packed_header:
+        raise ClusterError(  # a sound batch, but of another time or place
             f"stored header {batch.header} differs from the index's {entry.header}",
             ErrorCode.DATA_CORRUPTED,
         )

@@ -16,6 +16,7 @@ watermark); if the caller's snapshots do not provide one, one is made here from 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import rocksdict
 
@@ -52,8 +53,10 @@ class Tail:
 class Database:
     """The open database as the store's parts see it: its column families and the index."""
 
-    def __init__(self, batches: rocksdict.Rdict) -> None:
+    def __init__(self, batches: rocksdict.Rdict, single_deletes_max: int) -> None:
+        """`single_deletes_max`: see `StoreOptions`."""
         self.batches = batches
+        self.single_deletes_max = single_deletes_max
         self.state = batches.get_column_family(layout.STATE_FAMILY)
         self.state_handle = batches.get_column_family_handle(layout.STATE_FAMILY)
         """Names the column family `state` in a WriteBatch."""
@@ -94,6 +97,9 @@ class Operations:
 
     def put_state(self, key: bytes, value: bytes) -> None:
         self._steps.append(lambda batch, state_family: batch.put(key, value, state_family))
+
+    def delete_batch(self, key: bytes) -> None:
+        self._steps.append(lambda batch, _state: batch.delete(key))
 
     def delete_state(self, key: bytes) -> None:
         self._steps.append(lambda batch, state_family: batch.delete(key, state_family))
@@ -250,7 +256,16 @@ class StagedSlot:
                 yield entry
 
     def _delete_batches(self, start: Offset, end: Offset) -> None:
-        """Stages the removal of batches with base offsets in [start, end)."""
-        self._operations.delete_batches(batch_key(self._slot, start), batch_key(self._slot, end))
-        self._operations.delete_states(index_key(self._slot, start), index_key(self._slot, end))
+        """Stages the removal of the batches with base offsets in [start, end)."""
+        slot, operations = self._slot, self._operations
+        limit = self._database.single_deletes_max
+        few = [entry.base_offset for entry in islice(self._entries(start), limit + 1)]
+        if len(few) <= limit or few[-1] >= end:
+            for base_offset in few:
+                if start <= base_offset < end:
+                    operations.delete_batch(batch_key(slot, base_offset))
+                    operations.delete_state(index_key(slot, base_offset))
+        else:
+            operations.delete_batches(batch_key(slot, start), batch_key(slot, end))
+            operations.delete_states(index_key(slot, start), index_key(slot, end))
         self.removes = True
