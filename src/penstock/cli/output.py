@@ -53,12 +53,12 @@ def print_document(document: object, output: Output, file: TextIO | None = None)
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Columns are the first row's keys; numbers are right-aligned."""
+    """Columns are the first row's keys; columns of numbers are right-aligned."""
     columns = list(rows[0])
     header = [column.upper().replace("_", "-") for column in columns]
     cells = [[_cell(row[column]) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in [header, *cells]) for i in range(len(columns))]
-    numeric = [isinstance(rows[0][column], int | float) for column in columns]
+    numeric = [all(_is_number(row[column]) for row in rows) for column in columns]
     lines = []
     for line in [header, *cells]:
         parts = [
@@ -81,6 +81,10 @@ def _cell(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={item}" for key, item in value.items()) or "-"
     return str(value)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _is_rows(value: object) -> bool:

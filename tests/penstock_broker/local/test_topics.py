@@ -52,6 +52,13 @@ def test_what_the_manifest_leaves_open_stays_as_it_is() -> None:
     assert plan(topic(), ExistingTopic(12, 2, {})) == []
 
 
+def test_what_a_topic_inherits_from_the_cluster_is_no_difference() -> None:
+    assert plan(topic(), ExistingTopic(6, 3, {"min.insync.replicas": "2"})) == []
+    assert plan(topic(), ExistingTopic(6, 3, {"min.insync.replicas": "3"})) == [
+        AlterConfig("flights", {}, ("min.insync.replicas",))
+    ]
+
+
 def test_partitions_are_added_and_settings_brought_back() -> None:
     existing = ExistingTopic(6, 3, {"retention.ms": "5", "max.message.bytes": "2000"})
     assert plan(topic(partitions=8, config={"retention.ms": "-1"}), existing) == [
@@ -69,8 +76,8 @@ def test_fewer_partitions_are_refused_and_nothing_is_done() -> None:
             "shrink, because records would be lost: set it to 6 or more, or write to a new topic"
         ),
         (
-            "x.yaml: Topic/flights: spec.replicas is 2, but the topic has 3; replicas of an existing "
-            "topic cannot be changed yet: set it to 3, or delete the topic first"
+            "x.yaml: Topic/flights: spec.replicas is 2, but the topic has 3; replicas of an "
+            "existing topic cannot be changed yet: set it to 3, or delete the topic first"
         ),
     ]
 

@@ -101,22 +101,29 @@ class LocalUp:
         return apply_topics(state.bootstrap, self.manifest, self.cluster)
 
     def run(self, on_ready: Callable[[LocalCluster], None]) -> None:
-        """Starts the cluster and returns when a signal asked to stop and nothing runs any more."""
+        """Starts the cluster and returns when a signal asked to stop and nothing runs any more.
+
+        A signal that comes while it is still starting raises KeyboardInterrupt, after the stop.
+        """
         self.directory.manifest_file.write_text(self._text)
         options = LocalOptions(
             base_port=self.request.base_port, restart_crashed=True, progress=self.progress
         )
         cluster = LocalCluster(self.manifest, self.cluster, self.directory, options)
-        with stop_signals() as stopping:
+        with stop_signals(later=cluster.kill_all):
+            is_ready = False
             try:
                 cluster.start()
                 register(self.cluster.name, self.directory.root)
+                is_ready = True
                 on_ready(cluster)
-                stopping.wait_for_signal()
+                while True:
+                    signal.pause()
             except KeyboardInterrupt:
+                if not is_ready:
+                    raise
                 self.progress("stopping (press Ctrl-C again to kill)")
             finally:
-                stopping.on_next_signal(cluster.kill_all)
                 cluster.stop()
 
     def detach(self) -> LocalState:
@@ -164,41 +171,27 @@ class LocalUp:
         raise ClusterError(f"the cluster is not ready after {START_TIMEOUT_S:.0f} s: {log_file}")
 
 
-class StopSignals:
-    """The first signal interrupts whatever the main thread does; later ones call a function."""
-
-    def __init__(self) -> None:
-        self._next: Callable[[], None] | None = None
-
-    def on_next_signal(self, call: Callable[[], None]) -> None:
-        self._next = call
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if self._next is None:
-            self._next = _nothing
-            raise KeyboardInterrupt
-        self._next()
-
-    def wait_for_signal(self) -> None:
-        """Never returns; a signal raises KeyboardInterrupt here."""
-        while True:
-            signal.pause()
-
-
-def _nothing() -> None:
-    """What signals do between the first one and the beginning of the stop."""
-
-
 @contextlib.contextmanager
-def stop_signals() -> Iterator[StopSignals]:
-    """Handles SIGINT, SIGTERM and SIGHUP inside the block. Main thread only."""
+def stop_signals(later: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, once.
+
+    Every further one calls `later` instead, so that the clean stop the first one began is not
+    torn apart. Main thread only.
+    """
     assert threading.current_thread() is threading.main_thread()
-    signals = StopSignals()
+    seen: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        del frame
+        seen.append(number)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        later()
+
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signals.handle) for number in numbers}
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
-        yield signals
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -224,6 +217,8 @@ def main(argv: list[str] | None = None) -> int:
     except PenstockError as error:
         progress(f"penstock: {error.message}")
         return 1
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 

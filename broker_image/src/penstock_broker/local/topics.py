@@ -16,7 +16,7 @@ from penstock.core.manifest import ClusterSpec, ManifestError, Problem, Topic
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """What the cluster says. `config` holds only what was set on the topic itself."""
+    """What the cluster says. `config`: set on the topic, or inherited from the cluster."""
 
     partitions: int
     replicas: int
@@ -78,7 +78,7 @@ def plan_topics(
             steps.append(_create(topic, cluster))
             continue
         problems.extend(_problems(topic, cluster, seen))
-        steps.extend(_changes(topic, seen))
+        steps.extend(_changes(topic, cluster, seen))
     if problems:
         raise ManifestError(source, problems)
     return steps
@@ -113,14 +113,16 @@ def _problems(topic: Topic, cluster: ClusterSpec, seen: ExistingTopic) -> list[P
     return problems
 
 
-def _changes(topic: Topic, seen: ExistingTopic) -> list[Step]:
+def _changes(topic: Topic, cluster: ClusterSpec, seen: ExistingTopic) -> list[Step]:
     name = topic.spec.topic_name
     steps: list[Step] = []
     if topic.spec.partitions is not None and topic.spec.partitions > seen.partitions:
         steps.append(AddPartitions(name, topic.spec.partitions))
     config = topic.spec.config
     changes = {key: value for key, value in config.items() if seen.config.get(key) != value}
-    removals = tuple(sorted(seen.config.keys() - config.keys()))
+    inherited = cluster.effective_config()
+    extra = seen.config.keys() - config.keys()
+    removals = tuple(sorted(key for key in extra if seen.config[key] != inherited.get(key)))
     if changes or removals:
         steps.append(AlterConfig(name, changes, removals))
     return steps

@@ -1,0 +1,90 @@
+"""A local cluster started by `penstock local up --detach`, for the tests of the program."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.local import processes_of, write_manifest
+from support.waiting import wait_until
+
+TIMEOUT_S = 90
+
+
+@dataclass(frozen=True)
+class Program:
+    """Runs `penstock` as a user would, with a home of its own below `folder`."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
+        return {**clean, "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "200"}
+
+    def start(self, *words: object, **options: object) -> "subprocess.Popen[bytes]":
+        """In the background; standard input, output and error are pipes."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli", *map(str, words)],
+            stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.folder, **options,  # type: ignore[call-overload]  # options of Popen
+        )  # fmt: skip
+
+    def run(self, *words: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        """To its end, whatever its exit code. No run may ever print a traceback."""
+        process = self.start(*words)
+        try:
+            out, err = process.communicate(stdin.encode(), timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+        done = subprocess.CompletedProcess(words, process.returncode, out.decode(), err.decode())
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def ok(self, *words: object, stdin: str = "") -> str:
+        """Its standard output; it must succeed."""
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode == 0, f"penstock {words}: {done.returncode}\n{done.stderr}"
+        return done.stdout
+
+    def fails(self, *words: object, stdin: str = "") -> str:
+        """Its one line of error; it must end with 1."""
+        done = self.run(*words, stdin=stdin)
+        assert done.returncode == 1, f"penstock {words}: {done.returncode}\n{done.stderr}"
+        assert done.stderr.startswith("penstock: "), done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        return done.stderr.removeprefix("penstock: ").rstrip("\n")
+
+
+def expect_nothing_left(folder: Path) -> None:
+    """All processes of the folder have ended, or do so shortly; a failed test's are killed."""
+    try:
+        wait_until(lambda: not processes_of(folder), what="nothing is left running")
+    finally:
+        for pid in processes_of(folder):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Program]:
+    """A program whose local clusters, if any, have ended when the test has."""
+    yield Program(tmp_path)
+    expect_nothing_left(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def penstock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A program beside a running local cluster of two brokers: use topics of your own."""
+    folder = tmp_path_factory.mktemp("cli")
+    program = Program(folder)
+    manifest = write_manifest(folder, brokers=2)
+    try:
+        program.ok("local", "up", "-f", manifest, "--detach", "--port", 0)
+        yield program
+    finally:
+        program.run("local", "down", "--purge", "--yes")
+        expect_nothing_left(folder)

@@ -1,0 +1,174 @@
+"""`penstock local`: up, status, down, logs, dump-log, as a user types them."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.local import processes_of, write_manifest
+from support.waiting import wait_until
+
+
+class TestForeground:
+    def test_ctrl_c_stops_everything_and_leaves_nothing(self, program: Any, tmp_path: Path) -> None:
+        manifest = write_manifest(tmp_path)
+        process = program.start("local", "up", "-f", manifest, "--port", 0)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"cluster test runs on 127.0.0.1:")
+        assert program.ok("topic", "list").split()[-5] == "flights"
+        assert len(processes_of(tmp_path)) == 3
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert b"Traceback" not in err
+        assert processes_of(tmp_path) == {}
+        assert "no local cluster is running" in program.fails("local", "status")
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+    def test_a_signal_while_it_starts_leaves_nothing(
+        self, program: Any, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        process = program.start("local", "up", "-f", write_manifest(tmp_path), "--port", 0)
+        wait_until(lambda: len(processes_of(tmp_path)) >= 2, what="it has begun")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert b"Traceback" not in err
+        assert processes_of(tmp_path) == {}
+
+    def test_a_closed_terminal_stops_everything(self, program: Any, tmp_path: Path) -> None:
+        process = program.start("local", "up", "-f", write_manifest(tmp_path), "--port", 0)
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+        process.communicate(timeout=30)
+        wait_until(lambda: not processes_of(tmp_path), what="children end with their parent")
+
+
+class TestDetached:
+    def test_the_life_of_a_cluster(self, program: Any, tmp_path: Path) -> None:
+        manifest = write_manifest(tmp_path, brokers=2, partitions=2)
+        up = ("local", "up", "-f", manifest, "--detach", "--port", 0)
+        assert program.ok(*up).startswith("cluster test runs on 127.0.0.1:")
+
+        assert program.ok(*up).endswith("; nothing to change\n"), "up again changes nothing"
+        write_manifest(tmp_path, brokers=2, partitions=4)
+        done = program.run(*up)
+        assert "topic flights: now 4 partitions" in done.stderr
+        write_manifest(tmp_path, brokers=2, partitions=3)
+        assert "spec.partitions is 3, but the topic has 4" in program.fails(*up)
+        write_manifest(tmp_path, brokers=3, partitions=4)
+        assert "with other settings: spec.brokers (2 → 3)" in program.fails(*up)
+
+        program.ok("produce", "flights", "-p", 0, stdin="kept\n")
+        seen = json.loads(program.ok("local", "status", "-o", "json"))
+        assert seen["healthy"] is True
+        assert [one["name"] for one in seen["processes"]] == ["controller", "broker-0", "broker-1"]
+        assert sum(one["leads"] or 0 for one in seen["processes"]) == 4
+
+        broker = seen["processes"][1]["pid"]
+        os.kill(broker, signal.SIGKILL)
+
+        def restarted() -> bool:
+            now = json.loads(program.run("local", "status", "-o", "json").stdout)
+            process = now["processes"][1]
+            return bool(now["healthy"]) and process["pid"] != broker and process["restarts"] == 1
+
+        wait_until(restarted, what="broker 0 is back", timeout_s=30)
+
+        logs = program.ok("local", "logs")
+        assert "controller: {" in logs
+        assert "broker-1: {" in logs
+        assert "there is no log of broker-7" in program.fails("local", "logs", "broker-7")
+
+        data = tmp_path / "state" / "penstock" / "local" / "test" / "broker-0"
+        assert "a broker runs on" in program.fails("dump-log", "--data-dir", data)
+        assert program.ok("local", "down") == "cluster test stopped\n"
+        assert processes_of(tmp_path) == {}
+        batches = program.ok("dump-log", "--data-dir", data, "-o", "json").splitlines()
+        assert [json.loads(line)["records"] for line in batches] == [1]
+        assert "high watermark 1, log end 1" in program.ok("dump-log", "--data-dir", data)
+
+        write_manifest(tmp_path, brokers=3, partitions=4)
+        program.ok(*up)
+        assert program.ok("consume", "flights", "-e") == "kept\n"
+        assert program.run("local", "down", "--purge", stdin="n\n").returncode == 1
+        assert "runs on" in program.ok(*up), "it still runs after a no"
+        program.ok("local", "down", "--purge", "--yes")
+        assert not data.parent.exists()
+
+    def test_a_data_directory_elsewhere_is_found_again(self, program: Any, tmp_path: Path) -> None:
+        data = tmp_path / "elsewhere"
+        manifest = write_manifest(tmp_path)
+        program.ok("local", "up", "-f", manifest, "-d", "--port", 0, "--data-dir", data)
+        assert (data / "state.json").exists()
+        assert "flights" in program.ok("topic", "list")
+        program.ok("local", "down")
+        assert "no local cluster is running" in program.fails("local", "down")
+        # What `down` keeps can be removed later.
+        program.ok("local", "down", "--data-dir", data, "--purge", "--yes")
+        assert not data.exists()
+
+    def test_children_of_a_killed_supervisor_end_and_up_works_again(
+        self, program: Any, tmp_path: Path
+    ) -> None:
+        up = ("local", "up", "-f", write_manifest(tmp_path), "--detach", "--port", 0)
+        program.ok(*up)
+        state = json.loads((tmp_path / "state/penstock/local/test/state.json").read_text())
+        os.kill(state["supervisor"]["pid"], signal.SIGKILL)
+        wait_until(lambda: not processes_of(tmp_path), what="children end")
+        done = program.run("local", "status", "-o", "json")
+        assert done.returncode == 1
+        assert json.loads(done.stdout)["phase"] == "down"
+        program.ok(*up)
+        program.ok("local", "down")
+
+
+class TestRefused:
+    def test_a_bad_manifest_tells_every_problem(self, program: Any, tmp_path: Path) -> None:
+        bad = tmp_path / "bad.yaml"
+        bad.write_text(
+            "apiVersion: penstock.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c}\n"
+            "spec: {brokers: 2, colour: red}\n---\n"
+            "apiVersion: penstock.dev/v1alpha1\nkind: Topic\nmetadata: {name: t}\n"
+            "spec: {cluster: c, replicas: 5}\n"
+        )
+        done = program.run("local", "up", "-f", "bad.yaml")
+        assert done.returncode == 1
+        assert done.stderr.splitlines() == [
+            (
+                "penstock: bad.yaml: Cluster/c: spec.colour is not a known field; known here: "
+                "brokers, config, deletionPolicy, image, rack, resources, storage"
+            ),
+            (
+                "penstock: bad.yaml: Topic/t: spec.replicas is 5, but Cluster/c has 2 brokers; "
+                "lower spec.replicas or raise spec.brokers"
+            ),
+        ]
+
+    @pytest.mark.parametrize("detach", [[], ["--detach"]], ids=str)
+    def test_a_port_in_use(self, program: Any, tmp_path: Path, detach: list[str]) -> None:
+        manifest = write_manifest(tmp_path)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            done = program.run("local", "up", "-f", manifest, "--port", port, *detach)
+        assert done.returncode == 1
+        assert f"port {port}, wanted by broker-0, is in use; stop what listens there" in done.stderr
+        assert processes_of(tmp_path) == {}
+
+    def test_no_cluster_to_look_at(self, program: Any) -> None:
+        for words in (["status"], ["down"], ["logs"]):
+            assert "no local cluster is running" in program.fails("local", *words)
+
+    def test_a_manifest_that_is_not_there(self, program: Any) -> None:
+        assert program.fails("local", "up", "-f", "none.yaml") == (
+            "none.yaml: cannot be read: No such file or directory"
+        )
+
+    def test_a_data_directory_that_is_none(self, program: Any, tmp_path: Path) -> None:
+        assert "is not the data directory of a broker" in program.fails(
+            "dump-log", "--data-dir", tmp_path
+        )

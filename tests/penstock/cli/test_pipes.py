@@ -1,0 +1,245 @@
+"""`produce` and `consume` as pipes, `offsets`, `perf`: on a real local cluster."""
+
+import json
+import signal
+import subprocess
+from itertools import count
+from typing import IO, Any
+
+import pytest
+from support.waiting import wait_until
+
+_numbers = count()
+
+
+@pytest.fixture
+def topic(penstock: Any) -> str:
+    """A new topic with two partitions."""
+    name = f"topic-{next(_numbers)}"
+    penstock.ok("topic", "create", name, "-p", 2)
+    return name
+
+
+def interrupt(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
+    """Ctrl-C: exit code and standard error."""
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert b"Traceback" not in err, err.decode()
+    return process.returncode, err.decode()
+
+
+class TestProduceAndConsume:
+    def test_lines_go_in_and_come_out_in_order(self, penstock: Any, topic: str) -> None:
+        lines = "".join(f"line {i}\n" for i in range(1000))
+        penstock.ok("produce", topic, "-p", 1, stdin=lines)
+        assert penstock.ok("consume", topic, "-e") == lines
+
+    def test_keys_are_split_off_and_choose_the_partition(self, penstock: Any, topic: str) -> None:
+        penstock.ok("produce", topic, "-K", ":", stdin="a:1\nb:2\na:3\nno key\n")
+        out = penstock.ok("consume", topic, "-e", "-f", "%k|%v|%p\\n", "-Z", "NULL")
+        records = [line.split("|") for line in out.splitlines()]
+        pairs = sorted((r[0], r[1]) for r in records)
+        assert pairs == [("NULL", "no key"), ("a", "1"), ("a", "3"), ("b", "2")]
+        assert len({r[2] for r in records if r[0] == "a"}) == 1
+        out = penstock.ok("consume", topic, "-e", "-K", " => ")
+        assert "b => 2" in out.splitlines()
+
+    def test_null_empty_headers_and_bytes_survive(self, penstock: Any, topic: str) -> None:
+        penstock.ok(
+            "produce", topic, "-Z", "NULL", "-k", "key", "-H", "source=bts", "-H", "x=a=b", "-p", 0,
+            stdin="NULL\n\nüß\n",
+        )  # fmt: skip
+        out = penstock.ok("consume", topic, "-e", "--output", "json")
+        records = [json.loads(line) for line in out.splitlines()]
+        assert [r["value"] for r in records] == [None, "", "üß"]
+        assert [r["offset"] for r in records] == [0, 1, 2]
+        assert all(r["key"] == "key" for r in records)
+        assert records[0]["headers"] == [
+            {"name": "source", "value": "bts"},
+            {"name": "x", "value": "a=b"},
+        ]
+
+    @pytest.mark.parametrize("codec", ["zstd", "lz4"])
+    def test_compressed_records_are_read_back(self, penstock: Any, topic: str, codec: str) -> None:
+        penstock.ok("produce", topic, "-z", codec, "--sync", "disk", stdin="x" * 5000 + "\n")
+        assert penstock.ok("consume", topic, "-e") == "x" * 5000 + "\n"
+
+    def test_places_to_begin_and_to_end(self, penstock: Any, topic: str) -> None:
+        penstock.ok("produce", topic, "-p", 0, stdin="".join(f"{i}\n" for i in range(10)))
+        stamp = penstock.ok("consume", topic, "-o", "3", "-c", 1, "-p", 0, "-f", "%T")
+
+        def consumed(*words: object) -> str:
+            return "".join(penstock.ok("consume", topic, *words).split())
+
+        assert consumed("-e", "-o", "7", "-p", 0) == "789"
+        assert consumed("-e", "-o", "-2") == "89"
+        assert consumed("-e", "-o", "end") == ""
+        assert consumed("-o", "2", "--to", "5", "-p", 0) == "234"
+        assert consumed("--to", "-8") == "01"
+        assert consumed("-c", 4) == "0123"
+        assert consumed("-o", f"@{stamp}", "-c", 1) in "0123"
+        assert consumed("-o", "@2100-01-01", "-e") == ""
+        assert consumed("--to", "@2001-01-01") == ""
+
+    def test_count_ends_produce(self, penstock: Any, topic: str) -> None:
+        penstock.ok("produce", topic, "-c", 2, stdin="a\nb\nc\n")
+        assert sorted(penstock.ok("consume", topic, "-e").split()) == ["a", "b"]
+
+    def test_an_empty_input_and_an_empty_topic_are_fine(self, penstock: Any, topic: str) -> None:
+        assert penstock.ok("produce", topic) == ""
+        assert penstock.ok("consume", topic, "-e") == ""
+
+    def test_a_record_over_the_limit_names_line_size_and_limit(
+        self, penstock: Any, topic: str
+    ) -> None:
+        penstock.ok("topic", "alter", topic, "--set", "max.message.bytes=2000")
+        message = penstock.fails("produce", topic, stdin="ok\n" + "x" * 3000 + "\n")
+        assert message.startswith("line 2: ")
+        assert "2000" in message.replace(",", "")
+
+    def test_a_closed_pipe_ends_consume_quietly(self, penstock: Any, topic: str) -> None:
+        penstock.ok("produce", topic, stdin="".join(f"line {i}\n" for i in range(20_000)))
+        process = penstock.start("consume", topic)
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = None
+        _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, b"")
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["consume", "no-such-topic", "-e"], "no-such-topic"),
+            (["produce", "no-such-topic"], "no-such-topic"),
+            (["offsets", "no-such-topic"], "no-such-topic"),
+            (["topic", "describe", "no-such-topic"], "no-such-topic"),
+            (["topic", "delete", "no-such-topic", "--yes"], "no-such-topic"),
+            (["consume", "flights", "-p", "9", "-e"], "topic flights has partitions 0 to 1, not 9"),
+            (["consume", "flights", "-e", "--to", "end"], "give --to or --exit, not both"),
+            (["consume", "flights", "-f", "%z"], "--format has '%z' at position 0"),
+            (["produce", "flights", "-H", "x"], "--header 'x' must be KEY=VALUE"),
+            (["topic", "create", "a/b"], "'a/b'"),
+            (["topic", "create", "x", "-r", "9"], "9"),
+            (["topic", "alter", "flights"], "nothing to change"),
+            (["topic", "alter", "flights", "--set", "retention.msec=1"], "did you mean"),
+            (["topic", "alter", "flights", "-p", "1"], "1"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+    )
+    def test_what_cannot_be_done_is_one_line(
+        self, penstock: Any, words: list[str], message: str
+    ) -> None:
+        assert message in penstock.fails(*words, stdin="x\n")
+
+
+class TestOffsets:
+    def test_offsets_are_listed_per_partition(self, penstock: Any, topic: str) -> None:
+        penstock.ok("produce", topic, "-p", 1, stdin="a\nb\n")
+        rows = json.loads(penstock.ok("offsets", topic, "-o", "json", "--at", "2001-01-01"))
+        assert rows == [
+            {"partition": 0, "earliest": 0, "latest": 0, "records": 0, "at": None},
+            {"partition": 1, "earliest": 0, "latest": 2, "records": 2, "at": 0},
+        ]
+        table = penstock.ok("offsets", topic, "-p", 1).splitlines()
+        assert table[0].split() == ["PARTITION", "EARLIEST", "LATEST", "RECORDS"]
+        assert table[1].split() == ["1", "0", "2", "2"]
+
+
+class TestTopics:
+    def test_the_life_of_a_topic(self, penstock: Any) -> None:
+        out = penstock.ok(
+            "topic", "create", "life", "-p", 2, "-c", "retention.ms=1000", "--dry-run"
+        )
+        assert out == "topic life could be created\n"
+        assert "life" not in penstock.ok("topic", "list")
+        penstock.ok("topic", "create", "life", "-p", 2, "-c", "retention.ms=1000")
+        assert "already" in penstock.fails("topic", "create", "life")
+        listed = {
+            row["topic"]: row for row in json.loads(penstock.ok("topic", "list", "-o", "json"))
+        }
+        assert (listed["life"]["partitions"], listed["life"]["replicas"]) == (2, 2)
+        penstock.ok("topic", "alter", "life", "--partitions", 3, "--set", "retention.ms=2000")
+        seen = json.loads(penstock.ok("topic", "describe", "life", "-o", "json"))
+        assert [one["partition"] for one in seen["partition_list"]] == [0, 1, 2]
+        retention = {"name": "retention.ms", "value": "2000", "default": False}
+        assert retention in seen["configs"]
+        penstock.ok("topic", "alter", "life", "--unset", "retention.ms")
+        assert "604800000" in penstock.ok("topic", "describe", "life", "-o", "yaml")
+        assert "min.insync.replicas" in penstock.ok("topic", "describe", "life")
+        assert penstock.run("topic", "delete", "life", stdin="n\n").returncode == 1
+        assert "life" in penstock.ok("topic", "list")
+        penstock.ok("topic", "delete", "life", stdin="y\n")
+        wait_until(lambda: "life" not in penstock.ok("topic", "list"), what="life is gone")
+
+    def test_the_cluster_is_described(self, penstock: Any) -> None:
+        seen = json.loads(penstock.ok("cluster", "describe", "-o", "json"))
+        assert seen["controller_reachable"] is True
+        assert [one["alive"] for one in seen["brokers"]] == [True, True]
+        assert "Brokers:\nBROKER   ADDRESS" in penstock.ok("cluster", "describe")
+
+
+class TestPerf:
+    @pytest.mark.parametrize("mode", [[], ["--per-record"]], ids=str)
+    def test_produce_and_consume_are_measured(
+        self, penstock: Any, topic: str, mode: list[str]
+    ) -> None:
+        out = penstock.ok("perf", "produce", topic, "--records", 3000, *mode, "-o", "json")
+        assert json.loads(out)["records"] == 3000
+        assert json.loads(out)["latency_p99_ms"] > 0
+        out = penstock.ok("perf", "consume", topic, "-o", "json")
+        assert json.loads(out)["records"] == 3000
+        assert "Records per second:" in penstock.ok("perf", "consume", topic, "--arrow")
+
+
+def read_line(stream: IO[bytes] | None) -> bytes:
+    assert stream is not None
+    return stream.readline()
+
+
+class TestCtrlC:
+    """Every command ends at once, with 130, without a traceback; what was read is written."""
+
+    def test_consume(self, penstock: Any, topic: str) -> None:
+        penstock.ok("produce", topic, stdin="first\n")
+        process = penstock.start("consume", topic)
+        assert read_line(process.stdout) == b"first\n"
+        assert interrupt(process) == (130, "")
+
+    def test_produce_writes_what_it_has_read(self, penstock: Any, topic: str) -> None:
+        process = penstock.start("produce", topic, "-p", 0)
+        assert process.stdin is not None
+        process.stdin.write(b"first\n")
+        process.stdin.flush()
+        wait_until(lambda: "first" in penstock.ok("consume", topic, "-e"), what="first is there")
+        lines = [f"line {i}" for i in range(500)]
+        process.stdin.write("\n".join(lines).encode())
+        process.stdin.flush()
+        assert interrupt(process)[0] == 130
+        # Which lines it had read by then is chance; those are all there, in order.
+        read = penstock.ok("consume", topic, "-e").splitlines()
+        assert read == ["first", *lines][: len(read)]
+
+    @pytest.mark.parametrize("mode", [[], ["--per-record"]], ids=str)
+    def test_perf_produce(self, penstock: Any, topic: str, mode: list[str]) -> None:
+        process = penstock.start("perf", "produce", topic, "--records", 10**9, *mode)
+        assert b"written" in read_line(process.stderr)
+        assert interrupt(process)[0] == 130
+
+    def test_consume_that_waits_for_an_end(self, penstock: Any, topic: str) -> None:
+        penstock.ok("produce", topic, "-p", 0, stdin="x\n")
+        process = penstock.start("consume", topic, "--to", "1000", "-p", 0)
+        assert read_line(process.stdout) == b"x\n"
+        assert interrupt(process) == (130, "")
+
+    def test_logs(self, penstock: Any) -> None:
+        process = penstock.start("local", "logs", "broker-0", "-f")
+        assert json.loads(read_line(process.stdout))["event"]
+        assert interrupt(process) == (130, "")
+
+    def test_a_question(self, penstock: Any, topic: str) -> None:
+        process = penstock.start("topic", "delete", topic)
+        assert process.stdout is not None
+        assert process.stdout.read(6) == b"Delete"
+        assert interrupt(process)[0] in (1, 130)
+        assert topic in penstock.ok("topic", "list")

@@ -1,0 +1,209 @@
+"""`LocalCluster` with real processes: it starts, survives kills, and leaves nothing behind."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.local import processes_of
+from support.waiting import wait_until
+
+from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.core.manifest import ManifestError
+from penstock.errors import ClusterError, MisuseError
+from penstock_broker.local.cluster import LocalCluster, LocalOptions
+from penstock_broker.local.remote import status
+
+WriteManifest = Callable[..., Path]
+
+
+def read_all(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    with Consumer(bootstrap) as consumer:
+        partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(partitions)
+        values: list[bytes | None] = []
+        wait_until(
+            lambda: (
+                values.extend(v for b in consumer.poll(1.0) for v in b.values())
+                or len(values) >= count
+            ),
+            what=f"{count} records",
+        )
+        return values
+
+
+def test_a_cluster_of_three_serves_and_survives_the_kill_of_a_broker(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    cluster = LocalCluster.from_manifest(manifest(brokers=3), data_dir=tmp_path / "d")
+    with cluster, Producer(cluster.bootstrap) as producer:
+        assert cluster.broker_ids == [0, 1, 2]
+        with Admin(cluster.bootstrap) as admin:
+            seen = admin.describe_topics(["flights"])["flights"]
+            assert [len(one.replicas) for one in seen.partitions] == [3, 3]
+        first = producer.send("flights", b"before", b"k").result(30)
+        killed = cluster.broker_pid(0)
+        cluster.kill(0)
+        assert cluster.broker_pid(0) is None
+        second = producer.send("flights", b"while", b"k").result(30)
+        assert second.offset == first.offset + 1
+        cluster.start_broker(0)
+        assert cluster.broker_pid(0) not in (None, killed)
+        producer.send("flights", b"after", b"k").result(30)
+        assert read_all(cluster.bootstrap, "flights", 3) == [b"before", b"while", b"after"]
+        seen_status = status(tmp_path / "d")
+        assert [process.name for process in seen_status.processes] == [
+            "controller", "broker-0", "broker-1", "broker-2",
+        ]  # fmt: skip
+        assert sum(process.leads or 0 for process in seen_status.processes) == 2
+    assert processes_of(tmp_path) == {}
+    assert not (tmp_path / "d" / "state.json").exists()
+
+
+def test_records_topics_and_cluster_id_are_back_after_stop_and_start(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    ids = set()
+    for number in range(2):
+        with LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d") as cluster:
+            with Admin(cluster.bootstrap) as admin:
+                ids.add(admin.describe_cluster().cluster_id)
+            with Producer(cluster.bootstrap) as producer:
+                producer.send("flights", b"%d" % number, partition=0).result(30)
+            assert len(read_all(cluster.bootstrap, "flights", number + 1)) == number + 1
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize("target", ["broker-0", "controller"])
+def test_a_process_that_dies_is_started_again(
+    manifest: WriteManifest, tmp_path: Path, target: str
+) -> None:
+    options = LocalOptions(restart_crashed=True)
+    path = manifest()
+    with LocalCluster.from_manifest(path, data_dir=tmp_path / "d", options=options) as cluster:
+        before = cluster.pid(target)
+        cluster.kill(target)
+        wait_until(lambda: cluster.pid(target) not in (None, before), what=f"{target} is back")
+        process = {one.name: one for one in status(tmp_path / "d").processes}[target]
+        assert process.restarts == 1
+        assert process.pid == cluster.pid(target)
+        with Producer(cluster.bootstrap) as producer:
+            producer.send("flights", b"x").result(30)
+
+
+def test_a_broker_stopped_on_purpose_stays_down(manifest: WriteManifest, tmp_path: Path) -> None:
+    options = LocalOptions(restart_crashed=True)
+    path = manifest(brokers=2)
+    with LocalCluster.from_manifest(path, data_dir=tmp_path / "d", options=options) as cluster:
+        cluster.stop_broker(1)
+        before = cluster.broker_pid(0)
+        cluster.kill(0)
+        wait_until(lambda: cluster.broker_pid(0) not in (None, before), what="broker 0 is back")
+        assert cluster.broker_pid(1) is None
+        cluster.start_broker(1)
+        assert cluster.broker_pid(1) is not None
+
+
+STARTER = """
+import sys, threading
+from pathlib import Path
+from penstock_broker.local.cluster import LocalCluster
+cluster = LocalCluster.from_manifest(sys.argv[1], data_dir=sys.argv[2])
+cluster.start()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+def test_children_end_when_their_parent_is_killed(manifest: WriteManifest, tmp_path: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", STARTER, manifest(), tmp_path / "d"], stdout=subprocess.PIPE
+    )
+    assert parent.stdout is not None
+    try:
+        assert parent.stdout.readline() == b"ready\n"
+        assert len(processes_of(tmp_path)) == 3
+    finally:
+        parent.kill()
+        parent.wait(10)
+        parent.stdout.close()
+    wait_until(lambda: not processes_of(tmp_path), what="children end")
+    # And the next start is not in their way, nor they in its.
+    with LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d"):
+        pass
+
+
+def test_a_port_in_use_is_one_line_and_nothing_is_started(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        options = LocalOptions(base_port=port)
+        cluster = LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d", options=options)
+        with pytest.raises(MisuseError, match=f"port {port}, wanted by broker-0, is in use"):
+            cluster.start()
+    assert processes_of(tmp_path) == {}
+
+
+def test_two_clusters_do_not_share_a_directory(manifest: WriteManifest, tmp_path: Path) -> None:
+    with LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d") as first:
+        second = LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d")
+        with pytest.raises(MisuseError, match="already runs in"):
+            second.start()
+        assert first.broker_pid(0) is not None
+        assert first.directory.read() is not None, "the second must not touch the first's state"
+
+
+def test_a_process_that_does_not_start_is_told_and_the_others_are_stopped(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    with LocalCluster.from_manifest(manifest(brokers=2), data_dir=tmp_path / "d"):
+        pass
+    shutil.copy(tmp_path / "d/broker-0/meta.json", tmp_path / "d/broker-1/meta.json")
+    cluster = LocalCluster.from_manifest(manifest(brokers=2), data_dir=tmp_path / "d")
+    with pytest.raises(ClusterError) as caught:
+        cluster.start()
+    assert caught.value.message.startswith("broker-1 exited 2: penstock broker: data directory")
+    assert "belongs to broker 0, not to broker 1" in caught.value.message
+    assert processes_of(tmp_path) == {}
+
+
+def test_fewer_brokers_than_there_is_data_of_are_refused(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    (tmp_path / "d" / "broker-2").mkdir(parents=True)
+    cluster = LocalCluster.from_manifest(manifest(brokers=1), data_dir=tmp_path / "d")
+    with pytest.raises(MisuseError, match=r"spec\.brokers is 1, but .* holds data of broker 2"):
+        cluster.start()
+
+
+def test_topics_follow_the_manifest_and_never_shrink(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    with LocalCluster.from_manifest(manifest(partitions=2), data_dir=tmp_path / "d") as cluster:
+        load = LocalCluster.from_manifest
+        more = load(manifest(partitions=4), data_dir=tmp_path / "d").manifest
+        assert cluster.apply(more) == ["topic flights: now 4 partitions"]
+        assert cluster.apply(more) == []
+        fewer = load(manifest(partitions=3), data_dir=tmp_path / "d").manifest
+        with pytest.raises(ManifestError, match=r"spec\.partitions is 3, but the topic has 4"):
+            cluster.apply(fewer)
+
+
+def test_a_stopped_process_is_killed_when_the_cluster_stops(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    options = LocalOptions(stop_timeout_s=1.0)
+    cluster = LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d", options=options)
+    with cluster:
+        cluster.kill(0, signal.SIGSTOP)
+        pid = cluster.broker_pid(0)
+        assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
