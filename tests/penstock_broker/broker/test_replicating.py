@@ -1,6 +1,7 @@
 """Three brokers as real processes: what acks=ALL promises while brokers are killed and frozen."""
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -300,3 +301,41 @@ def test_retention_moves_the_log_start_on_every_replica(make_cluster: MakeCluste
                 lambda w=wire: w.log("t").log_start_offset == 18 and w.log("t").bytes < 30_000,
                 what="the follower's log starts there too",
             )
+
+
+def test_a_lost_volume_is_filled_again_from_the_others(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=3)
+    cluster.create_topic("t", assignment=[[0, 1, 2]])
+    load = Load(cluster, "t")
+    load.start()
+    load.wait_acked(50)
+    cluster.brokers[0].kill()
+    cluster.wait_leader_is_not("t", 0, 0)
+    shutil.rmtree(cluster.data_dir(0))
+    load.wait_acked(20)
+    cluster.brokers[0].start()
+    cluster.wait_in_sync("t")
+    load.finish()
+    assert_nothing_lost(cluster, load)
+    with Wire(cluster.brokers[0].address) as wire:
+        assert wire.log("t").log_end_offset >= len(load.acked)
+
+
+def test_configs_change_without_a_restart(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=1)
+    cluster.create_topic("t")
+    with Wire(cluster.brokers[0].address) as wire:
+        wire.produce("t", [b"x" * 3_000])
+        answer = wire.admin.AlterConfigs(
+            admin_pb2.AlterConfigsRequest(topic="t", set={"max.message.bytes": "2048"}), timeout=10
+        )
+        assert not answer.HasField("error"), answer
+
+        def is_refused() -> bool:
+            try:
+                wire.produce("t", [b"x" * 3_000])
+            except PenstockError as error:
+                return error.code is ErrorCode.RECORD_TOO_LARGE
+            return False
+
+        wait_until(is_refused, what="the new limit holds")

@@ -6,6 +6,7 @@ option, an address in use, or a data directory that is not this broker's: one li
 
 import argparse
 import asyncio
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -102,6 +103,8 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
 async def _serve(config: BrokerConfig, directory: DataDirectory, store: RocksLogStore) -> bool:
     """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
     process = BrokerProcess(config, directory, store)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, process.stop_requested.set)
     failure: PenstockError | None = None
     metrics = None
     if config.metrics_listen:

@@ -9,7 +9,6 @@ does maintenance.
 """
 
 import asyncio
-import signal
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -68,6 +67,7 @@ class BrokerProcess:
         self._directory = directory
         self._incarnation = str(uuid.uuid4())
         self._stopping = False
+        self.listening = asyncio.Event()
         self.stop_requested = asyncio.Event()
         self.metrics = Metrics()
         self._writing = ThreadPoolExecutor(1, "writer")
@@ -112,7 +112,7 @@ class BrokerProcess:
         self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
         self._tasks: asyncio.TaskGroup | None = None
         self._build_services(store)
-        self.metrics.observe_replicas(self._totals)
+        self.metrics.observe_replicas(self.totals)
 
     def _build_services(self, store: LogStore) -> None:
         settings = self._config.settings
@@ -149,9 +149,6 @@ class BrokerProcess:
     async def run(self) -> None:
         """Serves until `stop_requested`; raises PenstockError when it cannot start or go on."""
         server = await self._listen()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop_requested.set)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
@@ -167,6 +164,7 @@ class BrokerProcess:
                         self._retention.run(),
                     )
                 ]
+                self.listening.set()
                 _events.info("listening", address=self._config.listen, port=self._port)
                 await self.stop_requested.wait()
                 await self._shut_down(server)
@@ -321,7 +319,7 @@ class BrokerProcess:
     def _ticked(self, facts: TickFacts) -> None:
         self.metrics.tick_seconds.observe(facts.seconds)
 
-    def _totals(self) -> ReplicaTotals:
+    def totals(self) -> ReplicaTotals:
         """Called by the metrics thread: works on a copy of the list."""
         marks = [replica.marks for replica in list(self._replicas.by_key.values())]
         return ReplicaTotals(

@@ -69,7 +69,7 @@ class LeaderLink:
         self._config = config
         self._replicas = replicas
         self._on_received = on_received
-        self._outbox = _Outbox()
+        self._outbox = Outbox()
         self._was_up = False
 
     # ------------------------------------------------------------ replica.LeaderOutlet
@@ -106,7 +106,7 @@ class LeaderLink:
             self._replicas.peer_lost(self.leader)
 
     async def _stream(self) -> None:
-        self._outbox = _Outbox()
+        self._outbox = Outbox()
         self._was_up = False
         channel = open_aio_channel(self.address)
         call: Any = None
@@ -169,7 +169,7 @@ class LeaderLink:
         replica = self._replica(append)
         if replica is None:
             return
-        batches = tuple(_checked(replica, wire) for wire in append.batches)
+        batches = tuple(checked_batch(str(replica), wire) for wire in append.batches)
         if batches:
             self._on_received(sum(batch.size_bytes for batch in batches))
         self._replicas.handle(
@@ -190,20 +190,20 @@ class LeaderLink:
         return self._replicas.by_key.get(ReplicaKey(TopicId(named.topic_id), named.partition))
 
 
-def _checked(replica: Replica, wire: records_pb2.RecordBatch) -> Batch:
+def checked_batch(partition: str, wire: records_pb2.RecordBatch) -> Batch:
     """The batch, if its CRC fits; raises ClusterError(DATA_CORRUPTED)."""
     batch = batch_from_wire(wire)
     seen = compute_crc(batch.header, batch.payload)
     if seen != batch.header.crc:
         raise ClusterError(
-            f"the leader sent a batch of {replica} at offset {batch.base_offset} with CRC "
+            f"the leader sent a batch of {partition} at offset {batch.base_offset} with CRC "
             f"{seen:#010x}, its header says {batch.header.crc:#010x}; asking again",
             ErrorCode.DATA_CORRUPTED,
         )
     return batch
 
 
-class _Outbox:
+class Outbox:
     """What waits to be sent to the leader: one message of each kind per partition."""
 
     def __init__(self) -> None:

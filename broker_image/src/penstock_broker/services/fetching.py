@@ -153,25 +153,24 @@ class Fetching:
                 f"{_MAX_PARTITIONS}; ask in several fetches",
                 ErrorCode.INVALID_REQUEST,
             )
-        fetch = _Fetch(self, request)
-        await fetch.collect(range(len(request.partitions)))
-        timed_out = True
-        if not fetch.is_enough:
-            timed_out = await self._park(fetch, min(request.max_wait_ms, _MAX_WAIT_MS) / 1000)
-        size_bytes = fetch.size_bytes
+        fetch = _Fetch(self, request, self._budget)
         try:
-            self._budget.take(size_bytes)
-        except OverloadedError:
-            self._metrics.overloads.inc()
+            await fetch.collect(range(len(request.partitions)))
+            timed_out = True
+            if not fetch.is_enough:
+                timed_out = await self._park(fetch, min(request.max_wait_ms, _MAX_WAIT_MS) / 1000)
+            return fetch.answer(everything=timed_out and not fetch.is_enough), fetch.size_bytes
+        except BaseException as error:
+            self._budget.give(fetch.size_bytes)
+            if isinstance(error, OverloadedError):
+                self._metrics.overloads.inc()
             raise
-        return fetch.answer(everything=timed_out and not fetch.is_enough), size_bytes
 
     async def _park(self, fetch: "_Fetch", wait_s: float) -> bool:
         """Waits for enough; True if time ran out."""
         if wait_s <= 0:
             return True
         if self.parked >= self._parked_max:
-            self._metrics.overloads.inc()
             raise OverloadedError(
                 f"{self.parked} fetches are waiting for records, the limit is {self._parked_max} "
                 "(fetch.parked.max); come back later, or ask for more partitions in one fetch"
@@ -223,6 +222,11 @@ class Fetching:
             part.topic, part.partition, replica.key.topic_id, marks=marks, batches=tuple(batches)
         )
 
+    @property
+    def budget(self) -> ByteBudget:
+        """What answers in the making may hold, together."""
+        return self._budget
+
     def count(self, batches: Iterable[Batch]) -> None:
         """Counts what is handed to a consumer."""
         for batch in batches:
@@ -233,12 +237,14 @@ class Fetching:
 class _Fetch:
     """One fetch request while it is answered."""
 
-    def __init__(self, service: Fetching, request: pb.FetchRequest) -> None:
+    def __init__(self, service: Fetching, request: pb.FetchRequest, budget: ByteBudget) -> None:
         self.request = request
+        self._budget = budget
         self._service = service
         self._slices: dict[int, Slice] = {}
         self._max_bytes = min(request.max_bytes or DEFAULT_ANSWER_BYTES, _ANSWER_BYTES_MAX)
         self.size_bytes = 0
+        """Read so far, and taken from the budget."""
         self._failed = False
 
     @property
@@ -255,17 +261,26 @@ class _Fetch:
         """Reads these partitions (again)."""
         for index in indexes:
             part = self.request.partitions[index]
-            known = self._slices.pop(index, None)
-            self.size_bytes -= known.size_bytes if known is not None else 0
+            self._replace(index, None)
             room = self._max_bytes - self.size_bytes
             wanted = min(part.max_bytes or DEFAULT_PARTITION_BYTES, room)
             found = await self._service.read(part, wanted)
             if self.size_bytes and found.size_bytes > room:
                 # Only the first batch of an answer may overshoot.
                 found = Slice(found.topic, found.partition, found.topic_id, marks=found.marks)
-            self._slices[index] = found
-            self.size_bytes += found.size_bytes
+            self._replace(index, found)
             self._failed = self._failed or found.error is not None
+
+    def _replace(self, index: int, found: Slice | None) -> None:
+        """Swaps a partition's slice, in step with the budget; raises OverloadedError."""
+        known = self._slices.pop(index, None)
+        if known is not None:
+            self._budget.give(known.size_bytes)
+            self.size_bytes -= known.size_bytes
+        if found is not None:
+            self._budget.take(found.size_bytes)
+            self.size_bytes += found.size_bytes
+            self._slices[index] = found
 
     def answer(self, *, everything: bool) -> bytes:
         """A FetchResponse: partitions with records or errors; `everything`: all of them."""

@@ -1,4 +1,9 @@
-"""Bounds on what is in flight (I23): beyond them a caller is told to come back, never queued."""
+"""Bounds on what is in flight (I23): beyond them a request is told to come back, never queued.
+
+Only streams wait, because they have a window of their own and nothing to be told.
+"""
+
+import asyncio
 
 from penstock.errors import OverloadedError
 
@@ -10,17 +15,19 @@ class ByteBudget:
         self._limit_bytes = limit_bytes
         self._what = what
         self.taken_bytes = 0
+        self._given = asyncio.Event()
 
     @property
     def free_bytes(self) -> int:
         return max(self._limit_bytes - self.taken_bytes, 0)
 
-    def take(self, size_bytes: int) -> None:
+    def take(self, size_bytes: int, *, always: bool = False) -> None:
         """Takes; raises OverloadedError, with nothing taken, if that is more than is free.
 
         A single request larger than the whole budget passes when nothing else is in flight.
+        `always`: the caller has looked at `free_bytes` and may overdraw by what it then found.
         """
-        if self.taken_bytes and size_bytes > self.free_bytes:
+        if not always and self.taken_bytes and size_bytes > self.free_bytes:
             raise OverloadedError(
                 f"{self._what}: {self.taken_bytes} bytes are in flight, {size_bytes} more would "
                 f"pass the limit of {self._limit_bytes}; come back later or send less at a time"
@@ -30,4 +37,11 @@ class ByteBudget:
     def give(self, size_bytes: int) -> None:
         """Gives back what was taken."""
         self.taken_bytes -= size_bytes
+        self._given.set()
         assert self.taken_bytes >= 0, self._what
+
+    async def room(self, size_bytes: int) -> None:
+        """Waits until `size_bytes` are free, or nothing is taken; takes nothing."""
+        while self.taken_bytes and self.free_bytes < size_bytes:
+            self._given.clear()
+            await self._given.wait()

@@ -78,13 +78,24 @@ class Subscription:
             while not self._ready or self._credit <= 0:
                 self._changed.clear()
                 await self._changed.wait()
+            await self._fetching.budget.room(_MESSAGE_BYTES)
             generation = self._generation
             slices = await self._collect()
             if slices:
-                for part in slices:
-                    self._fetching.count(part.batches)
-                results = ((part.head(), part.batches) for part in slices)
-                await context.write(subscribe_response(generation, results))
+                await self._send(generation, slices, context)
+
+    async def _send(self, generation: int, slices: list[Slice], context: Any) -> None:
+        """Writes one message; a reader that is slow to take it holds a part of the budget."""
+        budget = self._fetching.budget
+        size_bytes = sum(part.size_bytes for part in slices)
+        budget.take(size_bytes, always=True)
+        try:
+            for part in slices:
+                self._fetching.count(part.batches)
+            results = ((part.head(), part.batches) for part in slices)
+            await context.write(subscribe_response(generation, results))
+        finally:
+            budget.give(size_bytes)
 
     async def _collect(self) -> list[Slice]:
         """Batches of partitions that are ready, within credit and one message's size."""

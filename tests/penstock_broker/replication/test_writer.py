@@ -1,0 +1,179 @@
+"""Group commit: order, one write for many, full disks, lost disks."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+import pytest
+from support.waiting import wait_until_async
+from support.wire import make_batch
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.types import LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.replication.writer import LogWriter, TickFacts
+from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.memory import MemoryLogStore
+
+
+class SlowStore(MemoryLogStore):
+    """Writes wait for `gate`; `failure` is raised by the next write instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+        self.writes: list[tuple[list[PartitionWrite], bool]] = []
+
+    def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        assert self.gate.wait(10)
+        self.writes.append((list(writes), sync))
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+        super().write(writes, sync=sync)
+
+
+class Owner:
+    """Stands for a replica: notes what it hears."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.heard: list[object] = []
+
+    def extras(
+        self, *, written_bytes: int, now: bool
+    ) -> tuple[Checkpoint | None, Sequence[ProducerEntry] | None]:
+        return None, [] if now else None
+
+    def persisted(self, persist_id: int, *, synced: bool) -> None:
+        self.heard.append(("persisted", persist_id, synced))
+
+    def persist_failed(self, persist_id: int, error: PenstockError) -> None:
+        self.heard.append(("failed", persist_id, error.code))
+
+    def truncated(self, log: RecoveredLog) -> None:
+        self.heard.append(("truncated", log.log_end_offset))
+
+
+class Rig:
+    def __init__(self, store: SlowStore, writer: LogWriter) -> None:
+        self.store = store
+        self.writer = writer
+
+    def owner(self, partition: int) -> Owner:
+        return Owner(self.store.open_slot(ReplicaKey(TopicId("t"), partition)))
+
+
+@asynccontextmanager
+async def rig() -> AsyncIterator[Rig]:
+    store = SlowStore()
+    with ThreadPoolExecutor(1) as executor:
+        ticks: list[TickFacts] = []
+        made = Rig(store, LogWriter(store, executor, ticks.append))
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(made.writer.run())
+            try:
+                yield made
+            finally:
+                store.gate.set()
+                running.cancel()
+
+
+def batch_at(offset: int) -> Batch:
+    return make_batch([b"x"], timestamps_ms=1).stamped(Offset(offset), LeaderEpoch(1), 0)
+
+
+async def hears(owner: Owner, *expected: object) -> None:
+    await wait_until_async(
+        lambda: asyncio.sleep(0, len(owner.heard) >= len(expected)), what=f"hears {expected}"
+    )
+    assert owner.heard == list(expected)
+
+
+async def test_what_comes_while_a_write_runs_is_one_write_with_one_fsync() -> None:
+    async with rig() as r:
+        first, second = r.owner(0), r.owner(1)
+        r.store.gate.clear()
+        r.writer.append(first, 1, [batch_at(0)], None, sync=False)
+        await wait_until_async(lambda: asyncio.sleep(0, not r.writer._pending), what="it runs")
+        for number in range(1, 50):
+            r.writer.append(first, number + 1, [batch_at(number)], None, sync=number == 7)
+            r.writer.append(second, number, [batch_at(number - 1)], None, sync=False)
+        r.store.gate.set()
+        await hears(first, ("persisted", 1, False), ("persisted", 50, True))
+        await hears(second, ("persisted", 49, True))
+        assert [(len(writes), sync) for writes, sync in r.store.writes] == [(1, False), (2, True)]
+        assert r.store.recover(first.slot).log_end_offset == 50
+
+
+async def test_a_truncation_is_followed_by_what_is_left() -> None:
+    async with rig() as r:
+        owner = r.owner(0)
+        r.writer.append(owner, 1, [batch_at(0), batch_at(1), batch_at(2)], None, sync=False)
+        await hears(owner, ("persisted", 1, False))
+        r.writer.truncate(owner, Offset(1), None)
+        r.writer.append(owner, 2, [], None, sync=False)
+        await hears(owner, ("persisted", 1, False), ("truncated", 1), ("persisted", 2, False))
+
+
+async def test_a_full_disk_takes_later_writes_of_the_replica_with_it() -> None:
+    async with rig() as r:
+        owner, other = r.owner(0), r.owner(1)
+        r.store.gate.clear()
+        r.store.failure = ClusterError("full", ErrorCode.DISK_FULL)
+        r.writer.append(owner, 1, [batch_at(0)], None, sync=False)
+        await wait_until_async(lambda: asyncio.sleep(0, not r.writer._pending), what="it runs")
+        r.writer.append(owner, 2, [batch_at(1)], None, sync=False)
+        r.writer.append(other, 1, [batch_at(0)], None, sync=False)
+        r.store.gate.set()
+        await hears(owner, ("failed", 1, ErrorCode.DISK_FULL))
+        await hears(other, ("persisted", 1, False))
+        r.writer.append(owner, 3, [batch_at(0)], None, sync=False)
+        await hears(owner, ("failed", 1, ErrorCode.DISK_FULL), ("persisted", 3, False))
+        assert r.store.recover(owner.slot).log_end_offset == 1
+
+
+@pytest.mark.parametrize("failure", [ClusterError("io", ErrorCode.STORAGE_FAILED), OSError("io")])
+async def test_a_lost_disk_ends_the_writer_and_nobody_hears_a_result(failure: Exception) -> None:
+    owners: list[Owner] = []
+
+    async def lose_the_disk() -> None:
+        async with rig() as r:
+            owners.append(r.owner(0))
+            r.store.failure = failure
+            r.writer.append(owners[0], 1, [batch_at(0)], None, sync=False)
+            await asyncio.wait_for(asyncio.Event().wait(), 10)
+
+    with pytest.raises(ExceptionGroup) as ended:
+        await lose_the_disk()
+    assert ended.group_contains(ClusterError, match="io")
+    assert owners[0].heard == []
+
+
+async def test_drained_waits_for_all_that_was_asked_for() -> None:
+    async with rig() as r:
+        owner = r.owner(0)
+        r.store.gate.clear()
+        r.writer.append(owner, 1, [batch_at(0)], None, sync=False)
+        assert not await r.writer.drained(0.05)
+        r.writer.save(owner)
+        r.writer.sync()
+        r.store.gate.set()
+        assert await r.writer.drained(10)
+        assert r.store.writes[-1][1], "fsynced"
+
+
+async def test_a_forgotten_owner_is_not_written() -> None:
+    async with rig() as r:
+        owner, other = r.owner(0), r.owner(1)
+        r.writer.append(owner, 1, [batch_at(0)], None, sync=False)
+        r.writer.append(other, 1, [batch_at(0)], None, sync=False)
+        r.writer.forget(owner)
+        await hears(other, ("persisted", 1, False))
+        assert owner.heard == []
+        assert r.store.recover(owner.slot).log_end_offset == 0

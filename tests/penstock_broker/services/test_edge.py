@@ -1,0 +1,94 @@
+"""The border: whatever goes wrong inside, the caller reads one clear error and no trace."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.errors import ClusterError, ErrorCode, OverloadedError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceServicer, BrokerServiceStub
+from penstock.proto.v1.broker_pb2_grpc import add_BrokerServiceServicer_to_server as add_service
+from penstock.rpc.channel import SERVER_OPTIONS, open_aio_channel
+from penstock.rpc.errors import error_from_rpc
+from penstock_broker.services.edge import Edge
+
+Answer = Callable[[], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def serving(answer: Answer) -> AsyncIterator[BrokerServiceStub]:
+    """A server whose every call does `answer`."""
+
+    class Service(BrokerServiceServicer):
+        async def Metadata(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+            return await answer()
+
+        async def Subscribe(  # noqa: N802 - gRPC's name
+            self, request_iterator: Any, context: Any
+        ) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(answer())
+
+        Produce = Fetch = ListOffsets = InitProducer = ProduceStream = Metadata
+
+    server = grpc.aio.server(
+        interceptors=[Edge(lambda: "own", lambda method, seconds: None)], options=SERVER_OPTIONS
+    )
+    add_service(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with open_aio_channel(f"127.0.0.1:{port}") as channel:
+        yield BrokerServiceStub(channel)
+    await server.stop(None)
+
+
+async def broken() -> None:
+    raise ZeroDivisionError("a defect with a secret in its message")
+
+
+async def overloaded() -> None:
+    raise OverloadedError("come back", 123)
+
+
+async def test_a_defect_is_internal_and_its_details_stay_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(broken) as stub:
+        for call in (stub.Metadata(pb.MetadataRequest()), anext(aiter(stub.Subscribe(iter([]))))):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call
+            error = error_from_rpc(failed.value)
+            assert error.code is ErrorCode.INTERNAL
+            assert "secret" not in str(error)
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_a_typed_error_arrives_typed_from_calls_and_streams() -> None:
+    async with serving(overloaded) as stub:
+        for call in (stub.Metadata(pb.MetadataRequest()), anext(aiter(stub.Subscribe(iter([]))))):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call
+            error = error_from_rpc(failed.value)
+            assert isinstance(error, OverloadedError)
+            assert error.throttle_ms == 123
+
+
+async def test_bytes_pass_as_they_are() -> None:
+    async def answer() -> bytes:
+        return pb.MetadataResponse(cluster_id="x").SerializeToString()
+
+    async with serving(answer) as stub:
+        assert (await stub.Metadata(pb.MetadataRequest())).cluster_id == "x"
+
+
+async def test_another_cluster_is_refused_before_the_handler() -> None:
+    async with serving(broken) as stub:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await stub.Metadata(pb.MetadataRequest(cluster_id="other"))
+        error = error_from_rpc(failed.value)
+        assert isinstance(error, ClusterError)
+        assert error.code is ErrorCode.CLUSTER_ID_MISMATCH

@@ -1,0 +1,106 @@
+"""A broker inside the test's own event loop, told about its cluster by the test."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from penstock.core.types import BrokerId
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1 import controller_pb2
+from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
+from penstock.rpc.channel import open_aio_channel
+from penstock_broker.broker.config import BrokerConfig, parse_settings
+from penstock_broker.broker.process import BrokerProcess
+from penstock_broker.datadir import DataDirectory
+from penstock_broker.store.rocks import RocksLogStore
+
+
+class LocalBroker:
+    """A `BrokerProcess` with real gRPC and RocksDB, whose controller is the test."""
+
+    def __init__(self, process: BrokerProcess, address: str, tasks: asyncio.TaskGroup) -> None:
+        self.process = process
+        self.tasks = tasks
+        """Owns what a test starts beside itself."""
+        self.channel = open_aio_channel(address)
+        self.data = BrokerServiceStub(self.channel)
+        self.admin = AdminServiceStub(self.channel)
+        self.version = process.metadata_version
+
+    async def apply(
+        self,
+        *topics: pb.TopicInfo,
+        full: bool = True,
+        epoch: int = 1,
+        version: int | None = None,
+        deleted: tuple[str, ...] = (),
+    ) -> None:
+        """Gives the broker an image, as a controller would."""
+        self.version = self.version + 1 if version is None else version
+        await self.process.apply(
+            controller_pb2.ClusterImage(
+                controller_epoch=epoch,
+                metadata_version=self.version,
+                full=full,
+                brokers=[
+                    pb.BrokerInfo(broker_id=0, host="127.0.0.1", port=self.process.port, alive=True)
+                ],
+                topics=topics,
+                deleted_topic_ids=deleted,
+            )
+        )
+
+
+def topic_info(
+    name: str = "t",
+    *,
+    topic_id: str = "id-1",
+    leader: int = 0,
+    epoch: int = 1,
+    version: int = 1,
+    replicas: tuple[int, ...] = (0,),
+    configs: dict[str, str] | None = None,
+) -> pb.TopicInfo:
+    """A topic of one partition."""
+    part = pb.PartitionInfo(
+        leader=leader, leader_epoch=epoch, replicas=replicas, isr=replicas, version=version
+    )
+    return pb.TopicInfo(topic=name, topic_id=topic_id, partitions=[part], configs=configs or {})
+
+
+@asynccontextmanager
+async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]:
+    """Runs a broker on `path`; stops it cleanly."""
+    config = BrokerConfig(
+        broker_id=BrokerId(0),
+        data_dir=path,
+        listen="127.0.0.1:0",
+        advertise_host="127.0.0.1",
+        advertise_port=0,
+        controllers=("127.0.0.1:1",),
+        settings=parse_settings(list(settings)),
+    )
+    directory = DataDirectory.open(path, cluster_id=None, broker_id=config.broker_id)
+    store = RocksLogStore(directory.log_path)
+    process = BrokerProcess(config, directory, store)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(process.run())
+            await asyncio.wait_for(process.listening.wait(), 20)
+            await process.registered(
+                controller_pb2.Registered(
+                    cluster_id="cluster", controller_epoch=process.controller_epoch or 1
+                )
+            )
+            broker = LocalBroker(process, f"127.0.0.1:{process.port}", tasks)
+            try:
+                yield broker
+            finally:
+                await broker.channel.close()
+                process.stop_requested.set()
+                await asyncio.wait_for(running, 30)
+    finally:
+        store.close()
+        directory.close(clean=True)
