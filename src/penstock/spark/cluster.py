@@ -39,6 +39,8 @@ def cluster_of(options: SourceOptions) -> "ClusterOffsets":
             options.client.bootstrap,
             connect_timeout_ms=options.client.connect_timeout_ms,
             request_timeout_ms=options.client.request_timeout_ms,
+            # Retries are counted here (fetchOffset.numRetries), not there.
+            unknown_topic_timeout_ms=500,
         )
     return ClusterOffsets(_admins[key], options)
 

@@ -251,6 +251,11 @@ class _Reader:
 def _check_known(given: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in (*SOURCE_OPTIONS, *CLIENT_SETTINGS)}
     sink = {name.lower(): name for name in SINK_OPTIONS}
+    if "provider" in given:  # Spark's own, of a table that is being created
+        raise MisuseError(
+            "CREATE TABLE is not supported: Spark does not hand a table's options to Python "
+            "sources when it is read; use CREATE TEMPORARY VIEW ... USING penstock OPTIONS (...)"
+        )
     for key in sorted(given):
         if key in known:
             continue

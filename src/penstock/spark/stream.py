@@ -144,8 +144,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_given(self._resolved, view)
         begins = {tp: at for tp, at in self._resolved.items() if tp in view.ends}
         begins |= starts(self._client(), view.ends.keys() - begins.keys())
-        # A time may lie behind an end that was fixed before: then batch 0 reads nothing there.
-        self._view = replace(view, ends={tp: max(end, begins[tp]) for tp, end in view.ends.items()})
+        self._view = view
         return dict(begins), begins
 
     def _check_given(self, given: Marks, view: LogView) -> None:

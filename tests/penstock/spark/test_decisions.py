@@ -151,6 +151,12 @@ def test_minimum_of_partitions_is_kept_for_small_backlogs() -> None:
     assert all(r.topic_id == "id" for task in tasks for r in task)
 
 
+def test_small_ranges_share_a_task_only_up_to_the_maximum_of_records() -> None:
+    ranges_ = [OffsetRange("t", i, 0, 12_000) for i in range(3)]
+    assert len(pack(ranges_, Limits())) == 2
+    assert len(pack(ranges_, Limits(max_records=20_000))) == 3
+
+
 def test_nothing_to_read_is_no_task() -> None:
     assert plan({tp(0): 5, tp(1): 9}, {tp(0): 5, tp(1): 3}, {}, Limits(min_partitions=4)) == []
 

@@ -169,6 +169,11 @@ def test_settings_that_would_contradict_the_checkpoint_are_refused() -> None:
     assert "load() takes no path" in refused(path="orders")
 
 
+def test_creating_a_table_is_refused_with_what_works_instead() -> None:
+    message = refused(provider="penstock", owner="me", option__subscribe="orders")
+    assert "CREATE TEMPORARY VIEW" in message
+
+
 def test_an_option_of_the_sink_is_told_apart_from_a_misspelling() -> None:
     assert "option topic belongs to writing; a reader takes subscribe" in refused(topic="orders")
 

@@ -199,6 +199,13 @@ def test_past_the_deadline_topic_partition_offset_and_reason_are_named() -> None
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
+@pytest.mark.timeout(20)
+def test_answers_that_never_get_on_end_at_the_deadline_too() -> None:
+    log = ScriptedFetcher([], 50, failures=deque([Answer([batch_at(0, 4)], 50)] * 10_000))
+    with pytest.raises(ClusterError, match="no records at offset 5"):
+        offsets(reader_of(log, pollTimeoutMs="30").read([OffsetRange("t", 0, 5, 20)]))
+
+
 def test_an_error_that_waiting_does_not_cure_is_raised_at_once() -> None:
     log = ScriptedFetcher([], 0, failures=deque([ClusterError("no", ErrorCode.DATA_CORRUPTED)]))
     with pytest.raises(ClusterError, match="t/0 at offset 4: no") as caught:

@@ -40,6 +40,7 @@ from penstock.spark.planning import OffsetRange
 from penstock.spark.stream import StreamReader
 
 P0, P1, P2 = (TopicPartition("orders", i) for i in range(3))
+OTHER = TopicPartition("other", 0)
 ALL = ReadAllAvailable()
 
 
@@ -122,6 +123,18 @@ class RunningQuery:
 
 def span(tp: TopicPartition, lo: int, hi: int, topic_id: str = "id-1") -> OffsetRange:
     return OffsetRange(tp.topic, tp.partition, lo, hi, topic_id)
+
+
+def test_a_topic_that_vanished_is_no_mistake_of_the_users_if_it_was_read_before() -> None:
+    cluster = SmallCluster({P0: 10, OTHER: 5}, topic_ids={"orders": "id-1", "other": "id-2"})
+    query = RunningQuery(cluster, subscribe="orders,other")
+    query.trigger()
+    cluster.ends = {OTHER: 6}
+    with pytest.raises(DataLossError, match="orders/0 does not exist any more"):
+        query.trigger()
+    query.log = ['{"from": {}, "ids": {}, "t": {"other/0": 5}, "v": 1}']
+    with pytest.raises(ClusterError, match="option subscribe names topic orders, which does not"):
+        query.trigger()
 
 
 def test_a_stream_reads_what_arrives_and_nothing_twice() -> None:
@@ -281,7 +294,7 @@ def test_a_minimum_of_rows_holds_a_trigger_back_but_not_batch_zero() -> None:
 
 
 def test_available_now_stops_at_the_end_it_saw_under_load() -> None:
-    cluster = SmallCluster({P0: 30})
+    cluster = SmallCluster({P0: 50})
     query = RunningQuery(
         cluster, startingOffsets="earliest", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="15"
     )
@@ -290,11 +303,11 @@ def test_available_now_stops_at_the_end_it_saw_under_load() -> None:
     while ranges := query.trigger():
         read += ranges
         cluster.ends = {P0: cluster.ends[P0] + 1000, P1: 50}
-    assert read == [span(P0, 0, 20), span(P0, 20, 30)]
+    assert read == [span(P0, 0, 20), span(P0, 20, 40), span(P0, 40, 50)]
     query.restart()
     query.reader.prepareForTriggerAvailableNow()
     ranges = query.trigger() or []
-    assert [(r.partition, r.lo) for r in ranges] == [(0, 30), (1, 0)]  # goes on where it ended
+    assert [(r.partition, r.lo) for r in ranges] == [(0, 50), (1, 0)]  # goes on where it ended
     assert sum(r.size for r in ranges) == 20
 
 
