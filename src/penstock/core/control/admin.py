@@ -106,8 +106,12 @@ def decide_create_partitions(
     return Done()
 
 
-def decide_alter_configs(draft: Draft, request: AlterConfigs) -> Done:
-    """Sets and unsets keys; unsetting what is not set is fine."""
+def decide_alter_configs(draft: Draft, request: AlterConfigs, liveness: Liveness) -> Done:
+    """Sets and unsets keys; unsetting what is not set is fine.
+
+    Partitions without a leader may have one by the new settings: nothing else would look at them
+    again before one of their brokers came or went.
+    """
     check_cluster_id(draft, request.cluster_id)
     topic = _existing_topic(draft, request.topic)
     both = sorted(set(request.set_configs) & set(request.unset_configs))
@@ -129,7 +133,8 @@ def decide_alter_configs(draft: Draft, request: AlterConfigs) -> Done:
         settings_changed(partition, election_settings(config, len(partition.state.replicas)))
         for partition in topic.partitions
     )
-    draft.put_topic(replace(topic, configs=configs, partitions=partitions))
+    altered = replace(topic, configs=configs, partitions=partitions)
+    draft.put_topic(altered)
     draft.decide(
         Severity.INFO,
         "topic configs altered",
@@ -137,6 +142,7 @@ def decide_alter_configs(draft: Draft, request: AlterConfigs) -> Done:
         set=dict(request.set_configs),
         unset=request.unset_configs,
     )
+    draft.settle_all(liveness, None, only=altered)
     return Done()
 
 

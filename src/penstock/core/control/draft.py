@@ -159,13 +159,18 @@ class Draft:
         """Notes a decision for the log; it is logged once it is durable."""
         self.decisions.append(Decision(severity, event, fields))
 
-    def settle_all(self, liveness: Liveness, concerned: frozenset[BrokerId] | None) -> None:
+    def settle_all(
+        self,
+        liveness: Liveness,
+        concerned: frozenset[BrokerId] | None,
+        only: TopicDocument | None = None,
+    ) -> None:
         """Elects leaders and shrinks ISRs of partitions with a replica on `concerned` brokers.
 
-        None = all partitions.
+        None = all partitions; `only`: of one topic.
         """
         counts = dict.fromkeys(ElectionKind, 0)
-        for topic in self.topics():
+        for topic in self.topics() if only is None else (only,):
             config = self.topic_config(topic)
             partitions = list(topic.partitions)
             for index, before in enumerate(partitions):

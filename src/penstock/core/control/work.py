@@ -107,7 +107,7 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
         case c.CreatePartitions():
             return decide_create_partitions(draft, event, liveness, entry.before)
         case c.AlterConfigs():
-            return decide_alter_configs(draft, event)
+            return decide_alter_configs(draft, event, liveness)
         case c.ElectLeaders():
             held = None if event.away_from is None else sessions.get(event.away_from)
             if held is not None:

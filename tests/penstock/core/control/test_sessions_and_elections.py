@@ -134,6 +134,18 @@ def test_unclean_election_only_where_it_is_enabled(world: Any) -> None:
         assert world.state(topic="u")[0] == -1
 
 
+def test_enabling_unclean_election_elects_at_once(world: Any) -> None:
+    world.register_all(0, 1)
+    world.create("t", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
+    leader = world.state()[0]
+    assert world.alter_isr(leader, (leader,)).error is None
+    world.kill(leader)
+    assert world.state() == (-1, 2, (leader,))
+    world.ask(c.AlterConfigs, "t", {"unclean.leader.election.enable": "true"}, ())
+    other = 1 - leader
+    assert world.state() == (other, 3, (other,))
+
+
 # ---------------------------------------------------------------- coming back
 
 
