@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +77,9 @@ class BrokerClient:
     async def _requests(self) -> AsyncIterator[controller_pb2.SessionRequest]:
         yield controller_pb2.SessionRequest(register=self.register)
         while True:
-            await asyncio.sleep(0.03)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.03):
+                    await self.ended.wait()
             if self.beating:
                 beat = controller_pb2.Heartbeat(wants_stop=self.wants_stop)
                 yield controller_pb2.SessionRequest(heartbeat=beat)
