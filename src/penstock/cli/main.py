@@ -129,6 +129,7 @@ app = _assemble()
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits with its code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to standard error
     program = "kubectl penstock" if Path(sys.argv[0]).name.startswith("kubectl") else "penstock"
     app(args=argv, prog_name=program)
 

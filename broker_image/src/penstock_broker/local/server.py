@@ -8,6 +8,7 @@ decides nothing; `LocalCluster` says when. Methods may be called from several th
 """
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -75,12 +76,15 @@ class ServerProcess:
         if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES_MAX:
             self.log_file.replace(self.log_file.with_suffix(".log.1"))
         command = [sys.executable, "-m", "penstock_broker.local.child", *self._arguments]
+        # gRPC's C core would write lines of its own between the JSON lines.
+        environment = {"GRPC_VERBOSITY": "NONE", **os.environ}
         with self.log_file.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # closes with this process: the child's sign to end
                 stdout=log,
                 stderr=log,
+                env=environment,
                 process_group=0,  # Ctrl-C in the terminal reaches the supervisor only
             )
         self._identity = identify(self._child.pid)
