@@ -23,12 +23,13 @@ def wait_until(condition: Callable[[], A], *, what: str, timeout_s: float = 20.0
 
 
 async def wait_until_async(
-    condition: Callable[[], Awaitable[A]], *, what: str, timeout_s: float = 20.0
+    condition: Callable[[], Awaitable[A] | A], *, what: str, timeout_s: float = 20.0
 ) -> A:
-    """As `wait_until`, for asyncio tests."""
+    """As `wait_until`, for asyncio tests; the condition may be a coroutine function."""
     deadline = time.monotonic() + timeout_s
     while True:
-        answer = await condition()
+        found = condition()
+        answer = await found if isinstance(found, Awaitable) else found
         if answer:
             return answer
         assert time.monotonic() < deadline, (

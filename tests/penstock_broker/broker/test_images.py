@@ -89,7 +89,7 @@ async def test_a_parked_fetch_hears_that_the_leader_moved(tmp_path: Path) -> Non
         await broker.apply(topic_info(replicas=(0, 1)))
         parked = broker.tasks.create_task(fetch(broker, 0, 30_000))
         await wait_until_async(
-            lambda: asyncio.sleep(0, broker.process.totals().parked_fetches == 1), what="it parked"
+            lambda: broker.process.totals().parked_fetches == 1, what="it parked"
         )
         await broker.apply(topic_info(leader=1, epoch=2, version=2, replicas=(0, 1)))
         answer = await asyncio.wait_for(parked, 10)
@@ -101,9 +101,7 @@ async def test_a_produce_that_waits_ends_when_its_topic_is_deleted(tmp_path: Pat
     async with local_broker(tmp_path) as broker:
         await broker.apply(topic_info(replicas=(0, 1)))  # broker 1 does not exist
         waiting = broker.tasks.create_task(produce(broker, timeout_ms=20_000))
-        await wait_until_async(
-            lambda: asyncio.sleep(0, broker.process.totals().inflight_bytes > 0), what="it waits"
-        )
+        await wait_until_async(lambda: broker.process.totals().inflight_bytes > 0, what="it waits")
         await broker.apply(full=False, deleted=("id-1",))
         result = await asyncio.wait_for(waiting, 10)
         assert result.error.code == ErrorCode.UNKNOWN_TOPIC
@@ -124,9 +122,7 @@ async def test_produces_beyond_the_memory_bound_are_told_to_come_back(tmp_path: 
     async with local_broker(tmp_path, "produce.inflight.bytes=10000") as broker:
         await broker.apply(topic_info(replicas=(0, 1)))
         waiting = broker.tasks.create_task(produce(broker, b"x" * 9_000, timeout_ms=2_000))
-        await wait_until_async(
-            lambda: asyncio.sleep(0, broker.process.totals().inflight_bytes > 0), what="it waits"
-        )
+        await wait_until_async(lambda: broker.process.totals().inflight_bytes > 0, what="it waits")
         refused = await produce(broker, b"x" * 9_000)
         assert refused.error.code == ErrorCode.OVERLOADED
         assert refused.error.throttle_ms > 0
@@ -139,7 +135,7 @@ async def test_fetches_beyond_the_parking_bound_are_told_to_come_back(tmp_path: 
         await broker.apply(topic_info())
         parked = broker.tasks.create_task(fetch(broker, 0, 30_000))
         await wait_until_async(
-            lambda: asyncio.sleep(0, broker.process.totals().parked_fetches == 1), what="it parked"
+            lambda: broker.process.totals().parked_fetches == 1, what="it parked"
         )
         with pytest.raises(Exception, match=r"fetch\.parked\.max"):
             await fetch(broker, 0, 30_000)

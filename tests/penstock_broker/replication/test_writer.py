@@ -89,9 +89,7 @@ def batch_at(offset: int) -> Batch:
 
 
 async def hears(owner: Owner, *expected: object) -> None:
-    await wait_until_async(
-        lambda: asyncio.sleep(0, len(owner.heard) >= len(expected)), what=f"hears {expected}"
-    )
+    await wait_until_async(lambda: len(owner.heard) >= len(expected), what=f"hears {expected}")
     assert owner.heard == list(expected)
 
 
@@ -100,7 +98,7 @@ async def test_what_comes_while_a_write_runs_is_one_write_with_one_fsync() -> No
         first, second = r.owner(0), r.owner(1)
         r.store.gate.clear()
         r.writer.append(first, 1, [batch_at(0)], None, sync=False)
-        await wait_until_async(lambda: asyncio.sleep(0, not r.writer._pending), what="it runs")
+        await wait_until_async(lambda: not r.writer._pending, what="it runs")
         for number in range(1, 50):
             r.writer.append(first, number + 1, [batch_at(number)], None, sync=number == 7)
             r.writer.append(second, number, [batch_at(number - 1)], None, sync=False)
@@ -127,7 +125,7 @@ async def test_a_full_disk_takes_later_writes_of_the_replica_with_it() -> None:
         r.store.gate.clear()
         r.store.failure = ClusterError("full", ErrorCode.DISK_FULL)
         r.writer.append(owner, 1, [batch_at(0)], None, sync=False)
-        await wait_until_async(lambda: asyncio.sleep(0, not r.writer._pending), what="it runs")
+        await wait_until_async(lambda: not r.writer._pending, what="it runs")
         r.writer.append(owner, 2, [batch_at(1)], None, sync=False)
         r.writer.append(other, 1, [batch_at(0)], None, sync=False)
         r.store.gate.set()

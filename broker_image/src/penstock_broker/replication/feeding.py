@@ -65,6 +65,8 @@ class FollowerStream:
         self._reader = reader
         self._on_sent = on_sent
         self._in_flight_bytes = 0
+        self._held_back = False
+        """The next batch is larger than what is left of the window."""
         self._feeding: dict[ReplicaKey, _Feeding] = {}
         self._dirty: dict[ReplicaKey, None] = {}
         self._lazy: dict[ReplicaKey, None] = {}
@@ -89,6 +91,7 @@ class FollowerStream:
         old = self._feeding.pop(replica.key, None)
         if old is not None:
             self._in_flight_bytes -= old.unacked_bytes
+            self._held_back = False
         if feed.from_offset is not None:
             self._feeding[replica.key] = _Feeding(replica, feed.leader_epoch, feed.from_offset)
             self._dirty[replica.key] = None
@@ -136,10 +139,11 @@ class FollowerStream:
         if feeding is None or feeding.leader_epoch != leader_epoch:
             return
         unacked = feeding.unacked
-        was_full = self._in_flight_bytes >= self._window_bytes
+        had_room = self._has_room
         while unacked and unacked[0][0] <= written_end:
             self._in_flight_bytes -= unacked.popleft()[1]
-        if was_full and self._in_flight_bytes < self._window_bytes:
+            self._held_back = False
+        if not had_room and self._has_room:
             self._wake.set()
 
     # ------------------------------------------------------------ the writing half
@@ -172,7 +176,7 @@ class FollowerStream:
 
     @property
     def _has_room(self) -> bool:
-        return self._in_flight_bytes < self._window_bytes
+        return self._in_flight_bytes < self._window_bytes and not self._held_back
 
     async def _collect(self) -> list[tuple[pb.AppendBatches, list[Batch]]]:
         """Appends of dirty partitions up to one message's size; the rest stays dirty."""
@@ -208,12 +212,16 @@ class FollowerStream:
         if not marks.is_leader or marks.leader_epoch != feeding.leader_epoch:
             return None, []
         size = sum(batch.size_bytes for batch in batches)
+        if self._in_flight_bytes and size > self._window_bytes - self._in_flight_bytes:
+            self._held_back = True
+            self._dirty[replica.key] = None
+            batches = []
         if batches:
             feeding.next_offset = batches[-1].next_offset
             feeding.unacked.append((feeding.next_offset, size))
             self._in_flight_bytes += size
             self._on_sent(size)
-        if feeding.next_offset < marks.written_end:
+        if feeding.next_offset < marks.written_end and (batches or room <= 0):
             # The message or the window is full: it has its turn when there is room again.
             self._dirty[replica.key] = None
         if not batches and not _marks_moved(feeding, marks):
