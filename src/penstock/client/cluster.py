@@ -22,6 +22,7 @@ from penstock.client.connections import Connection, Connections
 from penstock.client.model import TopicDescription
 from penstock.client.view import ClusterView
 from penstock.client.wire import view_from_wire
+from penstock.core.topic import validate_topic_name
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
@@ -114,10 +115,12 @@ class Cluster:
     async def topic(self, name: str) -> TopicDescription:
         """The topic, asked for if it is not known yet; from now on part of every refresh.
 
-        Raises ClusterError(UNKNOWN_TOPIC) after `unknown_topic_timeout_ms`, UnreachableError.
+        Raises MisuseError(INVALID_TOPIC_NAME), ClusterError(UNKNOWN_TOPIC) after
+        `unknown_topic_timeout_ms`, UnreachableError.
         """
         deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
         while (topic := self.view.topics.get(name)) is None:
+            validate_topic_name(name)
             self._topics.add(name)
             await self.refresh()
             if name in self.view.topics:
@@ -126,10 +129,28 @@ class Cluster:
             final = error is not None and error.code is not ErrorCode.UNKNOWN_TOPIC
             if final or monotonic() >= deadline:
                 self._topics.discard(name)
-                raise error or _unknown_topic(name)
+                raise error if final and error is not None else _unknown_topic(name)
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         self._topics.add(name)
         return topic
+
+    async def await_other_topic(self, name: str, topic_id: str) -> None:
+        """Waits until the view has another topic of this name than `topic_id`, or none.
+
+        Raises ClusterError(TOPIC_ID_MISMATCH) after `unknown_topic_timeout_ms`.
+        """
+        deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
+        while True:
+            topic = (await self.refresh()).topics.get(name)
+            if topic is None or topic.topic_id != topic_id:
+                return
+            if monotonic() >= deadline:
+                raise ClusterError(
+                    f"topic {name!r} was created again, but the brokers asked still know the old "
+                    f"one (id {topic_id}); try again",
+                    ErrorCode.TOPIC_ID_MISMATCH,
+                )
+            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
 
     def forget_topic(self, name: str) -> None:
         """Stops asking for a topic."""
@@ -246,7 +267,9 @@ def _nobody_answered(
 
 
 def _short(address: str, error: PenstockError | None) -> str:
+    """The reason without the words every line would repeat."""
     if error is None:
         return "not tried"
-    text = error.message.removeprefix(f"{address}: ")
+    text = error.message.removeprefix(f"{address}: ").rpartition("last error: ")[2]
+    text = text.rpartition("remote host: ")[2]
     return text if len(text) <= 120 else text[:117] + "..."

@@ -89,8 +89,12 @@ class AsyncConsumer:
         start = EARLIEST if self.config.start == "earliest" else LATEST
         states: dict[TopicPartition, FetchState] = {}
         for where in partitions:
-            topic = await known_partition(self._cluster, where)
             known = self._states.get(where)
+            replaced = known.replaced_topic_id if known is not None else ""
+            topic = await known_partition(self._cluster, where)
+            if topic.topic_id == replaced:
+                await self._cluster.await_other_topic(where.topic, replaced)
+                topic = await known_partition(self._cluster, where)
             if known is not None and known.topic_id == topic.topic_id:
                 states[where] = known
             else:

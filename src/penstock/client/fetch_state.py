@@ -20,7 +20,13 @@ from penstock.core.batch import Batch, BatchFlags
 from penstock.core.columns import Columns
 from penstock.core.records import decode_batch
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, OffsetOutOfRangeError, OffsetRange, PenstockError
+from penstock.errors import (
+    ClusterError,
+    ErrorCode,
+    OffsetOutOfRangeError,
+    OffsetRange,
+    PenstockError,
+)
 
 PAST_END_GRACE_MS: Final = 10_000
 """How long a position beyond the high watermark is taken for a new leader that lags behind."""
@@ -64,6 +70,12 @@ class FetchState:
     _buffer: deque[FetchedBatch] = field(default_factory=deque)
     _opened: Columns | None = None
     _failures: int = 0
+
+    @property
+    def replaced_topic_id(self) -> str:
+        """The id of this partition's topic if that was deleted and created again, else ""."""
+        mismatch = self.error is not None and self.error.code is ErrorCode.TOPIC_ID_MISMATCH
+        return self.topic_id if mismatch else ""
 
     def seek(self, position: int | None, start: OffsetSpec = EARLIEST) -> None:
         """Starts over at `position`, or at `start` when None."""
