@@ -76,7 +76,7 @@ class BrokerClient:
 
     async def _requests(self) -> AsyncIterator[controller_pb2.SessionRequest]:
         yield controller_pb2.SessionRequest(register=self.register)
-        while True:
+        while not self.ended.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.03):
                     await self.ended.wait()
