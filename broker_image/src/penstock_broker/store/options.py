@@ -1,4 +1,4 @@
-"""How the broker's database is tuned, and why. Measurements: docs/decisions/0004 and 0005."""
+"""How the broker's database is tuned, and why. Measurements: docs/decisions/0005 and 0013."""
 
 from dataclasses import dataclass
 

@@ -3,7 +3,7 @@
     write: stage (pure reads) ─▶ one WriteBatch ─▶ WAL + write buffer ─▶ [fsync of the WAL]
     read:  index entries choose the batches ─▶ one multi-get ─▶ both CRCs checked (I22)
 
-Facts of rocksdict 0.3.29 that shape this module (docs/decisions/0005): writing a WriteBatch and
+Facts of rocksdict 0.3.29 that shape this module (docs/decisions/0013): writing a WriteBatch and
 stepping an iterator hold the GIL; `flush_wal`, `flush`, `compact_range` and the multi-get release
 it. So fsync is `flush_wal(sync=True)` after an unsynced write, a stalled write returns at once
 (`no_slowdown`) and waits here, and payloads come by multi-get.
