@@ -36,7 +36,14 @@ class ControllerMetrics(Collector):
         yield _counter(
             "metadata_write_seconds", "Time spent in metadata writes", counters.write_seconds
         )
-        yield _counter("elections", "Leaders elected, as logged", counters.elections)
+        elections = CounterMetricFamily(
+            _PREFIX + "elections",
+            "Leaders elected, by how they were found; none: a partition went offline",
+            labels=["how"],
+        )
+        for how, count in dict(counters.elections).items():
+            elections.add_metric([how], count)
+        yield elections
         yield _counter("events", "Events handled", counters.events)
         try:
             machine = self._runtime.machine

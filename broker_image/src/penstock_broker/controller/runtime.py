@@ -13,9 +13,10 @@ NOT_CONTROLLER.
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Final, TypeVar
@@ -64,7 +65,7 @@ class Counters:
     write_conflicts: int = 0
     write_unknowns: int = 0
     write_seconds: float = 0.0
-    elections: int = 0
+    elections: Counter[str] = field(default_factory=Counter)
     events: int = 0
 
 
@@ -301,8 +302,9 @@ class ControllerRuntime:
             future.set_result(reply.outcome)
 
     def _log(self, decision: c.Decision) -> None:
-        if decision.event == "leader elected":
-            self.counters.elections += 1
+        elections = decision.fields.get("elections")
+        if isinstance(elections, dict):
+            self.counters.elections.update(elections)
         level = {
             c.Severity.INFO: _events.info,
             c.Severity.WARNING: _events.warning,

@@ -44,13 +44,15 @@ class ControllerService(ControllerServiceServicer):
         self, request_iterator: AsyncIterator[pb.SessionRequest], context: Any
     ) -> None:
         """Runs until the broker leaves or is refused."""
-        async with asyncio.timeout(_FIRST_MESSAGE_S):
-            first = await anext(request_iterator, None)
-        if first is None:
-            return
-        if first.WhichOneof("message") != "register":
+        try:
+            async with asyncio.timeout(_FIRST_MESSAGE_S):
+                first = await anext(request_iterator, None)
+        except TimeoutError:
+            first = None
+        if first is None or first.WhichOneof("message") != "register":
             raise ClusterError(
-                "the first message of a session must be Register", ErrorCode.INVALID_REQUEST
+                "the first message of a session must be Register, and come at once",
+                ErrorCode.INVALID_REQUEST,
             )
         _ = self._runtime.machine  # standby: refuse the call before it counts as a stream
         stream_id, outbox = self._runtime.open_stream()
@@ -113,7 +115,10 @@ class ControllerService(ControllerServiceServicer):
 async def _write(outbox: Outbox, context: Any) -> None:
     while True:
         message = await outbox.next()
-        async with asyncio.timeout(_WRITE_S):
-            await context.write(message)
+        try:
+            async with asyncio.timeout(_WRITE_S):
+                await context.write(message)
+        except TimeoutError:
+            raise _StreamEnd from None
         if message.WhichOneof("message") == "error":
             raise _StreamEnd

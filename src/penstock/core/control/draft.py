@@ -10,6 +10,7 @@ between any two leaves something the next controller can finish:
     3  removed topics … before their documents go (a controller that finds both removes the topic)
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -35,8 +36,8 @@ from penstock.core.control.placement import Load
 from penstock.core.topic import TopicConfig
 from penstock.core.types import BrokerId, TopicId
 
-_DETAILED_ELECTIONS = 20
-"""Elections logged one by one per change; the rest is counted."""
+_DETAILS = 20
+"""Events of a kind logged one by one per draft; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Draft:
         self._removed: set[str] = set()
         self._load: Load | None = None
         self._touched_cluster = False
-        self._elections = 0
+        self._details: Counter[str] = Counter()
 
     # ------------------------------------------------------------ reading
 
@@ -159,6 +160,12 @@ class Draft:
         """Notes a decision for the log; it is logged once it is durable."""
         self.decisions.append(Decision(severity, event, fields))
 
+    def detail(self, event: str, **fields: object) -> None:
+        """Notes one of possibly thousands of like decisions; beyond a few they are counted."""
+        self._details[event] += 1
+        if self._details[event] <= _DETAILS:
+            self.decide(Severity.INFO, event, **fields)
+
     def settle_all(
         self,
         liveness: Liveness,
@@ -188,9 +195,9 @@ class Draft:
         if sum(counts.values()) > 0:
             found = {kind.name.lower(): count for kind, count in counts.items() if count}
             self.decide(
-                Severity.INFO,
+                Severity.WARNING if counts[ElectionKind.NONE] else Severity.INFO,
                 "leaders settled",
-                **found,
+                elections=found,
                 live=sorted(liveness.live),
                 leaving=sorted(liveness.leaving),
             )
@@ -208,6 +215,9 @@ class Draft:
     def finish(self) -> tuple[Stored, tuple[tuple[DocumentWrite, ...], ...]]:
         """The state after the writes (versions still the old ones), and the writes by stage."""
         assert not self.is_empty
+        for event, count in self._details.items():
+            if count > _DETAILS:
+                self.decide(Severity.INFO, f"{event}: more of these", count=count - _DETAILS)
         version, epoch = self._next_version, self.cluster.controller_epoch
         topics = dict(self.base.topics)
         puts: list[DocumentWrite] = []
@@ -244,26 +254,21 @@ class Draft:
         before: PartitionDocument,
         after: PartitionDocument,
     ) -> None:
-        self._elections += 1
-        risky = kind in {ElectionKind.LOSSY, ElectionKind.UNCLEAN}
-        if self._elections > _DETAILED_ELECTIONS and not risky:
-            return
-        severity = Severity.INFO
-        if kind is ElectionKind.NONE:
-            severity = Severity.WARNING
-        elif risky:
-            severity = Severity.ERROR
-        self.decide(
-            severity,
-            "leader elected" if kind is not ElectionKind.NONE else "partition has no leader",
-            topic=topic,
-            partition=partition,
-            how=kind.value,
-            leader=after.state.leader,
-            leader_before=before.state.leader,
-            leader_epoch=after.state.leader_epoch,
-            isr=after.state.isr,
-            isr_before=before.state.isr,
-            elr=after.elr,
-            lossy_before=before.lossy,
-        )
+        fields = {
+            "topic": topic,
+            "partition": partition,
+            "how": kind.value,
+            "leader": after.state.leader,
+            "leader_before": before.state.leader,
+            "leader_epoch": after.state.leader_epoch,
+            "isr": after.state.isr,
+            "isr_before": before.state.isr,
+            "elr": after.elr,
+            "lossy_before": before.lossy,
+        }
+        if kind in {ElectionKind.LOSSY, ElectionKind.UNCLEAN}:
+            self.decide(Severity.ERROR, "leader elected at a risk", **fields)
+        elif kind is ElectionKind.NONE:
+            self.detail("partition has no leader", **fields)
+        else:
+            self.detail("leader elected", **fields)

@@ -127,8 +127,7 @@ def _alter_one(
     altered = alter_isr(document, change.isr, settings)
     draft.put_partition(topic.name, change.partition, altered)
     shrunk = len(altered.state.isr) < len(state.isr)
-    draft.decide(
-        Severity.INFO,
+    draft.detail(
         "isr shrunk" if shrunk else "isr grown",
         topic=topic.name,
         partition=change.partition,
