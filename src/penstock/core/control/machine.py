@@ -225,7 +225,7 @@ class ControllerMachine:
         if self._last_tick_ms is not None:
             gap_ms = now_ms - self._last_tick_ms
             if gap_ms > self.config.tick_gap_ms:
-                self._sessions.credit(gap_ms)
+                self._sessions.credit(gap_ms, now_ms)
         self._last_tick_ms = now_ms
         if self.phase is not Phase.ACTIVE:
             return

@@ -92,12 +92,15 @@ class Sessions:
         """Forgets the session, if there is one."""
         self._by_broker.pop(broker_id, None)
 
-    def credit(self, gap_ms: int) -> None:
-        """The controller stood still for so long: all limits move by as much."""
+    def credit(self, gap_ms: int, now_ms: int) -> None:
+        """The controller stood still for so long: all limits move by as much.
+
+        Not beyond now: what was heard or broke after the pause has nothing to be credited.
+        """
         for session in self._by_broker.values():
-            session.heard_at_ms += gap_ms
+            session.heard_at_ms = min(session.heard_at_ms + gap_ms, now_ms)
             if session.broken_at_ms is not None:
-                session.broken_at_ms += gap_ms
+                session.broken_at_ms = min(session.broken_at_ms + gap_ms, now_ms)
 
     def expired(self, now_ms: int) -> list[tuple[Session, str]]:
         """Sessions that are over, each with the reason and the numbers for the log."""

@@ -136,12 +136,14 @@ def test_preferred_election_says_why_it_cannot(three: Any) -> None:
     three.kill(0)
     partition = (TopicPartition("t", 0),)
     assert "no session" in str(three.ask(c.ElectLeaders, partition))
-    three.register(0, run=2)
+    stream = three.register(0, run=2)
     assert "not in the ISR" in str(three.ask(c.ElectLeaders, partition))
     three.alter_isr(1, (0, 1, 2))
     assert three.ask(c.ElectLeaders, partition) == c.LeadersMoved(1)
     assert three.state() == (0, 3, (0, 1, 2))
     assert three.ask(c.ElectLeaders, partition) == c.LeadersMoved(0)
+    three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
+    assert "wants to stop" in str(three.ask(c.ElectLeaders, partition))
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,8 @@ def test_elections_of_unknown_partitions_are_refused(
         ("n", {"assignment": ((0, 0),)}, ErrorCode.INVALID_REPLICATION_FACTOR, "twice"),
         ("n", {"assignment": ((0, 9),)}, ErrorCode.INVALID_REPLICATION_FACTOR, "[9]"),
         ("n", {"assignment": ((0, 1), (2,))}, ErrorCode.INVALID_REPLICATION_FACTOR, "partition 0"),
+        ("n", {"assignment": ((0,),) * 5_001}, ErrorCode.INVALID_PARTITIONS, "5001 partitions"),
+        ("n", {"assignment": ((0,), ())}, ErrorCode.INVALID_REPLICATION_FACTOR, "0 replicas"),
         ("n", {"assignment": ((0,),), "partitions": 1}, ErrorCode.INVALID_REQUEST, "leave those 0"),
     ],
 )
@@ -302,6 +306,17 @@ def test_configs_that_are_refused(
     assert code(error) is expected
     assert mention in str(error)
     assert three.topic().configs == {}
+
+
+def test_changes_of_unknown_topics_are_refused(three: Any) -> None:
+    assert code(three.ask(c.AlterConfigs, "nope", {})) is ErrorCode.UNKNOWN_TOPIC
+    assert code(three.ask(c.CreatePartitions, "nope", 3)) is ErrorCode.UNKNOWN_TOPIC
+
+
+def test_an_assignment_to_dead_brokers_only_is_refused(three: Any) -> None:
+    three.kill(1)
+    outcome = three.create("a", assignment=((1,),))
+    assert "no replica on a live broker" in str(outcome.error)
 
 
 def test_configs_are_set_and_unset(three: Any) -> None:

@@ -57,6 +57,32 @@ def test_time_in_which_the_controller_stood_still_is_not_held_against_brokers(th
     assert three.state() == (0, 1, (0, 1, 2))
 
 
+def test_what_breaks_after_a_pause_of_the_controller_is_noticed_in_time(three: Any) -> None:
+    three.pass_time(100)
+    three.now_ms += 60_000
+    three.step(c.HeartbeatReceived(three.streams[1], 0))
+    three.step(c.StreamClosed(three.streams.pop(0)))
+    three.step(c.Tick())
+    three.pass_time(350)
+    assert three.state() == (1, 2, (1, 2))
+    three.streams.pop(1)
+    three.pass_time(three.config.session_timeout_ms + 100)
+    assert three.state()[0] == 2
+
+
+def test_a_broker_that_leaves_before_its_registration_is_durable_is_soon_dead(world: Any) -> None:
+    world.hold_writes = True
+    stream = world.register(0)
+    world.step(c.HeartbeatReceived(stream, 0))
+    assert stream not in world.messages, "it is waiting, not refused"
+    world.step(c.StreamClosed(stream))
+    world.finish_held(passed=True, answered=True)
+    assert stream not in world.messages
+    assert world.cluster().brokers[BrokerId(0)].alive
+    world.pass_time(400)
+    assert not world.cluster().brokers[BrokerId(0)].alive
+
+
 def test_dead_followers_leave_the_isr_and_the_leader_epoch_stays(three: Any) -> None:
     three.kill(2)
     assert three.state() == (0, 1, (0, 1))

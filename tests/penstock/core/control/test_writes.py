@@ -256,6 +256,26 @@ def test_a_deposed_controller_stops_at_its_next_write(three: Any, make_world: An
     assert three.replies[request.request_id].code is ErrorCode.NOT_CONTROLLER
 
 
+def test_whoever_waits_when_a_controller_is_deposed_is_told(three: Any, make_world: Any) -> None:
+    three.hold_writes = True
+    first, second = create_request(three, "first"), create_request(three, "second")
+    three.step(first)
+    three.step(second)
+    make_world(three.documents).start()
+    three.finish_held(passed=False, answered=True)
+    for request in (first, second):
+        assert three.replies[request.request_id].code is ErrorCode.NOT_CONTROLLER
+
+
+def test_reports_that_were_not_asked_for_are_ignored(three: Any) -> None:
+    version = three.machine.stored.metadata_version
+    three.step(c.WriteDone(99, {}))
+    three.step(c.WriteConflict(99))
+    three.step(c.Loaded(None, (), "another"))
+    assert three.machine.stored.metadata_version == version
+    assert three.state() == (0, 1, (0, 1, 2))
+
+
 def test_a_take_over_whose_write_is_unanswered_raises_the_epoch_again(make_world: Any) -> None:
     world = make_world()
     world.hold_writes = True
