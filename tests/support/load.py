@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "rate": 3_000,
     "batch_records": 20,
     "settle_s": 40.0,
+    "delivery_timeout_ms": 60_000,
     "topic_configs": {"min.insync.replicas": "2", "retention.ms": "-1"},
 }
 ACKS_THAT_SHOW_A_FLOW = 5

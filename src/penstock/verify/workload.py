@@ -54,7 +54,8 @@ class WorkloadConfig:
     """What to put on the cluster. `rate` records/s over all producers; 0 = as fast as it goes.
 
     `keys` per producer. `batch_records` records of one key are handed over at a time. `settle_s`
-    bounds how long readers at the end wait for leaders and for progress. A topic that is not
+    bounds how long readers at the end wait for leaders and for progress. `delivery_timeout_ms`
+    is the producers' setting. A topic that is not
     there is created with `replication_factor` and `topic_configs`; it keeps its records for ever,
     because what retention takes would seem lost.
     """
@@ -72,6 +73,7 @@ class WorkloadConfig:
     batch_records: int = 100
     rate: int = 5_000
     settle_s: float = 60.0
+    delivery_timeout_ms: int = 120_000
     topic_configs: Mapping[str, str] = field(default_factory=lambda: {"retention.ms": "-1"})
 
 
@@ -209,7 +211,12 @@ class Workload:
         pending: deque[_Pending] = deque()
         pause_s = config.batch_records * config.producers / config.rate if config.rate else 0.0
         due = time.monotonic()
-        with Producer(config.bootstrap, acks=config.acks, sync=config.sync) as producer:
+        with Producer(
+            config.bootstrap,
+            acks=config.acks,
+            sync=config.sync,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+        ) as producer:
             turn = 0
             while not self._stopping.is_set():
                 stream = streams[turn % len(streams)]

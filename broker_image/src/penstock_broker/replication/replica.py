@@ -95,6 +95,7 @@ class Replica:
         "recent",
         "removed_before",
         "slot",
+        "sync_asked",
         "topic",
         "waiters",
     )
@@ -119,6 +120,7 @@ class Replica:
         self.pending: dict[int, Callable[[ProduceReply], None]] = {}
         self.marks_dirty = False
         self.removed_before = Offset(0)
+        self.sync_asked = Offset(0)
         self._checkpoint_due_ms = 0
         self._unsnapshotted_bytes = 0
         self._shell = shell

@@ -106,6 +106,8 @@ class ReplicaSet:
             return
         if ready is not NOTHING:
             self._obey(replica, ready)
+        if replica.feeders:
+            self._ask_for_sync(replica)
         if replica.machine.wants_tick:
             self._ticking[replica.key] = replica
         else:
@@ -138,6 +140,17 @@ class ReplicaSet:
             replica.notify_feeders(urgent=False)
         if ready.high_watermark is not None or ready.role_changed:
             replica.wake()
+
+    @staticmethod
+    def _ask_for_sync(replica: Replica) -> None:
+        """Someone waits for followers to sync further: a produce, or an ISR that could grow.
+
+        The follower hears of it even if nothing else moves: on a partition that takes no writes
+        because its ISR is too small, nothing else ever would.
+        """
+        before, replica.sync_asked = replica.sync_asked, replica.marks.sync_through
+        if replica.sync_asked > before:
+            replica.notify_feeders(urgent=True)
 
     def _truncate(self, replica: Replica, offset: Offset, checkpoint: Checkpoint | None) -> None:
         replica.recent.clear()
