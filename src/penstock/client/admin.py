@@ -4,6 +4,9 @@ Changes are passed on to the controller by the broker that is asked; those that 
 partition's data go to its leader. Every operation is tried again, at other brokers too, until
 it succeeds, is refused, or `request_timeout_ms` has passed. A change whose answer was lost is
 repeated, and "exists already" then means that the first attempt had worked.
+
+Brokers hear of changes a moment after the controller made them. One admin client goes on asking
+the same broker and waits until that has heard, so that it reads what it wrote.
 """
 
 import asyncio
@@ -21,11 +24,10 @@ from penstock.client.model import (
     ListedOffset,
     LogDescription,
     OffsetSpec,
-    PartitionLog,
     TopicDescription,
 )
 from penstock.client.process import ProcessGuard
-from penstock.client.wire import broker_from_wire, topic_from_wire
+from penstock.client.wire import broker_from_wire, logs_from_wire, topic_from_wire
 from penstock.core.topic import is_internal
 from penstock.core.types import NO_LEADER, TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
@@ -35,6 +37,8 @@ from penstock.rpc.errors import error_from_wire
 
 PATIENCE_S: Final = 5.0
 """How long one broker may take for a change before another is asked."""
+SETTLE_S: Final = 2.0
+"""How long to wait for a broker to hear of a change that is made already."""
 # Retriable elsewhere because a broker may be behind; the controller is not.
 _FINAL: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 
@@ -64,7 +68,7 @@ class AsyncAdmin:
             raise MisuseError("give a config or keyword options, not both")
         self.config = config or ClientConfig(**options)
         self._timeout_s = self.config.request_timeout_ms / 1000
-        self._cluster = Cluster(parse_bootstrap(bootstrap), self.config)
+        self._cluster = Cluster(parse_bootstrap(bootstrap), self.config, sticky=True)
         self._guard = ProcessGuard("admin client")
 
     async def __aenter__(self) -> Self:
@@ -172,7 +176,9 @@ class AsyncAdmin:
                 raise
 
         await self._ask(attempt)
-        self._cluster.forget_topic(topic)
+        if not validate_only:
+            await self._wait_until(topic, lambda seen: seen is None, SETTLE_S)
+            self._cluster.forget_topic(topic)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """Names of all topics, sorted."""
@@ -226,6 +232,16 @@ class AsyncAdmin:
             validate_only=validate_only,
         )
         await self._change(lambda connection: connection.admin.AlterConfigs, request)
+        if validate_only:
+            return
+
+        def changed(seen: TopicDescription | None) -> bool:
+            known = {} if seen is None else seen.configs
+            return all(known.get(name) == value for name, value in request.set.items()) and not (
+                known.keys() & set(request.unset)
+            )
+
+        await self._wait_until(topic, changed, SETTLE_S)
 
     async def describe_configs(self, topic: str) -> list[ConfigEntry]:
         """Every config of a topic, set or default, with its documentation."""
@@ -345,7 +361,7 @@ class AsyncAdmin:
                 answer = await connection.call(
                     connection.admin.DescribeLogs, request, self._timeout_s
                 )
-                descriptions.append(_logs_from_wire(answer))
+                descriptions.append(logs_from_wire(answer))
         return descriptions
 
     async def close(self) -> None:
@@ -375,21 +391,36 @@ class AsyncAdmin:
     async def _wait_for_leaders(
         self, topic: str, topic_id: str, partitions: int = 0
     ) -> TopicDescription:
-        deadline = monotonic() + self._timeout_s
-        while True:
-            view = await self._cluster.refresh()
-            seen = view.topics.get(topic) or await self._cluster.topic(topic)
-            right = topic_id in ("", seen.topic_id) and len(seen.partitions) >= partitions
-            led = all(entry.leader != NO_LEADER for entry in seen.partitions)
-            if right and led:
-                return seen
+        def led(seen: TopicDescription | None) -> bool:
+            return (
+                seen is not None
+                and topic_id in ("", seen.topic_id)
+                and len(seen.partitions) >= partitions
+                and all(entry.leader != NO_LEADER for entry in seen.partitions)
+            )
+
+        if not await self._wait_until(topic, led, self._timeout_s):
+            raise ClusterError(
+                f"topic {topic!r} exists, but not all of its partitions have a leader after "
+                f"{self._timeout_s:g} s; are enough brokers alive?",
+                ErrorCode.LEADER_NOT_AVAILABLE,
+            )
+        return self._cluster.view.topics[topic]
+
+    async def _wait_until(
+        self,
+        topic: str,
+        condition: Callable[[TopicDescription | None], bool],
+        timeout_s: float,
+    ) -> bool:
+        """Until the broker asked shows the topic as wanted; False if it never does."""
+        deadline = monotonic() + timeout_s
+        self._cluster.watch_topic(topic)
+        while not condition((await self._cluster.refresh()).topics.get(topic)):
             if monotonic() >= deadline:
-                raise ClusterError(
-                    f"topic {topic!r} exists, but not all of its partitions have a leader after "
-                    f"{self._timeout_s:g} s; are enough brokers alive?",
-                    ErrorCode.LEADER_NOT_AVAILABLE,
-                )
+                return False
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+        return True
 
 
 Result = TypeVar("Result", bound=_HasError)
@@ -405,25 +436,3 @@ def _only(results: Sequence[Result]) -> Result:
     if len(results) != 1:
         raise ClusterError(f"{len(results)} results for one topic", ErrorCode.INTERNAL)
     return results[0]
-
-
-def _logs_from_wire(answer: pb.DescribeLogsResponse) -> LogDescription:
-    return LogDescription(
-        broker_id=answer.broker_id,
-        disk_free_bytes=answer.disk_free_bytes,
-        disk_total_bytes=answer.disk_total_bytes,
-        logs=tuple(
-            PartitionLog(
-                topic=log.topic,
-                topic_id=log.topic_id,
-                partition=log.partition,
-                is_leader=log.is_leader,
-                leader_epoch=log.leader_epoch,
-                log_start_offset=log.log_start_offset,
-                high_watermark=log.high_watermark,
-                log_end_offset=log.log_end_offset,
-                size_bytes=log.bytes,
-            )
-            for log in answer.logs
-        ),
-    )

@@ -47,11 +47,19 @@ _log = logging.getLogger("penstock.client")
 class Cluster:
     """Shared by the parts of one client. Owned by one event loop."""
 
-    def __init__(self, bootstrap: tuple[str, ...], config: ClientConfig) -> None:
+    def __init__(
+        self, bootstrap: tuple[str, ...], config: ClientConfig, *, sticky: bool = False
+    ) -> None:
+        """`sticky`: go on asking the broker that answered last, so that answers never go back.
+
+        Otherwise questions are spread over the brokers.
+        """
         self.view = ClusterView()
         self.connections = Connections()
         self.config = config
         self._bootstrap = bootstrap
+        self._sticky = sticky
+        self._answered_last = ""
         self._topics: set[str] = set()
         self._topic_errors: dict[str, PenstockError] = {}
         self._suspects: dict[str, float] = {}
@@ -152,6 +160,10 @@ class Cluster:
                 )
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
 
+    def watch_topic(self, name: str) -> None:
+        """Asks for a topic with every refresh from now on, whether it exists or not."""
+        self._topics.add(name)
+
     def forget_topic(self, name: str) -> None:
         """Stops asking for a topic."""
         self._topics.discard(name)
@@ -194,6 +206,7 @@ class Cluster:
                     reasons[address] = error
                 else:
                     self._suspects.pop(address, None)
+                    self._answered_last = address
                     return answer
             pause_s = min(patience_s / 10, self.config.retry_backoff_max_ms / 1000)
             if monotonic() + pause_s >= deadline:
@@ -209,7 +222,12 @@ class Cluster:
         random.shuffle(known)
         addresses = list(dict.fromkeys([*known, *self._bootstrap]))
         now = monotonic()
-        return sorted(addresses, key=lambda address: self._suspects.get(address, 0.0) > now)
+
+        def rank(address: str) -> tuple[bool, bool]:
+            other = self._sticky and address != self._answered_last
+            return self._suspects.get(address, 0.0) > now, other
+
+        return sorted(addresses, key=rank)
 
     def _note_failure(
         self, address: str, error: PenstockError, final: frozenset[ErrorCode]

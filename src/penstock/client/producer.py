@@ -71,6 +71,7 @@ class AsyncProducer:
         self._tasks = BackgroundTasks("producer", self._crashed)
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
+        self._buffers: dict[str, TopicBuffer] = {}
         self._room = asyncio.Event()
         self._ended: PenstockError | None = None
 
@@ -266,10 +267,12 @@ class AsyncProducer:
         if buffer is None:
             assert self._cluster is not None
             description = await self._cluster.topic(name)
-            buffer = self._accumulator.topics.get(name)  # another task may have been faster
+            buffer = self._buffers.get(name)
             if buffer is None:
-                buffer = TopicBuffer(description, self._accumulator)
-                self._accumulator.topics[name] = buffer
+                buffer = self._buffers[name] = TopicBuffer(description, self._accumulator)
+            else:
+                buffer.update(description)
+            self._accumulator.topics[name] = buffer
         return buffer
 
     async def _with_room(self, add: Callable[[], Added | None]) -> Added:
@@ -302,7 +305,8 @@ class AsyncProducer:
         for name, buffer in list(self._accumulator.topics.items()):
             description = self._cluster.view.topics.get(name)
             if description is None:
-                # Deleted, or not answered for: the next send asks again and says so.
+                # Deleted, or not answered for: the next send asks again and says so. The buffer
+                # stays, and with it the sequences: the same topic may come back.
                 del self._accumulator.topics[name]
             else:
                 buffer.update(description)

@@ -168,8 +168,10 @@ class Sender:
         self._identify(queue, lane)
         leader = self._cluster.view.leader(queue.where)
         if leader is None:
+            known = queue.where.topic in self._cluster.view.topics
             self._troubles[queue] = ClusterError(
-                f"{queue.where} has no leader", ErrorCode.LEADER_NOT_AVAILABLE
+                f"{queue.where} has no leader" if known else f"{queue.where} does not exist",
+                ErrorCode.LEADER_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC,
             )
             self._cluster.refresh_soon()
             return TICK_MS

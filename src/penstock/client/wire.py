@@ -1,7 +1,14 @@
 """Protocol messages to the client's own types: the one place that reads Metadata answers."""
 
-from penstock.client.model import BrokerDescription, PartitionDescription, TopicDescription
+from penstock.client.model import (
+    BrokerDescription,
+    LogDescription,
+    PartitionDescription,
+    PartitionLog,
+    TopicDescription,
+)
 from penstock.client.view import ClusterView
+from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 
 
@@ -44,4 +51,27 @@ def topic_from_wire(info: pb.TopicInfo) -> TopicDescription:
         partitions=tuple(sorted(partitions, key=lambda entry: entry.partition)),
         configs=dict(info.configs),
         internal=info.internal,
+    )
+
+
+def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:
+    """What one broker holds."""
+    return LogDescription(
+        broker_id=answer.broker_id,
+        disk_free_bytes=answer.disk_free_bytes,
+        disk_total_bytes=answer.disk_total_bytes,
+        logs=tuple(
+            PartitionLog(
+                topic=log.topic,
+                topic_id=log.topic_id,
+                partition=log.partition,
+                is_leader=log.is_leader,
+                leader_epoch=log.leader_epoch,
+                log_start_offset=log.log_start_offset,
+                high_watermark=log.high_watermark,
+                log_end_offset=log.log_end_offset,
+                size_bytes=log.bytes,
+            )
+            for log in answer.logs
+        ),
     )
