@@ -84,8 +84,10 @@ async def rig() -> AsyncIterator[Rig]:
                 running.cancel()
 
 
-def batch_at(offset: int) -> Batch:
-    return make_batch([b"x"], timestamps_ms=1).stamped(Offset(offset), LeaderEpoch(1), 0)
+def batch_at(offset: int, size_bytes: int = 1) -> Batch:
+    return make_batch([b"x" * size_bytes], timestamps_ms=1).stamped(
+        Offset(offset), LeaderEpoch(1), 0
+    )
 
 
 async def hears(owner: Owner, *expected: object) -> None:
@@ -175,3 +177,13 @@ async def test_a_forgotten_owner_is_not_written() -> None:
         await hears(other, ("persisted", 1, False))
         assert owner.heard == []
         assert r.store.recover(owner.slot).log_end_offset == 0
+
+
+async def test_a_tick_stays_small_enough_for_the_event_loop() -> None:
+    async with rig() as r:
+        owners = [r.owner(partition) for partition in range(3)]
+        for owner in owners:
+            r.writer.append(owner, 1, [batch_at(0, 5_000_000)], None, sync=owner is owners[2])
+        await hears(owners[2], ("persisted", 1, True))
+        assert [len(writes) for writes, _ in r.store.writes] == [1, 1, 1]
+        assert r.store.writes[-1][1], "the fsync came with or behind the write that asked for it"

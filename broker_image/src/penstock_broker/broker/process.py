@@ -242,7 +242,6 @@ class BrokerProcess:
 
     async def apply(self, image: pb.ClusterImage) -> None:
         """Remembers, then applies: machines first, then who we follow, then those who wait."""
-        self._view.check_epoch(image.controller_epoch)
         await asyncio.get_running_loop().run_in_executor(
             self._maintaining,
             self._directory.remember_metadata,
