@@ -46,7 +46,6 @@ class BatchReader(DataSourceReader):
         begin = resolve(client, self._starting, view.ends, "startingOffsets")
         end = resolve(client, self._ending, view.ends, "endingOffsets")
         self._check_order(begin, end)
-        end = {tp: max(begin[tp], hi) for tp, hi in end.items()}
         begin, end = self._bounds.narrow(begin, end, client)
         view = replace(view, starts=starts(client, end))
         return checked_tasks(begin, end, view.topic_ids, view, self._options)

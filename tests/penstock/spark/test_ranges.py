@@ -314,6 +314,8 @@ def test_slices_cut_all_columns_alike() -> None:
     assert table.column("value").to_pylist() == values[3:9]
     assert table.column("key").to_pylist() == values[3:9]
     assert table.column("offset").to_pylist() == list(range(103, 109))
+    times = table.column("timestamp").cast(pa.int64()).to_pylist()
+    assert times == [1000 * i for i in range(3, 9)]
     assert [h[0]["value"] for h in table.column("headers").to_pylist()] == values[3:9]
 
 
