@@ -268,7 +268,7 @@ def _check_known(given: Mapping[str, str]) -> None:
             )
         guess = "penstock." + key.removeprefix("kafka.") if key.startswith("kafka.") else key
         close = difflib.get_close_matches(guess, known, n=1, cutoff=0.6)
-        hint = f"did you mean {known[close[0]]}?" if close else "the table of options lists all"
+        hint = f"did you mean {known[close[0]]}?" if close else "docs/spark.md lists all options"
         raise MisuseError(f"unknown option {key}: {hint}")
 
 

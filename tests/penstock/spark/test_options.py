@@ -160,7 +160,7 @@ def test_a_misspelt_option_is_refused_with_the_name_meant() -> None:
     assert refused(kafka__bootstrap__servers="a:1").endswith(
         "did you mean penstock.bootstrap.servers?"
     )
-    assert "the table of options lists all" in refused(zzz="1")
+    assert "docs/spark.md lists all options" in refused(zzz="1")
 
 
 def test_settings_that_would_contradict_the_checkpoint_are_refused() -> None:
