@@ -1,14 +1,13 @@
 """A cluster per module that every scenario finds healthy, and loads on topics of their own."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cluster import Cluster
-from support.load import Load
-
-MakeLoad = Callable[..., Load]
+from support.load import Load, MakeLoad
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +33,7 @@ def cluster(module_cluster: Cluster) -> Cluster:
 @pytest.fixture
 def load(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Load]:
     """A running workload with acks=ALL on six partitions, named after the test."""
-    topic = request.node.name.removeprefix("test_")[:200]
-    with Load(cluster, tmp_path / "history.jsonl", topic=topic) as running:
+    with Load(cluster, tmp_path / "history.jsonl", topic=_topic(request)) as running:
         yield running
 
 
@@ -46,7 +44,11 @@ def make_load(
     """Loads with other settings; they are entered by the test."""
 
     def make(**options: Any) -> Load:
-        topic = request.node.name.removeprefix("test_")[:200]
-        return Load(cluster, tmp_path / "history.jsonl", topic=topic, **options)
+        return Load(cluster, tmp_path / "history.jsonl", topic=_topic(request), **options)
 
     return make
+
+
+def _topic(request: pytest.FixtureRequest) -> str:
+    """A topic name that tells which test it belongs to."""
+    return re.sub(r"[^a-zA-Z0-9-]+", "-", request.node.name.removeprefix("test_")).strip("-")

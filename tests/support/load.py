@@ -11,6 +11,7 @@ The topic has replication factor 3 and min.insync.replicas 2 unless told otherwi
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -136,3 +137,7 @@ def assert_nothing_noticed(verdict: Verdict) -> None:
     assert verdict.read > 0
     assert (verdict.failed, verdict.unknown) == (0, 0), verdict.to_dict()
     assert verdict.acknowledged == verdict.sent == verdict.final
+
+
+MakeLoad = Callable[..., Load]
+"""What the fixture `make_load` gives: options of Load to a Load."""

@@ -74,17 +74,17 @@ def run(
         str, typer.Option(envvar="PENSTOCK_BOOTSTRAP", help="Any brokers, as host:port,…")
     ] = "localhost:9092",
     duration: Annotated[float, typer.Option(help="Seconds to write.", min=0.1)] = 30.0,
-    producers: Annotated[int, typer.Option(min=1, max=64)] = 2,
+    producers: Annotated[int, typer.Option(min=1, max=64, help="Threads that write.")] = 2,
     consumers: Annotated[int, typer.Option(min=0, max=64, help="Live readers.")] = 1,
-    acks: Annotated[AcksChoice, typer.Option()] = AcksChoice.all,
+    acks: Annotated[AcksChoice, typer.Option(help="Who acknowledges.")] = AcksChoice.all,
     sync: Annotated[SyncChoice, typer.Option(help="What stored means.")] = SyncChoice.os,
     topic: Annotated[str, typer.Option(help="Created if it is not there.")] = "penstock-verify",
-    partitions: Annotated[int, typer.Option(min=1)] = 6,
-    replicas: Annotated[int, typer.Option(min=1)] = 3,
+    partitions: Annotated[int, typer.Option(min=1, help="Of a topic that is created.")] = 6,
+    replicas: Annotated[int, typer.Option(min=1, help="Of a topic that is created.")] = 3,
     rate: Annotated[int, typer.Option(min=0, help="Records/s in all; 0 = no limit.")] = 5_000,
-    record_bytes: Annotated[int, typer.Option(min=RECORD_BYTES_MIN)] = 128,
+    record_bytes: Annotated[int, typer.Option(min=RECORD_BYTES_MIN, help="Of each value.")] = 128,
     history: Annotated[Path | None, typer.Option(help="Keep it here (.gz compresses).")] = None,
-    output: Annotated[Output, typer.Option("-o", "--output")] = Output.table,
+    output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
 ) -> None:
     """Put a recorded workload on a cluster, then judge what it did."""
     from penstock.core.types import Acks, Sync  # noqa: PLC0415 - after --help
@@ -114,7 +114,7 @@ def run(
 @app.command(epilog="Example: penstock verify check history.gz -o json")
 def check(
     files: Annotated[list[Path], typer.Argument(help="Histories of one run.")],
-    output: Annotated[Output, typer.Option("-o", "--output")] = Output.table,
+    output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
 ) -> None:
     """Judge recorded histories."""
     try:

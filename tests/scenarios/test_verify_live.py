@@ -1,0 +1,109 @@
+"""`penstock verify` on a healthy cluster: figures, the command line, Ctrl-C, no cluster."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+from support.load import MakeLoad, assert_nothing_noticed
+from support.waiting import wait_until
+
+from penstock.client import Acks, Admin, Sync
+from penstock.verify.history import read_history
+
+COMMAND = [sys.executable, "-m", "penstock.cli"]
+
+
+def verify(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "verify", *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_a_healthy_cluster_passes_with_sensible_figures(make_load: MakeLoad) -> None:
+    with make_load(rate=3_000, consumers=2) as load:
+        wait_until(lambda: sum(load.watch.counts().values()) > 300, what="two seconds of records")
+        verdict = load.judge()
+    assert_nothing_noticed(verdict)
+    assert verdict.read == 2 * verdict.final, "each live reader sees every record once"
+    assert 0 < verdict.write_gap_ms <= verdict.partition_write_gap_ms < 5_000
+    assert 0 < verdict.read_gap_ms < 5_000
+
+
+@pytest.mark.parametrize(("acks", "sync"), [(Acks.LEADER, Sync.OS), (Acks.ALL, Sync.DISK)])
+def test_other_classes_of_acknowledgement_pass_too(
+    make_load: MakeLoad, acks: Acks, sync: Sync
+) -> None:
+    with make_load(acks=acks, sync=sync) as load:
+        verdict = load.judge()
+    assert verdict.passed, verdict.to_dict()
+    assert verdict.acknowledged == verdict.sent == verdict.final
+
+
+def test_the_command_judges_and_keeps_the_history(cluster: Cluster, tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl.gz"
+    ran = verify(
+        "run", "--bootstrap", cluster.bootstrap, "--duration", "1.5", "--topic", "by-command",
+        "--partitions", "3", "--rate", "2000", "--history", history, "-o", "json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)
+    assert figures["verdict"] == "PASS"
+    assert figures["acknowledged"] == figures["sent"] == figures["in_log"] > 500
+    checked = verify("check", history, "-o", "json")
+    assert checked.returncode == 0, checked.stderr
+    assert json.loads(checked.stdout) == figures
+    table = verify("check", history)
+    assert "PASS" in table.stdout
+    assert "longest write gap" in table.stdout
+    with Admin(cluster.bootstrap) as admin:
+        assert len(admin.describe_topics(["by-command"])["by-command"].partitions) == 3
+
+
+def test_ctrl_c_ends_the_writing_and_judges_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    words = ["verify", "run", "--bootstrap", cluster.bootstrap, "--duration", "600"]
+    words += ["--topic", "interrupted", "--history", str(history), "-o", "json"]
+    process = subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(
+            lambda: history.exists() and '"ack"' in history.read_text(),
+            what="the workload runs",
+            timeout_s=40,
+        )
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+    figures = json.loads(output)
+    assert figures["verdict"] == "PASS"
+    assert figures["acknowledged"] == figures["sent"] == figures["in_log"] > 0
+
+
+def test_a_lost_record_in_a_history_fails_the_command(make_load: MakeLoad, tmp_path: Path) -> None:
+    with make_load(consumers=0) as load:
+        assert load.judge().passed
+    dropped = next(e for e in read_history(load.history) if e["e"] == "final" and e["q"] > 0)
+    kept = [
+        json.dumps(event)
+        for event in read_history(load.history)
+        if (event["e"], event.get("s"), event.get("q")) != ("final", dropped["s"], dropped["q"])
+    ]
+    edited = tmp_path / "edited.jsonl"
+    edited.write_text("\n".join(kept) + "\n")
+    checked = verify("check", edited)
+    assert checked.returncode == 1
+    assert f"FAIL: {dropped['n']} records lost" in checked.stdout
+    assert f"key {dropped['s']} sequences {dropped['q']} to" in checked.stdout
