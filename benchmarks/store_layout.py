@@ -2,7 +2,7 @@
 
 Twelve partitions are written in slices of a tenth of `--gb`, as 256 KiB batches; after each slice
 retention keeps the newest 40 %. Beside it, the same bytes go to one plain file. Then a cold scan,
-a scan beside writes, and small batches. docs/decisions/0005 has the table for 20 GB.
+a scan beside writes, and small batches. docs/decisions/0005 tells what it decided.
 """
 
 import argparse

@@ -459,13 +459,13 @@ def test_several_writes_to_one_slot_in_one_call_build_on_each_other(log: Harness
             PartitionWrite(slot, [batch(20, 10), batch(30, 10)]),
             PartitionWrite(slot, [batch(30, 5, epoch=2, size=900)], truncate_to=Offset(30)),
             PartitionWrite(slot, [batch(10, 2, epoch=3)], truncate_to=Offset(10)),
-            PartitionWrite(slot, [batch(12, 8, epoch=3)], log_start_offset=Offset(11)),
+            PartitionWrite(slot, [batch(12, 8, epoch=3, size=300)], log_start_offset=Offset(15)),
         ],
         sync=False,
     )
     for _ in range(2):
-        assert [(b.base_offset, b.header.leader_epoch) for b in log.read()] == [(10, 3), (12, 3)]
-        assert log.store.size_bytes(slot) == 200
+        assert [(b.base_offset, b.header.leader_epoch) for b in log.read()] == [(12, 3)]
+        assert log.store.size_bytes(slot) == 300
         log.reopen()
 
 

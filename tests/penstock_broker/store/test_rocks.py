@@ -424,6 +424,17 @@ def test_recovery_reads_only_the_headers_behind_the_newest_snapshot(path: Path) 
     store.close()
 
 
+def test_old_producer_snapshots_go(path: Path) -> None:
+    store = RocksLogStore(path)
+    slot = store.open_slot(KEY)
+    for n in range(30):
+        mark = Checkpoint(LeaderEpoch(1), Offset(max(0, n - 2)), Offset(0), ())
+        store.write([PartitionWrite(slot, [batch(n)], mark, producers=[])], sync=False)
+    # The newest at or below the high watermark of 27, and those that truncation may remove.
+    assert store._database.index.producer_snapshots(slot) == [27, 28, 29, 30]
+    store.close()
+
+
 def test_recovery_retention_and_time_look_up_read_no_payload(path: Path) -> None:
     """All payloads are damaged, and it does not matter to them."""
     slot = stored_on_disk(path, count=20)
@@ -463,8 +474,11 @@ def disk_bytes(path: Path) -> int:
     return sum(f.stat().st_size for f in path.iterdir() if f.suffix in (".blob", ".sst"))
 
 
-def test_reclaim_gives_removed_batches_back_to_the_file_system(path: Path) -> None:
-    options = StoreOptions(write_buffer_bytes=1 << 20)
+@pytest.mark.parametrize("single_deletes_max", [0, 256])
+def test_reclaim_gives_removed_batches_back_to_the_file_system(
+    path: Path, single_deletes_max: int
+) -> None:
+    options = StoreOptions(write_buffer_bytes=1 << 20, single_deletes_max=single_deletes_max)
     store = RocksLogStore(path, options)
     slots = [store.open_slot(ReplicaKey(TopicId("orders"), n)) for n in range(3)]
     size = 100_000

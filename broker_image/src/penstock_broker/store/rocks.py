@@ -71,6 +71,7 @@ class RocksLogStore:
         self._live = set(self._slots.values())
 
     def open_slot(self, key: ReplicaKey) -> Slot:
+        """See `LogStore`. No fsync: the WAL keeps order, so whatever is synced later covers it."""
         with self._gate, self._writing:
             known = self._slots.get(key)
             if known is not None:
@@ -81,7 +82,6 @@ class RocksLogStore:
             batch.put_state(layout.replica_key(key), layout.pack_u32(slot))
             batch.put_state(layout.NEXT_SLOT_KEY, layout.pack_u32(slot + 1))
             self._commit(batch, f"opening a slot for {key}")
-            self._sync()
             self._slots[key] = slot
             self._live.add(slot)
             return slot
@@ -135,7 +135,8 @@ class RocksLogStore:
             return TimeIndexEntry(entry.base_offset, entry.header.effective_max_timestamp_ms)
 
     def recover(self, slot: Slot) -> RecoveredLog:
-        with self._gate, self._writing, storage_errors(f"recovering slot {slot}"):
+        """See `LogStore`. Nobody may write to this slot meanwhile; others go on."""
+        with self._gate, storage_errors(f"recovering slot {slot}"):
             tail = self._tail(slot)
             snapshots = self._database.index.producer_snapshots(slot)
             scan_from = snapshots[-1] if snapshots else Offset(0)

@@ -256,13 +256,13 @@ class StagedSlot:
                 yield entry
 
     def _delete_batches(self, start: Offset, end: Offset) -> None:
-        """Stages the removal of the batches with base offsets in [start, end)."""
+        """Stages the removal of the batches in [start, end); `start` is where one begins."""
         slot, operations = self._slot, self._operations
         limit = self._database.single_deletes_max
         few = [entry.base_offset for entry in islice(self._entries(start), limit + 1)]
         if len(few) <= limit or few[-1] >= end:
             for base_offset in few:
-                if start <= base_offset < end:
+                if base_offset < end:
                     operations.delete_batch(batch_key(slot, base_offset))
                     operations.delete_state(index_key(slot, base_offset))
         else:
