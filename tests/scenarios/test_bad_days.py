@@ -1,10 +1,163 @@
-"""Bad days that are not kills under load: what users see, and that it passes by itself."""
+"""Bad days: what users see while the cluster cannot do its work, and that it passes by itself.
 
+As in test_kills, a recorded workload runs and `penstock verify` judges it; here deliveries may
+fail where the test says so, and what failed must then not be in the log (I8).
+"""
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from shutil import rmtree
 
+import pytest
 from support.cluster import Cluster
+from support.load import Load, MakeLoad, assert_nothing_noticed
+from support.processes import ServerProcess
+from support.waiting import wait_until
 
-from penstock.client import Producer
+from penstock.client import Admin, Producer
+from penstock.errors import ErrorCode, PenstockError
+
+ROUNDS = int(os.environ.get("PENSTOCK_HARM_ROUNDS", "6"))
+"""Of random harm; more of them, and other seeds, find more."""
+
+
+def freeze(processes: Sequence[ServerProcess], duration_s: float) -> None:
+    """SIGSTOP, and SIGCONT after a while."""
+    for process in processes:
+        process.pause()
+    until = time.monotonic() + duration_s
+    wait_until(lambda: time.monotonic() >= until, what="the freeze is over")
+    for process in processes:
+        process.resume()
+
+
+def wait_controller(cluster: Cluster, *, reachable: bool) -> None:
+    wait_until(
+        lambda: all(
+            cluster.describe(at).controller_reachable == reachable for at in cluster.brokers
+        ),
+        what=f"all brokers say that the controller is {'there' if reachable else 'away'}",
+    )
+
+
+def test_without_a_controller_data_flows_and_changes_wait(cluster: Cluster, load: Load) -> None:
+    cluster.wait_in_sync(load.config.topic)
+    cluster.controller.kill()
+    wait_controller(cluster, reachable=False)
+    load.wait_writing()
+    read_before = load.records_read
+    wait_until(lambda: load.records_read > read_before, what="records are read")
+    with Admin(cluster.bootstrap, request_timeout_ms=1_500) as admin:
+        with pytest.raises(PenstockError) as refused:
+            admin.create_topic("impatient", 1, 3)
+        assert refused.value.code is ErrorCode.CONTROLLER_UNAVAILABLE
+        assert "reads and writes go on" in refused.value.message
+        assert "impatient" not in admin.list_topics()
+    with Admin(cluster.bootstrap) as admin, ThreadPoolExecutor(1) as thread:
+        created = thread.submit(admin.create_topic, "patient", 1, 3)
+        cluster.controller.start()
+        assert created.result(timeout=40).topic == "patient"
+    load.wait_writing()
+    assert_nothing_noticed(load.judge())
+
+
+def test_below_min_isr_writes_fail_definitely_and_resume_by_themselves(
+    cluster: Cluster, make_load: MakeLoad
+) -> None:
+    with make_load(delivery_timeout_ms=1_000) as load:
+        topic = load.config.topic
+        cluster.wait_in_sync(topic)
+        for broker_id in (1, 2):
+            cluster.brokers[broker_id].kill()
+        wait_until(
+            lambda: all(list(part.isr) == [0] for part in cluster.topic(topic).partitions),
+            what="broker 0 is alone in every ISR",
+        )
+        wait_until(
+            lambda: load.failed_because(ErrorCode.DELIVERY_TIMED_OUT) > 10,
+            what="deliveries fail",
+        )
+        with (
+            Producer(cluster.bootstrap, delivery_timeout_ms=500) as producer,
+            pytest.raises(PenstockError, match=r"min\.insync\.replicas is 2: nothing was"),
+        ):
+            producer.send(topic, b"refused", partition=0).result(10)
+        for broker_id in (1, 2):
+            cluster.brokers[broker_id].start(wait=False)
+        load.wait_writing()
+        verdict = load.judge()
+    assert verdict.passed, verdict.to_dict()
+    assert verdict.failed > 0
+    assert verdict.final < verdict.sent
+
+
+def test_everything_killed_at_once_and_started_again(cluster: Cluster, load: Load) -> None:
+    for process in cluster.processes:
+        process.kill()
+    for process in cluster.processes:
+        process.start(wait=False)
+    load.wait_writing()
+    cluster.wait_in_sync(load.config.topic)
+    assert_nothing_noticed(load.judge())
+
+
+def test_everything_frozen_beyond_every_timeout(cluster: Cluster, load: Load) -> None:
+    """As when a laptop sleeps: nobody is dead, but everybody's clock says so."""
+    freeze(cluster.processes, 4.0)
+    load.wait_writing()
+    cluster.wait_in_sync(load.config.topic)
+    assert_nothing_noticed(load.judge())
+
+
+def test_a_frozen_controller_wakes_and_nobody_is_declared_dead(
+    cluster: Cluster, load: Load
+) -> None:
+    cluster.controller.pause()
+    wait_controller(cluster, reachable=False)
+    load.wait_writing()
+    cluster.controller.resume()
+    wait_controller(cluster, reachable=True)
+    load.wait_writing()
+    cluster.wait_in_sync(load.config.topic)
+    assert_nothing_noticed(load.judge())
+
+
+def test_a_broker_in_a_crash_loop(cluster: Cluster, load: Load) -> None:
+    for _ in range(3):
+        cluster.brokers[0].kill()
+        cluster.brokers[0].start()
+    load.wait_writing()
+    cluster.wait_in_sync(load.config.topic)
+    assert_nothing_noticed(load.judge())
+
+
+@pytest.mark.timeout(60 + 15 * ROUNDS)
+def test_random_harm(cluster: Cluster, load: Load, rng: random.Random) -> None:
+    """Single kills and freezes of any process, with and without time to recover in between."""
+    for _ in range(ROUNDS):
+        victim = rng.choice(cluster.processes)
+        harm = rng.choice(["kill", "stop", "freeze"])
+        recover, linger = rng.random() < 0.5, rng.random() < 0.5
+        print(f"{harm} {victim.name}, recovered before: {recover}, stays away: {linger}")
+        if recover:
+            cluster.wait_in_sync(load.config.topic)
+        match harm:
+            case "kill":
+                victim.kill()
+            case "stop":
+                victim.stop()
+            case "freeze":
+                freeze([victim], rng.uniform(0.1, 2.5))
+        if recover and linger:
+            load.wait_some_acks()
+        if not victim.is_running:
+            victim.start(wait=linger)
+    load.wait_writing()
+    cluster.wait_in_sync(load.config.topic)
+    assert_nothing_noticed(load.judge())
 
 
 def test_a_broker_whose_disk_was_replaced_is_in_sync_again_without_traffic(

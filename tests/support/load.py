@@ -11,6 +11,7 @@ The topic has replication factor 3 and min.insync.replicas 2 unless told otherwi
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -18,10 +19,11 @@ from typing import Any, Self
 from support.cluster import Cluster
 from support.waiting import wait_until
 
+from penstock.errors import ErrorCode
 from penstock.verify.check import Verdict, check_files
 from penstock.verify.history import Event, HistoryWriter
 from penstock.verify.report import summary, verdict_lines
-from penstock.verify.workload import Workload, WorkloadConfig
+from penstock.verify.workload import SilentProgress, Workload, WorkloadConfig
 
 DEFAULTS: dict[str, Any] = {
     "partitions": 6,
@@ -45,6 +47,7 @@ class AckWatch(HistoryWriter):
         super().__init__(path)
         self._watch = threading.Lock()
         self.acks: dict[int, int] = {}
+        self.failures: Counter[str] = Counter()
         self.longest_s: dict[int, float] = {}
         self._last_s: dict[int, float] = {}
 
@@ -57,6 +60,9 @@ class AckWatch(HistoryWriter):
                 self.longest_s[partition] = max(self.longest_s.get(partition, 0.0), silence_s)
                 self._last_s[partition] = now_s
                 self.acks[partition] = self.acks.get(partition, 0) + 1
+        elif event["e"] == "fail":
+            with self._watch:
+                self.failures[event["why"]] += 1
 
     def reset(self) -> None:
         with self._watch:
@@ -65,6 +71,16 @@ class AckWatch(HistoryWriter):
     def counts(self) -> dict[int, int]:
         with self._watch:
             return dict(self.acks)
+
+
+class ReadCount(SilentProgress):
+    """How many records live readers have seen."""
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def read(self, records: int) -> None:
+        self.records += records  # one reader at a time is exact enough: only growth is looked at
 
 
 class Load:
@@ -76,7 +92,8 @@ class Load:
         )
         self.history = history
         self.watch = AckWatch(history)
-        self._workload = Workload(self.config, self.watch)
+        self._reads = ReadCount()
+        self._workload = Workload(self.config, self.watch, self._reads)
         self._running = False
 
     def __enter__(self) -> Self:
@@ -112,6 +129,24 @@ class Load:
             what=f"all partitions of {self.config.topic} acknowledge records",
             timeout_s=timeout_s,
         )
+
+    def wait_some_acks(self, timeout_s: float = 40.0) -> None:
+        """Until any partition has acknowledged some batches from now on."""
+        enough = sum(self.watch.counts().values()) + ACKS_THAT_SHOW_A_FLOW
+        wait_until(
+            lambda: sum(self.watch.counts().values()) >= enough,
+            what=f"{self.config.topic} acknowledges records",
+            timeout_s=timeout_s,
+        )
+
+    @property
+    def records_read(self) -> int:
+        """By live readers, so far."""
+        return self._reads.records
+
+    def failed_because(self, code: ErrorCode) -> int:
+        """Deliveries that failed definitely with this code, so far."""
+        return self.watch.failures[code.name]
 
     def measure(self) -> None:
         """Begins to measure silence anew."""
