@@ -352,24 +352,25 @@ def test_truncation_of_everything_leaves_an_empty_log_that_goes_on(log: Harness)
     assert log.store.size_bytes(log.slot) == 100
 
 
-def test_a_log_that_restarts_behind_its_end_takes_its_start_from_the_checkpoint(
-    log: Harness,
-) -> None:
-    """A follower that was away longer than retention goes on where the leader's log starts."""
-    log.append(batch(0, 10))
+@pytest.mark.parametrize("stored_start", [0, 5, 15])
+def test_a_log_that_restarts_behind_its_end_is_emptied(log: Harness, stored_start: int) -> None:
+    """A follower that was away longer than retention goes on where the leader's log starts.
+
+    It truncates to its own log start, which may lie inside a batch.
+    """
+    log.append(batch(0, 10), batch(10, 10), checkpoint=checkpoint(20, 0, (1, 0)))
+    log.retain_from(stored_start)
+    void = checkpoint(500, 500)
     log.store.write(
-        [
-            PartitionWrite(
-                log.slot,
-                truncate_to=Offset(0),
-                checkpoint=checkpoint(500, 500),
-                log_start_offset=Offset(500),
-            )
-        ],
+        [PartitionWrite(log.slot, (), void, truncate_to=Offset(stored_start), producers=())],
         sync=False,
     )
-    assert log.store.recover(log.slot).log_end_offset == 500
-    assert log.read() == []
+    for _ in range(2):
+        recovered = log.store.recover(log.slot)
+        assert (recovered.log_end_offset, recovered.checkpoint) == (500, void)
+        assert log.read() == []
+        assert log.store.size_bytes(log.slot) == 0
+        log.reopen()
     log.append(batch(495, 10), batch(505, 5))
     assert log.offsets(500) == [495, 505]
     assert log.store.recover(log.slot).log_end_offset == 510

@@ -36,7 +36,7 @@ class _Log:
 
     def apply(self, write: PartitionWrite) -> None:
         if write.truncate_to is not None and self.batches:
-            self._truncate(write.truncate_to)
+            self._truncate(write.truncate_to, state.log_start_after(self.checkpoint, write))
         for batch in write.batches:
             assert not self.batches or batch.base_offset >= self.log_end_offset
             self.batches.append(batch)
@@ -56,9 +56,11 @@ class _Log:
                 table.apply(batch.header)
         return table.snapshot()
 
-    def _truncate(self, to: Offset) -> None:
-        if self.log_end_offset <= to:
+    def _truncate(self, to: Offset, log_start: Offset) -> None:
+        if self.batches[-1].next_offset <= to:
             return
+        if to <= log_start:
+            to = min(to, self.batches[0].base_offset)
         self.batches = [batch for batch in self.batches if batch.base_offset < to]
         assert not self.batches or self.log_end_offset <= to, "truncation inside a batch"
         self.checkpoint = state.truncated(self.checkpoint, to)

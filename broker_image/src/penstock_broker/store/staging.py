@@ -134,7 +134,7 @@ class StagedSlot:
 
     def apply(self, write: PartitionWrite) -> None:
         if write.truncate_to is not None:
-            self._truncate(write.truncate_to)
+            self._truncate(write.truncate_to, state.log_start_after(self.tail.checkpoint, write))
         for batch in write.batches:
             self._append(batch)
         if write.checkpoint is not None:
@@ -144,10 +144,12 @@ class StagedSlot:
         if write.log_start_offset is not None:
             self._remove_before(write.log_start_offset)
 
-    def _truncate(self, to: Offset) -> None:
+    def _truncate(self, to: Offset, log_start: Offset) -> None:
         tail = self.tail
         if tail.first is None or tail.last is None or tail.last.next_offset <= to:
             return
+        if to <= log_start:  # nothing of the log is left, nor of a batch that holds its start
+            to = min(to, tail.first.base_offset)
         self._delete_batches(to, layout.MAX_OFFSET)
         self._pending = [entry for entry in self._pending if entry.base_offset < to]
         self._stored_end = min(self._stored_end, to)

@@ -19,6 +19,7 @@ from penstock.core.replication.contract import (
 )
 from penstock.core.types import NO_EPOCH, LeaderEpoch, Offset, ProducerId
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.store.interface import PartitionWrite
 
 _T = TypeVar("_T")
 _VERSION: Final = 1
@@ -86,6 +87,12 @@ def truncated(checkpoint: Checkpoint, to: Offset) -> Checkpoint:
         log_start_offset=min(checkpoint.log_start_offset, to),
         epochs=tuple(start for start in checkpoint.epochs if start.start_offset < to),
     )
+
+
+def log_start_after(checkpoint: Checkpoint, write: PartitionWrite) -> Offset:
+    """The log start that will hold once `write` is done; records before it are dead already."""
+    told = write.checkpoint.log_start_offset if write.checkpoint else Offset(0)
+    return max(checkpoint.log_start_offset, told, write.log_start_offset or Offset(0))
 
 
 def with_log_start(checkpoint: Checkpoint, log_start: Offset) -> Checkpoint:
