@@ -66,9 +66,11 @@ def _run(args: argparse.Namespace) -> int:
         options = StoreOptions(strict_wal=directory.data_intact)
         store = RocksLogStore(directory.log_path, options)
         try:
-            clean = asyncio.run(_serve(config, directory, store))
+            stopped_well = asyncio.run(_serve(config, directory, store))
         finally:
             store.close()
+        # Not before the store is on disk: the mark promises that nothing is missing (I7).
+        clean = stopped_well
     finally:
         directory.close(clean=clean)
     return CLEAN if clean else FAILED
