@@ -131,9 +131,17 @@ def forget(
 def alter_isr(
     document: PartitionDocument, isr: tuple[BrokerId, ...], settings: Settings
 ) -> PartitionDocument:
-    """The leader's new ISR (already checked); the leader epoch stays, the version moves."""
-    assert document.state.leader in isr
-    return _with_isr(document, _in_replica_order(document.state, isr), settings)
+    """The leader's new ISR (already checked); the leader epoch stays, the version moves.
+
+    Also when the ISR stays: that is how a leader makes sure that an earlier proposal, whose
+    answer was lost and which may still be on its way, cannot pass any more.
+    """
+    state = document.state
+    assert state.leader in isr
+    altered = _with_isr(document, _in_replica_order(state, isr), settings)
+    if altered is document:
+        return replace(document, state=replace(state, version=state.version + 1))
+    return altered
 
 
 def move_leader(document: PartitionDocument, leader: BrokerId) -> PartitionDocument:

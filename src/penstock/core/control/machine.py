@@ -255,6 +255,10 @@ class ControllerMachine:
         busy = self._in_flight is not None or self._reloading
         if busy or self.phase is not Phase.ACTIVE or not (self._work or self._repair):
             return
+        if self._repair is None and self._is_behind():
+            self._reloading = True
+            self._out.reload = True
+            return
         draft = self._repair or Draft(self.stored, self.config)
         work, self._work, self._repair = self._work, Work(), None
         outcomes = decide_work(draft, work, self._sessions, self._now_ms)
@@ -262,6 +266,20 @@ class ControllerMachine:
             self._tell(work, outcomes, draft.decisions)
         else:
             self._write(draft, work, outcomes)
+
+    def _is_behind(self) -> bool:
+        """Someone knows more than was adopted, and the store was not read again since."""
+        ahead = [
+            entry
+            for entry in self._work.pending
+            if not entry.reread and entry.knows_more(self.stored)
+        ]
+        for entry in ahead:
+            entry.reread = True
+            self._note(
+                "someone has seen newer metadata, reading again", by=type(entry.event).__name__
+            )
+        return bool(ahead)
 
     # ------------------------------------------------------------ writing and adopting
 

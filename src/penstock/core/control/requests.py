@@ -113,8 +113,8 @@ def _alter_one(
     state = document.state
     where = f"{topic.name}/{change.partition}"
     _check_leader(where, leader, change, state)
-    if set(change.isr) == set(state.isr) and change.version in {state.version, state.version - 1}:
-        return state  # asked for what is there, or asked again after a lost answer
+    if set(change.isr) == set(state.isr) and change.version == state.version - 1:
+        return state  # asked again after a lost answer
     if change.version != state.version:
         raise ClusterError(
             f"ISR change of {where} is based on version {change.version}, "

@@ -16,7 +16,7 @@ from penstock.core.control.admin import (
     decide_create_topics,
     decide_delete_topics,
 )
-from penstock.core.control.draft import Draft
+from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
 from penstock.core.control.registration import decide_deaths, decide_registration
 from penstock.core.control.requests import (
@@ -34,10 +34,28 @@ Outcome = c.Result | PenstockError
 
 @dataclass(slots=True)
 class Pending:
-    """A request or registration; `before`: what was decided in a write that failed."""
+    """A request or registration; `before`: what was decided in a write that failed.
+
+    `reread`: the store was read again because of it; once is enough.
+    """
 
     event: c.Request | c.BrokerRegistered
     before: Outcome | None = None
+    reread: bool = False
+
+    def knows_more(self, stored: Stored) -> bool:
+        """The sender has seen something newer than what was adopted from the store.
+
+        A deposed controller can have a last topic write under way when another takes over; it
+        lands after the new one has read, and brokers hear of it. Reading again finds it.
+        """
+        event = self.event
+        if isinstance(event, c.BrokerRegistered):
+            mine = (stored.cluster.controller_epoch, stored.metadata_version)
+            return event.seen_controller_epoch > mine[0] or event.seen_metadata_version > mine[1]
+        if isinstance(event, c.AlterIsr):
+            return any(_is_newer(change, stored) for change in event.changes)
+        return False
 
 
 @dataclass(slots=True)
@@ -69,6 +87,14 @@ class Work:
             isinstance(entry.event, c.BrokerRegistered) and entry.event.stream_id == stream_id
             for entry in self.pending
         )
+
+
+def _is_newer(change: c.IsrChange, stored: Stored) -> bool:
+    topic = stored.topics.get(stored.names.get(change.topic_id, ""))
+    if topic is None or not 0 <= change.partition < len(topic.partitions):
+        return False
+    state = topic.partitions[change.partition].state
+    return change.version > state.version or change.leader_epoch > state.leader_epoch
 
 
 def decide_work(draft: Draft, work: Work, sessions: Sessions, now_ms: int) -> list[Outcome]:

@@ -1,0 +1,52 @@
+"""A deposed controller's last write lands after its successor has read: who hears of it, and when.
+
+All three were found by the simulator: the data plane went on, but the ISR could never grow again.
+"""
+
+from typing import Any
+
+from penstock.core.control import contract as c
+
+
+def take_over(world: Any) -> Any:
+    """A second controller is active; the first does not know and changes the ISR once more."""
+    successor = type(world)(world.documents).start()
+    assert world.alter_isr(0, (0, 1)).error is None
+    assert successor.state()[2] == (0, 1, 2)
+    return successor
+
+
+def test_a_leader_that_knows_a_newer_version_makes_the_controller_read_again(three: Any) -> None:
+    successor = take_over(three)
+    successor.register_all(0, 1, 2)
+    outcome = successor.alter_isr(0, (0, 1, 2), version=2)
+    assert outcome.error is None
+    assert outcome.state.isr == (0, 1, 2)
+    assert outcome.state.version == 3
+
+
+def test_a_broker_that_has_seen_newer_metadata_is_let_in_after_reading_again(three: Any) -> None:
+    successor = take_over(three)
+    assert three.alter_isr(0, (0,)).error is None
+    seen = three.machine.stored.metadata_version
+    assert seen > successor.machine.stored.metadata_version
+    stream = successor.register(0, seen_metadata_version=seen)
+    found = [type(message) for message in successor.messages[stream]]
+    assert successor.state()[2] == (0,)
+    assert c.SessionAccepted in found
+
+
+def test_a_broker_that_has_seen_what_the_store_never_held_is_refused_after_one_look(
+    three: Any,
+) -> None:
+    stream = three.register(1, run=2, seen_metadata_version=1_000)
+    assert "restored from an older state" in str(three.refusal(stream))
+    assert three.events().count("someone has seen newer metadata, reading again") == 1
+
+
+def test_proposing_the_present_isr_ends_the_doubt_about_earlier_proposals(three: Any) -> None:
+    version = three.topic().partitions[0].state.version
+    assert three.alter_isr(0, (0, 1, 2)).state.version == version + 1
+    late = three.alter_isr(0, (0, 1), version=version)
+    assert late.error is not None
+    assert three.state()[2] == (0, 1, 2)
