@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from penstock.core.batch import Batch
-from penstock.core.control.documents import PartitionDocument, TopicDocument
+from penstock.core.control.documents import ClusterDocument, PartitionDocument, TopicDocument
 from penstock.core.replication import contract as rc
 from penstock.core.types import NO_LEADER, NO_PRODUCER, Acks, ReplicaKey, Sync
 from penstock_broker.store.interface import PartitionWrite
@@ -81,7 +81,7 @@ class Checks:
         self.truncations = 0
         self._leaders: dict[tuple[ReplicaKey, int], tuple[int, int]] = {}
         self._epochs: dict[tuple[int, ReplicaKey], int] = {}
-        self._intact: dict[ReplicaKey, set[int]] = {}
+        self._before: dict[ReplicaKey, set[int]] = {}
 
     def canon(self, key: ReplicaKey) -> Canon:
         return self.canons.setdefault(key, Canon())
@@ -155,12 +155,7 @@ class Checks:
         if other != life:
             raise Violation(f"I1: {who} leads epoch {marks.leader_epoch}, so did {other}")
         if (int(broker.id), replica.key) in self.lost:
-            # On paper only, a dead broker may lead that the controller does not know to have lost
-            # data; but this one is alive.
-            lost = {member for member, key in self.lost if key == replica.key}
-            if intact := self._intact[replica.key] - lost:
-                raise Violation(f"I7: {who} lost data and leads, not {intact}")
-            self._last_replica_standing(replica.key, int(broker.id))
+            raise Violation(f"I7: {who} lost data and leads before the controller knows")
         self._check_holds(broker, replica.key, f"I7: new leader {who}")
 
     def _committed(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
@@ -210,11 +205,30 @@ class Checks:
     def broker_down(self, broker: SimBroker) -> None:
         """After a crash; a broker that is not intact is excused where it held a seat."""
         if not broker.intact:
-            for key, document in self.stored.items():
-                if broker.id in document.state.isr or broker.id in document.elr:
-                    self.lost.add((int(broker.id), key))
+            self.lost |= {(int(broker.id), key) for key in self.stored}
 
     # ------------------------------------------------------------ controller
+
+    def registrations_changed(self, cluster: ClusterDocument) -> None:
+        """After every change of the cluster document: a new run's losses are dealt with.
+
+        Topics are written before: a broker that lost data has no seat left, unless it was
+        elected as the last replica standing.
+        """
+        lost = sorted(self.lost)
+        for member, key in lost:
+            broker = self.world.brokers[member]
+            registration = cluster.brokers[broker.id]
+            if not broker.up or registration.incarnation != broker.run:
+                continue
+            self.lost.discard((member, key))
+            document = self.stored[key]
+            if member not in (*document.state.isr, *document.elr):
+                continue
+            others = {one for one in self._before[key] if (one, key) not in lost}
+            if document.state.isr != (broker.id,) or others:
+                raise Violation(f"I7: b{member} lost data, has a seat in {document}, not {others}")
+            self._last_replica_standing(broker, key)
 
     def metadata_changed(self, topic: TopicDocument) -> None:
         """After every change of a stored topic."""
@@ -230,9 +244,7 @@ class Checks:
         seats = {int(broker) for broker in (*state.isr, *after.elr)}
         if state.leader != NO_LEADER and state.leader not in state.isr:
             raise Violation(f"I1: leader {state.leader} of {key} is not in the ISR {state.isr}")
-        if before is None:
-            self._intact[key] = seats
-        else:
+        if before is not None:
             old = before.state
             if state.version < old.version or state.leader_epoch < old.leader_epoch:
                 raise Violation(f"I21: {key} went from {before} to {after}")
@@ -240,24 +252,22 @@ class Checks:
                 raise Violation(
                     f"I1: {key} changed its leader within an epoch: {before} to {after}"
                 )
-            if state.leader_epoch != old.leader_epoch:
-                others = {int(member) for member in (*old.isr, *before.elr)}
-                self._intact[key] = {member for member in others if (member, key) not in self.lost}
-        for broker, excused in tuple(self.lost):
-            if excused == key and broker not in seats:
-                self.lost.discard((broker, key))
+            self._before[key] = {int(member) for member in (*old.isr, *before.elr)}
         for member in seats:
             if before is None or member not in (*before.state.isr, *before.elr):
                 broker = self.world.brokers[member]
                 self._check_holds(broker, key, f"I5: b{member} joined the ISR or ELR")
 
-    def _last_replica_standing(self, key: ReplicaKey, leader: int) -> None:
-        """Every holder lost unsynced writes: only sync=DISK is promised from here on."""
+    def _last_replica_standing(self, broker: SimBroker, key: ReplicaKey) -> None:
+        """Every holder lost unsynced writes: only sync=DISK is promised from here on.
+
+        And that nothing which retention removed comes back.
+        """
         canon = self.canon(key)
         self.lossy.add(key)
-        self.lost.discard((int(leader), key))
+        log_start = broker.disk.recover(broker.disk.open_slot(key)).checkpoint.log_start_offset
         self.world.scheduler.note("checks", "loss beyond the promise", key, canon.disk_end)
-        canon.rewind(canon.disk_end)
+        canon.rewind(max(canon.disk_end, min(log_start, canon.end)))
         self.world.forgive(key)
 
     # ------------------------------------------------------------ clients

@@ -45,6 +45,8 @@ class Outgoing:
     abandoned: bool = False
     doubtful: bool = False
     attempts: int = 0
+    oldest: bool = False
+    """When it was last sent, everything before it had been acknowledged."""
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class Producer:
         self._sequence = 0
         self._queue: list[Outgoing] = []
         self._connection = 0
+        self._reconnecting = False
         self._leader_epoch = 0
         self._last_arrival_ms = 0.0
         world.scheduler.after(world.scheduler.between(0, 60), self._produce)
@@ -93,7 +96,8 @@ class Producer:
             outgoing = Outgoing(self._new_batch())
             self.sent.append(outgoing)
             self._queue.append(outgoing)
-            self._send(outgoing, self._connection)
+            if not self._reconnecting:
+                self._send(outgoing, self._connection)
         if self.plan.idempotent and scheduler.chance(0.004):
             self._restart()
         scheduler.after(scheduler.between(0.2, 2) * self.plan.pause_ms, self._produce)
@@ -123,6 +127,7 @@ class Producer:
     def _forget_queue(self) -> None:
         self._sequence = 0
         self._connection += 1
+        self._reconnecting = False
         for outgoing in self._queue:
             outgoing.abandoned = True
             outgoing.doubtful = True
@@ -131,6 +136,7 @@ class Producer:
     def _send(self, outgoing: Outgoing, connection: int) -> None:
         world, scheduler = self.world, self.world.scheduler
         outgoing.attempts += 1
+        outgoing.oldest = outgoing is self._queue[0]
         broker, epoch = world.find_leader(self.key)
         if self.plan.idempotent:
             # A deposed leader knows less of this producer than was acknowledged since: it must
@@ -190,7 +196,7 @@ class Producer:
             raise Violation(f"I10: {self.name} epoch {self._epoch} is fenced: {reply.error}")
         if connection != self._connection:
             return
-        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE and outgoing is self._queue[0]:
+        if code is ErrorCode.OUT_OF_ORDER_SEQUENCE and outgoing.oldest:
             self._out_of_order(outgoing, reply)
         elif self.plan.retries:
             self._reconnect()
@@ -221,11 +227,13 @@ class Producer:
     def _reconnect(self) -> None:
         """Everything unacknowledged is sent again, in order, on a new connection."""
         self._connection += 1
+        self._reconnecting = True
         delay_ms = self.world.scheduler.between(5, 50)
         self.world.scheduler.after(delay_ms, self._resend, self._connection)
 
     def _resend(self, connection: int) -> None:
         if connection == self._connection:
+            self._reconnecting = False
             for outgoing in self._queue:
                 outgoing.doubtful = True
                 self._send(outgoing, connection)

@@ -22,6 +22,7 @@ from penstock_sim.network import Stream
 from penstock_sim.session import HEARTBEAT_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
+    from penstock_sim.checks import Checks
     from penstock_sim.world import World
 
 _TICK_MS = 40
@@ -30,10 +31,10 @@ _TICK_MS = 40
 class MetaStore:
     """Documents with versions; every write is a compare-and-swap. Never loses anything."""
 
-    def __init__(self, changed: Callable[[TopicDocument], None]) -> None:
+    def __init__(self, checks: Checks) -> None:
         self.documents: dict[str, tuple[Any, str]] = {}
         self.away = False
-        self._changed = changed
+        self._checks = checks
         self._versions = 0
 
     def apply(self, write: cc.DocumentWrite) -> tuple[str, str] | None:
@@ -54,7 +55,9 @@ class MetaStore:
         else:
             self.documents[key] = (document, version)
         if isinstance(document, TopicDocument):
-            self._changed(document)
+            self._checks.metadata_changed(document)
+        elif isinstance(document, ClusterDocument):
+            self._checks.registrations_changed(document)
         return key, version
 
     def load(self) -> cc.Loaded:

@@ -1,7 +1,7 @@
 """The nemesis: breaks things within what the guarantees promise to survive, and repairs them.
 
-A broker loses unsynced writes only while another holder of every partition it has a seat in is
-intact (I7 promises min.insync.replicas - 1 losses); in a `blackout` history all lose power at
+A broker loses unsynced writes only within the promise of I7: while fewer than
+min.insync.replicas - 1 others miss data and another holder of each partition is intact; in a `blackout` history all lose power at
 once, and only sync=DISK is promised.
 """
 
@@ -110,9 +110,16 @@ class Nemesis:
             self._restart_later(broker)
 
     def _others_hold(self, broker: SimBroker) -> bool:
-        """Of every partition, some other member of ISR or ELR has all that was committed."""
+        """Of every partition, some other member of ISR or ELR has all that was committed.
+
+        And no more brokers miss data at one time than is promised: with min.insync.replicas 1,
+        a dead broker that has everything may be given up for one that only seems to.
+        """
         checks = self.world.checks
         for key in self.world.keys:
+            missing = sum(lost_key == key for _, lost_key in checks.lost)
+            if missing >= self.world.min_isr - 1:
+                return False
             document = checks.stored.get(key)
             if document is None:
                 return False

@@ -30,6 +30,7 @@ class Session:
         self.number = 0
         self.controller_epoch = ControllerEpoch(0)
         self.version = 0
+        self._seen_version = 0
         self._controller: SimController | None = None
         self._heard_ms = 0
         self._generation = 0
@@ -75,7 +76,7 @@ class Session:
                 f"directory-{broker.id}",
                 broker.intact,
                 self.controller_epoch,
-                0,
+                self._seen_version,
             ),
         )
 
@@ -121,6 +122,7 @@ class Session:
             return
         self.controller_epoch = image.controller_epoch
         self.version = image.metadata_version
+        self._seen_version = max(self._seen_version, image.metadata_version)
         runs = {int(entry.broker_id): entry.incarnation for entry in image.brokers}
         self.broker.runs_changed(runs)
         for topic in image.topics:
