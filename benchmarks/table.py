@@ -1,0 +1,48 @@
+"""`python -m benchmarks.table`: the results as a page, docs/benchmarks.md.
+
+Ratios carry the meaning: figure and peer were measured in the same run on the same machine.
+"""
+
+import json
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+TITLES = {
+    "throughput": "Throughput beside Kafka",
+    "failover": "When a leader dies",
+    "spark_source": "Spark source",
+    "idle": "At rest",
+    "encoding": "Encoding",
+    "store_layout": "Store",
+}
+HEAD = """# Measured
+
+Every line comes from `make bench` (one script per section in `benchmarks/`, raw lines in
+`benchmarks/results/`). The machine had 2 shared cores, whose absolute times move by half: read the
+ratios, which compare with a peer or a limit of the same run. Kafka is Apache Kafka 4.3 with its
+defaults, driven by confluent-kafka; both sides acknowledge with acks=all into the page cache.
+"""
+
+
+def section(script: str, title: str) -> str:
+    """One script's figures as a table; empty if it has no results."""
+    path = RESULTS / f"{script}.jsonl"
+    if not path.exists():
+        return ""
+    rows = ["| figure | value | compared with | its value | ratio |", "|---|---|---|---|---|"]
+    for text in path.read_text().splitlines():
+        line = json.loads(text)
+        value = f"{line['value']:,} {line['unit']}"
+        peer = f"{line['vs_value']:,}" if line.get("vs_value") is not None else ""
+        ratio = line["ratio"] if line["ratio"] is not None else ""
+        rows.append(f"| {line['name']} | {value} | {line['vs'] or ''} | {peer} | {ratio} |")
+    return f"\n## {title}\n\n`python -m benchmarks.{script}`\n\n" + "\n".join(rows) + "\n"
+
+
+def main() -> None:
+    PAGE.write_text(HEAD + "".join(section(*item) for item in TITLES.items()))
+
+
+if __name__ == "__main__":
+    main()
