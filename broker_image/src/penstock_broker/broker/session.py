@@ -128,6 +128,13 @@ class ControllerSession:
                 return await answer
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             raise _unanswered(what, error) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The session ended and closed its channel under this call: gRPC then raises as if
+            # the caller itself were cancelled, which would end its task without a word.
+            raise _unanswered(what, error) from error
 
     async def hand_over(self, timeout_s: float) -> bool:
         """Asks the controller to move leaderships away; True once none is left here."""
@@ -279,7 +286,7 @@ async def _read(call: _SessionCall) -> pb.SessionResponse:
     return response
 
 
-def _unanswered(what: str, error: Exception) -> PenstockError:
+def _unanswered(what: str, error: BaseException) -> PenstockError:
     """The error for a call without an answer; a refusal by the controller passes through."""
     if isinstance(error, grpc.aio.AioRpcError):
         seen = error_from_rpc(error)
