@@ -43,6 +43,15 @@ def wait_controller(cluster: Cluster, *, reachable: bool) -> None:
     )
 
 
+def wait_healthy(cluster: Cluster, load: Load) -> None:
+    """Until every process does its work, and no broker's picture of it is from before."""
+    for process in cluster.processes:
+        process.wait_serving()
+    wait_controller(cluster, reachable=True)
+    cluster.wait_in_sync(load.config.topic)
+    load.wait_writing()
+
+
 def test_without_a_controller_data_flows_and_changes_wait(cluster: Cluster, load: Load) -> None:
     cluster.wait_in_sync(load.config.topic)
     cluster.controller.kill()
@@ -143,7 +152,7 @@ def test_random_harm(cluster: Cluster, load: Load, rng: random.Random) -> None:
         recover, linger = rng.random() < 0.5, rng.random() < 0.5
         print(f"{harm} {victim.name}, recovered before: {recover}, stays away: {linger}")
         if recover:
-            cluster.wait_in_sync(load.config.topic)
+            wait_healthy(cluster, load)
         match harm:
             case "kill":
                 victim.kill()

@@ -123,6 +123,8 @@ class LeaderLink:
             raise ClusterError("the leader ended the stream", ErrorCode.UNREACHABLE)
         finally:
             self._disconnected()
+            # gRPC does not end the task that reads our requests when the other side broke off.
+            self._outbox.close()
             if call is not None:
                 call.cancel()
             await channel.close()
@@ -138,8 +140,8 @@ class LeaderLink:
             )
         )
         outbox = self._outbox
-        while True:
-            yield await outbox.take()
+        while (message := await outbox.take()) is not None:
+            yield message
 
     # ------------------------------------------------------------ what the leader says
 
@@ -211,6 +213,7 @@ class Outbox:
         self._queries: dict[ReplicaKey, SendEpochQuery] = {}
         self._starts: dict[ReplicaKey, SendFollowStart] = {}
         self._acks: dict[ReplicaKey, SendAck] = {}
+        self._closed = False
         self._wake = asyncio.Event()
 
     def put(
@@ -234,9 +237,16 @@ class Outbox:
                 self._acks[key] = message
         self._wake.set()
 
-    async def take(self) -> pb.FollowerMessage:
-        """Waits for something, and takes it all."""
+    def close(self) -> None:
+        """Nothing more is taken out."""
+        self._closed = True
+        self._wake.set()
+
+    async def take(self) -> pb.FollowerMessage | None:
+        """Waits for something, and takes it all; None once closed."""
         await self._wake.wait()
+        if self._closed:
+            return None
         await asyncio.sleep(0)  # what other partitions say in this turn of the loop comes along
         self._wake.clear()
         message = pb.FollowerMessage(

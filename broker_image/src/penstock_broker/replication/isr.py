@@ -34,6 +34,7 @@ class IsrChanges:
         self._view = view
         self._waiting: dict[Replica, IsrProposal] = {}
         self._wake = asyncio.Event()
+        self._answers = True
 
     def propose(self, replica: Replica, proposal: IsrProposal) -> None:
         """Queues a proposal; the replica's machine hears `IsrAnswered` in any case."""
@@ -60,11 +61,15 @@ class IsrChanges:
             if answer.HasField("error"):
                 raise error_from_wire(answer.error)
         except PenstockError as error:
-            _events.warning("isr changes unanswered", partitions=len(batch), reason=str(error))
+            if self._answers:
+                # A controller that is away for an hour is news once.
+                _events.warning("isr changes wait", partitions=len(batch), reason=str(error))
+            self._answers = False
             await asyncio.sleep(_RETRY_PAUSE_S)
             for replica in batch:
                 self._answered(replica, IsrAnswered(None, error))
             return
+        self._answers = True
         for (replica, proposal), result in zip(batch.items(), answer.results, strict=True):
             error_seen = error_from_wire(result.error) if result.HasField("error") else None
             state = partition_from_wire(result.partition) if result.HasField("partition") else None

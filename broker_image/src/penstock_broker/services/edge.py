@@ -154,6 +154,10 @@ def _answer(method: str, error: Exception) -> PenstockError:
     first = first_error(error)
     if isinstance(first, PenstockError):
         return first
+    if isinstance(first, grpc.aio.InternalError):
+        # The connection broke in the middle of an answer: nobody is there to hear of it.
+        _events.info("the caller of a stream is gone", method=method)
+        return ClusterError(f"{method}: the connection broke", ErrorCode.INTERNAL)
     _events.defect("a call failed unexpectedly", error, method=method)
     return ClusterError(
         f"{method} failed for a reason the broker did not expect; its log has the details",
