@@ -49,7 +49,7 @@ wheel: setup  ## Build the wheel, check its contents, install it bare, import th
 	$(BIN)/python tools/check_wheel.py
 
 bench: setup  ## Benchmarks beside a real Kafka; JSON lines in benchmarks/results/
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks && $(BIN)/python -m benchmarks.table
 
 lock: setup  ## Renew requirements.lock from requirements.in
 	$(BIN)/uv pip compile -q --no-emit-index-url --no-annotate --python-version 3.11 --universal requirements.in -o requirements.lock
