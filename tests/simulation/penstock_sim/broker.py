@@ -228,16 +228,19 @@ class SimBroker:
             return
         writes, _ = self._writing
         error = self._write_to_disk(writes, sync=sync)
-        self._writing = None
         if error is None:
+            self._writing = None
             for entry in entries:
                 if entry.truncate_to is not None:
                     log = self.disk.recover(entry.replica.slot)
                     self.handle(entry.replica, rc.Truncated(log))
                 self.handle(entry.replica, rc.Persisted(entry.persist_ids[-1], sync))
         else:
+            # What piled up was built on what failed: gone, before anything new is written.
             for entry in entries:
                 self._pending.pop(entry.replica.slot, None)
+            self._writing = None
+            for entry in entries:
                 self.handle(entry.replica, rc.PersistFailed(entry.persist_ids[0], error))
         self._write_next()
 

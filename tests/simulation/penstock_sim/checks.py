@@ -137,6 +137,8 @@ class Checks:
         assert target is not None and checkpoint is not None
         who = f"{broker.name} p{replica.key.partition}"
         reset = checkpoint.log_start_offset > target
+        if reset:
+            self.world.resets.add(replica.key)
         if reset and checkpoint.log_start_offset > self.canon(replica.key).end:
             raise Violation(f"I20: {who} resets to {checkpoint}, past everything committed")
         if not reset and target < before.high_watermark:
@@ -253,6 +255,12 @@ class Checks:
                     f"I1: {key} changed its leader within an epoch: {before} to {after}"
                 )
             self._before[key] = {int(member) for member in (*old.isr, *before.elr)}
+            if state.leader in before.lossy:
+                # It lost its seat earlier, and every other holder has lost data since.
+                others = {one for one in self._before[key] if (one, key) not in self.lost}
+                if others:
+                    raise Violation(f"I7: {state.leader} lost data and leads {key}, not {others}")
+                self._last_replica_standing(self.world.brokers[state.leader], key)
         for member in seats:
             if before is None or member not in (*before.state.isr, *before.elr):
                 broker = self.world.brokers[member]

@@ -174,27 +174,9 @@ class World:
         if not any(controller.active for controller in self.controllers.values()):
             return "no controller is active"
         for key in self.keys:
-            # What the leader goes by: a write that a deposed controller had under way may land
-            # in the store unseen by the new one, and is met by the next write of the topic.
-            state = self.checks.stored[key].state
-            leader = self.brokers.get(state.leader)
-            known = leader.replicas[key].machine.marks if leader is not None else None
-            full = known is not None and known.is_leader and len(known.isr) == len(self.brokers)
-            if not full and key not in self.checks.lossy:
-                return f"{key} has {state}, its leader {known}"
-            ends = set()
-            for broker in self.brokers.values():
-                replica = broker.replicas.get(key)
-                if replica is None:
-                    return f"{broker.name} has no {key}"
-                if replica.machine.error is not None:
-                    continue
-                marks = replica.machine.marks
-                ends.add((marks.log_end_offset, marks.high_watermark))
-                if marks.high_watermark != marks.log_end_offset:
-                    return f"{broker.name} {marks}"
-            if len(ends) != 1:
-                return f"logs of {key} end at {ends}"
+            problem = self._unsettled_partition(key)
+            if problem:
+                return f"{key}: {problem}; stored is {self.checks.stored[key]}"
         waiting = [producer.name for producer in self.producers if not producer.idle]
         behind = [
             consumer.name
@@ -204,6 +186,25 @@ class World:
         return (
             f"producers {waiting} wait, consumers {behind} are behind" if waiting or behind else ""
         )
+
+    def _unsettled_partition(self, key: ReplicaKey) -> str:
+        """By what the leader knows, not by what is stored.
+
+        A write that a deposed controller had under way may land in the store unseen by the new
+        one; it is met by the next write of the topic.
+        """
+        replicas = [broker.replicas.get(key) for broker in self.brokers.values()]
+        well = [one for one in replicas if one is not None and one.machine.error is None]
+        if None in replicas or (len(well) < len(replicas) and key not in self.checks.lossy):
+            return "a replica is missing or was stopped"
+        marks = [replica.machine.marks for replica in well]
+        leaders = [one for one in marks if one.is_leader]
+        if len(leaders) != 1 or len(leaders[0].isr) < len(well):
+            return f"the leaders are {leaders}"
+        ends = {(one.log_end_offset, one.high_watermark) for one in marks}
+        if len(ends) > 1 or leaders[0].high_watermark < leaders[0].log_end_offset:
+            return f"logs end at {ends}"
+        return ""
 
     def _check_end(self) -> None:
         """Reads everything: nothing acknowledged is missing, nothing refused is there."""
