@@ -34,6 +34,17 @@ def freeze(processes: Sequence[ServerProcess], duration_s: float) -> None:
         process.resume()
 
 
+def do_harm(harm: str, victims: Sequence[ServerProcess], *, freeze_s: float) -> None:
+    if harm == "freeze":
+        freeze(victims, freeze_s)
+        return
+    for victim in victims:
+        if harm == "kill":
+            victim.kill()
+        else:
+            victim.stop()
+
+
 def wait_controller(cluster: Cluster, *, reachable: bool) -> None:
     wait_until(
         lambda: all(
@@ -145,27 +156,22 @@ def test_a_broker_in_a_crash_loop(cluster: Cluster, load: Load) -> None:
 
 @pytest.mark.timeout(60 + 15 * ROUNDS)
 def test_random_harm(cluster: Cluster, load: Load, rng: random.Random) -> None:
-    """Single kills and freezes of any process, with and without time to recover in between."""
+    """Kills, stops and freezes of one or two processes, with and without time to recover."""
     for _ in range(ROUNDS):
-        victim = rng.choice(cluster.processes)
+        victims = rng.sample(cluster.processes, k=rng.choice([1, 1, 2]))
         harm = rng.choice(["kill", "stop", "freeze"])
         recover, linger = rng.random() < 0.5, rng.random() < 0.5
-        print(f"{harm} {victim.name}, recovered before: {recover}, stays away: {linger}")
+        names = " and ".join(victim.name for victim in victims)
+        print(f"{harm} {names}, recovered before: {recover}, stays away: {linger}")
         if recover:
             wait_healthy(cluster, load)
-        match harm:
-            case "kill":
-                victim.kill()
-            case "stop":
-                victim.stop()
-            case "freeze":
-                freeze([victim], rng.uniform(0.1, 2.5))
-        if recover and linger:
+        do_harm(harm, victims, freeze_s=rng.uniform(0.1, 2.5))
+        if recover and linger and len(victims) == 1:
             load.wait_some_acks()
-        if not victim.is_running:
-            victim.start(wait=linger)
-    load.wait_writing()
-    cluster.wait_in_sync(load.config.topic)
+        for victim in victims:
+            if not victim.is_running:
+                victim.start(wait=False)
+    wait_healthy(cluster, load)
     assert_nothing_noticed(load.judge())
 
 
