@@ -17,7 +17,7 @@ from penstock.client import Admin, Consumer, Producer, TopicPartition
 from penstock.core.manifest import ManifestError
 from penstock.errors import ClusterError, MisuseError
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
-from penstock_broker.local.remote import status
+from penstock_broker.local.remote import ProcessStatus, status
 
 WriteManifest = Callable[..., Path]
 
@@ -89,10 +89,12 @@ def test_a_process_that_dies_is_started_again(
     with LocalCluster.from_manifest(path, data_dir=tmp_path / "d", options=options) as cluster:
         before = cluster.pid(target)
         cluster.kill(target)
-        wait_until(lambda: cluster.pid(target) not in (None, before), what=f"{target} is back")
-        process = {one.name: one for one in status(tmp_path / "d").processes}[target]
-        assert process.restarts == 1
-        assert process.pid == cluster.pid(target)
+
+        def recorded() -> ProcessStatus:
+            return {one.name: one for one in status(tmp_path / "d").processes}[target]
+
+        wait_until(lambda: recorded().restarts == 1, what=f"{target} is back")
+        assert recorded().pid == cluster.pid(target) != before
         with Producer(cluster.bootstrap) as producer:
             producer.send("flights", b"x").result(30)
 

@@ -20,6 +20,7 @@ from penstock_broker.local.processes import (
     identify_self,
     is_alive,
     send_signal,
+    signals_deferred,
 )
 from penstock_broker.local.remote import down, status
 from penstock_broker.local.state import (
@@ -69,6 +70,27 @@ class TestIdentity:
         finally:
             child.kill()
             child.wait(10)
+
+
+class TestSignals:
+    def test_a_signal_waits_until_the_block_has_ended(self) -> None:
+        done = []
+
+        def interrupted() -> None:
+            with signals_deferred():
+                os.kill(os.getpid(), signal.SIGINT)
+                done.append("block")
+            done.append("behind")
+
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert done == ["block"]
+
+    def test_handlers_are_as_before(self) -> None:
+        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        with signals_deferred():
+            assert signal.getsignal(signal.SIGINT) != before[0]
+        assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 class TestPorts:

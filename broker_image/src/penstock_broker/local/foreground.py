@@ -26,6 +26,7 @@ from penstock_broker.local.apply import apply_topics
 from penstock_broker.local.arguments import check_settings, settings_of
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
 from penstock_broker.local.manifest_file import choose_cluster, parse_text, read_text
+from penstock_broker.local.processes import signals_deferred
 from penstock_broker.local.state import (
     LocalState,
     StateDirectory,
@@ -140,15 +141,21 @@ class LocalUp:
             "--cluster", self.cluster.name, "--data-dir", str(self.directory.root),
             "--port", str(self.request.base_port),
         ]  # fmt: skip
-        with log_file.open("wb") as log:
-            supervisor = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
+        supervisor = None
         try:
+            with log_file.open("wb") as log, signals_deferred():
+                supervisor = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
             return self._wait_for(supervisor, log_file)
         except BaseException:
-            supervisor.terminate()
-            supervisor.wait(START_TIMEOUT_S)
+            if supervisor is not None:
+                supervisor.terminate()
+                supervisor.wait(START_TIMEOUT_S)
             raise
 
     def _wait_for(self, supervisor: "subprocess.Popen[bytes]", log_file: Path) -> LocalState:

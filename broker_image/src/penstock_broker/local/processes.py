@@ -7,8 +7,11 @@ then the signal is sent to whatever the pidfd holds; a pid recycled in between c
 Needs Linux (`/proc`, pidfd since 5.3).
 """
 
+import contextlib
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +62,31 @@ def send_signal(identity: ProcessIdentity, number: signal.Signals) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+@contextlib.contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Inside the block, signals that ask to stop wait; they are handled when it ends.
+
+    For starting a child: a KeyboardInterrupt between its start and the line that remembers it
+    would leave a process nobody knows. In other threads than the main one nothing is needed,
+    since Python runs signal handlers in the main thread only.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen: list[int] = []
+    before = {
+        number: signal.signal(number, lambda received, _: seen.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        for received in seen:
+            signal.raise_signal(received)
 
 
 def _stat_fields(pid: int) -> list[str] | None:

@@ -24,7 +24,7 @@ from grpc_health.v1 import (  # type: ignore[import-untyped]  # published withou
 from penstock.errors import ClusterError, ErrorCode
 from penstock.rpc.channel import open_channel
 from penstock_broker.local.ports import HOST, Ports
-from penstock_broker.local.processes import ProcessIdentity, identify
+from penstock_broker.local.processes import ProcessIdentity, identify, signals_deferred
 from penstock_broker.local.state import RecordedProcess
 
 LOG_BYTES_MAX = 16 * 1024 * 1024
@@ -78,7 +78,7 @@ class ServerProcess:
         command = [sys.executable, "-m", "penstock_broker.local.child", *self._arguments]
         # gRPC's C core would write lines of its own between the JSON lines.
         environment = {"GRPC_VERBOSITY": "NONE", **os.environ}
-        with self.log_file.open("ab") as log:
+        with self.log_file.open("ab") as log, signals_deferred():
             self._child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,  # closes with this process: the child's sign to end
@@ -87,7 +87,7 @@ class ServerProcess:
                 env=environment,
                 process_group=0,  # Ctrl-C in the terminal reaches the supervisor only
             )
-        self._identity = identify(self._child.pid)
+            self._identity = identify(self._child.pid)
 
     def is_serving(self) -> bool:
         """Whether its gRPC health service says SERVING now (asks, at most a second)."""
