@@ -26,6 +26,7 @@ def cluster(module_cluster: Cluster) -> Cluster:
             process.start(wait=False)
     for process in module_cluster.processes:
         process.wait_serving()
+    module_cluster.wait_controller()
     module_cluster.wait_alive(set(module_cluster.brokers))
     return module_cluster
 

@@ -45,20 +45,11 @@ def do_harm(harm: str, victims: Sequence[ServerProcess], *, freeze_s: float) -> 
             victim.stop()
 
 
-def wait_controller(cluster: Cluster, *, reachable: bool) -> None:
-    wait_until(
-        lambda: all(
-            cluster.describe(at).controller_reachable == reachable for at in cluster.brokers
-        ),
-        what=f"all brokers say that the controller is {'there' if reachable else 'away'}",
-    )
-
-
 def wait_healthy(cluster: Cluster, load: Load) -> None:
     """Until every process does its work, and no broker's picture of it is from before."""
     for process in cluster.processes:
         process.wait_serving()
-    wait_controller(cluster, reachable=True)
+    cluster.wait_controller()
     cluster.wait_in_sync(load.config.topic)
     load.wait_writing()
 
@@ -66,7 +57,7 @@ def wait_healthy(cluster: Cluster, load: Load) -> None:
 def test_without_a_controller_data_flows_and_changes_wait(cluster: Cluster, load: Load) -> None:
     cluster.wait_in_sync(load.config.topic)
     cluster.controller.kill()
-    wait_controller(cluster, reachable=False)
+    cluster.wait_controller(reachable=False)
     load.wait_writing()
     read_before = load.records_read
     wait_until(lambda: load.records_read > read_before, what="records are read")
@@ -136,10 +127,10 @@ def test_a_frozen_controller_wakes_and_nobody_is_declared_dead(
     cluster: Cluster, load: Load
 ) -> None:
     cluster.controller.pause()
-    wait_controller(cluster, reachable=False)
+    cluster.wait_controller(reachable=False)
     load.wait_writing()
     cluster.controller.resume()
-    wait_controller(cluster, reachable=True)
+    cluster.wait_controller()
     load.wait_writing()
     cluster.wait_in_sync(load.config.topic)
     assert_nothing_noticed(load.judge())

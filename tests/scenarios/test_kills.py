@@ -62,7 +62,7 @@ def test_the_controller_killed_and_restarted(cluster: Cluster, load: Load) -> No
     cluster.controller.kill()
     load.wait_writing()
     cluster.controller.start()
-    cluster.wait_alive(set(cluster.brokers))
+    cluster.wait_controller()
     cluster.create_topic("made-by-the-controller-that-came-back", replication_factor=3)
     load.wait_writing()
     report("kill -9 of the controller and restart", load)

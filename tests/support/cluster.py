@@ -143,6 +143,19 @@ class Cluster:
 
         wait_until(_forgiving(all_see), what=f"brokers {sorted(broker_ids)} are alive")
 
+    def wait_controller(self, *, reachable: bool = True) -> None:
+        """Until every running broker says that it has a session, or none, with the controller."""
+
+        def all_say() -> bool:
+            return all(
+                self.describe(at).controller_reachable == reachable
+                for at, broker in self.brokers.items()
+                if broker.is_running
+            )
+
+        there = "there" if reachable else "away"
+        wait_until(_forgiving(all_say), what=f"all brokers say that the controller is {there}")
+
     def close(self) -> None:
         """Ends every process."""
         for process in self.processes:
