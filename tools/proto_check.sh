@@ -15,7 +15,9 @@ if ! command -v npm >/dev/null; then
   echo "buf skipped: npm is not installed (CI runs it)"
   exit 0
 fi
-[ -x node_modules/.bin/buf ] || npm ci --silent --no-audit --no-fund 2>/dev/null
+# One tool of an exact version, with a binary per platform: a lock file would name only ours.
+[ -x node_modules/.bin/buf ] || npm install --no-package-lock --no-audit --no-fund >/dev/null 2>&1 ||
+  { echo "npm could not install @bufbuild/buf; run npm install to see why" >&2; exit 1; }
 node_modules/.bin/buf lint
 node_modules/.bin/buf format --diff --exit-code
 node_modules/.bin/buf breaking --against proto/baseline.binpb
