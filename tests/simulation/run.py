@@ -44,7 +44,7 @@ def main() -> int:
             totals[index] += count
         if history.violation is not None:
             failures += 1
-            report(simulate_traced(seed), everything=False)
+            report(simulate(seed, traced=True), everything=False)
             if not options.keep_going:
                 break
     seconds = time.monotonic() - started
@@ -55,17 +55,6 @@ def main() -> int:
         f"{acked} batches acknowledged"
     )
     return 1 if failures else 0
-
-
-def simulate_traced(seed: int) -> History:
-    """The same history, told."""
-    try:
-        return simulate(seed, traced=True)
-    except Exception as error:  # noqa: BLE001 - shown below, the seed counts as failed
-        import traceback
-
-        traceback.print_exc()
-        return History(seed, 0, 0, 0, 0, 0, 0, 0, f"{type(error).__name__}: {error}")
 
 
 def report(history: History, *, everything: bool) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.batch import Batch
 from penstock.core.replication import contract as rc
+from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import ClusterError, PenstockError
 from penstock_broker.store.interface import PartitionWrite, Slot
@@ -46,7 +47,7 @@ class Replica:
 
     key: ReplicaKey
     slot: Slot
-    machine: Any
+    machine: ReplicaMachine
     feeds: dict[int, FeedState] = field(default_factory=dict)
     replies: dict[int, Any] = field(default_factory=dict)
     isr_asked: int = 0
@@ -134,7 +135,7 @@ class SimBroker:
                 return
             slot = self.disk.open_slot(key)
             recovered = self.disk.recover(slot)
-            machine = self.world.machine_type(self.id, recovered, intact=self.intact)
+            machine = ReplicaMachine(self.id, recovered, intact=self.intact)
             replica = self.replicas[key] = Replica(key, slot, machine)
         self.handle(replica, rc.Assigned(state, config))
 

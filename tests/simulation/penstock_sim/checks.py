@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from penstock.core.control.documents import ClusterDocument, PartitionDocument, 
 from penstock.core.replication import contract as rc
 from penstock.core.types import NO_LEADER, NO_PRODUCER, Acks, ReplicaKey, Sync
 from penstock_broker.store.interface import PartitionWrite
-from penstock_sim.scheduler import Violation
+from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
     from penstock_sim.broker import Replica, SimBroker
@@ -46,10 +47,10 @@ class Canon:
             epoch, expected = self._sequences.get(header.producer_id, (-1, 0))
             if header.producer_epoch != epoch:
                 if header.producer_epoch < epoch:
-                    raise Violation(f"I10: {who} committed {header} after producer epoch {epoch}")
+                    raise RuleError(f"I10: {who} committed {header} after producer epoch {epoch}")
                 expected = 0
             if header.base_sequence != expected:
-                raise Violation(f"I9: {who} committed {header}, expected sequence {expected}")
+                raise RuleError(f"I9: {who} committed {header}, expected sequence {expected}")
             following = header.last_sequence + 1
             self._sequences[header.producer_id] = (header.producer_epoch, following)
         self.batches.append(batch)
@@ -68,7 +69,7 @@ class Canon:
 
 
 class Checks:
-    """Hears of every event and write, raises `Violation`."""
+    """Hears of every event and write, raises `RuleError`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -104,9 +105,9 @@ class Checks:
             <= after.written_end
             <= after.log_end_offset
         ):
-            raise Violation(f"I2: {who} has {after}")
+            raise RuleError(f"I2: {who} has {after}")
         if replica.machine.error is not None and replica.key not in self.lossy:
-            raise Violation(f"I4: {who} stopped: {replica.machine.error}")
+            raise RuleError(f"I4: {who} stopped: {replica.machine.error}")
         if ready.role_changed:
             self._role_changed(broker, replica, after)
         if ready.truncate_to is not None:
@@ -114,7 +115,7 @@ class Checks:
         if after.is_leader:
             same = before.is_leader and before.leader_epoch == after.leader_epoch
             if same and after.high_watermark < before.high_watermark:
-                raise Violation(f"I2: {who} lowered its high watermark: {before} to {after}")
+                raise RuleError(f"I2: {who} lowered its high watermark: {before} to {after}")
             if not same:
                 self._took_over(broker, replica, after)
             if not same or after.high_watermark > before.high_watermark:
@@ -123,7 +124,7 @@ class Checks:
     def _role_changed(self, broker: SimBroker, replica: Replica, after: rc.Marks) -> None:
         place = (int(broker.id), replica.key)
         if after.leader_epoch < self._epochs.get(place, -1):
-            raise Violation(
+            raise RuleError(
                 f"I1: {broker.name} p{replica.key.partition} went back to epoch "
                 f"{after.leader_epoch} from {self._epochs[place]}"
             )
@@ -134,18 +135,19 @@ class Checks:
     ) -> None:
         self.truncations += 1
         target, checkpoint = ready.truncate_to, ready.checkpoint
-        assert target is not None and checkpoint is not None
+        assert target is not None
+        assert checkpoint is not None
         who = f"{broker.name} p{replica.key.partition}"
         reset = checkpoint.log_start_offset > target
         if reset:
             self.world.resets.add(replica.key)
         if reset and checkpoint.log_start_offset > self.canon(replica.key).end:
-            raise Violation(f"I20: {who} resets to {checkpoint}, past everything committed")
+            raise RuleError(f"I20: {who} resets to {checkpoint}, past everything committed")
         if not reset and target < before.high_watermark:
-            raise Violation(f"I4: {who} truncates to {target}, its marks are {before}")
+            raise RuleError(f"I4: {who} truncates to {target}, its marks are {before}")
         held = min(self.canon(replica.key).end, before.written_end)
         if not reset and target < held and self._is_holder(broker, replica.key):
-            raise Violation(
+            raise RuleError(
                 f"I4: {who} holds a seat and truncates to {target}, {held} is committed"
             )
 
@@ -155,9 +157,9 @@ class Checks:
         life = (int(broker.id), broker.incarnation)
         other = self._leaders.setdefault((replica.key, marks.leader_epoch), life)
         if other != life:
-            raise Violation(f"I1: {who} leads epoch {marks.leader_epoch}, so did {other}")
+            raise RuleError(f"I1: {who} leads epoch {marks.leader_epoch}, so did {other}")
         if (int(broker.id), replica.key) in self.lost:
-            raise Violation(f"I7: {who} lost data and leads before the controller knows")
+            raise RuleError(f"I7: {who} lost data and leads before the controller knows")
         self._check_holds(broker, replica.key, f"I7: new leader {who}")
 
     def _committed(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
@@ -167,16 +169,16 @@ class Checks:
             return
         who = f"{broker.name} p{key.partition}"
         if len(marks.isr) < self.world.min_isr:
-            raise Violation(f"I5: {who} commits with ISR {marks.isr}, min is {self.world.min_isr}")
+            raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {self.world.min_isr}")
         self.commits += 1
         batches = self.world.brokers[broker.id].disk.batches(replica.slot)
         fresh = _between(batches, canon.end, marks.high_watermark)
         for batch in fresh:
             if batch.base_offset != canon.end:
-                raise Violation(f"I6: {who} commits {batch.header} at {canon.end}")
+                raise RuleError(f"I6: {who} commits {batch.header} at {canon.end}")
             canon.extend(batch, who)
         if canon.end != marks.high_watermark:
-            raise Violation(f"I2: {who} has {marks}, but its log ends at {canon.end}")
+            raise RuleError(f"I2: {who} has {marks}, but its log ends at {canon.end}")
         document = self.stored[key]
         for member in (*document.state.isr, *document.elr):
             if (int(member), key) not in self.lost:
@@ -189,9 +191,9 @@ class Checks:
             key = keys[write.slot]
             batches = broker.disk.batches(write.slot)
             last = batches[-len(write.batches) - 1 :] if write.batches else []
-            for one, two in zip(last, last[1:], strict=False):
+            for one, two in pairwise(last):
                 if one.next_offset != two.base_offset:
-                    raise Violation(
+                    raise RuleError(
                         f"I3: {broker.name} {key} wrote a gap: {one.header} {two.header}"
                     )
             if not self._is_holder(broker, key):
@@ -200,7 +202,7 @@ class Checks:
             for batch in write.batches:
                 known = canon.by_base.get(batch.base_offset)
                 if batch.base_offset < canon.end and known is not batch and known != batch:
-                    raise Violation(f"I6: {broker.name} {key} wrote {batch.header} over {known}")
+                    raise RuleError(f"I6: {broker.name} {key} wrote {batch.header} over {known}")
             if write.truncate_to is not None:
                 self._check_holds(broker, key, f"I4: {broker.name} after truncation")
 
@@ -229,7 +231,7 @@ class Checks:
                 continue
             others = {one for one in self._before[key] if (one, key) not in lost}
             if document.state.isr != (broker.id,) or others:
-                raise Violation(f"I7: b{member} lost data, has a seat in {document}, not {others}")
+                raise RuleError(f"I7: b{member} lost data, has a seat in {document}, not {others}")
             self._last_replica_standing(broker, key)
 
     def metadata_changed(self, topic: TopicDocument) -> None:
@@ -245,13 +247,13 @@ class Checks:
         self.stored[key] = after
         seats = {int(broker) for broker in (*state.isr, *after.elr)}
         if state.leader != NO_LEADER and state.leader not in state.isr:
-            raise Violation(f"I1: leader {state.leader} of {key} is not in the ISR {state.isr}")
+            raise RuleError(f"I1: leader {state.leader} of {key} is not in the ISR {state.isr}")
         if before is not None:
             old = before.state
             if state.version < old.version or state.leader_epoch < old.leader_epoch:
-                raise Violation(f"I21: {key} went from {before} to {after}")
+                raise RuleError(f"I21: {key} went from {before} to {after}")
             if state.leader != old.leader and state.leader_epoch == old.leader_epoch:
-                raise Violation(
+                raise RuleError(
                     f"I1: {key} changed its leader within an epoch: {before} to {after}"
                 )
             self._before[key] = {int(member) for member in (*old.isr, *before.elr)}
@@ -259,7 +261,7 @@ class Checks:
                 # It lost its seat earlier, and every other holder has lost data since.
                 others = {one for one in self._before[key] if (one, key) not in self.lost}
                 if others:
-                    raise Violation(f"I7: {state.leader} lost data and leads {key}, not {others}")
+                    raise RuleError(f"I7: {state.leader} lost data and leads {key}, not {others}")
                 self._last_replica_standing(self.world.brokers[state.leader], key)
         for member in seats:
             if before is None or member not in (*before.state.isr, *before.elr):
@@ -289,9 +291,9 @@ class Checks:
         if reply.acks is Acks.ALL:
             at = canon.by_base.get(reply.base_offset)
             if reply.base_offset >= 0 and (at is None or at.payload != batch.payload):
-                raise Violation(f"I7: {who} acknowledged {reply}, committed there is {at}")
+                raise RuleError(f"I7: {who} acknowledged {reply}, committed there is {at}")
             if batch.payload not in canon.payloads:
-                raise Violation(f"I7: {who} acknowledged {reply}, which is not committed")
+                raise RuleError(f"I7: {who} acknowledged {reply}, which is not committed")
             if reply.sync is Sync.DISK and at is not None:
                 self._acknowledged_on_disk(at, key, who)
         elif reply.acks is Acks.LEADER and reply.base_offset >= 0:
@@ -302,7 +304,7 @@ class Checks:
             if not found or found[0].payload != batch.payload:
                 log_start = replica.machine.marks.log_start_offset
                 if reply.base_offset >= log_start:
-                    raise Violation(f"I7: {who} acknowledged {reply}, its log has {found}")
+                    raise RuleError(f"I7: {who} acknowledged {reply}, its log has {found}")
 
     def _acknowledged_on_disk(self, batch: Batch, key: ReplicaKey, who: str) -> None:
         self.canon(key).disk_end = max(self.canon(key).disk_end, batch.next_offset)
@@ -316,19 +318,16 @@ class Checks:
             )
             if found and found[0] == batch:
                 holders.add(int(broker.id))
-        required = {
-            int(member)
-            for member in self.stored[key].state.isr
-            if (int(member), key) not in self.lost
-        }
+        lost = {member for member, lost_key in self.lost if lost_key == key}
+        required = {int(member) for member in self.stored[key].state.isr} - lost
         trimmed = any(
             replica.machine.marks.log_start_offset > batch.base_offset
             for broker in self.world.brokers.values()
             if (replica := broker.replicas.get(key)) is not None
         )
-        if not trimmed and (required - holders or len(holders) < self.world.min_isr):
-            if not self.lost:
-                raise Violation(f"I7: {who} acknowledged {batch.header} on disk, {holders} have it")
+        enough = required <= holders and len(holders | lost) >= self.world.min_isr
+        if not trimmed and not enough:
+            raise RuleError(f"I7: {who} acknowledged {batch.header}, on disk at {holders}")
 
     def consumed(self, key: ReplicaKey, batches: Iterable[Batch], who: str) -> None:
         """What a consumer was given."""
@@ -336,7 +335,7 @@ class Checks:
         for batch in batches:
             known = canon.by_base.get(batch.base_offset)
             if known is not batch and known != batch:
-                raise Violation(f"I6: {who} served {batch.header}, committed is {known}")
+                raise RuleError(f"I6: {who} served {batch.header}, committed is {known}")
 
     # ------------------------------------------------------------ helpers
 
@@ -354,7 +353,7 @@ class Checks:
             return
         log_end = 0 if slot is None else broker.disk.log_end(slot)
         if log_end < canon.end:
-            raise Violation(f"{rule}: log ends at {log_end}, committed is {canon.end} of {key}")
+            raise RuleError(f"{rule}: log ends at {log_end}, committed is {canon.end} of {key}")
         self._compare(broker, key, canon.batches, rule)
 
     def _compare(self, broker: SimBroker, key: ReplicaKey, batches: list[Batch], rule: str) -> None:
@@ -368,10 +367,10 @@ class Checks:
         mine = own[first : first + len(batches)]
         wanted = [batch for batch in batches if batch.base_offset >= start]
         if len(mine) < len(wanted):
-            raise Violation(f"{rule} lacks committed {wanted[len(mine)].header} of {key}")
+            raise RuleError(f"{rule} lacks committed {wanted[len(mine)].header} of {key}")
         for one, two in zip(mine, wanted, strict=False):
             if one is not two and one != two:
-                raise Violation(f"{rule} has {one.header}, committed is {two.header} of {key}")
+                raise RuleError(f"{rule} has {one.header}, committed is {two.header} of {key}")
 
 
 def _between(batches: list[Batch], start: int, end: int) -> list[Batch]:

@@ -14,7 +14,7 @@ from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication.contract import ProduceReply
 from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, ProducerId, ReplicaKey, Sync
 from penstock.errors import ErrorCode
-from penstock_sim.scheduler import Violation
+from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -193,7 +193,7 @@ class Producer:
         if code not in DEFINITE:
             outgoing.doubtful = True
         if code is ErrorCode.PRODUCER_FENCED:
-            raise Violation(f"I10: {self.name} epoch {self._epoch} is fenced: {reply.error}")
+            raise RuleError(f"I10: {self.name} epoch {self._epoch} is fenced: {reply.error}")
         if connection != self._connection:
             return
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE and outgoing.oldest:
@@ -208,7 +208,7 @@ class Producer:
         """The oldest unacknowledged batch does not continue the sequence: something was lost."""
         promised = self.plan.acks is Acks.ALL and self.key not in self.world.checks.lossy
         if promised and self.key not in self.world.resets:
-            raise Violation(f"I9: {self.name} sent {outgoing.batch.header} in order: {reply.error}")
+            raise RuleError(f"I9: {self.name} sent {outgoing.batch.header} in order: {reply.error}")
         self.restarted = True
         self._producer_id = ProducerId(self._producer_id + 1)
         self._epoch = 0
@@ -267,7 +267,7 @@ class Consumer:
         self.epoch = marks.leader_epoch
         if marks.high_watermark >= marks.epoch_start_offset:
             if marks.high_watermark < self.high_watermark:
-                raise Violation(
+                raise RuleError(
                     f"I2: {self.name} saw high watermark {self.high_watermark}, now {marks}"
                 )
             self.high_watermark = marks.high_watermark

@@ -39,6 +39,7 @@ class MetaStore:
 
     def apply(self, write: cc.DocumentWrite) -> tuple[str, str] | None:
         """The key and its new version; None on a conflict."""
+        document: TopicDocument | ClusterDocument | None
         if isinstance(write, cc.RemoveTopic):
             key, document = topic_key(write.name), None
         elif isinstance(write, cc.PutTopic):
@@ -157,17 +158,20 @@ class SimController:
         for reply in ready.replies:
             self._waiting.pop(reply.request_id, _ignore)(reply.outcome)
         for message in ready.session_messages:
-            stream = self._streams.get(message.stream_id)
-            if stream is not None:
-                stream.send(self.id, message)
-                if isinstance(message, cc.SessionAccepted):
-                    self._sent[message.stream_id] = 0
-                    self._send_image(message.stream_id)
+            self._tell(message)
         if ready.metadata_version is not None:
             for number in tuple(self._sent):
                 self._send_image(number)
         if ready.deposed:
             self.kill()
+
+    def _tell(self, message: cc.SessionMessage) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is not None:
+            stream.send(self.id, message)
+            if isinstance(message, cc.SessionAccepted):
+                self._sent[message.stream_id] = 0
+                self._send_image(message.stream_id)
 
     def _send_image(self, number: int) -> None:
         machine, stream = self._machine, self._streams.get(number)

@@ -56,7 +56,7 @@ class SimDisk:
         del self._unsynced[:count]
 
     def lose_power(self) -> None:
-        """The kernel had written back some of the unsynced writes, from the front; the rest is gone."""
+        """Some of the unsynced writes, from the front, had reached the disk; the rest is gone."""
         self._flush(self._scheduler.random.randrange(len(self._unsynced) + 1))
         self._unsynced.clear()
         self._current = MemoryLogStore()

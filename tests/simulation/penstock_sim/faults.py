@@ -1,8 +1,8 @@
 """The nemesis: breaks things within what the guarantees promise to survive, and repairs them.
 
 A broker loses unsynced writes only within the promise of I7: while fewer than
-min.insync.replicas - 1 others miss data and another holder of each partition is intact; in a `blackout` history all lose power at
-once, and only sync=DISK is promised.
+min.insync.replicas - 1 others miss data and another holder of each partition is intact. In a
+`blackout` history all lose power at once, and only sync=DISK is promised.
 """
 
 from __future__ import annotations
@@ -25,23 +25,28 @@ class Nemesis:
         self.world = world
         self._random = world.scheduler.random
         self._menu: list[tuple[int, Callable[[], None]]] = [
-            (10, self._kill_broker),
-            (5, self._lose_power),
-            (8, self._cut_brokers),
-            (5, self._cut_broker_off),
-            (7, self._cut_from_controller),
-            (8, self._break_stream),
-            (5, self._slow_disk),
-            (3, self._full_disk),
-            (4, self._kill_controller),
-            (2, self._second_controller),
-            (3, self._store_away),
-            (6, self._move_leaders),
-            (4, self._retention),
-            (3, self._slow_network),
+            (10, self.kill_broker),
+            (5, self.lose_power),
+            (8, self.cut_brokers),
+            (5, self.cut_broker_off),
+            (7, self.cut_from_controller),
+            (8, self.break_stream),
+            (5, self.slow_disk),
+            (3, self.full_disk),
+            (4, self.kill_controller),
+            (2, self.second_controller),
+            (3, self.store_away),
+            (6, self.move_leaders),
+            (4, self.retention),
+            (3, self.slow_network),
         ]
         # Most histories stress a few faults, so that they meet; some have all.
-        if world.scheduler.chance(0.7):
+        if world.faults:
+            self._menu = [
+                (weight, fault) for weight, fault in self._menu if fault.__name__ in world.faults
+            ]
+            assert len(self._menu) == len(world.faults), f"unknown faults in {world.faults}"
+        elif world.scheduler.chance(0.7):
             self._menu = self._random.sample(self._menu, self._random.randrange(2, 7))
         self._pace_ms = world.scheduler.between(25, 200)
         if world.blackout:
@@ -87,7 +92,7 @@ class Nemesis:
     def _some_broker(self) -> SimBroker:
         return self._random.choice(list(self.world.brokers.values()))
 
-    def _kill_broker(self) -> None:
+    def kill_broker(self) -> None:
         broker = self._some_broker()
         if self._random.random() < 0.4:
             broker = self.world.find_leader(self._random.choice(self.world.keys))[0]
@@ -103,7 +108,7 @@ class Nemesis:
         if not broker.up and broker.incarnation == incarnation:
             broker.start()
 
-    def _lose_power(self) -> None:
+    def lose_power(self) -> None:
         broker = self._some_broker()
         if broker.up and self._others_hold(broker):
             broker.kill(power=True)
@@ -139,21 +144,21 @@ class Nemesis:
                 self.world.checks.broker_down(broker)
             self._restart_later(broker)
 
-    def _slow_disk(self) -> None:
+    def slow_disk(self) -> None:
         disk = self._some_broker().disk
         disk.slow = True
         self.world.scheduler.after(
             self.world.scheduler.between(50, 500), setattr, disk, "slow", False
         )
 
-    def _full_disk(self) -> None:
+    def full_disk(self) -> None:
         disk = self._some_broker().disk
         disk.full = True
         self.world.scheduler.after(
             self.world.scheduler.between(50, 500), setattr, disk, "full", False
         )
 
-    def _retention(self) -> None:
+    def retention(self) -> None:
         """The leader drops some of what is committed."""
         key = self._random.choice(self.world.keys)
         broker = self.world.find_leader(key)[0]
@@ -186,27 +191,27 @@ class Nemesis:
             return {(one, two)}
         return {(one, two), (two, one)}
 
-    def _cut_brokers(self) -> None:
+    def cut_brokers(self) -> None:
         one, two = self._random.sample(list(self.world.brokers), 2)
         self._cut(self._both_ways(one, two), 900)
 
-    def _cut_broker_off(self) -> None:
+    def cut_broker_off(self) -> None:
         one = int(self._some_broker().id)
         others = [*self.world.brokers, *self.world.controllers]
         self._cut({pair for two in others if two != one for pair in self._both_ways(one, two)}, 900)
 
-    def _cut_from_controller(self) -> None:
+    def cut_from_controller(self) -> None:
         one = int(self._some_broker().id)
         self._cut(
             {pair for two in self.world.controllers for pair in self._both_ways(one, two)}, 900
         )
 
-    def _break_stream(self) -> None:
+    def break_stream(self) -> None:
         streams = [stream for stream in self.world.net.streams if stream.open]
         if streams:
             self._random.choice(streams).break_off()
 
-    def _slow_network(self) -> None:
+    def slow_network(self) -> None:
         net = self.world.net
         net.slow = True
         self.world.scheduler.after(
@@ -215,7 +220,7 @@ class Nemesis:
 
     # ------------------------------------------------------------ controller
 
-    def _kill_controller(self) -> None:
+    def kill_controller(self) -> None:
         for controller in self.world.controllers.values():
             if controller.up:
                 controller.kill()
@@ -227,20 +232,20 @@ class Nemesis:
         if not any(controller.up for controller in controllers):
             self._random.choice(controllers).start()
 
-    def _second_controller(self) -> None:
+    def second_controller(self) -> None:
         """Two alive at once: the lease was lost, the older does not know yet."""
         idle = [controller for controller in self.world.controllers.values() if not controller.up]
         if idle and len(idle) < len(self.world.controllers):
             idle[0].start()
 
-    def _store_away(self) -> None:
+    def store_away(self) -> None:
         meta = self.world.meta
         meta.away = True
         self.world.scheduler.after(
             self.world.scheduler.between(50, 500), setattr, meta, "away", False
         )
 
-    def _move_leaders(self) -> None:
+    def move_leaders(self) -> None:
         away_from = self._some_broker().id if self._random.random() < 0.7 else None
         request = cc.ElectLeaders(
             self.world.next_request(), self.world.cluster_id, away_from=away_from

@@ -14,7 +14,7 @@ from typing import Any, Final
 _MASK: Final = (1 << 64) - 1
 
 
-class Violation(AssertionError):
+class RuleError(AssertionError):
     """An invariant of guarantees.md does not hold. The message names it first."""
 
 

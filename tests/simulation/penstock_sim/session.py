@@ -1,4 +1,4 @@
-"""A broker's session with the active controller: registers, beats, applies images, asks for ISRs."""
+"""A broker's session with the controller: registers, beats, applies images, asks for ISRs."""
 
 from __future__ import annotations
 

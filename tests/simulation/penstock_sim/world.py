@@ -5,11 +5,11 @@ set up ──▶ chaos (faults and load) ──▶ heal ──▶ everything mus
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.control import contract as cc
-from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import (
     Acks,
     LeaderEpoch,
@@ -23,7 +23,7 @@ from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.controller import MetaStore, SimController
 from penstock_sim.faults import Nemesis
 from penstock_sim.network import Network
-from penstock_sim.scheduler import Scheduler, Violation
+from penstock_sim.scheduler import RuleError, Scheduler
 
 TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
 SETTLE_MS: Final = 200
@@ -50,14 +50,10 @@ class World:
     """Everything of one simulation."""
 
     def __init__(
-        self,
-        seed: int,
-        machine_type: type[ReplicaMachine] = ReplicaMachine,
-        *,
-        traced: bool = False,
+        self, seed: int, *, traced: bool = False, faults: frozenset[str] = frozenset()
     ) -> None:
         self.seed = seed
-        self.machine_type = machine_type
+        self.faults = faults
         self.scheduler = Scheduler(seed, traced=traced)
         chance = self.scheduler.random
         self.chaos_ms = chance.choice((600, 1200, 2400))
@@ -110,7 +106,7 @@ class World:
     # ------------------------------------------------------------ the history
 
     def run(self) -> None:
-        """Raises `Violation` (or whatever a machine raised)."""
+        """Raises `RuleError` (or whatever a machine raised)."""
         self.controllers[101].start()
         for broker in self.brokers.values():
             broker.start()
@@ -126,7 +122,7 @@ class World:
         self.controllers[101].request(request, lambda _outcome: None)
         self.scheduler.run_until(SETTLE_MS * 2)
         if len(self.checks.stored) != len(self.keys):
-            raise Violation("set-up: the topic was not created")
+            raise RuleError("set-up: the topic was not created")
         self.chaotic = True
         self._start_clients()
         nemesis = Nemesis(self)
@@ -168,7 +164,7 @@ class World:
             problem = self._unsettled()
             if not problem:
                 return
-        raise Violation(f"I24: not converged {CONVERGE_MS} ms after healing: {problem}")
+        raise RuleError(f"I24: not converged {CONVERGE_MS} ms after healing: {problem}")
 
     def _unsettled(self) -> str:
         if not any(controller.active for controller in self.controllers.values()):
@@ -213,9 +209,9 @@ class World:
             for outgoing in producer.sent:
                 payload, there = outgoing.batch.payload, outgoing.batch.payload in canon.payloads
                 if outgoing.acked and producer.plan.acks is Acks.ALL and not there:
-                    raise Violation(f"I7: {payload!r} was acknowledged and is gone")
+                    raise RuleError(f"I7: {payload!r} was acknowledged and is gone")
                 if outgoing.abandoned and not outgoing.doubtful and there:
-                    raise Violation(f"I8: {payload!r} failed for certain and is there")
+                    raise RuleError(f"I8: {payload!r} failed for certain and is there")
         for key in self.keys:
             for broker in self.brokers.values():
                 replica = broker.replicas[key]
@@ -223,20 +219,21 @@ class World:
                     self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
 
 
-def simulate(
-    seed: int, machine_type: type[ReplicaMachine] = ReplicaMachine, *, traced: bool = False
-) -> History:
-    """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`."""
-    world = World(seed, machine_type, traced=traced)
+def simulate(seed: int, *, traced: bool = False, faults: frozenset[str] = frozenset()) -> History:
+    """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
+
+    `faults`: names of the nemesis's methods to use, all if empty.
+    """
+    world = World(seed, traced=traced, faults=faults)
     violation = None
     try:
         world.run()
-    except Violation as broken:
+    except RuleError as broken:
         violation = str(broken)
     except Exception as error:  # noqa: BLE001 - whatever a machine raises is a finding
         violation = f"{type(error).__name__}: {error}"
         if traced:
-            raise
+            violation += f"\n{traceback.format_exc()}"
     healed_ms = world.scheduler.now_ms - SETTLE_MS * 2 - world.chaos_ms
     acked = sum(outgoing.acked for producer in world.producers for outgoing in producer.sent)
     return History(
