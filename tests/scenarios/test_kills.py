@@ -145,6 +145,28 @@ def test_two_leaders_killed_one_after_the_other(cluster: Cluster, load: Load) ->
     assert_nothing_noticed(load.judge())
 
 
+def test_a_replica_that_missed_records_comes_back_first_and_does_not_lead(
+    cluster: Cluster, load: Load
+) -> None:
+    topic = load.config.topic
+    cluster.wait_in_sync(topic)
+    cluster.brokers[2].kill()
+    wait_out_of_isr(cluster, topic, 2)
+    load.wait_writing()
+    for broker_id in (0, 1):
+        cluster.brokers[broker_id].kill()
+    cluster.brokers[2].start()
+    cluster.wait_alive({2})
+    info = cluster.topic(topic)
+    assert info is not None
+    assert {part.leader for part in info.partitions} == {-1}
+    for broker_id in (0, 1):
+        cluster.brokers[broker_id].start(wait=False)
+    load.wait_writing()
+    cluster.wait_in_sync(topic)
+    assert_nothing_noticed(load.judge())
+
+
 def test_the_judge_sees_real_loss(cluster: Cluster, load: Load) -> None:
     """More disks are lost than min.insync.replicas - 1, and the user asks for what is left."""
     topic = load.config.topic
