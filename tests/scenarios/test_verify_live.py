@@ -4,6 +4,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,27 @@ def verify(*words: str | Path) -> subprocess.CompletedProcess[str]:
         timeout=100,
         check=False,
     )
+
+
+@contextmanager
+def running_verify(
+    cluster: Cluster, history: Path, topic: str
+) -> Iterator["subprocess.Popen[str]"]:
+    """`penstock verify run` on its way, with records acknowledged already."""
+    words = ["verify", "run", "--bootstrap", cluster.bootstrap, "--duration", "600"]
+    words += ["--topic", topic, "--history", str(history), "-o", "json"]
+    with subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            wait_until(
+                lambda: history.exists() and '"ack"' in history.read_text(),
+                what="the workload runs",
+                timeout_s=40,
+            )
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_healthy_cluster_passes_with_sensible_figures(make_load: MakeLoad) -> None:
@@ -68,28 +91,29 @@ def test_the_command_judges_and_keeps_the_history(cluster: Cluster, tmp_path: Pa
 
 
 def test_ctrl_c_ends_the_writing_and_judges_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
-    history = tmp_path / "history.jsonl"
-    words = ["verify", "run", "--bootstrap", cluster.bootstrap, "--duration", "600"]
-    words += ["--topic", "interrupted", "--history", str(history), "-o", "json"]
-    process = subprocess.Popen(
-        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        wait_until(
-            lambda: history.exists() and '"ack"' in history.read_text(),
-            what="the workload runs",
-            timeout_s=40,
-        )
+    with running_verify(cluster, tmp_path / "history.jsonl", "interrupted") as process:
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     figures = json.loads(output)
     assert figures["verdict"] == "PASS"
     assert figures["acknowledged"] == figures["sent"] == figures["in_log"] > 0
+
+
+def test_a_second_ctrl_c_gives_up_a_cluster_that_is_gone(cluster: Cluster, tmp_path: Path) -> None:
+    with running_verify(cluster, tmp_path / "history.jsonl", "abandoned") as process:
+        for broker in cluster.brokers.values():
+            broker.kill()
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert "Ctrl-C again gives up" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=10)
+    assert process.returncode == 130, errors
+    assert output == ""
+    assert "Traceback" not in errors
+    assert "delivery failed" not in errors
 
 
 def test_a_lost_record_in_a_history_fails_the_command(make_load: MakeLoad, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ workload early; what was done until then is judged all the same.
 """
 
 import json
+import logging
 import signal
 import tempfile
 import threading
@@ -127,10 +128,12 @@ def check(
 def _run_workload(config: WorkloadConfig, path: Path, duration_s: float) -> None:
     """Runs until the time is over or Ctrl-C, with a line of progress on stderr.
 
-    The first Ctrl-C ends the writing; a second one, the waiting for readers too.
+    The first Ctrl-C ends the writing, and what was done is judged; a second one gives up.
     """
     counts, interrupted = LiveCounts(), threading.Event()
     progress = Console(stderr=True)
+    # The history has every failed delivery; a line for each would bury the verdict.
+    logging.getLogger("penstock.client").setLevel(logging.ERROR)
     with HistoryWriter(path) as writer:
         workload = Workload(config, writer, counts)
         workload.start()
@@ -151,8 +154,14 @@ def _run_workload(config: WorkloadConfig, path: Path, duration_s: float) -> None
                     )
                     if interrupted.wait(0.25):
                         break
+                if interrupted.is_set():
+                    progress.print("interrupted: judging what was done; Ctrl-C again gives up")
                 status.update("reading everything back")
                 workload.stop()
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a third one must not disturb this
+            workload.abandon()
+            raise
         finally:
             signal.signal(signal.SIGINT, before)
 

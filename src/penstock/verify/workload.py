@@ -122,6 +122,7 @@ class Workload:
         self._stopping = threading.Event()
         self._producers: list[_Thread] = []
         self._readers: list[_Thread] = []
+        self._open: list[Producer] = []
         self._ends: dict[TopicPartition, int] | None = None
         self._began = time.monotonic()
         self._partitions: list[TopicPartition] = []
@@ -181,6 +182,12 @@ class Workload:
         self._guard(FINAL_READER, self._read_back)
         self._history.close()
 
+    def abandon(self) -> None:
+        """Gives up everything under way, at once; the history stays unfinished."""
+        self._stopping.set()
+        for producer in self._open:
+            producer.close(0.0)
+
     def _threads(self, work: Mapping[str, Callable[[], None]]) -> list[_Thread]:
         threads = [
             _Thread(target=self._guard, args=(name, body), name=f"verify-{name}", daemon=True)
@@ -217,6 +224,7 @@ class Workload:
             sync=config.sync,
             delivery_timeout_ms=config.delivery_timeout_ms,
         ) as producer:
+            self._open.append(producer)
             turn = 0
             while not self._stopping.is_set():
                 stream = streams[turn % len(streams)]
