@@ -19,19 +19,14 @@ from penstock.rpc.errors import error_from_rpc
 Answer = TypeVar("Answer")
 
 
-def being_cancelled() -> bool:
+def _being_cancelled() -> bool:
     """Whether this task was asked to end.
 
-    gRPC raises CancelledError as well when the other side, or a closed channel, ended the call;
-    that is an error of the call and must not end the task in silence.
+    gRPC raises CancelledError as well in a call whose channel is closed by another task; that
+    is an error of the call, and must not look as if the caller's task were cancelled.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def ended_by_peer(address: str) -> ClusterError:
-    """What to raise for a CancelledError that nobody here asked for."""
-    return UnreachableError(f"{address}: the call was ended by the other side")
 
 
 class Connection:
@@ -55,9 +50,9 @@ class Connection:
         except grpc.RpcError as error:
             raise error_from_rpc(error, self.address) from error
         except asyncio.CancelledError:
-            if being_cancelled():
+            if _being_cancelled():
                 raise
-            raise ended_by_peer(self.address) from None
+            raise UnreachableError(f"{self.address}: the connection was closed") from None
 
     async def ready(self, timeout_s: float) -> bool:
         """Whether there is a connection now or within `timeout_s`."""

@@ -5,9 +5,10 @@
                    position            fetch_offset
 
 Both only move forward, except by a seek (I17): a seek empties the buffer and counts up
-`generation`, and an answer asked for under another generation, or from another offset than
-`fetch_offset` now is, is dropped. Batches are opened (CRC, decompression) when handed out, on
-their way to the user; what cannot be opened is an error at that offset, never skipped.
+`generation`. Records asked for from another offset than `fetch_offset` now is are dropped, and
+so are errors that belong to another generation. Batches are opened (CRC, decompression) when
+handed out, on their way to the user; what cannot be opened is an error at that offset, never
+skipped.
 """
 
 from collections import deque
@@ -106,7 +107,7 @@ class FetchState:
         )
 
     def accept(self, asked_offset: int, batches: list[Batch], high_watermark: int) -> None:
-        """Takes over an answer that was asked for from `asked_offset` in this generation."""
+        """Takes over an answer that was asked for from `asked_offset`, if that is still needed."""
         if asked_offset != self.fetch_offset:
             return
         self.failing_since_ms = None

@@ -5,8 +5,9 @@
 
 A partition is covered by one call at a time; what becomes free while a long poll waits (a
 drained buffer, a seek) gets a call of its own at once, at most `FETCHES_PER_LEADER` at a time.
-So no call is ever cancelled for a change of plans: answers of an old generation are dropped
-(fetch_state.py). Buffers hold at most `buffer_bytes`, plus the answers in flight (I23).
+So no call is ever cancelled for a change of plans: what an answer says about another offset than
+the one now needed is dropped (fetch_state.py). Buffers hold at most `buffer_bytes`, plus the
+answers in flight (I23).
 
 Unary Fetch rather than Subscribe: positions stay in one place and a lost answer costs nothing.
 """
@@ -221,7 +222,7 @@ class Fetcher:
         by_partition = {part.state.where: part for part in asked}
         for result in answer.results:
             part = by_partition.get(TopicPartition(result.topic, result.partition))
-            if part is None or part.generation != part.state.generation:
+            if part is None:
                 continue
             if result.HasField("error"):
                 self._failed(part, error_from_wire(result.error))
@@ -238,8 +239,6 @@ class Fetcher:
         state = part.state
         if part.generation != state.generation:
             return
-        if isinstance(error, NotLeaderError) and error.leader is not None:
-            self._cluster.learn_leader(state.where, error.leader)
         if error.refresh_metadata or error.code is ErrorCode.UNREACHABLE:
             self._cluster.refresh_soon()
         config = self._config
@@ -258,6 +257,9 @@ class Fetcher:
             state.retry_at_ms = now_ms() + error.throttle_ms
         elif state.error is None:
             state.back_off(config.retry_backoff_ms, config.retry_backoff_max_ms, now_ms())
+        if isinstance(error, NotLeaderError) and error.leader is not None:
+            # Last: a new leader ends the pause that the failure has just begun.
+            self._cluster.learn_leader(state.where, error.leader)
 
     def _fail(self, state: FetchState, error: PenstockError) -> None:
         if state.error is None:

@@ -13,9 +13,8 @@ import os
 import threading
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol, TypeVar
-from weakref import WeakSet
 
-from penstock.errors import MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 Result = TypeVar("Result")
 EXIT_FLUSH_S: Final = 10.0
@@ -35,7 +34,8 @@ class LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._clients: WeakSet[Any] = WeakSet()
+        self._clients: set[ClosesAtExit] = set()
+        self._ended = False
         self._thread = threading.Thread(
             target=self.loop.run_forever, name="penstock-client", daemon=True
         )
@@ -49,6 +49,9 @@ class LoopThread:
                 "a sync client was called from inside the client's own event loop (a callback "
                 "or partitioner); use the async client there"
             )
+        if self._ended:
+            work.close()
+            raise ClusterError("the process is ending and its clients are closed", ErrorCode.CLOSED)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
@@ -57,13 +60,18 @@ class LoopThread:
             raise
 
     def adopt(self, client: ClosesAtExit) -> None:
-        """Closes the client at exit, if it still exists then."""
+        """Closes the client at exit, unless it is released before; keeps it alive till then."""
         self._clients.add(client)
+
+    def release(self, client: ClosesAtExit) -> None:
+        """The client was closed."""
+        self._clients.discard(client)
 
     def close(self) -> None:
         """Closes the clients, stops the loop, ends the thread."""
         for client in list(self._clients):
             client.close_at_exit()
+        self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=1.0)
 

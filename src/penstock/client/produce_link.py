@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import grpc
 
 from penstock.client.accumulator import PartitionQueue, PendingBatch, now_ms
-from penstock.client.connections import Connection, being_cancelled, ended_by_peer
+from penstock.client.connections import Connection
 from penstock.client.lane import NOTHING_APPENDED, Entry, Lane
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
@@ -160,10 +160,6 @@ class ProduceLink:
                 self._take(answer)
         except grpc.RpcError as error:
             raise StreamBrokenError(_as_broken(error_from_rpc(error, self.address))) from error
-        except asyncio.CancelledError:
-            if being_cancelled():
-                raise
-            raise StreamBrokenError(ended_by_peer(self.address)) from None
         raise StreamBrokenError(UnreachableError(f"{self.address}: the broker ended the stream"))
 
     def _take(self, answer: pb.ProduceResponse) -> None:

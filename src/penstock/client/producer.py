@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from penstock.client.accumulator import Accumulator, PendingBatch, TopicBuffer
 from penstock.client.cluster import Cluster
@@ -34,6 +34,7 @@ from penstock.core.compression import compress
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 Added = TypeVar("Added")
+INTERRUPTED_FLUSH_S: Final = 2.0
 
 _log = logging.getLogger("penstock.client")
 
@@ -79,8 +80,8 @@ class AsyncProducer:
         await self.start()
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        await self.close(exit_flush_s(kind))
 
     async def start(self) -> None:
         """Starts the background tasks in this event loop; done by the first `send` as well."""
@@ -329,6 +330,12 @@ class AsyncProducer:
         self._guard.check()
         if self._ended is not None:
             raise self._ended
+
+
+def exit_flush_s(kind: type[BaseException] | None) -> float | None:
+    """How long leaving a with block may flush: briefly if somebody wants it to end now."""
+    interrupted = kind is not None and issubclass(kind, asyncio.CancelledError | KeyboardInterrupt)
+    return INTERRUPTED_FLUSH_S if interrupted else None
 
 
 def _closed() -> ClusterError:

@@ -306,14 +306,15 @@ class Sender:
         self.on_settled()
 
     def _failed(self, sent: Sent, error: PenstockError) -> None:
-        if isinstance(error, NotLeaderError) and error.leader is not None:
-            self._cluster.learn_leader(sent.queue.where, error.leader)
-        if error.refresh_metadata:
-            self._cluster.refresh_soon()
         ghost = sent.entry.ghost
         self._troubles[sent.queue] = error
         if sent.lane.failed(sent.entry, error, now_ms()) and not ghost:
             self._give_up(sent.queue, sent.entry.batch, error, unknown=sent.entry.unknown)
+        if error.refresh_metadata:
+            self._cluster.refresh_soon()
+        if isinstance(error, NotLeaderError) and error.leader is not None:
+            # Last: a new leader ends the pause that the failure has just begun.
+            self._cluster.learn_leader(sent.queue.where, error.leader)
 
     def _give_up(
         self, queue: PartitionQueue, batch: PendingBatch, error: PenstockError, *, unknown: bool

@@ -118,13 +118,14 @@ class Consumer:
 
     def close(self) -> None:
         """Ends fetching and closes the connections; may be called again."""
-        self._closed = True
-        self._loop.run(self._core.close())
+        if not self._closed:
+            self._closed = True
+            self._loop.run(self._core.close())
+            self._loop.release(self)
 
     def close_at_exit(self) -> None:
         """The process ends and nobody called `close`."""
-        if not self._closed:
-            self.close()
+        self.close()
 
 
 class Admin:
@@ -245,10 +246,11 @@ class Admin:
 
     def close(self) -> None:
         """Closes the connections; may be called again."""
-        self._closed = True
-        self._loop.run(self._core.close())
+        if not self._closed:
+            self._closed = True
+            self._loop.run(self._core.close())
+            self._loop.release(self)
 
     def close_at_exit(self) -> None:
         """The process ends and nobody called `close`."""
-        if not self._closed:
-            self.close()
+        self.close()

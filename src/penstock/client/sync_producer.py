@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack
 from penstock.client.config import ProducerConfig, ProducerOptions
 from penstock.client.delivery import ColumnsDelivery, Delivery, Outcome
 from penstock.client.loop_thread import EXIT_FLUSH_S, shared_loop
-from penstock.client.producer import AsyncProducer
+from penstock.client.producer import AsyncProducer, exit_flush_s
 from penstock.client.shards import shard_columns
 from penstock.core.columns import Header
 
@@ -35,7 +35,7 @@ class Producer:
         self._loop = shared_loop()
         self._core = self._loop.run(_made_in_loop(bootstrap, config, options))
         self._try_append = self._core.try_append
-        self._closed = False
+        self._undelivered: int | None = None
         self._loop.adopt(self)
 
     @property
@@ -45,8 +45,8 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.close(exit_flush_s(kind))
 
     def send(
         self,
@@ -101,13 +101,13 @@ class Producer:
 
     def close(self, timeout_s: float | None = None) -> int:
         """Flushes and ends. Returns the number of records not delivered; may be called again."""
-        self._closed = True
-        return self._loop.run(self._core.close(timeout_s))
+        if self._undelivered is None:
+            self._undelivered = self._loop.run(self._core.close(timeout_s))
+            self._loop.release(self)
+        return self._undelivered
 
     def close_at_exit(self) -> None:
         """The process ends and nobody called `close`."""
-        if self._closed:
-            return
         left = self._core.unsettled_records
         if left:
             _log.warning(

@@ -152,6 +152,20 @@ def test_a_seek_while_data_is_on_its_way_gets_nothing_old(
         assert batch.first_offset == offset
 
 
+def test_a_seek_does_not_wait_for_a_long_poll(shared_cluster: Cluster, topic: str) -> None:
+    fill(shared_cluster, topic, numbers(10))
+    where = TopicPartition(topic, 0)
+    with Consumer(shared_cluster.bootstrap, fetch_max_wait_ms=30_000) as consumer:
+        consumer.assign([where])
+        read(consumer, 10)
+        assert consumer.poll(0.3) == []
+        begun = time.monotonic()
+        for _ in range(2):
+            consumer.seek(where, 5)
+            assert values_of(read(consumer, 5)) == numbers(5, 5)
+        assert time.monotonic() - begun < 5
+
+
 def test_paused_partitions_are_silent_and_lose_nothing(
     shared_cluster: Cluster, topic: str, consumer: Consumer
 ) -> None:
@@ -230,6 +244,33 @@ def test_a_small_buffer_still_reads_everything(shared_cluster: Cluster, topic: s
     for partition in (0, 1):
         offsets = [o for b in batches if b.partition == partition for o in b.offsets()]
         assert offsets == list(range(300))
+
+
+def test_what_is_fetched_ahead_is_bounded_and_a_paused_partition_holds_none_of_it(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    for partition in (0, 1):
+        fill(shared_cluster, topic, [b"x" * 5_000] * 400, partition=partition, batch_bytes=20_000)
+    zero, one = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    with Consumer(
+        shared_cluster.bootstrap, buffer_bytes=50_000, fetch_max_bytes=30_000
+    ) as consumer:
+        consumer.assign([zero])
+        states = consumer._core._states
+
+        def held() -> int:
+            return sum(state.buffered_bytes for state in states.values())
+
+        def resting() -> bool:
+            return held() >= 50_000 and not any(state.in_flight for state in states.values())
+
+        for _ in range(5):
+            consumer.poll(20, max_records=1)
+            wait_until(resting, what="the buffer is full and nothing more is fetched")
+            assert held() < 200_000
+        consumer.assign([zero, one])
+        consumer.pause([zero])
+        assert {batch.partition for batch in read(consumer, 400)} == {1}
 
 
 def truncate(cluster: Cluster, topic: str, before: int) -> None:

@@ -59,6 +59,8 @@ def test_few_records_at_a_time_are_handed_out_without_loss() -> None:
 
 def test_an_answer_from_another_offset_is_dropped() -> None:
     made = state(0)
+    made.accept(10, [batch(10, 10)], 20)
+    assert made.fetch_offset == 0, "it would leave a gap"
     made.accept(0, [batch(0, 10)], 10)
     made.accept(0, [batch(0, 10)], 10)
     assert offsets(made) == list(range(10))

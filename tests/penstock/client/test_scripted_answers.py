@@ -23,7 +23,14 @@ from penstock.client import (
 from penstock.core.batch import Batch
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.types import Offset
-from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+from penstock.errors import (
+    ClusterError,
+    CurrentLeader,
+    ErrorCode,
+    NotLeaderError,
+    OverloadedError,
+    PenstockError,
+)
 from penstock.proto.v1 import admin_pb2, broker_pb2_grpc, records_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import (
@@ -47,6 +54,7 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
 
     def __init__(self, port: int) -> None:
         self.port = port
+        self.broker_ports = [port]
         self.script: Script = iter(())
         self.cluster_id = "cluster"
         self.values: list[bytes | None] = []
@@ -57,13 +65,17 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
         self.inits: list[tuple[int, int]] = []
         self.next_producer_id = 100
         self.fetches = 0
+        self.silent = asyncio.Event()
 
     async def Metadata(self, request: Any, context: Any) -> pb.MetadataResponse:  # noqa: N802
         partition = pb.PartitionInfo(leader=0, leader_epoch=1, replicas=[0], isr=[0], version=1)
         return pb.MetadataResponse(
             cluster_id=self.cluster_id,
             metadata_version=1,
-            brokers=[pb.BrokerInfo(broker_id=0, host="127.0.0.1", port=self.port, alive=True)],
+            brokers=[
+                pb.BrokerInfo(broker_id=broker_id, host="127.0.0.1", port=port, alive=True)
+                for broker_id, port in enumerate(self.broker_ports)
+            ],
             topics=[pb.TopicInfo(topic="t", topic_id="id", partitions=[partition])],
         )
 
@@ -128,7 +140,7 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
                 one for one in self.stored if one.base_offset + one.record_count > part.offset
             )
             if not result.batches:
-                await asyncio.sleep(request.max_wait_ms / 1000)
+                await asyncio.sleep(request.max_wait_ms / 1000)  # polls as a broker would
         return pb.FetchResponse(results=[result])
 
     async def ListOffsets(self, request: Any, context: Any) -> pb.ListOffsetsResponse:  # noqa: N802
@@ -138,22 +150,34 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
         order = next(self.script, None)
         if order == "cut after":
             await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+        if order == "silent":
+            self.silent.set()
+            await asyncio.Event().wait()
         result = admin_pb2.TopicResult(topic=request.topics[0].topic)
         if isinstance(order, PenstockError):
             result.error.CopyFrom(error_to_wire(order))
         return admin_pb2.CreateTopicsResponse(results=[result])
 
 
-@pytest.fixture
-async def double() -> AsyncIterator[Double]:
+@asynccontextmanager
+async def serving() -> AsyncIterator[Double]:
+    """A double that answers on a port of its own."""
     made = Double(free_port())
     server = grpc.aio.server()
     broker_pb2_grpc.add_BrokerServiceServicer_to_server(made, server)  # type: ignore[no-untyped-call]  # generated
     add_AdminServiceServicer_to_server(made, server)  # type: ignore[no-untyped-call]  # generated
     server.add_insecure_port(f"127.0.0.1:{made.port}")
     await server.start()
-    yield made
-    await server.stop(grace=None)
+    try:
+        yield made
+    finally:
+        await server.stop(grace=None)
+
+
+@pytest.fixture
+async def double() -> AsyncIterator[Double]:
+    async with serving() as made:
+        yield made
 
 
 @asynccontextmanager
@@ -257,7 +281,8 @@ async def test_silence_ends_with_the_request_timeout_and_the_batch_is_sent_again
     monkeypatch.setattr("penstock.client.sender.STALL_MS", 100)
     async with producing(double, request_timeout_ms=300) as producer:
         double.script = iter(["silent", "silent"])
-        assert await send(producer, 4) == [0, 1, 2, 3]
+        async with asyncio.timeout(10):
+            assert await send(producer, 4) == [0, 1, 2, 3]
     assert indexes(double) == [0, 1, 2, 3]
 
 
@@ -373,3 +398,39 @@ async def test_a_topic_whose_creation_was_not_confirmed_counts_as_created(
         with pytest.raises(ClusterError) as exists:
             await admin.create_topic("t", 1, 1)
         assert exists.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_closing_a_client_ends_a_call_under_way_with_an_error(double: Double) -> None:
+    double.script = iter(["silent"])
+    admin = AsyncAdmin(f"127.0.0.1:{double.port}")
+
+    async def create() -> None:
+        with pytest.raises(ClusterError, match="closed") as closed:
+            await admin.create_topic("t", 1, 1)
+        assert closed.value.code is ErrorCode.CLOSED
+
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        creating = group.create_task(create())
+        await double.silent.wait()
+        await admin.close()
+    assert not creating.cancelled()
+
+
+async def test_a_leader_named_in_a_refusal_is_asked_at_once(double: Double) -> None:
+    async with serving() as other:
+        double.broker_ports = other.broker_ports = [double.port, other.port]
+        leader = CurrentLeader(broker_id=1, leader_epoch=2, host="127.0.0.1", port=other.port)
+        moved = NotLeaderError("moved", leader=leader)
+        slow = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
+        double.script = iter([moved] * 10)
+        async with asyncio.timeout(10):
+            async with producing(double, **slow) as producer:
+                assert await send(producer, 5) == [0, 1, 2, 3, 4]
+            assert (indexes(double), indexes(other)) == ([], [0, 1, 2, 3, 4])
+            other.stored = [stored(0, 5)]
+            bootstrap = f"127.0.0.1:{double.port}"
+            async with AsyncConsumer(bootstrap, **slow) as consumer:  # type: ignore[arg-type]  # as a table
+                await consumer.assign([HERE])
+                double.script = iter([moved] * 10)
+                (batch,) = await consumer.poll(20)
+                assert len(batch) == 5

@@ -17,7 +17,8 @@ from penstock.errors import MisuseError
 
 def run(code: str, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Runs a program with the arguments in sys.argv."""
-    environment = {**os.environ, "GRPC_VERBOSITY": "NONE"}
+    # Without gRPC's own fork handlers, which crash children at random (penstock.client.process).
+    environment = {**os.environ, "GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *arguments],
         capture_output=True,
@@ -89,12 +90,30 @@ def test_a_program_that_forgets_to_close_loses_nothing_and_is_told(
         "import sys\n"
         "from penstock.client import Producer\n"
         "producer = Producer(sys.argv[1], linger_ms=60_000)\n"
-        "for _ in range(500): producer.send('forgotten', b'v')\n",
+        "for _ in range(500): producer.send('forgotten', b'v')\n"
+        "del producer\n",
         shared_broker.bootstrap,
     )
     assert ended.returncode == 0, ended.stderr
     assert "not closed: flushing 500 records" in ended.stderr
     assert count(shared_broker, "forgotten") == 500
+
+
+def test_closing_while_the_process_ends_harms_nothing(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("ending")
+    ended = run(
+        "import atexit, sys\n"
+        "from penstock.client import Producer\n"
+        "def close():\n"
+        "    print(producer.close())\n"
+        "    try: producer.send('ending', b'v')\n"
+        "    except Exception as error: print(error)\n"
+        "atexit.register(close)\n"
+        "producer = Producer(sys.argv[1])\n"
+        "producer.send('ending', b'v').result(20)\n",
+        shared_broker.bootstrap,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "0\nthe producer is closed\n"), ended.stderr
 
 
 def test_a_program_that_closes_ends_silently_and_at_once(shared_broker: Cluster) -> None:
