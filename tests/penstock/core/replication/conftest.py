@@ -1,0 +1,233 @@
+"""One replica machine under a hand-driven clock, with short words for its events.
+
+`Driver.do` feeds an event and keeps the `Ready`; `written` says what the disk did. Broker 1 is
+always the machine under test; 2 and 3 are its peers.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.core.batch import Batch, BatchHeader
+from penstock.core.replication import contract as c
+from penstock.core.replication.machine import ReplicaMachine
+from penstock.core.types import (
+    Acks,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionState,
+    ProducerId,
+    Sync,
+)
+from penstock.errors import ClusterError, ErrorCode
+
+ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+
+
+def recovered(
+    end: int = 0,
+    *,
+    epoch: int = 0,
+    high_watermark: int = 0,
+    start: int = 0,
+    epochs: tuple[tuple[int, int], ...] = (),
+    producers: tuple[c.ProducerEntry, ...] = (),
+) -> c.RecoveredLog:
+    starts = tuple(c.EpochStart(LeaderEpoch(one), Offset(at)) for one, at in epochs)
+    checkpoint = c.Checkpoint(LeaderEpoch(epoch), Offset(high_watermark), Offset(start), starts)
+    return c.RecoveredLog(Offset(end), checkpoint, producers)
+
+
+def batch(
+    count: int = 1, *, base: int = 0, epoch: int = 0, producer: int = -1, sequence: int = -1
+) -> Batch:
+    header = BatchHeader(
+        count,
+        0,
+        0,
+        0,
+        0,
+        producer_id=ProducerId(producer),
+        producer_epoch=0 if producer >= 0 else -1,
+        base_sequence=sequence,
+        base_offset=Offset(base),
+        leader_epoch=LeaderEpoch(epoch),
+    )
+    return Batch(header, b"x")
+
+
+class Driver:
+    """The machine of broker 1 and the last thing it said."""
+
+    def __init__(self, log: c.RecoveredLog, *, intact: bool = True) -> None:
+        self.machine = ReplicaMachine(ME, log, intact=intact)
+        self.now_ms = 1_000
+        self.ready = c.NOTHING
+        self.requests = 0
+
+    def do(self, event: c.Event) -> c.Ready:
+        self.ready = self.machine.handle(event, self.now_ms)
+        return self.ready
+
+    @property
+    def marks(self) -> c.Marks:
+        return self.machine.marks
+
+    # ------------------------------------------------------------ the controller
+
+    def assign(
+        self,
+        leader: int = 1,
+        *,
+        epoch: int = 1,
+        isr: tuple[int, ...] = (1, 2, 3),
+        replicas: tuple[int, ...] = (1, 2, 3),
+        version: int = 1,
+        min_isr: int = 2,
+        pending_max: int = 10_000,
+    ) -> c.Ready:
+        state = PartitionState(
+            BrokerId(leader),
+            LeaderEpoch(epoch),
+            tuple(BrokerId(member) for member in isr),
+            tuple(BrokerId(member) for member in replicas),
+            version,
+        )
+        return self.do(c.Assigned(state, c.ReplicaConfig(min_isr, 10_000, pending_max)))
+
+    def answer_isr(self, isr: tuple[int, ...], *, version: int, epoch: int = 1) -> c.Ready:
+        members = tuple(BrokerId(member) for member in isr)
+        state = PartitionState(ME, LeaderEpoch(epoch), members, (ME, TWO, THREE), version)
+        return self.do(c.IsrAnswered(state))
+
+    # ------------------------------------------------------------ the disk
+
+    def written(self, *, synced: bool = False, persist_id: int | None = None) -> c.Ready:
+        """The last write asked for is done."""
+        return self.do(
+            c.Persisted(self.ready.persist_id if persist_id is None else persist_id, synced)
+        )
+
+    def failed(self, persist_id: int) -> c.Ready:
+        return self.do(c.PersistFailed(persist_id, ClusterError("full", ErrorCode.DISK_FULL)))
+
+    # ------------------------------------------------------------ clients
+
+    def produce(
+        self,
+        count: int = 1,
+        *,
+        acks: Acks = Acks.ALL,
+        sync: Sync = Sync.OS,
+        producer: int = -1,
+        sequence: int = -1,
+        timeout_ms: int = 1_000,
+        expected_epoch: int = 0,
+    ) -> c.Ready:
+        self.requests += 1
+        return self.do(
+            c.ProduceRequested(
+                self.requests,
+                batch(count, producer=producer, sequence=sequence),
+                acks,
+                sync,
+                self.now_ms + timeout_ms,
+                LeaderEpoch(expected_epoch),
+            )
+        )
+
+    def outcomes(self) -> list[tuple[int, int, str]]:
+        """(request, base offset, "ok" | "duplicate" | error code) of the last replies."""
+        found = []
+        for reply in self.ready.replies:
+            word = "duplicate" if reply.duplicate else "ok"
+            word = word if reply.error is None else reply.error.code.name
+            found.append((reply.request_id, reply.base_offset, word))
+        return found
+
+    # ------------------------------------------------------------ followers of this broker
+
+    def follow(
+        self, broker: int, start: int, *, epoch: int = 1, synced: int | None = None
+    ) -> c.Ready:
+        """A follower looks up the divergence, starts, and acknowledges what it has."""
+        self.do(c.EpochQueried(BrokerId(broker), LeaderEpoch(epoch), LeaderEpoch(-1)))
+        self.do(c.FollowStarted(BrokerId(broker), LeaderEpoch(epoch), Offset(start)))
+        return self.ack(broker, start, epoch=epoch, synced=synced)
+
+    def ack(self, broker: int, end: int, *, epoch: int = 1, synced: int | None = None) -> c.Ready:
+        return self.do(
+            c.FollowerAcked(
+                BrokerId(broker),
+                LeaderEpoch(epoch),
+                Offset(end),
+                Offset(end if synced is None else synced),
+            )
+        )
+
+    # ------------------------------------------------------------ the leader of this broker
+
+    def answer_epoch(
+        self, epoch: int, end: int, *, leader_epoch: int = 1, start: int = 0, leader: int = 2
+    ) -> c.Ready:
+        return self.do(
+            c.EpochAnswered(
+                BrokerId(leader),
+                LeaderEpoch(leader_epoch),
+                LeaderEpoch(epoch),
+                Offset(end),
+                Offset(start),
+            )
+        )
+
+    def receive(
+        self,
+        *batches: Batch,
+        epoch: int = 1,
+        high_watermark: int = 0,
+        start: int = 0,
+        sync_through: int = 0,
+        leader: int = 2,
+    ) -> c.Ready:
+        return self.do(
+            c.BatchesReceived(
+                BrokerId(leader),
+                LeaderEpoch(epoch),
+                batches,
+                Offset(high_watermark),
+                Offset(start),
+                Offset(sync_through),
+            )
+        )
+
+
+@pytest.fixture
+def drive() -> Callable[..., Driver]:
+    """drive(end, **recovered fields) -> Driver over a log that was found on disk."""
+
+    def start(end: int = 0, *, intact: bool = True, **fields: object) -> Driver:
+        return Driver(recovered(end, **fields), intact=intact)  # type: ignore[arg-type]
+
+    return start
+
+
+@pytest.fixture
+def leader(drive: Callable[..., Driver]) -> Driver:
+    """Broker 1 leads epoch 1 of an empty log; 2 and 3 follow; all are in the ISR; min ISR 2."""
+    driver = drive()
+    driver.assign()
+    driver.written(synced=True)
+    driver.follow(2, 0)
+    driver.follow(3, 0)
+    return driver
+
+
+@pytest.fixture
+def follower(drive: Callable[..., Driver]) -> Driver:
+    """Broker 1 follows 2 in epoch 1, from offset 0 of an empty log."""
+    driver = drive()
+    driver.assign(2)
+    driver.written(synced=True)
+    driver.answer_epoch(-1, 0)
+    return driver

@@ -1,0 +1,361 @@
+"""What a follower does: looks up the divergence, cuts, copies, acknowledges what is written."""
+
+from typing import Any
+
+import pytest
+
+from penstock.core.batch import Batch, BatchHeader
+from penstock.core.replication import contract as c
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, ProducerId
+from penstock.errors import ClusterError, ErrorCode
+
+TWO = BrokerId(2)
+LOG = {"epoch": 4, "epochs": ((1, 0), (3, 20), (4, 70)), "high_watermark": 15}
+
+
+def batch(base: int, count: int = 1, *, epoch: int = 1, producer: int = -1) -> Batch:
+    header = BatchHeader(
+        count,
+        0,
+        0,
+        0,
+        0,
+        producer_id=ProducerId(producer),
+        producer_epoch=0 if producer >= 0 else -1,
+        base_sequence=0 if producer >= 0 else -1,
+        base_offset=Offset(base),
+        leader_epoch=LeaderEpoch(epoch),
+    )
+    return Batch(header, b"x")
+
+
+def start(leader_epoch: int, offset: int) -> c.SendFollowStart:
+    return c.SendFollowStart(TWO, LeaderEpoch(leader_epoch), Offset(offset))
+
+
+def ack(leader_epoch: int, written: int, synced: int) -> c.SendAck:
+    return c.SendAck(TWO, LeaderEpoch(leader_epoch), Offset(written), Offset(synced))
+
+
+def query(leader_epoch: int, last_epoch: int) -> c.SendEpochQuery:
+    return c.SendEpochQuery(TWO, LeaderEpoch(leader_epoch), LeaderEpoch(last_epoch))
+
+
+# ---------------------------------------------------------------- divergence
+
+
+@pytest.mark.parametrize(
+    ("answer_epoch", "answer_end", "cut"),
+    [
+        (4, 95, None),
+        (4, 90, None),
+        (4, 80, 80),
+        (3, 60, 60),
+        (3, 75, 70),
+        (1, 18, 18),
+    ],
+)
+def test_logs_are_cut_at_the_smaller_end_of_the_epoch_they_share(
+    drive: Any, answer_epoch: int, answer_end: int, cut: int | None
+) -> None:
+    driver = drive(90, **LOG)
+    ready = driver.assign(2, epoch=5)
+    assert ready.messages == (query(5, 4),)
+    assert ready.role_changed
+    driver.written(synced=True)
+    ready = driver.answer_epoch(answer_epoch, answer_end, leader_epoch=5)
+    assert ready.truncate_to == cut
+    if cut is None:
+        assert ready.messages == (start(5, 90), ack(5, 90, 90))
+        return
+    assert ready.messages == ()
+    assert all(one.start_offset < cut for one in ready.checkpoint.epochs)
+    persist_id = ready.persist_id
+    driver.do(c.Truncated(c.RecoveredLog(Offset(cut), ready.checkpoint)))
+    driver.written(persist_id=persist_id)
+    assert driver.ready.messages == (start(5, cut), ack(5, cut, cut))
+    assert driver.marks.log_end_offset == cut
+
+
+def test_the_outcome_of_the_cut_may_come_in_either_order(drive: Any) -> None:
+    driver = drive(90, **LOG)
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(4, 80, leader_epoch=5)
+    assert driver.written().messages == ()
+    driver.do(c.Truncated(c.RecoveredLog(Offset(80), ready.checkpoint)))
+    assert driver.ready.messages == (start(5, 80), ack(5, 80, 80))
+
+
+def test_the_look_up_is_repeated_until_the_epochs_agree(drive: Any) -> None:
+    # KIP-279: this log has epochs 1, 3, 4; the leader has 1 and 2, and never had 3 or 4.
+    driver = drive(90, epoch=4, epochs=((1, 0), (3, 20), (4, 70)), high_watermark=5)
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(2, 30, leader_epoch=5)
+    assert ready.truncate_to == 20, "epochs 3 and 4 are wrong, 1 is not known to be right"
+    driver.do(c.Truncated(c.RecoveredLog(Offset(20), ready.checkpoint)))
+    driver.written(persist_id=ready.persist_id)
+    assert driver.ready.messages == (query(5, 1),)
+    ready = driver.answer_epoch(1, 12, leader_epoch=5)
+    assert ready.truncate_to == 12
+
+
+def test_nothing_in_common_empties_the_log(drive: Any) -> None:
+    driver = drive(90, epoch=4, epochs=((3, 0),))
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    assert driver.answer_epoch(-1, 0, leader_epoch=5).truncate_to == 0
+
+
+def test_an_unknown_epoch_with_nothing_to_cut_is_asked_again(drive: Any) -> None:
+    driver = drive(90, epoch=4, epochs=((1, 0), (4, 90)))
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(0, 0, leader_epoch=5)
+    assert ready.truncate_to == 0
+
+
+def test_nothing_below_the_high_watermark_is_cut_the_partition_stops(drive: Any) -> None:
+    driver = drive(90, **{**LOG, "high_watermark": 80})
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(3, 60, leader_epoch=5)
+    assert ready.truncate_to is None
+    assert ready.role_changed
+    assert driver.machine.error.code is ErrorCode.DATA_CORRUPTED
+    assert "up to offset 60, but offsets below 80 were committed" in driver.machine.error.message
+    driver.produce()
+    assert driver.outcomes() == [(1, -1, "DATA_CORRUPTED")]
+    ready = driver.do(c.EpochQueried(TWO, LeaderEpoch(5), LeaderEpoch(1)))
+    assert ready.messages[0].error is driver.machine.error
+    assert driver.do(c.Tick()) is c.NOTHING
+    assert not driver.machine.wants_tick
+
+
+def test_a_log_that_lost_unsynced_writes_does_not_vouch_for_its_high_watermark(drive: Any) -> None:
+    driver = drive(90, intact=False, **{**LOG, "high_watermark": 80})
+    assert driver.marks.high_watermark == 0
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    assert driver.answer_epoch(3, 60, leader_epoch=5).truncate_to == 60
+
+
+def test_an_answer_waits_for_writes_in_flight(drive: Any) -> None:
+    driver = drive(90, **LOG)
+    persist_id = driver.assign(2, epoch=5).persist_id
+    assert driver.answer_epoch(4, 80, leader_epoch=5) is c.NOTHING
+    ready = driver.written(persist_id=persist_id, synced=True)
+    assert ready.truncate_to == 80
+
+
+def test_answers_of_other_leaders_epochs_and_times_are_ignored(follower: Any) -> None:
+    assert follower.answer_epoch(-1, 0) is c.NOTHING, "it follows already"
+    follower.do(c.PeerConnected(TWO))
+    assert follower.answer_epoch(-1, 0, leader_epoch=2) is c.NOTHING
+    assert follower.answer_epoch(-1, 0, leader=3) is c.NOTHING
+    assert follower.answer_epoch(-1, 0).messages != ()
+
+
+# ---------------------------------------------------------------- reset by retention
+
+
+def test_a_log_that_ends_before_the_leaders_start_begins_anew_there(drive: Any) -> None:
+    entry = c.ProducerEntry(
+        ProducerId(7), 0, (c.SequencedBatch(0, 0, Offset(3)),), last_timestamp_ms=0
+    )
+    driver = drive(90, producers=(entry,), **LOG)
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(4, 500, leader_epoch=5, start=200)
+    assert ready.truncate_to == 0
+    checkpoint = ready.checkpoint
+    assert (checkpoint.log_start_offset, checkpoint.high_watermark) == (200, 200)
+    assert checkpoint.epochs == ()
+    assert driver.machine.producers == (), "what was known of producers ends before the gap"
+    persist_id = ready.persist_id
+    driver.do(c.Truncated(c.RecoveredLog(Offset(200), checkpoint, (entry,))))
+    driver.written(persist_id=persist_id)
+    assert driver.ready.messages == (start(5, 200), ack(5, 200, 90))
+    assert driver.machine.producers == ()
+    driver.receive(batch(200, 5, epoch=4), epoch=5, high_watermark=205, start=200)
+    driver.written()
+    assert driver.marks.high_watermark == 200
+    assert driver.marks.log_end_offset == 205
+
+
+def test_a_reset_that_fails_leaves_everything_as_it_was(drive: Any) -> None:
+    entry = c.ProducerEntry(
+        ProducerId(7), 0, (c.SequencedBatch(0, 0, Offset(3)),), last_timestamp_ms=0
+    )
+    driver = drive(90, producers=(entry,), **LOG)
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(4, 500, leader_epoch=5, start=200)
+    driver.failed(ready.persist_id)
+    assert driver.machine.producers == (entry,)
+    assert driver.marks.log_end_offset == 90
+    driver.now_ms += 100
+    assert query(5, 4) in driver.do(c.Tick()).messages
+
+
+# ---------------------------------------------------------------- copying
+
+
+def test_only_what_is_written_is_acknowledged(follower: Any) -> None:
+    ready = follower.receive(batch(0, 3), batch(3, 2))
+    assert ready.messages == ()
+    assert [one.base_offset for one in ready.append] == [0, 3]
+    ready = follower.written()
+    assert ready.messages == (ack(1, 5, 0),)
+
+
+def test_the_high_watermark_is_the_leaders_but_never_past_what_is_written(follower: Any) -> None:
+    follower.receive(batch(0, 3), high_watermark=2)
+    assert follower.ready.high_watermark is None
+    assert follower.written().high_watermark == 2
+    follower.receive(high_watermark=3)
+    assert follower.ready.high_watermark == 3
+    follower.receive(high_watermark=1)
+    assert follower.marks.high_watermark == 3
+
+
+def test_the_first_batch_of_an_epoch_is_stored_with_the_epoch(follower: Any) -> None:
+    ready = follower.receive(batch(0, 3))
+    assert [(one.epoch, one.start_offset) for one in ready.checkpoint.epochs] == [(1, 0)]
+    assert follower.receive(batch(3, 3)).checkpoint is None
+
+
+def test_a_sync_that_someone_waits_for_is_done_once(follower: Any) -> None:
+    assert not follower.receive(batch(0, 3)).persist_sync
+    ready = follower.receive(batch(3, 3), sync_through=6)
+    assert ready.persist_sync
+    assert follower.receive(sync_through=6) is c.NOTHING
+    assert follower.do(c.Persisted(ready.persist_id, True)).messages == (ack(1, 6, 6),)
+    assert not follower.receive(batch(6, 1), sync_through=6).persist_sync
+
+
+def test_a_sync_of_what_is_written_already_needs_no_batch(follower: Any) -> None:
+    follower.receive(batch(0, 3))
+    follower.written()
+    ready = follower.receive(sync_through=3)
+    assert ready.persist_sync
+    assert ready.checkpoint is not None
+    assert follower.written(synced=True).messages == (ack(1, 3, 3),)
+
+
+def test_the_leaders_log_start_is_taken_over_as_far_as_it_is_committed(follower: Any) -> None:
+    follower.receive(batch(0, 3), batch(3, 3), high_watermark=6, start=3)
+    assert follower.marks.log_start_offset == 0
+    ready = follower.written()
+    assert ready.checkpoint.log_start_offset == 3
+    assert follower.marks.log_start_offset == 3
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        (batch(4),),
+        (batch(2),),
+        (batch(3), batch(5)),
+        (batch(3, epoch=0),),
+        (batch(3, epoch=2),),
+        (batch(3, epoch=1), batch(4, epoch=0)),
+    ],
+)
+def test_what_does_not_continue_the_log_sends_the_follower_back_to_the_look_up(
+    follower: Any, batches: tuple[Batch, ...]
+) -> None:
+    follower.receive(batch(0, 3))
+    follower.written()
+    ready = follower.receive(*batches)
+    assert ready.append == ()
+    assert ready.messages == (c.SendFollowStop(TWO),)
+    assert follower.receive(batch(3)) is c.NOTHING, "still from the old feed"
+    assert follower.machine.wants_tick
+    follower.now_ms += 100
+    assert follower.do(c.Tick()).messages == (query(1, 1),)
+
+
+def test_batches_of_another_leader_or_epoch_are_ignored(follower: Any) -> None:
+    assert follower.receive(batch(0), epoch=2) is c.NOTHING
+    assert follower.receive(batch(0), leader=3) is c.NOTHING
+
+
+def test_a_failed_write_is_copied_again(follower: Any) -> None:
+    follower.receive(batch(0, 3, producer=7))
+    first = follower.ready.persist_id
+    follower.receive(batch(3, 2))
+    ready = follower.failed(first)
+    assert ready.messages == (c.SendFollowStop(TWO),)
+    assert follower.marks.log_end_offset == 0
+    assert follower.machine.producers == ()
+    follower.now_ms += 100
+    ready = follower.do(c.Tick())
+    assert ready.messages == (query(1, -1),)
+    follower.answer_epoch(-1, 0)
+    assert [one.base_offset for one in follower.receive(batch(0, 3)).append] == [0]
+
+
+# ---------------------------------------------------------------- streams
+
+
+def test_every_new_stream_starts_with_the_look_up(follower: Any) -> None:
+    follower.receive(batch(0, 3))
+    follower.written()
+    assert follower.do(c.PeerLost(TWO)) is c.NOTHING
+    assert not follower.machine.wants_tick
+    assert follower.receive(batch(3)) is c.NOTHING
+    assert follower.do(c.PeerConnected(TWO)).messages == (query(1, 1),)
+
+
+def test_a_new_stream_waits_for_writes_in_flight(follower: Any) -> None:
+    follower.receive(batch(0, 3))
+    persist_id = follower.ready.persist_id
+    follower.do(c.PeerLost(TWO))
+    assert follower.do(c.PeerConnected(TWO)).messages == ()
+    assert follower.written(persist_id=persist_id).messages == (query(1, 1),)
+
+
+def test_a_cut_goes_on_without_a_stream_and_the_look_up_starts_over(drive: Any) -> None:
+    for lost in (c.PeerLost(TWO), c.PeerConnected(TWO)):
+        driver = drive(90, **LOG)
+        driver.assign(2, epoch=5)
+        driver.written(synced=True)
+        ready = driver.answer_epoch(4, 80, leader_epoch=5)
+        assert driver.do(lost) is c.NOTHING
+        driver.do(c.Truncated(c.RecoveredLog(Offset(80), ready.checkpoint)))
+        driver.written(persist_id=ready.persist_id)
+        assert driver.ready.messages == (query(5, 4),)
+
+
+def test_refusals_and_missing_answers_are_asked_again_after_a_pause(follower: Any) -> None:
+    follower.do(c.PeerConnected(TWO))
+    assert follower.do(c.PeerRefused(BrokerId(3), ClusterError("no"))) is c.NOTHING
+    assert follower.do(c.PeerRefused(TWO, ClusterError("no"))) is c.NOTHING
+    assert follower.do(c.Tick()) is c.NOTHING
+    follower.now_ms += 100
+    assert follower.do(c.Tick()).messages == (query(1, -1),)
+    follower.now_ms += 1_999
+    assert follower.do(c.Tick()) is c.NOTHING
+    follower.now_ms += 1
+    assert follower.do(c.Tick()).messages == (query(1, -1),)
+
+
+def test_other_peers_do_not_matter(follower: Any) -> None:
+    assert follower.do(c.PeerConnected(BrokerId(3))) is c.NOTHING
+    assert follower.do(c.PeerLost(BrokerId(3))) is c.NOTHING
+    assert follower.receive(batch(0)).append != ()
+
+
+def test_a_stream_lost_while_the_disk_fails_stays_lost(follower: Any) -> None:
+    follower.receive(batch(0, 3))
+    persist_id = follower.ready.persist_id
+    follower.do(c.PeerLost(TWO))
+    assert follower.failed(persist_id) is c.NOTHING
+    follower.now_ms += 5_000
+    assert all(not isinstance(one, c.SendEpochQuery) for one in follower.do(c.Tick()).messages)
+
+
+def test_an_idle_follower_wants_no_ticks(follower: Any) -> None:
+    assert not follower.machine.wants_tick
