@@ -57,6 +57,7 @@ def wait_healthy(cluster: Cluster, load: Load) -> None:
 def test_without_a_controller_data_flows_and_changes_wait(cluster: Cluster, load: Load) -> None:
     cluster.wait_in_sync(load.config.topic)
     cluster.controller.kill()
+    logged = len(cluster.controller.log_text())
     cluster.wait_controller(reachable=False)
     load.wait_writing()
     read_before = load.records_read
@@ -72,6 +73,7 @@ def test_without_a_controller_data_flows_and_changes_wait(cluster: Cluster, load
         cluster.controller.start()
         assert created.result(timeout=40).topic == "patient"
     load.wait_writing()
+    assert "broker dead" not in cluster.controller.log_text()[logged:], "all were there all along"
     assert_nothing_noticed(load.judge())
 
 
@@ -126,6 +128,8 @@ def test_everything_frozen_beyond_every_timeout(cluster: Cluster, load: Load) ->
 def test_a_frozen_controller_wakes_and_nobody_is_declared_dead(
     cluster: Cluster, load: Load
 ) -> None:
+    cluster.wait_in_sync(load.config.topic)
+    logged = len(cluster.controller.log_text())
     cluster.controller.pause()
     cluster.wait_controller(reachable=False)
     load.wait_writing()
@@ -133,6 +137,7 @@ def test_a_frozen_controller_wakes_and_nobody_is_declared_dead(
     cluster.wait_controller()
     load.wait_writing()
     cluster.wait_in_sync(load.config.topic)
+    assert "broker dead" not in cluster.controller.log_text()[logged:]
     assert_nothing_noticed(load.judge())
 
 

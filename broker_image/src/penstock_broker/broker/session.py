@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from penstock.proto.v1.controller_pb2_grpc import ControllerServiceAsyncStub
 
 _SessionCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]"
-_BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-_FAILURES_PER_LINE: Final = 30
+_BACKOFF_S: Final = (0.1, 0.2, 0.5)
+"""The last one well below the session timeout (1.8 s): a controller that comes back waits that
+long for the brokers it knew, and takes who is later for dead."""
+_FAILURES_PER_LINE: Final = 120
 _REGISTER_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 10.0
 _A = TypeVar("_A")
