@@ -1,6 +1,11 @@
 """The simulator as part of every test run; `make sim` runs far more seeds."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import run
 
 from penstock_sim.planted import PLANTED
 from penstock_sim.world import simulate
@@ -41,3 +46,40 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             print(f"{name}: seed {seed}: {history.violation}")
             return
     pytest.fail(f"{SEEDS_TO_FIND_A_BUG} seeds did not find {name}")
+
+
+def test_the_command_says_how_many_seeds_hold() -> None:
+    found = command("--seeds", "3", "--first", "5")
+    assert found.returncode == 0, found.stderr
+    assert "3 seeds from 5, 0 failed" in found.stdout
+
+
+def test_the_command_replays_a_seed_event_by_event() -> None:
+    first, again = command("--seed", "7", "--trace"), command("--seed", "7", "--trace")
+    assert first.returncode == 0
+    assert len(first.stdout.splitlines()) > 200
+    assert "fingerprint" in first.stdout.splitlines()[-1]
+    assert first.stdout == again.stdout
+
+
+def test_a_failing_seed_prints_its_trace_and_how_to_replay_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "--seeds", "50"])
+    PLANTED["commit_with_too_few_in_sync"][0](monkeypatch)
+    assert run.main() == 1
+    printed = capsys.readouterr().out
+    assert "FAILED: I5" in printed
+    assert "replay: python tests/simulation/run.py --seed" in printed
+    assert "Assigned(" in printed
+
+
+def command(*options: str) -> subprocess.CompletedProcess[str]:
+    script = Path(__file__).parent / "run.py"
+    return subprocess.run(
+        [sys.executable, str(script), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

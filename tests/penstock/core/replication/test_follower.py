@@ -108,7 +108,16 @@ def test_nothing_in_common_empties_the_log(drive: Any) -> None:
     assert driver.answer_epoch(-1, 0, leader_epoch=5).truncate_to == 0
 
 
-def test_an_unknown_epoch_with_nothing_to_cut_is_asked_again(drive: Any) -> None:
+def test_an_answer_to_an_older_question_is_asked_again(drive: Any) -> None:
+    driver = drive(90, **LOG)
+    driver.assign(2, epoch=9)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(7, 95, leader_epoch=9)
+    assert ready.truncate_to is None
+    assert ready.messages == (query(9, 4),)
+
+
+def test_an_epoch_older_than_all_of_this_log_empties_it(drive: Any) -> None:
     driver = drive(90, epoch=4, epochs=((1, 0), (4, 90)))
     driver.assign(2, epoch=5)
     driver.written(synced=True)
@@ -179,9 +188,9 @@ def test_a_log_that_ends_before_the_leaders_start_begins_anew_there(drive: Any) 
     assert driver.ready.messages == (start(5, 200), ack(5, 200, 90))
     assert driver.machine.producers == ()
     driver.receive(batch(200, 5, epoch=4), epoch=5, high_watermark=205, start=200)
-    driver.written()
     assert driver.marks.high_watermark == 200
-    assert driver.marks.log_end_offset == 205
+    driver.written()
+    assert driver.marks.high_watermark == driver.marks.log_end_offset == 205
 
 
 def test_a_reset_that_fails_leaves_everything_as_it_was(drive: Any) -> None:
