@@ -4,7 +4,7 @@ A client that is used in a child process it was not made in says so, instead of 
 makes clients of its own, if the parent had not used gRPC before it forked. If it had, start
 children with `spawn`: gRPC cannot begin anew in such a child, and its fork handlers crash about
 one child in six that never touches gRPC at all, unless GRPC_ENABLE_FORK_SUPPORT=0 is set before
-gRPC is imported (measured with grpcio 1.81; it is the program's to set, not a library's).
+gRPC is imported (measured with grpcio 1.85; it is the program's to set, not a library's).
 """
 
 import os

@@ -85,6 +85,8 @@ class ProduceLink:
         self._pending: dict[int, Request] = {}
         self._correlation_id = 0
         self._resume_ms = 0
+        self.connecting = False
+        """Something wants to be sent, and there is no connection yet."""
 
     def wake(self) -> None:
         self._work.set()
@@ -103,7 +105,10 @@ class ProduceLink:
         """Until cancelled."""
         while True:
             await self._work.wait()
-            if await self._connection.ready(CONNECT_S):
+            self.connecting = True
+            connected = await self._connection.ready(CONNECT_S)
+            self.connecting = False
+            if connected:
                 await self._stream()
                 continue
             self._work.clear()

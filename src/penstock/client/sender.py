@@ -180,7 +180,11 @@ class Sender:
             self._cluster.refresh_soon()
         ready = look_ms is not None and look_ms <= at_ms
         if waiting or ready:
-            self._link(leader.address).wake()
+            link = self._link(leader.address)
+            link.wake()
+            if link.connecting:
+                # A leader that just died is led elsewhere long before connecting is given up.
+                self._cluster.refresh_soon()
         later = [when - at_ms for when in (look_ms, lane.retry_at_ms) if when and when > at_ms]
         return min([TICK_MS, *later])
 

@@ -1,6 +1,7 @@
 """Records become batches that fit, in order, within the buffer, from any number of threads."""
 
 import os
+import sys
 import threading
 from typing import Any
 
@@ -18,7 +19,7 @@ from penstock.client.model import PartitionDescription, TopicDescription
 from penstock.client.serializers import JsonSerializer, StringSerializer
 from penstock.core.batch import HEADER_BYTES
 from penstock.core.partitioner import partition_for_key
-from penstock.core.records import build_batch
+from penstock.core.records import build_batch, encode_columns
 from penstock.errors import ErrorCode, MisuseError
 
 LATER = 10**15
@@ -178,6 +179,15 @@ def test_a_batch_lingers_unless_it_is_full_or_flushed() -> None:
     assert [batch.record_count for _, batch in made.drain(now_ms())] == [2]
 
 
+def test_columns_take_their_turn_among_single_records() -> None:
+    made = Made(topic(1))
+    made.send(b"first")
+    made.topic.add_columns(encode_columns([b"second", b"third"], timestamps_ms=5), 0)
+    made.send(b"fourth")
+    values = [value for _, batch in made.drain() for value in batch.encoded().values()]
+    assert values == [b"first", b"second", b"third", b"fourth"]
+
+
 def test_the_loop_is_woken_once_until_it_looks() -> None:
     made = Made(topic(1), batch_bytes=1_000)
     for _ in range(100):
@@ -244,10 +254,16 @@ def test_threads_share_a_producer_and_no_record_is_lost_or_doubled() -> None:
             made.send(b"%d:%d" % (name, index), b"%d" % name)
 
     threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert made.accumulator.used_bytes == sum(b.size_bytes for b in made.accumulator.unsettled)
     seen: dict[bytes, list[int]] = {}
     for _, batch in made.drain():
         for value in batch.encoded().values():

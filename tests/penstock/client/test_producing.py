@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.cluster import Cluster
+from support.waiting import wait_until
 
 from penstock.client import (
     Acks,
@@ -199,8 +200,6 @@ def test_a_limit_lowered_on_the_way_fails_one_batch_and_the_rest_goes_on(
 
 
 def wait_for_limit(cluster: Cluster, topic: str, limit: str) -> None:
-    from support.waiting import wait_until  # noqa: PLC0415 - used here alone
-
     def known_everywhere() -> bool:
         infos = [cluster.topic(topic, at) for at in cluster.brokers]
         return all(info and info.configs.get("max.message.bytes") == limit for info in infos)
@@ -295,6 +294,36 @@ async def test_the_async_producer_awaits_room_and_refuses_without_waiting_when_f
             if seen == accepted + 201:
                 break
         assert set((await consumer.lag()).values()) == {0}
+
+
+def test_a_topic_created_again_gets_only_what_is_sent_to_it(
+    shared_cluster: Cluster, topic: str, producer: Producer
+) -> None:
+    for index in range(10):
+        producer.send(topic, b"old %d" % index, partition=0)
+    producer.flush(30)
+    with Admin(shared_cluster.bootstrap) as admin:
+        admin.delete_topic(topic)
+        wait_until(
+            lambda: not any(shared_cluster.topic(topic, at) for at in shared_cluster.brokers),
+            what="no broker knows the topic",
+        )
+        admin.create_topic(topic, 3, 3)
+    shared_cluster.wait_leaders(topic)
+    # The producer may still believe in the old topic: what it sends there fails definitely.
+    failures: list[DeliveryError] = []
+    stored: list[int] = []
+    for index in range(200):
+        try:
+            stored.append(producer.send(topic, b"new %d" % index, partition=0).result(30).offset)
+        except DeliveryError as error:
+            failures.append(error)
+    assert {error.code for error in failures} <= {ErrorCode.TOPIC_ID_MISMATCH}
+    assert not any(error.unknown_outcome for error in failures)
+    assert stored == list(range(len(stored)))
+    assert len(stored) > 100
+    records = read_all(shared_cluster, topic, len(stored))
+    assert all((record.value or b"").startswith(b"new") for record in records)
 
 
 def test_two_producers_do_not_disturb_each_other(shared_cluster: Cluster, topic: str) -> None:
