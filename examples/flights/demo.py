@@ -9,6 +9,7 @@ Exit code 0 for PASS, 1 for FAIL. Ctrl-C stops everything that was started.
 """
 
 import argparse
+import shutil
 import signal
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from penstock.errors import ClusterError, PenstockError
 from penstock_broker.local import LocalCluster
 
 HERE = Path(__file__).parent
+KEPT = Path(".local/demo")
 KILL_AT = 0.4
 BROKER_AWAY_SECONDS = 12.0
 SPARK_START_SECONDS = 90.0
@@ -54,6 +56,8 @@ class Demo:
         sender.thread.start()
         while sender.thread.is_alive():
             self._step()
+            if not self._spark.alive():
+                raise ClusterError(f"Spark ended early: {self._spark.complaint()}")
             time.sleep(0.05)
         if sender.error is not None:
             raise ClusterError(f"producing failed: {sender.error}")
@@ -62,7 +66,7 @@ class Demo:
         self._wait(self._spark.done, SPARK_FINISH_SECONDS, "Spark did not catch up")
         self._step()
         if not self._spark.ended_well():
-            raise ClusterError(f"Spark failed: {self._spark.log_tail()}")
+            raise ClusterError(f"Spark failed: {self._spark.complaint()}")
         board.tell("Spark read everything back; comparing")
         return decide(self._flights, sender.acks, self._spark.late, self._results)
 
@@ -129,9 +133,17 @@ class Demo:
             self._step() if self._victim else None
             self.board.read = self._spark.rows
             if time.monotonic() > limit:
-                raise ClusterError(f"{complaint} within {limit_s:.0f} s: {self._spark.log_tail()}")
+                raise ClusterError(f"{complaint} within {limit_s:.0f} s: {self._spark.complaint()}")
         if not self._spark.alive() and event is self._spark.ready:
-            raise ClusterError(f"{complaint}: {self._spark.log_tail()}")
+            raise ClusterError(f"{complaint}: {self._spark.complaint()}")
+
+
+def keep_logs(results: Path) -> None:
+    """Leaves the logs of this run, and only this run, where they can be read afterwards."""
+    shutil.rmtree(KEPT, ignore_errors=True)
+    KEPT.mkdir(parents=True)
+    for log in (*results.glob("*.log"), *results.glob("cluster/logs/*")):
+        shutil.copy(log, KEPT)
 
 
 def main() -> int:
@@ -155,12 +167,13 @@ def main() -> int:
             console.print("[bold]interrupted[/]: everything was stopped")
             return 130
         except PenstockError as error:
-            console.print(f"[bold red]FAIL[/]: {error}")
+            console.print(f"[bold red]FAIL[/]: {error}; logs are kept in {KEPT}/")
             return 1
         finally:
             if demo is not None:
                 demo.stop()
             cluster.stop()
+            keep_logs(results)
     show_outcome(console, demo.board, outcome)
     return 1 if outcome.reasons else 0
 

@@ -6,6 +6,7 @@ Each has a `stop` that may be called at any time and leaves nothing behind.
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 from examples.flights.flights import Flights
 from examples.flights.live import Board, PartitionRow
 from penstock.client import LATEST, Admin, Delivery, Producer, TopicPartition
-from penstock.errors import PenstockError
+from penstock.errors import ClusterError, PenstockError
 
 TOPIC = "flights"
 WRITE_SECONDS = 60.0
@@ -63,6 +64,8 @@ class SparkJob:
 
     def finish(self, rows: int) -> None:
         assert self._process.stdin is not None
+        if not self.alive():
+            raise ClusterError(f"Spark ended early: {self.complaint()}")
         self._process.stdin.write(f"finish {rows}\n")
         self._process.stdin.flush()
 
@@ -75,10 +78,13 @@ class SparkJob:
         except subprocess.TimeoutExpired:
             return False
 
-    def log_tail(self) -> str:
-        """The last line of its log that says what went wrong."""
-        lines = [text for text in Path(self._log.name).read_text().splitlines() if text.strip()]
-        return lines[-1] if lines else "it wrote nothing"
+    def complaint(self) -> str:
+        """The line of its log that says what went wrong."""
+        lines = Path(self._log.name).read_text().splitlines()
+        telling = [
+            text for text in lines if re.match(r"(pyspark|penstock)\S*(Error|Exception)", text)
+        ]
+        return (telling or lines or ["it wrote nothing"])[-1][:300]
 
     def stop(self) -> None:
         """Ends the process and the JVM it started."""
