@@ -12,7 +12,7 @@ import threading
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -24,6 +24,9 @@ from penstock.verify.history import HistoryWriter
 from penstock.verify.records import RECORD_BYTES_MIN, WORD_BYTES
 from penstock.verify.report import summary, verdict_lines
 from penstock.verify.workload import Workload, WorkloadConfig
+
+PROGRESS_S: Final = 0.25
+"""Between two looks at the workload."""
 
 app = typer.Typer(no_args_is_help=True, help="Prove that a cluster loses and invents nothing.")
 
@@ -128,42 +131,46 @@ def check(
 def _run_workload(config: WorkloadConfig, path: Path, duration_s: float) -> None:
     """Runs until the time is over or Ctrl-C, with a line of progress on stderr.
 
-    The first Ctrl-C ends the writing, and what was done is judged; a second one gives up.
+    The first Ctrl-C ends the writing, and what was done is judged; a second one gives up. Both
+    only set events: an exception out of a signal may come in the middle of anything.
     """
-    counts, interrupted = LiveCounts(), threading.Event()
+    counts, interrupted, given_up = LiveCounts(), threading.Event(), threading.Event()
     progress = Console(stderr=True)
     # The history has every failed delivery; a line for each would bury the verdict.
     logging.getLogger("penstock.client").setLevel(logging.ERROR)
     with HistoryWriter(path) as writer:
         workload = Workload(config, writer, counts)
         workload.start()
-        before = signal.getsignal(signal.SIGINT)
-
-        def interrupt(*_: object) -> None:
-            signal.signal(signal.SIGINT, before)
-            interrupted.set()
-
-        signal.signal(signal.SIGINT, interrupt)
+        before = signal.signal(
+            signal.SIGINT, lambda *_: (given_up if interrupted.is_set() else interrupted).set()
+        )
         try:
-            began = time.monotonic()
             with progress.status("starting") as status:
+                began = time.monotonic()
                 while (elapsed := time.monotonic() - began) < duration_s:
                     status.update(
                         f"{elapsed:4.0f} of {duration_s:.0f} s · acknowledged "
                         f"{counts.acknowledged_records:,} · read {counts.read_records:,}"
                     )
-                    if interrupted.wait(0.25):
+                    if interrupted.wait(PROGRESS_S):
                         break
+                status.update("reading everything back")
                 if interrupted.is_set():
                     progress.print("interrupted: judging what was done; Ctrl-C again gives up")
-                status.update("reading everything back")
-                workload.stop()
-        except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a third one must not disturb this
-            workload.abandon()
-            raise
+                _finish(workload, given_up)
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _finish(workload: Workload, given_up: threading.Event) -> None:
+    """Lets the workload end in good order; exits with 130 when the user gives up."""
+    stopping = threading.Thread(target=workload.stop, name="verify-stop", daemon=True)
+    stopping.start()
+    while stopping.is_alive():
+        stopping.join(PROGRESS_S)
+        if given_up.is_set():
+            workload.abandon()
+            raise typer.Exit(130)
 
 
 def _show(verdict: Verdict, output: Output) -> None:
