@@ -158,10 +158,15 @@ class Run:
         return query
 
     def _collect(self, frame: DataFrame, batch_id: int) -> None:
-        self.batches.append((batch_id, frame.collect()))
+        rows = frame.collect()
+        for known, seen in self.batches:
+            # Stopped before its commit, a batch comes again: the same records, or it is a defect.
+            assert known != batch_id or sorted(seen) == sorted(rows), f"batch {batch_id} changed"
+        self.batches.append((batch_id, rows))
 
     def rows(self) -> list[Row]:
-        return [row for _, rows in self.batches for row in rows]
+        """Each batch once, as a foreachBatch sink keeps it: by its id."""
+        return [row for rows in dict(self.batches).values() for row in rows]
 
     def values(self) -> list[str]:
         return [bytes(row.value).decode() for row in self.rows()]
