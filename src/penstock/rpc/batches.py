@@ -14,7 +14,13 @@ _CODECS = {int(codec): codec for codec in Codec}
 
 def batch_to_wire(batch: Batch) -> pb.RecordBatch:
     """The message that carries this batch; copies the payload once."""
-    header = batch.header
+    message = header_to_wire(batch.header)
+    message.payload = batch.payload
+    return message
+
+
+def header_to_wire(header: BatchHeader) -> pb.RecordBatch:
+    """The message without its payload: all its small fields, named here alone."""
     return pb.RecordBatch(
         base_offset=header.base_offset,
         record_count=header.record_count,
@@ -29,7 +35,6 @@ def batch_to_wire(batch: Batch) -> pb.RecordBatch:
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         uncompressed_bytes=header.uncompressed_bytes,
-        payload=batch.payload,
     )
 
 

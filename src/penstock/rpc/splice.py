@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.core.batch import Batch
 from penstock.proto.v1 import broker_pb2, records_pb2, replication_pb2
+from penstock.rpc.batches import header_to_wire
 
 _LENGTH_DELIMITED: Final = 2
 
@@ -78,32 +79,13 @@ def _add_message(
     parts += (tag, b"", head)
     size = len(head)
     for batch in batches:
-        small = _small_fields(batch)
+        small = header_to_wire(batch.header).SerializeToString()
         payload_size = _varint(len(batch.payload))
         batch_size = len(small) + len(_PAYLOAD) + len(payload_size) + len(batch.payload)
         length = _varint(batch_size)
         parts += (batch_tag, length, small, _PAYLOAD, payload_size, batch.payload)
         size += len(batch_tag) + len(length) + batch_size
     parts[start + 1] = _varint(size)
-
-
-def _small_fields(batch: Batch) -> bytes:
-    header = batch.header
-    return records_pb2.RecordBatch(
-        base_offset=header.base_offset,
-        record_count=header.record_count,
-        leader_epoch=header.leader_epoch,
-        first_timestamp_ms=header.first_timestamp_ms,
-        max_timestamp_ms=header.max_timestamp_ms,
-        append_time_ms=header.append_time_ms,
-        codec=records_pb2.Codec.ValueType(int(header.codec)),
-        flags=int(header.flags),
-        crc=header.crc,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        uncompressed_bytes=header.uncompressed_bytes,
-    ).SerializeToString()
 
 
 def _varint(number: int) -> bytes:
