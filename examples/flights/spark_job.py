@@ -9,6 +9,7 @@ at the end sees every record once more. Both results go to `--results` for the d
 
 import argparse
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -37,6 +38,8 @@ def say(**event: object) -> None:
 
 
 def session() -> SparkSession:
+    # Spark looks for data sources with the `python3` it finds first, which need not be this one.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return (
         SparkSession.builder.appName("flights")
         .master("local[2]")

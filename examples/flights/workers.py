@@ -81,10 +81,10 @@ class SparkJob:
     def complaint(self) -> str:
         """The line of its log that says what went wrong."""
         lines = Path(self._log.name).read_text().splitlines()
-        telling = [
-            text for text in lines if re.match(r"(pyspark|penstock)\S*(Error|Exception)", text)
-        ]
-        return (telling or lines or ["it wrote nothing"])[-1][:300]
+        errors = r"(pyspark|penstock|py4j|: org\.apache)\S*(Error|Exception)"
+        telling = [text for text in lines if re.match(errors, text)]
+        said = [text for text in lines if text.strip()]
+        return (telling or said or ["it wrote nothing"])[-1][:300]
 
     def stop(self) -> None:
         """Ends the process and the JVM it started."""
