@@ -6,6 +6,14 @@ from typing import Any
 import pytest
 
 from penstock.core.manifest import Cluster, ClusterSpec, ManifestError, Topic, TopicSpec
+from penstock.core.manifest.topics import (
+    AddPartitions,
+    AlterConfig,
+    CreateTopic,
+    ExistingTopic,
+    Step,
+    plan_topics,
+)
 from penstock.errors import MisuseError
 from penstock_broker.local.arguments import (
     broker_arguments,
@@ -15,14 +23,6 @@ from penstock_broker.local.arguments import (
 )
 from penstock_broker.local.manifest_file import choose_cluster, load_manifest, parse_text
 from penstock_broker.local.ports import Ports
-from penstock_broker.local.topics import (
-    AddPartitions,
-    AlterConfig,
-    CreateTopic,
-    ExistingTopic,
-    Step,
-    plan_topics,
-)
 
 CLUSTER = ClusterSpec(brokers=3)
 EXAMPLE = Path(__file__).parents[3] / "examples" / "flights" / "cluster.yaml"

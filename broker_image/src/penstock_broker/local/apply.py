@@ -8,8 +8,7 @@ import time
 
 from penstock.client import Admin
 from penstock.core.manifest import Cluster, Manifest
-from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock_broker.local.topics import (
+from penstock.core.manifest.topics import (
     AddPartitions,
     AlterConfig,
     CreateTopic,
@@ -17,6 +16,7 @@ from penstock_broker.local.topics import (
     Step,
     plan_topics,
 )
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 POLL_S = 0.1
 

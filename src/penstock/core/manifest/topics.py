@@ -5,13 +5,15 @@
     existing topics ─┘      └─▶ problems: nothing is done at all
 
 A topic the manifest does not name is left alone. Settings that somebody changed by hand go back
-to the manifest's, as the operator does it in Kubernetes.
+to the manifest's. Local mode and the operator both carry these steps out.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.core.manifest import ClusterSpec, ManifestError, Problem, Topic
+from penstock.core.manifest.fields import Problem
+from penstock.core.manifest.objects import ClusterSpec, Topic
+from penstock.core.manifest.parse import ManifestError
 
 
 @dataclass(frozen=True, slots=True)
