@@ -4,82 +4,43 @@ The command line names identity and addresses; everything else has a default tha
 cluster and can be set with `--config key=value`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from penstock.core.settings import BROKER_SETTINGS, parse_broker_setting
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError
 
-MIB = 1024 * 1024
+_DEFAULTS: Final = {setting.key: int(setting.default) for setting in BROKER_SETTINGS}
 
 
-def _setting(key: str, default: int, documentation: str, *, minimum: int = 1) -> Any:
-    """A field settable as `--config key=…`; all settings are whole numbers >= `minimum`."""
-    return field(
-        default=default,
-        metadata={"key": key, "documentation": documentation, "minimum": minimum},
-    )
+def _setting(key: str) -> Any:
+    """A field settable as `--config key=…`; default, range and meaning: BROKER_SETTINGS."""
+    return field(default=_DEFAULTS[key], metadata={"key": key})
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The tunables. Sizes in bytes, times in ms."""
+    """The tunables. Sizes in bytes, times in ms; what each means: `penstock.core.settings`."""
 
-    produce_inflight_bytes: int = _setting(
-        "produce.inflight.bytes",
-        128 * MIB,
-        "Payload of produce requests that wait for their acknowledgement, all together; "
-        "beyond it producers are told to come back (I23).",
-    )
-    fetch_inflight_bytes: int = _setting(
-        "fetch.inflight.bytes",
-        128 * MIB,
-        "Payload of fetch answers being built and sent, all together.",
-    )
-    fetch_parked_max: int = _setting(
-        "fetch.parked.max", 10_000, "Fetches that may wait for records at one time."
-    )
-    rpcs_max: int = _setting("rpcs.max", 20_000, "Calls and streams open at one time.")
-    stream_inflight_max: int = _setting(
-        "produce.stream.inflight.max", 64, "Unanswered requests per ProduceStream."
-    )
-    cache_bytes: int = _setting(
-        "cache.bytes",
-        48 * MIB,
-        "Newest batches kept in memory for followers and consumers at the log's end.",
-    )
-    replica_window_bytes: int = _setting(
-        "replica.window.bytes",
-        32 * MIB,
-        "What a leader may send ahead of this broker's acknowledgements, per leader broker.",
-    )
-    replica_message_bytes: int = _setting(
-        "replica.message.bytes", 2 * MIB, "Aimed-at size of one replication message."
-    )
-    disk_reserve_bytes: int = _setting(
-        "disk.reserve.bytes",
-        0,
-        "Writes are refused while less than this is free; 0 = the larger of 64 MiB and 1 %.",
-        minimum=0,
-    )
-    disk_check_interval_ms: int = _setting(
-        "disk.check.interval.ms", 1_000, "How often free space is looked at."
-    )
-    retention_check_interval_ms: int = _setting(
-        "log.retention.check.interval.ms", 30_000, "How often old records are looked for."
-    )
-    producer_snapshot_bytes: int = _setting(
-        "producer.snapshot.bytes",
-        16 * MIB,
-        "Log written between two snapshots of producer state: what a restart reads again.",
-    )
-    shutdown_timeout_ms: int = _setting(
-        "shutdown.timeout.ms",
-        5_000,
-        "How long SIGTERM waits for leaderships to move away before it stops regardless.",
-    )
+    produce_inflight_bytes: int = _setting("produce.inflight.bytes")
+    fetch_inflight_bytes: int = _setting("fetch.inflight.bytes")
+    fetch_parked_max: int = _setting("fetch.parked.max")
+    rpcs_max: int = _setting("rpcs.max")
+    stream_inflight_max: int = _setting("produce.stream.inflight.max")
+    cache_bytes: int = _setting("cache.bytes")
+    replica_window_bytes: int = _setting("replica.window.bytes")
+    replica_message_bytes: int = _setting("replica.message.bytes")
+    disk_reserve_bytes: int = _setting("disk.reserve.bytes")
+    disk_check_interval_ms: int = _setting("disk.check.interval.ms")
+    retention_check_interval_ms: int = _setting("log.retention.check.interval.ms")
+    producer_snapshot_bytes: int = _setting("producer.snapshot.bytes")
+    shutdown_timeout_ms: int = _setting("shutdown.timeout.ms")
+
+
+_FIELDS: Final = {str(known.metadata["key"]): known.name for known in fields(Settings)}
+assert _FIELDS.keys() == _DEFAULTS.keys(), "every broker setting has a field"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +75,14 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 def parse_settings(pairs: list[str]) -> Settings:
     """Reads `key=value` texts; raises MisuseError for unknown keys and bad numbers."""
-    by_key = {known.metadata["key"]: known for known in fields(Settings)}
     values: dict[str, int] = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")
-        known = by_key.get(key)
-        if not separator or known is None:
+        if not separator or key not in _FIELDS:
             raise MisuseError(
                 f"--config {pair!r} is not one of the settings; write key=value with a key of "
-                + ", ".join(sorted(by_key)),
+                + ", ".join(sorted(_FIELDS)),
                 ErrorCode.INVALID_CONFIG,
             )
-        values[known.name] = _whole_number(key, text, known.metadata)
+        values[_FIELDS[key]] = parse_broker_setting(key, text)
     return Settings(**values)
-
-
-def _whole_number(key: str, text: str, metadata: Mapping[str, Any]) -> int:
-    minimum = metadata["minimum"]
-    if not text.isdigit() or int(text) < minimum:
-        raise MisuseError(
-            f"--config {key}={text}: it must be a whole number of at least {minimum}",
-            ErrorCode.INVALID_CONFIG,
-        )
-    return int(text)

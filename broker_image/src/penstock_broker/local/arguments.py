@@ -5,14 +5,13 @@ knows it. Pure but for reading the tables of known settings.
 """
 
 import difflib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.core.control.config import ControlConfig
 from penstock.core.manifest import Cluster, ManifestError, Problem
+from penstock.core.settings import BROKER_KEYS, parse_broker_setting, split_config
 from penstock.errors import PenstockError
-from penstock_broker.broker.config import Settings as BrokerSettings
-from penstock_broker.broker.config import parse_settings
 from penstock_broker.local.ports import HOST, Ports
 
 
@@ -25,21 +24,16 @@ class ProcessSettings:
     fingerprint: dict[str, str]
 
 
-def broker_keys() -> frozenset[str]:
-    """Settings the broker process knows; all others are the controller's."""
-    return frozenset(known.metadata["key"] for known in fields(BrokerSettings))
-
-
 def settings_of(cluster: Cluster) -> ProcessSettings:
     """Sorts the Cluster's settings by the process that knows them."""
-    broker = broker_keys()
     config = cluster.spec.effective_config()
+    broker, controller = split_config(config)
     fingerprint = {f"spec.config.{key}": value for key, value in config.items()}
     fingerprint["spec.brokers"] = str(cluster.spec.brokers)
     fingerprint["spec.rack.names"] = ", ".join(cluster.spec.rack_names)
     return ProcessSettings(
-        controller={key: value for key, value in config.items() if key not in broker},
-        broker={key: value for key, value in config.items() if key in broker},
+        controller=controller,
+        broker=broker,
         fingerprint=fingerprint,
     )
 
@@ -64,7 +58,7 @@ def _broker_problems(settings: dict[str, str]) -> list[tuple[str, str]]:
     problems = []
     for key, value in settings.items():
         try:
-            parse_settings([f"{key}={value}"])
+            parse_broker_setting(key, value)
         except PenstockError as error:
             problems.append((key, f"cannot be used: {error.message}"))
     return problems
@@ -80,7 +74,7 @@ def _controller_problems(settings: dict[str, str]) -> list[tuple[str, str]]:
             try:
                 ControlConfig.parse({key: value})
             except PenstockError as error:
-                close = difflib.get_close_matches(key, broker_keys(), n=1)
+                close = difflib.get_close_matches(key, BROKER_KEYS, n=1)
                 hint = f"; a broker setting is called {close[0]!r}" if close else ""
                 problems.append((key, f"cannot be used: {error.message}{hint}"))
         return problems or [("", f"cannot be used: {together.message}")]

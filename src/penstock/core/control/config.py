@@ -51,13 +51,12 @@ class ControlConfig:
         changes: dict[str, Any] = {}
         topic_defaults: dict[str, str] = {}
         for name, text in mapping.items():
-            if name in _NUMBERS:
-                attribute, minimum, maximum = _NUMBERS[name]
-                changes[attribute] = _parse_number(name, text, minimum, maximum)
+            if name in CONTROL_NUMBERS:
+                changes[CONTROL_NUMBERS[name].field] = parse_control_number(name, text)
             elif name in _TOPIC_KEYS:
                 topic_defaults[name] = text
             else:
-                known = [*_NUMBERS, *_TOPIC_KEYS]
+                known = [*CONTROL_NUMBERS, *_TOPIC_KEYS]
                 raise MisuseError(
                     f"unknown controller config {name!r}: {explain_unknown_key(name, known)}",
                     ErrorCode.INVALID_CONFIG,
@@ -73,24 +72,70 @@ class ControlConfig:
         return config
 
 
-_NUMBERS: Final = {
-    # key: field, smallest, largest value
-    "broker.heartbeat.interval.ms": ("heartbeat_interval_ms", 20, 60_000),
-    "broker.session.timeout.ms": ("session_timeout_ms", 100, 600_000),
-    "broker.session.grace.ms": ("session_grace_ms", 0, 600_000),
-    "leader.imbalance.check.interval.ms": ("preferred_leader_interval_ms", 100, 86_400_000),
-    "leader.imbalance.moves": ("preferred_leader_moves", 0, 100_000),
-    "num.partitions": ("default_partitions", 1, PARTITIONS_MAX),
-    "default.replication.factor": ("default_replication_factor", 1, 64),
+@dataclass(frozen=True, slots=True)
+class ControlNumber:
+    """A setting that is a number: field of ControlConfig, smallest and largest value, meaning."""
+
+    field: str
+    minimum: int
+    maximum: int
+    documentation: str
+
+
+CONTROL_NUMBERS: Final = {
+    "broker.heartbeat.interval.ms": ControlNumber(
+        "heartbeat_interval_ms",
+        20,
+        60_000,
+        "How often a broker tells the controller that it is alive, in milliseconds.",
+    ),
+    "broker.session.timeout.ms": ControlNumber(
+        "session_timeout_ms",
+        100,
+        600_000,
+        "Silence after which a broker counts as dead, in milliseconds; at least two heartbeats.",
+    ),
+    "broker.session.grace.ms": ControlNumber(
+        "session_grace_ms",
+        0,
+        600_000,
+        "How long a broker whose connection broke may take to come back before its "
+        "leaderships move, in milliseconds.",
+    ),
+    "leader.imbalance.check.interval.ms": ControlNumber(
+        "preferred_leader_interval_ms",
+        100,
+        86_400_000,
+        "How often leadership returns to the first replica of each partition, in milliseconds.",
+    ),
+    "leader.imbalance.moves": ControlNumber(
+        "preferred_leader_moves",
+        0,
+        100_000,
+        "How many leaderships return at a time; 0 = none.",
+    ),
+    "num.partitions": ControlNumber(
+        "default_partitions", 1, PARTITIONS_MAX, "Partitions of a topic that does not say how many."
+    ),
+    "default.replication.factor": ControlNumber(
+        "default_replication_factor",
+        1,
+        64,
+        "Replicas of a topic that does not say how many; not set = 3, or the number of brokers "
+        "if that is smaller.",
+    ),
 }
 _TOPIC_KEYS: Final = frozenset(key.name for key in CONFIG_KEYS)
 
 
-def _parse_number(name: str, text: str, minimum: int, maximum: int) -> int:
+def parse_control_number(name: str, text: str) -> int:
+    """The number; `name` is a key of CONTROL_NUMBERS. Raises MisuseError(INVALID_CONFIG)."""
+    number = CONTROL_NUMBERS[name]
     digits = text.isascii() and text.isdigit()
-    if not digits or not minimum <= int(text) <= maximum:
+    if not digits or not number.minimum <= int(text) <= number.maximum:
         raise MisuseError(
-            f"config {name} is {text!r}; it must be a whole number from {minimum} to {maximum}",
+            f"config {name} is {text!r}; it must be a whole number from {number.minimum} to "
+            f"{number.maximum}",
             ErrorCode.INVALID_CONFIG,
         )
     return int(text)

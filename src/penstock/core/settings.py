@@ -1,0 +1,153 @@
+"""Every setting of a Cluster's `spec.config`, by key: what it may hold and which process reads it.
+
+    spec.config ──split_config──▶ broker: `--config` of the broker processes
+                            └───▶ controller: `--config` of the controllers, topics' defaults
+
+One table per reader. The processes build their typed settings from it, manifests and the CRDs
+refuse what is not in it: the operator, which has no broker code, knows the same keys.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.control.config import CONTROL_NUMBERS, ControlConfig
+from penstock.core.topic import CONFIG_KEYS, ConfigKey, TopicConfig, explain_unknown_key
+from penstock.errors import ErrorCode, MisuseError
+
+MIB: Final = 1024 * 1024
+INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key. Numbers: `minimum` <= value <= `maximum`; otherwise one of `choices`.
+
+    `default` as text; settings whose default depends on the number of brokers say so in
+    `documentation`.
+    """
+
+    key: str
+    default: str
+    documentation: str
+    minimum: int = 1
+    maximum: int = INT64_MAX
+    choices: tuple[str, ...] = ()
+
+
+BROKER_SETTINGS: Final = (
+    Setting(
+        "produce.inflight.bytes",
+        str(128 * MIB),
+        "Payload of produce requests that wait for their acknowledgement, all together; "
+        "beyond it producers are told to come back (I23).",
+    ),
+    Setting(
+        "fetch.inflight.bytes",
+        str(128 * MIB),
+        "Payload of fetch answers being built and sent, all together.",
+    ),
+    Setting("fetch.parked.max", "10000", "Fetches that may wait for records at one time."),
+    Setting("rpcs.max", "20000", "Calls and streams open at one time."),
+    Setting("produce.stream.inflight.max", "64", "Unanswered requests per ProduceStream."),
+    Setting(
+        "cache.bytes",
+        str(48 * MIB),
+        "Newest batches kept in memory for followers and consumers at the log's end.",
+    ),
+    Setting(
+        "replica.window.bytes",
+        str(32 * MIB),
+        "What a leader may send ahead of this broker's acknowledgements, per leader broker.",
+    ),
+    Setting(
+        "replica.message.bytes", str(2 * MIB), "Aimed-at size of one replication message, in bytes."
+    ),
+    Setting(
+        "disk.reserve.bytes",
+        "0",
+        "Writes are refused while less than this is free; 0 = the larger of 64 MiB and 1 %.",
+        minimum=0,
+    ),
+    Setting(
+        "disk.check.interval.ms", "1000", "How often free space is looked at, in milliseconds."
+    ),
+    Setting(
+        "log.retention.check.interval.ms",
+        "30000",
+        "How often old records are looked for, in milliseconds.",
+    ),
+    Setting(
+        "producer.snapshot.bytes",
+        str(16 * MIB),
+        "Log written between two snapshots of producer state: what a restart reads again.",
+    ),
+    Setting(
+        "shutdown.timeout.ms",
+        "5000",
+        "How long SIGTERM waits for leaderships to move away before it stops regardless, in ms.",
+    ),
+)
+"""Read by the broker process. Sizes in bytes, times in ms; all are whole numbers."""
+
+BROKER_KEYS: Final = frozenset(setting.key for setting in BROKER_SETTINGS)
+
+CONTROLLER_SETTINGS: Final = tuple(
+    Setting(
+        key,
+        str(getattr(ControlConfig(), number.field)),
+        number.documentation,
+        number.minimum,
+        number.maximum,
+    )
+    for key, number in CONTROL_NUMBERS.items()
+)
+"""Read by the controller."""
+
+
+def _topic_setting(key: ConfigKey) -> Setting:
+    default = key.serialise(getattr(TopicConfig(), key.field))
+    if key.boolean:
+        return Setting(key.name, default, key.documentation, choices=("true", "false"))
+    choices = tuple(str(choice.value) for choice in key.choices or ())
+    return Setting(key.name, default, key.documentation, key.minimum, key.maximum, choices)
+
+
+TOPIC_SETTINGS: Final = tuple(_topic_setting(key) for key in CONFIG_KEYS)
+"""Set on a Topic; on a Cluster they are what its topics inherit."""
+
+CLUSTER_SETTINGS: Final = (*CONTROLLER_SETTINGS, *TOPIC_SETTINGS, *BROKER_SETTINGS)
+"""All a Cluster's `spec.config` may hold."""
+
+_BROKER: Final = {setting.key: setting for setting in BROKER_SETTINGS}
+_CLUSTER_KEYS: Final = frozenset(setting.key for setting in CLUSTER_SETTINGS)
+
+
+def split_config(config: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """`config` as (settings of the brokers, everything else, which is the controller's)."""
+    broker = {key: value for key, value in config.items() if key in BROKER_KEYS}
+    controller = {key: value for key, value in config.items() if key not in BROKER_KEYS}
+    return broker, controller
+
+
+def check_cluster_keys(names: Iterable[str]) -> dict[str, str]:
+    """What is wrong with each of the names no process knows, by name."""
+    return {
+        name: f"unknown cluster config {name!r}: {explain_unknown_key(name, _CLUSTER_KEYS)}"
+        for name in names
+        if name not in _CLUSTER_KEYS
+    }
+
+
+def parse_broker_setting(key: str, text: str) -> int:
+    """The number. Raises MisuseError(INVALID_CONFIG); `key` must be one of BROKER_KEYS."""
+    setting = _BROKER[key]
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(INT64_MAX))
+    if not digits or not setting.minimum <= int(text) <= setting.maximum:
+        limit = "" if setting.maximum == INT64_MAX else f" and at most {setting.maximum}"
+        raise MisuseError(
+            f"config {key} is {text!r}; it must be a whole number of at least "
+            f"{setting.minimum}{limit}",
+            ErrorCode.INVALID_CONFIG,
+        )
+    return int(text)
