@@ -40,6 +40,8 @@ class SparkJob:
             text=True,
             start_new_session=True,
             cwd=ROOT,
+            # What Spark leaves in temporary directories when it is stopped goes with the results.
+            env={**os.environ, "TMPDIR": str(results), "SPARK_LOCAL_DIRS": str(results)},
         )
         self.ready = threading.Event()
         self.done = threading.Event()

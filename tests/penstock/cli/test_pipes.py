@@ -1,12 +1,15 @@
 """`produce` and `consume` as pipes, `offsets`, `perf`: on a real local cluster."""
 
 import json
+import os
 import signal
 import subprocess
+import urllib.request
 from itertools import count
 from typing import IO, Any
 
 import pytest
+from support.descendants import descendants_of, still_running
 from support.waiting import wait_until
 
 _numbers = count()
@@ -192,6 +195,23 @@ class TestPerf:
         assert "Records per second:" in penstock.ok("perf", "consume", topic, "--arrow")
 
 
+def leader_of(penstock: Any, topic: str) -> dict[str, Any]:
+    """The process that leads a topic's first partition, as `local status` shows it."""
+    (first, *_) = json.loads(penstock.ok("topic", "describe", topic, "-o", "json"))[
+        "partition_list"
+    ]
+    seen = json.loads(penstock.ok("local", "status", "-o", "json"))["processes"]
+    return next(one for one in seen if one["name"] == f"broker-{first['leader']}")
+
+
+def bytes_out(process: dict[str, Any]) -> float:
+    """What a broker has handed to consumers so far."""
+    with urllib.request.urlopen(f"http://{process['metrics_address']}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    (line,) = (line for line in lines if line.startswith("penstock_bytes_out_total "))
+    return float(line.split()[1])
+
+
 def read_line(stream: IO[bytes] | None) -> bytes:
     assert stream is not None
     return stream.readline()
@@ -225,6 +245,23 @@ class TestCtrlC:
         process = penstock.start("perf", "produce", topic, "--records", 10**9, *mode)
         assert b"written" in read_line(process.stderr)
         assert interrupt(process)[0] == 130
+
+    @pytest.mark.parametrize("mode", [[], ["--arrow"]], ids=str)
+    def test_perf_consume(self, penstock: Any, mode: list[str]) -> None:
+        topic = f"topic-{next(_numbers)}"
+        penstock.ok("topic", "create", topic, "-p", 1)
+        penstock.ok("perf", "produce", topic, "--records", 600, "--record-bytes", 200_000)
+        leader = leader_of(penstock, topic)
+        before = bytes_out(leader)
+        process = penstock.start("perf", "consume", topic, *mode)
+        try:
+            wait_until(lambda: bytes_out(leader) > before, what="it reads")
+            os.kill(leader["pid"], signal.SIGSTOP)  # what it has yet to read does not come
+            started = descendants_of(process.pid)
+            assert interrupt(process) == (130, "")
+            assert still_running(started) == {}
+        finally:
+            os.kill(leader["pid"], signal.SIGCONT)
 
     def test_consume_that_waits_for_an_end(self, penstock: Any, topic: str) -> None:
         penstock.ok("produce", topic, "-p", 0, stdin="x\n")
