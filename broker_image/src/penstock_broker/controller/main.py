@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.core.control import ControlConfig
-from penstock.core.control.documents import CLUSTER_KEY, decode_cluster
 from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock_broker.controller.metadata_store.interface import MetadataStore
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.runtime import ControllerRuntime
@@ -33,8 +33,17 @@ class _Stop(Exception):  # noqa: N818 - not an error: the way out of the task gr
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Everything the controller process takes."""
     parser.add_argument(
-        "--metadata-dir", required=True, type=Path, help="where the cluster's documents are kept"
+        "--metadata-dir", type=Path, help="keep the cluster's documents in this directory"
     )
+    parser.add_argument(
+        "--metadata", choices=["kubernetes"], help="keep them in ConfigMaps; needs --cluster"
+    )
+    parser.add_argument("--cluster", help="name of the Cluster object, as in flights")
+    parser.add_argument("--namespace", help="where the Cluster object is")
+    parser.add_argument(
+        "--owner-uid", default="", help="the Cluster's uid: its deletion takes the documents along"
+    )
+    parser.add_argument("--owner-name", default="", help="of that Cluster (default: --cluster)")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="gRPC address")
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="Prometheus address")
     parser.add_argument(
@@ -62,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         ):
             if address is not None:
                 _check_address(option, address)
-        store = LocalMetadataStore(args.metadata_dir)
+        store = _open_store(args)
     except PenstockError as error:
         return _refuse(error.message)
     try:
@@ -73,11 +82,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(
-    args: argparse.Namespace, store: LocalMetadataStore, config: ControlConfig, executor: Executor
+    args: argparse.Namespace, store: MetadataStore, config: ControlConfig, executor: Executor
 ) -> int:
-    problem = _cluster_id_problem(args.cluster_id, store)
-    if problem:
-        return _refuse(problem)
     runtime = ControllerRuntime(store, config, executor, args.cluster_id)
     try:
         server = bind(runtime, args.listen)
@@ -148,15 +154,35 @@ def _check_address(option: str, address: str) -> None:
         raise MisuseError(f"{option} {address!r} must be HOST:PORT, as in 127.0.0.1:9090")
 
 
-def _cluster_id_problem(wanted: str, store: LocalMetadataStore) -> str:
-    """Another cluster's directory must not be taken over by a wrong --cluster-id."""
-    found = store.read_all().get(CLUSTER_KEY)
-    if not wanted or found is None:
-        return ""
-    have = decode_cluster(found.text, CLUSTER_KEY).cluster_id
-    if have == wanted:
-        return ""
-    return f"--metadata-dir holds cluster {have}, --cluster-id says {wanted}; correct one of them"
+def _open_store(args: argparse.Namespace) -> MetadataStore:
+    """Raises PenstockError. Sends no request: an API server that is away is waited for."""
+    kubernetes_only = ("cluster", "namespace", "owner_uid", "owner_name")
+    given = [f"--{name.replace('_', '-')}" for name in kubernetes_only if getattr(args, name)]
+    if (args.metadata_dir is None) == (args.metadata is None):
+        raise MisuseError(
+            "give exactly one of --metadata-dir DIR (one machine) and --metadata=kubernetes "
+            "(with --cluster and --namespace)"
+        )
+    if args.metadata_dir is not None:
+        if given:
+            raise MisuseError(f"{given[0]} is for --metadata=kubernetes, not --metadata-dir")
+        return LocalMetadataStore(args.metadata_dir)
+    if not args.cluster or not args.namespace:
+        raise MisuseError("--metadata=kubernetes needs --cluster NAME and --namespace NAMESPACE")
+    if args.owner_name and not args.owner_uid:
+        raise MisuseError("--owner-name needs --owner-uid: an owner is known by its uid")
+    # Only here: the client costs 25 MB and a second that local mode does not need.
+    from penstock_broker.controller.metadata_store import (  # noqa: PLC0415
+        kubernetes,
+        kubernetes_api,
+        kubernetes_objects,
+    )
+
+    objects = kubernetes_objects.ClusterObjects(
+        args.cluster, args.namespace, args.owner_uid, args.owner_name
+    )
+    api = kubernetes_api.connect(kubernetes_api.Timeouts())
+    return kubernetes.KubernetesMetadataStore(api, objects)
 
 
 def _first_message(group: BaseExceptionGroup[PenstockError]) -> str:

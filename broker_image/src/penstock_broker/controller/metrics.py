@@ -46,6 +46,7 @@ class ControllerMetrics(Collector):
         yield elections
         yield _counter("events", "Events handled", counters.events)
         try:
+            self._runtime.check_active()
             machine = self._runtime.machine
         except ClusterError:
             return

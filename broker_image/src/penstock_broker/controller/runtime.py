@@ -2,20 +2,26 @@
 
     RPCs, streams ─▶ submit / feed ─▶ machine.handle ─▶ Ready ─▶ replies, outboxes, decisions
     ticker (50 ms) ─▶                                    │
-    lease (every 2 s) ─▶ start / stop being active       └─▶ writes, reload ─▶ store task
-                                                               (one thread)  └─▶ WriteDone …
+    lease (every 1 s) ─▶ start / stop being active       └─▶ writes, reload ─▶ store task
+    (own thread)                                               (one thread)  └─▶ WriteDone …
 
-Everything but the store runs on the event loop and never awaits between reading and changing
-the machine. A Ready's replies go out at once: they belong to writes that are already durable.
+Everything but the store runs on the event loop and never awaits between reading and changing the
+machine. A Ready's replies go out at once: they belong to writes that are already durable.
 While this process does not hold the lease there is no machine, and every request is answered
 NOT_CONTROLLER.
+
+Not renewed for `_SUSPEND_S`, another controller may be about to take over: this one is
+*suspended*. It ends all sessions, so that brokers look for that other one before it takes them
+for dead, and decides nothing; what it knows it still shows. When the store answers again it
+takes over anew or stands by. Safety never rests on this: writes are compare-and-swaps.
 """
 
 import asyncio
+import socket
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -23,23 +29,11 @@ from typing import Final, TypeVar
 
 from penstock.core.control import ControlConfig, ControllerMachine, Phase
 from penstock.core.control import contract as c
-from penstock.core.control.documents import (
-    CLUSTER_KEY,
-    TOPIC_KEY_PREFIX,
-    decode_cluster,
-    decode_topic,
-    encode_cluster,
-    encode_topic,
-    topic_key,
-)
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
+from penstock_broker.controller.loading import check_cluster_id, from_texts, to_change
 from penstock_broker.controller.metadata_store.interface import (
-    Change,
-    Delete,
     MetadataStore,
-    Put,
-    StoredText,
     StoreUnavailableError,
     WriteConflictError,
 )
@@ -48,8 +42,11 @@ from penstock_broker.controller.wire import image_to_wire
 from penstock_broker.observability import EventLog
 
 _TICK_S: Final = 0.05
-_LEASE_MS: Final = 15_000
-_LEASE_RENEW_S: Final = 2.0
+_STALL_S: Final = 0.5
+_LEASE_MS: Final = 6_000
+_LEASE_RENEW_S: Final = 1.0
+_SUSPEND_S: Final = 5.0
+"""Before anybody else can get the lease, so that sessions end first. Two calls of 2 s fit in."""
 _STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _REQUEST_TIMEOUT_S: Final = 8.0
 """Less than the brokers' own deadline (10 s), so that they get the better message."""
@@ -77,16 +74,19 @@ class ControllerRuntime:
     ) -> None:
         """`cluster_id` is used when the store is new; a UUID is made if it is empty.
 
-        `executor` has one thread: the store's calls come one after the other.
+        `executor` has one thread: the store's calls about documents come one after the other.
         """
         self.counters = Counters()
         self._store = store
         self._config = config
         self._executor = executor
         self._wanted_cluster_id = cluster_id
-        self._holder = str(uuid.uuid4())
+        self._holder = f"{socket.gethostname()}_{uuid.uuid4()}"
+        self._lease_thread = ThreadPoolExecutor(1, "lease")
+        self._renewed_at = 0.0
+        self._suspended = False
         self._machine: ControllerMachine | None = None
-        self._standing_by = False
+        self._settled = False
         self._generation = 0
         self._waiting: dict[int, asyncio.Future[c.Result]] = {}
         self._outboxes: dict[int, Outbox] = {}
@@ -102,25 +102,36 @@ class ControllerRuntime:
     @property
     def active(self) -> bool:
         """This controller has taken over and decides."""
+        return self._has_view and not self._suspended
+
+    @property
+    def _has_view(self) -> bool:
         return self._machine is not None and self._machine.phase is Phase.ACTIVE
 
     @property
     def machine(self) -> ControllerMachine:
-        """The active machine, for views. Raises ClusterError(NOT_CONTROLLER)."""
-        if self._machine is None or not self.active:
+        """The machine, for views; also while suspended. Raises ClusterError(NOT_CONTROLLER)."""
+        if self._machine is None or not self._has_view:
             raise _not_active()
         return self._machine
 
+    def check_active(self) -> None:
+        """Raises why no session and no change can be taken now."""
+        if self._suspended:
+            raise _suspended()
+        _ = self.machine
+
     @property
     def cluster_id(self) -> str:
-        """Empty while not active."""
-        machine = self._machine if self.active else None
+        """Empty while there is no view."""
+        machine = self._machine if self._has_view else None
         return "" if machine is None else machine.stored.cluster.cluster_id
 
     @property
     def usable(self) -> bool:
-        """Active, or standing by while another one is."""
-        return self.active or self._standing_by
+        """It has been active, or stood by for another: this process works. Stays so."""
+        self._settled = self._settled or self.active
+        return self._settled
 
     async def wait_active(self, timeout_s: float) -> None:
         """Returns once active. Raises TimeoutError."""
@@ -135,8 +146,8 @@ class ControllerRuntime:
         Raises the machine's refusal; NOT_CONTROLLER; CONTROLLER_UNAVAILABLE when the metadata
         store has not answered in time: whether it is done is unknown then.
         """
-        if self._machine is None:
-            raise _not_active()
+        if self._machine is None or self._suspended:
+            raise _suspended() if self._suspended else _not_active()
         request_id = self._next_id()
         future: asyncio.Future[c.Result] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
@@ -166,8 +177,8 @@ class ControllerRuntime:
             self.feed(c.StreamClosed(stream_id))
 
     def feed(self, event: c.Event) -> None:
-        """One event into the machine, and obey. Without a machine events are void."""
-        if self._machine is None:
+        """One event into the machine, and obey. Without one that decides events are void."""
+        if self._machine is None or self._suspended:
             return
         self.counters.events += 1
         self._obey(self._machine.handle(event, _now_ms()))
@@ -185,33 +196,52 @@ class ControllerRuntime:
         """A clean stop: lets the next controller begin at once."""
         self._stop_machine()
         try:
-            await self._in_thread(partial(self._store.release_lease, self._holder))
+            await self._in_thread(partial(self._store.release_lease, self._holder), lease=True)
         except StoreUnavailableError as error:
             _events.warning("lease not released", reason=error.message)
+        self._lease_thread.shutdown()
 
     async def _tick(self) -> None:
+        last = monotonic()
         while True:
             await asyncio.sleep(_TICK_S)
+            now = monotonic()
+            if now - last > _STALL_S:
+                # This process stood still. The store will say at the next renewal who is active.
+                self._renewed_at += now - last
+            last = now
+            if self.active and now - self._renewed_at > _SUSPEND_S:
+                self._suspend()
             self.feed(c.Tick())
 
     async def _keep_lease(self) -> None:
         """Loss of the lease ends the machine; an unreachable store does not (guarantees §4.1)."""
         while True:
+            began = monotonic()
+            acquire = partial(self._store.acquire_lease, self._holder, _LEASE_MS)
             try:
-                held = await self._in_thread(
-                    partial(self._store.acquire_lease, self._holder, _LEASE_MS)
-                )
+                held = await self._in_thread(acquire, lease=True)
             except StoreUnavailableError as error:
                 _events.warning("lease not renewed, going on", reason=error.message)
             else:
-                self._standing_by = not held
-                if held and self._machine is None:
-                    _events.info("lease acquired, taking over", holder=self._holder)
-                    self._start_machine()
-                elif not held and self._machine is not None:
-                    _events.warning("lease lost, standing by", holder=self._holder)
-                    self._stop_machine()
+                self._on_lease(held, began)
             await asyncio.sleep(_LEASE_RENEW_S)
+
+    def _on_lease(self, held: bool, asked_at: float) -> None:
+        """The store answered. `asked_at`: when the lease's time began at the earliest."""
+        if held:
+            self._renewed_at = asked_at
+            if self._suspended:
+                _events.info("the metadata store is back")
+                self._stop_machine()
+            if self._machine is None:
+                _events.info("lease acquired, taking over", holder=self._holder)
+                self._start_machine()
+        else:
+            self._settled = True
+            if self._machine is not None:
+                _events.warning("lease lost, standing by", holder=self._holder)
+                self._stop_machine()
 
     async def _use_store(self) -> None:
         """Carries out what the machine asked of the store, one call at a time."""
@@ -238,7 +268,7 @@ class ControllerRuntime:
         self, write_id: int, stages: tuple[tuple[c.DocumentWrite, ...], ...]
     ) -> None:
         generation, started = self._generation, monotonic()
-        changes = [[_change(write) for write in stage] for stage in stages]
+        changes = [[to_change(write) for write in stage] for stage in stages]
         event: c.Event
         try:
             versions = await self._in_thread(partial(self._store.write, changes))
@@ -259,13 +289,17 @@ class ControllerRuntime:
     async def _load(self) -> c.Loaded | None:
         try:
             found = await self._in_thread(self._store.read_all)
-            return _decode(found, self._wanted_cluster_id or str(uuid.uuid4()))
         except StoreUnavailableError as error:
             _events.warning("metadata not readable, trying again", reason=error.message)
             return None
+        memory = self.machine.stored if self.active else None
+        loaded = from_texts(found, self._wanted_cluster_id or str(uuid.uuid4()), memory)
+        check_cluster_id(self._wanted_cluster_id, loaded)
+        return loaded
 
-    async def _in_thread(self, call: Callable[[], _R]) -> _R:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+    async def _in_thread(self, call: Callable[[], _R], *, lease: bool = False) -> _R:
+        executor = self._lease_thread if lease else self._executor
+        return await asyncio.get_running_loop().run_in_executor(executor, call)
 
     # ------------------------------------------------------------ obeying
 
@@ -322,15 +356,25 @@ class ControllerRuntime:
         """Standby: everyone who waits is told, every stream ends."""
         if self._machine is None:
             return
+        self._end_work(_not_active())
+        self._machine, self._suspended, self._image_cache = None, False, None
+
+    def _suspend(self) -> None:
+        """See the module. The machine stays for views."""
+        _events.warning("suspended: the lease could not be renewed", limit_s=_SUSPEND_S)
+        self._end_work(_suspended())
+        self._suspended = True
+
+    def _end_work(self, reason: ClusterError) -> None:
         self._generation += 1
-        self._machine, self._write, self._reload = None, None, False
-        self._image_cache = None
+        self._settled = True
+        self._write, self._reload = None, False
         self._changed.set()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(_not_active())
+                future.set_exception(reason)
         for stream_id, outbox in self._outboxes.items():
-            outbox.put(c.SessionRefused(stream_id, _not_active()))
+            outbox.put(c.SessionRefused(stream_id, reason))
 
     def _image_since(self, since: int) -> pb.ClusterImage:
         """One message serves all streams that are equally far."""
@@ -345,33 +389,18 @@ class ControllerRuntime:
         return self._ids
 
 
-def _change(write: c.DocumentWrite) -> Change:
-    match write:
-        case c.PutCluster():
-            return Put(CLUSTER_KEY, encode_cluster(write.document), write.expected)
-        case c.PutTopic():
-            key = topic_key(write.document.name)
-            return Put(key, encode_topic(write.document), write.expected)
-        case c.RemoveTopic():
-            return Delete(topic_key(write.name), write.expected)
-
-
-def _decode(found: dict[str, StoredText], new_cluster_id: str) -> c.Loaded:
-    """Raises ClusterError(DATA_CORRUPTED): the process must not go on with half of it."""
-    cluster = None
-    topics = []
-    for key, stored in found.items():
-        if key == CLUSTER_KEY:
-            cluster = (decode_cluster(stored.text, key), stored.version)
-        elif key.startswith(TOPIC_KEY_PREFIX):
-            topics.append((decode_topic(stored.text, key), stored.version))
-    return c.Loaded(cluster, tuple(topics), new_cluster_id)
-
-
 def _not_active() -> ClusterError:
     return ClusterError(
         "this controller is standing by; the active one answers elsewhere",
         ErrorCode.NOT_CONTROLLER,
+    )
+
+
+def _suspended() -> ClusterError:
+    return ClusterError(
+        "this controller does not reach its metadata store; whether a change that was under way is "
+        "made is unknown, others were not begun: try again",
+        ErrorCode.CONTROLLER_UNAVAILABLE,
     )
 
 

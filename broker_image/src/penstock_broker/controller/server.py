@@ -1,7 +1,10 @@
 """The controller's gRPC server: our services behind the edge, health, reflection.
 
-Health: "" is SERVING once this controller is active or stands by for another, so that a probe
-never kills a standby; `penstock.proto.v1.ControllerService` only while it is the active one.
+Health, never dependent on peers or the API server once up:
+
+    penstock.liveness                       SERVING as long as the event loop turns
+    "" (readiness)                          once it was active or stood by for another; stays so
+    penstock.proto.v1.ControllerService     only while it is the active one, for people and tests
 """
 
 import asyncio
@@ -26,6 +29,7 @@ from penstock_broker.controller.admin import ControllerAdminService
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.sessions import ControllerService
 from penstock_broker.services.edge import Edge
+from penstock_broker.services.standard import LIVENESS
 
 CONTROLLER_SERVICE: Final = "penstock.proto.v1.ControllerService"
 ADMIN_SERVICE: Final = "penstock.proto.v1.AdminService"
@@ -47,7 +51,12 @@ class ControllerServer:
         shown: dict[str, bool] = {}
         while True:
             active = self.runtime.active
-            wanted = {"": self.runtime.usable, CONTROLLER_SERVICE: active, ADMIN_SERVICE: active}
+            wanted = {
+                LIVENESS: True,
+                "": self.runtime.usable,
+                CONTROLLER_SERVICE: active,
+                ADMIN_SERVICE: active,
+            }
             for name, serving in wanted.items():
                 if shown.get(name) is not serving:
                     status = _STATUS.SERVING if serving else _STATUS.NOT_SERVING

@@ -54,7 +54,7 @@ class ControllerService(ControllerServiceServicer):
                 "the first message of a session must be Register, and come at once",
                 ErrorCode.INVALID_REQUEST,
             )
-        _ = self._runtime.machine  # standby: refuse the call before it counts as a stream
+        self._runtime.check_active()  # refuse the call before it counts as a stream
         stream_id, outbox = self._runtime.open_stream()
         try:
             self._runtime.feed(registration_from_wire(stream_id, first.register))

@@ -1,7 +1,9 @@
 """The services every gRPC server is expected to have: health and reflection.
 
-Health says NOT_SERVING until the process can do its work and from the moment it stops. Reflection
-lets grpcurl and others call the API without its proto files.
+Health says NOT_SERVING until the process can do its work and from the moment it stops; only
+`penstock.liveness` says SERVING as soon as the port is open, because a process that waits for
+its peers must not be killed for it. Reflection lets grpcurl and others call the API without its
+proto files.
 """
 
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
+LIVENESS: Final = "penstock.liveness"
+"""The health service name for liveness probes: says that the process answers, no more."""
 _STATUS: Final = health_pb2.HealthCheckResponse
 
 
@@ -24,8 +28,9 @@ class Health:
         self._servicer: Any = health.aio.HealthServicer()
 
     async def add_to(self, server: grpc.aio.Server) -> None:
-        """Adds the service, saying NOT_SERVING."""
+        """Adds the service, saying NOT_SERVING to all but the question for life."""
         await self._say(_STATUS.NOT_SERVING)
+        await self._servicer.set(LIVENESS, _STATUS.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def serving(self) -> None:

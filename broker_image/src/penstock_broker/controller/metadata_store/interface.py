@@ -4,8 +4,9 @@
     Ready.writes ───────write─────▶ compare-and-swaps, stage by stage (I21)
     who is active ──────acquire_lease / release_lease (only avoids duplicate work, never safety)
 
-All calls block, are bounded in time by the implementation, and run in an executor of one
-thread. Versions are opaque: compare for equality only (Kubernetes' resourceVersion is one).
+All calls block and are bounded in time by the implementation. Those about documents come from
+one thread, those about the lease from another one: a write that takes long must not cost the
+lease. Versions are opaque: compare for equality only (Kubernetes' resourceVersion is one).
 """
 
 from __future__ import annotations

@@ -1,0 +1,110 @@
+"""Between documents and the store's texts: encode what is written, decode what was read.
+
+A text that cannot be read is never skipped: without a topic's document its partitions would
+seem not to exist. While a controller is active it knows what the text must be, and takes it for
+one that was changed by hand: it reports what it knows as older than anything, and the machine
+puts it back. A controller that takes over knows nothing: DATA_CORRUPTED ends it, and a person
+must restore the object. A newer format is another version's work and never overwritten.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.core.control import contract as c
+from penstock.core.control.documents import (
+    CLUSTER_KEY,
+    FORMAT,
+    TOPIC_KEY_PREFIX,
+    ClusterDocument,
+    TopicDocument,
+    decode_cluster,
+    decode_topic,
+    encode_cluster,
+    encode_topic,
+    topic_key,
+)
+from penstock.core.control.draft import Stored
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.controller.metadata_store.interface import Change, Delete, Put, StoredText
+from penstock_broker.observability import EventLog
+
+_OLDER_THAN_ANYTHING = -1
+_events = EventLog("controller")
+
+
+def to_change(write: c.DocumentWrite) -> Change:
+    """The store's form of a write."""
+    match write:
+        case c.PutCluster():
+            return Put(CLUSTER_KEY, encode_cluster(write.document), write.expected)
+        case c.PutTopic():
+            key = topic_key(write.document.name)
+            return Put(key, encode_topic(write.document), write.expected)
+        case c.RemoveTopic():
+            return Delete(topic_key(write.name), write.expected)
+
+
+def from_texts(
+    found: Mapping[str, StoredText], new_cluster_id: str, memory: Stored | None
+) -> c.Loaded:
+    """What the machine takes in. `memory`: the adopted state of an active controller.
+
+    Raises ClusterError(DATA_CORRUPTED): the process must not go on with half of it.
+    """
+    cluster = None
+    topics = []
+    for key, stored in found.items():
+        if key == CLUSTER_KEY:
+            cluster = (_cluster(stored.text, memory), stored.version)
+        elif key.startswith(TOPIC_KEY_PREFIX):
+            topics.append((_topic(key, stored.text, memory), stored.version))
+    return c.Loaded(cluster, tuple(topics), new_cluster_id)
+
+
+def check_cluster_id(wanted: str, loaded: c.Loaded) -> None:
+    """Raises ClusterError: another cluster's documents must not be taken over."""
+    if not wanted or loaded.cluster is None or loaded.cluster[0].cluster_id == wanted:
+        return
+    raise ClusterError(
+        f"the metadata is of cluster {loaded.cluster[0].cluster_id}, --cluster-id says {wanted}; "
+        "correct one of them",
+        ErrorCode.CLUSTER_ID_MISMATCH,
+    )
+
+
+def _cluster(text: str, memory: Stored | None) -> ClusterDocument:
+    try:
+        return decode_cluster(text, CLUSTER_KEY)
+    except ClusterError as error:
+        if memory is None or _is_newer_format(text):
+            raise
+        _events.error("unreadable metadata", reason=error.message)
+        return replace(memory.cluster, metadata_version=_OLDER_THAN_ANYTHING)
+
+
+def _topic(key: str, text: str, memory: Stored | None) -> TopicDocument:
+    known = memory.topics.get(key.removeprefix(TOPIC_KEY_PREFIX)) if memory is not None else None
+    try:
+        document = decode_topic(text, key)
+        if topic_key(document.name) != key:
+            raise ClusterError(  # noqa: TRY301 - handled as any other damage
+                f"metadata object {key} holds topic {document.name!r}; restore it from a backup, "
+                "nothing was changed",
+                ErrorCode.DATA_CORRUPTED,
+            )
+    except ClusterError as error:
+        if known is None or _is_newer_format(text):
+            raise
+        _events.error("unreadable metadata", reason=error.message)
+        return replace(known, metadata_version=_OLDER_THAN_ANYTHING)
+    return document
+
+
+def _is_newer_format(text: str) -> bool:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    number = found.get("format") if isinstance(found, dict) else None
+    return isinstance(number, int) and number > FORMAT

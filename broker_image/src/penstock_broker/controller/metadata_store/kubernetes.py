@@ -1,0 +1,212 @@
+"""The metadata store on Kubernetes: one ConfigMap per document, one Lease, no other state.
+
+    read_all ──▶ LIST by label, page by page, without resourceVersion (a quorum read)
+    write ─────▶ per stage, up to 8 at a time:  POST     expected None     409 = conflict
+                                                PUT      resourceVersion   409, 404 = conflict
+                                                DELETE   precondition      409, 404 = conflict
+    lease ─────▶ kubernetes_lease
+
+A document's version is its object's resourceVersion. Several objects cannot change together:
+that is what stages are for. An answer that did not come, or says 5xx, leaves a write unknown
+(guarantees §4.3); the rest of that write is not sent, and the caller reads again.
+
+Objects are owned by the Cluster object or by nobody, as told at start. Whoever takes the lease
+corrects what differs with its first read, so that metadata is never garbage of a Cluster that
+was told to retain it.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from penstock_broker.controller.metadata_store.interface import (
+    Change,
+    Delete,
+    Put,
+    StoredText,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from penstock_broker.controller.metadata_store.kubernetes_api import Answer, Api, Timeouts
+from penstock_broker.controller.metadata_store.kubernetes_lease import KubernetesLease
+from penstock_broker.controller.metadata_store.kubernetes_objects import (
+    KEY_FIELD,
+    TEXT_FIELD,
+    ClusterObjects,
+    is_version,
+)
+from penstock_broker.observability import EventLog
+
+LEASE_TIMEOUTS: Final = Timeouts(connect_s=1.0, total_s=2.0)
+"""Shorter than for documents: a renewal that hangs must leave time for another."""
+_THREADS: Final = 8
+_PAGE: Final = 100
+"""Documents per LIST page: 100 of 1 MiB still fit into memory, 100 small ones are one answer."""
+_LIST_ATTEMPTS: Final = 3
+_events = EventLog("metadata-store")
+
+
+class KubernetesMetadataStore:
+    """Documents by one thread, the lease by one other. Owns `api`."""
+
+    def __init__(
+        self, api: Api, objects: ClusterObjects, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api = api
+        self._objects = objects
+        self._lease = KubernetesLease(api, objects, LEASE_TIMEOUTS, clock)
+        self._threads = ThreadPoolExecutor(_THREADS, "metadata-write")
+        self._uids: dict[str, str] = {}
+        self._holds_lease = False
+        self._owners_checked = False
+
+    # ------------------------------------------------------------ documents
+
+    def read_all(self) -> dict[str, StoredText]:
+        """See the seam. Raises StoreUnavailableError."""
+        check_owners = self._holds_lease and not self._owners_checked
+        found: dict[str, StoredText] = {}
+        uids: dict[str, str] = {}
+        for item in self._list():
+            metadata, data = item["metadata"], item.get("data") or {}
+            key = data.get(KEY_FIELD)
+            if key is None or metadata["name"] != self._objects.name_of(key):
+                _events.warning("not a document of this cluster, ignored", name=metadata["name"])
+                continue
+            version = metadata["resourceVersion"]
+            text = data.get(TEXT_FIELD, "")
+            if check_owners and not self._objects.has_right_owner(metadata):
+                version = self._correct_owner(key, text, version)
+            found[key] = StoredText(text, version)
+            uids[key] = metadata["uid"]
+        self._uids = uids
+        if check_owners:
+            self._owners_checked = True
+        return found
+
+    def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
+        """See the seam. Raises WriteConflictError, StoreUnavailableError."""
+        # All sizes before the first request: a document too large writes nothing.
+        bodies = {
+            change.key: self._objects.config_map(change.key, change.text, change.expected)
+            for stage in stages
+            for change in stage
+            if isinstance(change, Put)
+        }
+        versions: dict[str, str] = {}
+        for stage in stages:
+            versions.update(self._carry_out(stage, bodies))
+        return versions
+
+    def _carry_out(
+        self, stage: Sequence[Change], bodies: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, str]:
+        """One stage; ends when every request that was sent is answered or given up."""
+        failures: list[WriteConflictError | StoreUnavailableError] = []
+        versions: dict[str, str] = {}
+
+        def one(change: Change) -> None:
+            if failures:
+                return  # the caller will read again: every request now would only cost time
+            try:
+                version = self._change(change, bodies.get(change.key))
+            except (WriteConflictError, StoreUnavailableError) as error:
+                failures.append(error)
+            else:
+                if version is not None:
+                    versions[change.key] = version
+
+        if len(stage) == 1:
+            one(stage[0])
+        else:
+            for _ in self._threads.map(one, stage):
+                pass
+        if failures:
+            # Unknown outweighs conflict: it is what the caller must reckon with.
+            raise next((e for e in failures if isinstance(e, StoreUnavailableError)), failures[0])
+        return versions
+
+    def _change(self, change: Change, body: Mapping[str, Any] | None) -> str | None:
+        """One request; the new version of what was put."""
+        path = f"{self._objects.config_maps}/{self._objects.name_of(change.key)}"
+        if change.expected is not None and not is_version(change.expected):
+            raise WriteConflictError(change.key, change.expected, "another")
+        if isinstance(change, Delete):
+            self._settle(change, self._api.request("DELETE", path, body=self._options(change)))
+            self._uids.pop(change.key, None)
+            return None
+        if change.expected is None:
+            answer = self._api.request("POST", self._objects.config_maps, body=body)
+            if answer.status == 404:
+                raise StoreUnavailableError(
+                    f"namespace {self._objects.namespace} is not there: {answer.message}"
+                )
+        else:
+            answer = self._api.request("PUT", path, body=body)
+        self._settle(change, answer)
+        self._uids[change.key] = str(answer.body["metadata"]["uid"])
+        return answer.version
+
+    def _options(self, change: Delete) -> dict[str, Any]:
+        preconditions = {"resourceVersion": change.expected}
+        if change.key in self._uids:
+            preconditions["uid"] = self._uids[change.key]
+        return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+
+    @staticmethod
+    def _settle(change: Change, answer: Answer) -> None:
+        """Raises WriteConflictError unless the change was made."""
+        if answer.status == 404:
+            raise WriteConflictError(change.key, change.expected, None)
+        if answer.status not in {200, 201, 202}:
+            raise WriteConflictError(change.key, change.expected, "another")
+
+    def _list(self) -> Iterator[Mapping[str, Any]]:
+        """All objects, as of one moment. A list whose rest has expired begins again."""
+        for _ in range(_LIST_ATTEMPTS):
+            items: list[Mapping[str, Any]] = []
+            query = {"labelSelector": self._objects.selector, "limit": str(_PAGE)}
+            while True:
+                answer = self._api.request("GET", self._objects.config_maps, query=query)
+                if answer.status != 200:
+                    break
+                items += answer.body["items"]
+                more = answer.body["metadata"].get("continue")
+                if not more:
+                    return iter(items)
+                query["continue"] = more
+        raise StoreUnavailableError(
+            f"the list of {self._objects.config_maps} ended {_LIST_ATTEMPTS} times before it was "
+            f"complete ({answer.status}: {answer.message})"
+        )
+
+    def _correct_owner(self, key: str, text: str, version: str) -> str:
+        body = self._objects.config_map(key, text, version)
+        path = f"{self._objects.config_maps}/{self._objects.name_of(key)}"
+        answer = self._api.request("PUT", path, body=body)
+        if answer.status != 200:
+            raise StoreUnavailableError(
+                f"metadata {key!r} changed while its owner was corrected; read again"
+            )
+        _events.info("corrected the owner of a document", key=key, owner=self._objects.owner_uid)
+        return answer.version
+
+    # ------------------------------------------------------------ lease
+
+    def acquire_lease(self, holder: str, duration_ms: int) -> bool:
+        """See the seam. Raises StoreUnavailableError."""
+        held = self._lease.acquire(holder, duration_ms)
+        if held and not self._holds_lease:
+            self._owners_checked = False
+        self._holds_lease = held
+        return held
+
+    def release_lease(self, holder: str) -> None:
+        """See the seam. Raises StoreUnavailableError."""
+        self._holds_lease = False
+        self._lease.release(holder)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True)
+        self._api.close()

@@ -1,0 +1,162 @@
+"""What the Kubernetes store's objects look like: names, labels, owner, and the text inside.
+
+    key "cluster"     ConfigMap  flights-metadata
+    key "topic/<t>"   ConfigMap  flights-topic-<readable part of t>-<hash: 20 hex digits>
+    any other key     ConfigMap  flights-document-<readable part>-<hash>
+    the lease         Lease      flights-controller
+
+A topic's name may have upper case, `_` and 249 characters, an object's may not: the hash makes
+it unique, the readable part is for people. The object holds its key, so names are only ever
+made, never taken apart; an object under another name than its key's is somebody's copy and is
+not read. Pure: no I/O here.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.core.control.documents import CLUSTER_KEY, TOPIC_KEY_PREFIX
+from penstock.errors import ErrorCode, MisuseError
+
+GROUP: Final = "penstock.dev"
+OWNER_API_VERSION: Final = f"{GROUP}/v1alpha1"
+OWNER_KIND: Final = "Cluster"
+CLUSTER_LABEL: Final = f"{GROUP}/cluster"
+METADATA_LABEL: Final = f"{GROUP}/metadata"
+KEY_FIELD: Final = "key"
+TEXT_FIELD: Final = "document"
+OBJECT_BYTES_MAX: Final = 1024 * 1024
+"""The API server's own limit of a ConfigMap's data, all values together."""
+_READABLE_MAX: Final = 40
+_HASH_DIGITS: Final = 20
+_NAME_MAX: Final = 40
+"""Leaves room for the longest suffix of pods and Services made of it (63)."""
+_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_NAMESPACE_MAX: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterObjects:
+    """Where a cluster's objects are and who owns them.
+
+    `owner_uid` of the Cluster object `cluster`: they go when it goes. Empty: they stay, and an
+    owner they have from before is taken off.
+    """
+
+    cluster: str
+    namespace: str
+    owner_uid: str = ""
+    owner_name: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises MisuseError for what cannot be a name in Kubernetes."""
+        _check_label("--cluster", self.cluster, _NAME_MAX)
+        _check_label("--namespace", self.namespace, _NAMESPACE_MAX)
+
+    @property
+    def config_maps(self) -> str:
+        """Path of the collection."""
+        return f"/api/v1/namespaces/{self.namespace}/configmaps"
+
+    @property
+    def leases(self) -> str:
+        """Path of the collection."""
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+
+    @property
+    def lease_name(self) -> str:
+        return f"{self.cluster}-controller"
+
+    @property
+    def selector(self) -> str:
+        """The label selector that finds all documents, and nothing else."""
+        return f"{CLUSTER_LABEL}={self.cluster},{METADATA_LABEL}"
+
+    @property
+    def owners(self) -> list[dict[str, Any]]:
+        """`metadata.ownerReferences` as they must be; empty without an owner."""
+        if not self.owner_uid:
+            return []
+        return [
+            {
+                "apiVersion": OWNER_API_VERSION,
+                "kind": OWNER_KIND,
+                "name": self.owner_name or self.cluster,
+                "uid": self.owner_uid,
+            }
+        ]
+
+    def labels(self, **more: str) -> dict[str, str]:
+        """What every object of a cluster carries."""
+        return {
+            "app.kubernetes.io/name": "penstock",
+            "app.kubernetes.io/instance": self.cluster,
+            "app.kubernetes.io/component": "controller",
+            "app.kubernetes.io/managed-by": "penstock-operator",
+            CLUSTER_LABEL: self.cluster,
+            **more,
+        }
+
+    def name_of(self, key: str) -> str:
+        """The ConfigMap's name: legal, and another one for every key."""
+        if key == CLUSTER_KEY:
+            return f"{self.cluster}-metadata"
+        kind = "topic" if key.startswith(TOPIC_KEY_PREFIX) else "document"
+        plain = re.sub(r"[^a-z0-9]+", "-", key.removeprefix(TOPIC_KEY_PREFIX).lower())
+        readable = plain.strip("-")[:_READABLE_MAX].strip("-") or "x"
+        digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH_DIGITS]
+        return f"{self.cluster}-{kind}-{readable}-{digest}"
+
+    def config_map(self, key: str, text: str, expected: str | None) -> dict[str, Any]:
+        """The object to create (`expected` None) or to put in place of version `expected`.
+
+        Raises MisuseError when the API server would refuse its size.
+        """
+        size = len(key.encode()) + len(text.encode())
+        if size > OBJECT_BYTES_MAX:
+            raise MisuseError(
+                f"metadata {key!r} has {size:,} bytes, a ConfigMap holds {OBJECT_BYTES_MAX:,}; "
+                "nothing was written: use fewer partitions per topic, or fewer topic settings",
+                ErrorCode.INVALID_REQUEST,
+            )
+        kind = "cluster" if key == CLUSTER_KEY else "topic"
+        metadata: dict[str, Any] = {
+            "name": self.name_of(key),
+            "namespace": self.namespace,
+            "labels": self.labels(**{METADATA_LABEL: kind}),
+            "ownerReferences": self.owners,
+        }
+        if expected is not None:
+            metadata["resourceVersion"] = expected
+        data = {KEY_FIELD: key, TEXT_FIELD: text}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+    def has_right_owner(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether the Cluster owns the object exactly if it should."""
+        found = [
+            (owner.get("name"), owner.get("uid"))
+            for owner in metadata.get("ownerReferences") or []
+            if owner.get("kind") == OWNER_KIND
+            and str(owner.get("apiVersion")).startswith(f"{GROUP}/")
+        ]
+        return found == [(owner["name"], owner["uid"]) for owner in self.owners]
+
+
+def is_version(text: str) -> bool:
+    """Whether an API server can have given this resourceVersion.
+
+    "0" and "" mean "whatever is there" in a request: sent as the expected version they would
+    turn a compare-and-swap into an overwrite.
+    """
+    return text.isascii() and text.isdigit() and int(text) > 0
+
+
+def _check_label(option: str, value: str, longest: int) -> None:
+    if not _LABEL.fullmatch(value) or len(value) > longest:
+        raise MisuseError(
+            f"{option} is {value!r}; it must be 1 to {longest} lower-case letters, digits and "
+            "'-', beginning and ending with a letter or digit",
+            ErrorCode.INVALID_CONFIG,
+        )
