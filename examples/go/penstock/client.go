@@ -1,0 +1,219 @@
+package penstock
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pb "penstock.dev/examples/go/penstockv1"
+)
+
+const (
+	attemptTimeout  = 5 * time.Second
+	retryPause      = 100 * time.Millisecond
+	maxMessageBytes = 64 << 20 // a fetch answer of 50 MiB and its framing
+)
+
+// Client knows who leads what, and has a connection to each broker. Safe for concurrent use.
+type Client struct {
+	bootstrap []string
+
+	mu          sync.Mutex
+	clusterID   string
+	addresses   map[int32]string
+	topics      map[string]*pb.TopicInfo
+	connections map[string]*grpc.ClientConn
+}
+
+// NewClient takes the addresses of any brokers, as host:port. It connects on first use.
+func NewClient(bootstrap ...string) *Client {
+	return &Client{
+		bootstrap:   bootstrap,
+		addresses:   map[int32]string{},
+		topics:      map[string]*pb.TopicInfo{},
+		connections: map[string]*grpc.ClientConn{},
+	}
+}
+
+// Close ends all connections.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, connection := range c.connections {
+		connection.Close()
+	}
+	c.connections = map[string]*grpc.ClientConn{}
+}
+
+// Topic describes a topic as it was last seen; it asks if the topic was never seen.
+func (c *Client) Topic(ctx context.Context, name string) (*pb.TopicInfo, error) {
+	if topic := c.known(name); topic != nil {
+		return topic, nil
+	}
+	err := c.retry(ctx, func() error { return c.refresh(ctx, name) })
+	return c.known(name), err
+}
+
+func (c *Client) known(topic string) *pb.TopicInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.topics[topic]
+}
+
+// retry repeats a step while its error is retriable and the context lasts.
+func (c *Client) retry(ctx context.Context, step func() error) error {
+	for {
+		err := step()
+		if err == nil || !retriable(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", err, context.Cause(ctx))
+		case <-time.After(retryPause):
+		}
+	}
+}
+
+// refresh asks one broker after the other about a topic, until one answers.
+func (c *Client) refresh(ctx context.Context, topic string) error {
+	err := error(newError(pb.ErrorCode_ERROR_CODE_INVALID_REQUEST, "no bootstrap address was given"))
+	for _, address := range c.candidates() {
+		var answer *pb.MetadataResponse
+		answer, err = c.metadata(ctx, address, topic)
+		if err == nil {
+			return c.learn(answer, topic)
+		}
+		if !retriable(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func (c *Client) metadata(
+	ctx context.Context, address, topic string,
+) (*pb.MetadataResponse, error) {
+	broker, err := c.broker(address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	return call(ctx, broker.Metadata, &pb.MetadataRequest{
+		ClusterId: c.cluster(), Topics: []string{topic},
+	})
+}
+
+// learn takes over an answer. A broker may be behind: no partition goes back to an older leader.
+func (c *Client) learn(answer *pb.MetadataResponse, name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clusterID = answer.ClusterId
+	for _, broker := range answer.Brokers {
+		c.addresses[broker.BrokerId] = net.JoinHostPort(broker.Host, strconv.Itoa(int(broker.Port)))
+	}
+	for _, topic := range answer.Topics {
+		if topic.Topic != name {
+			continue
+		}
+		if topic.Error != nil {
+			return fromWire(topic.Error)
+		}
+		if before := c.topics[name]; before != nil && before.TopicId == topic.TopicId {
+			keepNewerLeaders(before, topic)
+		}
+		c.topics[name] = topic
+		return nil
+	}
+	return newError(pb.ErrorCode_ERROR_CODE_UNKNOWN_TOPIC, fmt.Sprintf("topic %q does not exist", name))
+}
+
+func keepNewerLeaders(before, topic *pb.TopicInfo) {
+	for i, old := range before.Partitions {
+		if i >= len(topic.Partitions) {
+			topic.Partitions = append(topic.Partitions, old)
+		} else if topic.Partitions[i].LeaderEpoch < old.LeaderEpoch {
+			topic.Partitions[i] = old
+		}
+	}
+}
+
+// leader is who leads a partition, as far as known.
+func (c *Client) leader(topic string, partition int) (pb.BrokerServiceClient, *pb.PartitionInfo, error) {
+	c.mu.Lock()
+	info := c.topics[topic].Partitions[partition]
+	address := c.addresses[info.Leader]
+	c.mu.Unlock()
+	if address == "" {
+		return nil, nil, newError(pb.ErrorCode_ERROR_CODE_LEADER_NOT_AVAILABLE,
+			fmt.Sprintf("%s/%d has no leader at the moment", topic, partition))
+	}
+	broker, err := c.broker(address)
+	return broker, info, err
+}
+
+// followLeader calls a partition's leader, and the next one if that is gone or says it is not.
+func (c *Client) followLeader(
+	ctx context.Context, topic string, partition int,
+	ask func(context.Context, pb.BrokerServiceClient, *pb.PartitionInfo) error,
+) error {
+	return c.retry(ctx, func() error {
+		leader, info, err := c.leader(topic, partition)
+		if err == nil {
+			attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+			err = ask(attempt, leader, info)
+			cancel()
+		}
+		if retriable(err) {
+			// Whatever it was, ask who leads now. That this fails as well is the next attempt's news.
+			_ = c.refresh(ctx, topic)
+		}
+		return err
+	})
+}
+
+// candidates are the addresses to ask for metadata: brokers heard of, then the bootstrap ones.
+func (c *Client) candidates() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	addresses := slices.Concat(slices.Collect(maps.Values(c.addresses)), c.bootstrap)
+	slices.Sort(addresses)
+	return slices.Compact(addresses)
+}
+
+func (c *Client) cluster() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.clusterID
+}
+
+func (c *Client) broker(address string) (pb.BrokerServiceClient, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	connection := c.connections[address]
+	if connection == nil {
+		var err error
+		connection, err = grpc.NewClient(address,
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)),
+			// A restarted broker is back within a second: do not wait out gRPC's default.
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, MaxDelay: time.Second,
+			}, MinConnectTimeout: 2 * time.Second}))
+		if err != nil {
+			return nil, err
+		}
+		c.connections[address] = connection
+	}
+	return pb.NewBrokerServiceClient(connection), nil
+}
