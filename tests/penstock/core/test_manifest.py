@@ -1,6 +1,7 @@
 """Manifests: what is accepted, and the message each mistake gets."""
 
 import contextlib
+import datetime
 from typing import Any
 
 import pytest
@@ -12,14 +13,26 @@ from penstock.core.manifest import (
     ManifestError,
     parse_manifest,
 )
-from penstock.core.manifest.fields import Field, Kind
+from penstock.core.manifest.objects import (
+    ConsumerGroupSpec,
+    Controllers,
+    External,
+    OffsetReset,
+    PodSpec,
+    ResetTo,
+    Resources,
+    ScaleTarget,
+)
+from penstock.core.manifest.rows import Field, Kind
 from penstock.core.manifest.schema import (
     API_VERSION,
     CLUSTER_METADATA,
     CLUSTER_SPEC,
+    CONSUMER_GROUP_SPEC,
     OBJECT_METADATA,
     TOPIC_SPEC,
 )
+from penstock.core.manifest.status import CLUSTER_STATUS, CONSUMER_GROUP_STATUS, TOPIC_STATUS
 
 
 def cluster(name: str = "flights", **spec: Any) -> dict[str, Any]:
@@ -29,6 +42,16 @@ def cluster(name: str = "flights", **spec: Any) -> dict[str, Any]:
 def topic(name: str = "flights", **spec: Any) -> dict[str, Any]:
     spec = {"cluster": "flights", **spec}
     return {"apiVersion": API_VERSION, "kind": "Topic", "metadata": {"name": name}, "spec": spec}
+
+
+def group(name: str = "readers", **spec: Any) -> dict[str, Any]:
+    spec = {"cluster": "flights", **spec}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ConsumerGroup",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
 
 
 def without(document: dict[str, Any], key: str) -> dict[str, Any]:
@@ -84,21 +107,78 @@ class TestAccepted:
         document["status"] = {"conditions": []}
         assert parse(document).clusters[0].name == "flights"
 
-    def test_consumer_groups_for_later(self) -> None:
-        group = {
-            "apiVersion": API_VERSION,
-            "kind": "ConsumerGroup",
-            "metadata": {"name": "readers"},
-            "spec": {"cluster": "flights", "anything": 1},
-        }
-        assert parse(cluster(), group).consumer_groups[0].name == "readers"
+    def test_a_consumer_group(self) -> None:
+        groups = parse(
+            cluster(),
+            group(
+                groupId="the readers",
+                offsetReset={"id": "1", "to": "shift", "value": -10, "topics": ["a"]},
+                scaleTarget={"name": "app", "maxReplicas": 6, "lagPerReplica": 1000},
+            ),
+            group("others"),
+        ).consumer_groups
+        reset = OffsetReset("1", ResetTo.SHIFT, "-10", ("a",))
+        target = ScaleTarget("Deployment", "app", 1, 6, 1000)
+        assert groups[0].spec == ConsumerGroupSpec("flights", "the readers", reset, target)
+        assert groups[1].spec == ConsumerGroupSpec("flights", "others")
+
+    @pytest.mark.parametrize(
+        ("to", "value", "text"),
+        [
+            ("earliest", None, ""),
+            ("offset", 100, "100"),
+            ("shift", "-5", "-5"),
+            ("duration", "PT1H30M", "PT1H30M"),
+            ("duration", "P1DT5S", "P1DT5S"),
+            ("datetime", "2013-01-01", "2013-01-01"),
+            ("datetime", "2013-01-01T10:00:00.5Z", "2013-01-01T10:00:00.5Z"),
+            ("datetime", datetime.date(2013, 1, 1), "2013-01-01"),
+            (
+                "datetime",
+                datetime.datetime(2013, 1, 1, 10, tzinfo=datetime.UTC),
+                "2013-01-01T10:00:00+00:00",
+            ),
+        ],
+    )
+    def test_where_offsets_are_reset_to(self, to: str, value: object, text: str) -> None:
+        reset = {"id": "1", "to": to} | ({} if value is None else {"value": value})
+        spec = parse(cluster(), group(offsetReset=reset)).consumer_groups[0].spec
+        assert spec.offset_reset == OffsetReset("1", ResetTo(to), text)
+
+    def test_all_that_only_kubernetes_needs_is_kept_for_the_operator(self) -> None:
+        spec = (
+            parse(
+                cluster(
+                    storage={"storageClassName": "fast"},
+                    image="penstock-broker:1",
+                    imagePullPolicy="Never",
+                    resources={"requests": {"cpu": "500m", "memory": 1024}, "limits": {"cpu": 2}},
+                    controllers={"replicas": 1, "resources": {"limits": {"memory": "1Gi"}}},
+                    external={"host": "kafka.example.org", "nodePort": 31000},
+                    pod={"nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}]},
+                )
+            )
+            .clusters[0]
+            .spec
+        )
+        assert spec.storage_class == "fast"
+        assert (spec.image, spec.image_pull_policy) == ("penstock-broker:1", "Never")
+        assert spec.resources == Resources({"cpu": "500m", "memory": "1024"}, {"cpu": "2"})
+        assert spec.controllers == Controllers(1, Resources({}, {"memory": "1Gi"}))
+        assert spec.external == External("NodePort", "kafka.example.org", 31000)
+        assert spec.pod == PodSpec({"disk": "ssd"}, ({"operator": "Exists"},))
 
     def test_a_topic_name_kubernetes_could_not_hold(self) -> None:
         assert parse(cluster(), topic(topicName="My_Topic")).topics[0].spec.topic_name == "My_Topic"
 
-    def test_numbers_and_booleans_in_config_become_the_text_kafka_uses(self) -> None:
-        manifest = parse(cluster(), topic(config={"unclean.leader.election.enable": True}))
-        assert manifest.topics[0].spec.config == {"unclean.leader.election.enable": "true"}
+    def test_numbers_in_config_become_the_text_kafka_uses(self) -> None:
+        manifest = parse(cluster(), topic(config={"retention.ms": -1}))
+        assert manifest.topics[0].spec.config == {"retention.ms": "-1"}
+
+    def test_nothing_at_all_stands_for_a_default(self) -> None:
+        assert parse(cluster(brokers=None, config=None, storage=None)).clusters[0].spec == (
+            ClusterSpec(brokers=3)
+        )
 
 
 class TestDefaultsThatDependOnTheBrokers:
@@ -264,8 +344,139 @@ BAD = {
         [cluster(), topic(config={"cleanup.policy": ["delete"]})],
         (
             "x.yaml: Topic/flights: spec.config.cleanup.policy is a list; "
-            "it must be a text or a number"
+            "it must be a text or a whole number"
         ),
+    ),
+    "a setting that is true": (
+        [cluster(), topic(config={"unclean.leader.election.enable": True})],
+        (
+            "x.yaml: Topic/flights: spec.config.unclean.leader.election.enable is true; "
+            "it must be a text or a whole number (put it in quotes)"
+        ),
+    ),
+    "a setting that is a fraction": (
+        [cluster(config={"num.partitions": 1.5})],
+        (
+            "x.yaml: Cluster/flights: spec.config.num.partitions is the number 1.5; "
+            "it must be a text or a whole number (put it in quotes)"
+        ),
+    ),
+    "unknown cluster setting": (
+        [cluster(config={"cache.byte": 1})],
+        (
+            "x.yaml: Cluster/flights: spec.config.cache.byte cannot be used: unknown cluster "
+            "config 'cache.byte': did you mean 'cache.bytes'?"
+        ),
+    ),
+    "broker setting out of range": (
+        [cluster(config={"cache.bytes": 0})],
+        (
+            "x.yaml: Cluster/flights: spec.config.cache.bytes cannot be used: config cache.bytes "
+            "is '0'; it must be a whole number of at least 1"
+        ),
+    ),
+    "controller setting out of range": (
+        [cluster(config={"broker.session.timeout.ms": 1})],
+        (
+            "x.yaml: Cluster/flights: spec.config.broker.session.timeout.ms cannot be used: config "
+            "broker.session.timeout.ms is '1'; it must be a whole number from 100 to 600000"
+        ),
+    ),
+    "settings that are not possible together": (
+        [cluster(config={"broker.heartbeat.interval.ms": 1000})],
+        (
+            "x.yaml: Cluster/flights: spec.config.broker.heartbeat.interval.ms cannot be used: "
+            "broker.session.timeout.ms is 1800; it must be at least twice "
+            "broker.heartbeat.interval.ms, which is 1000"
+        ),
+    ),
+    "nothing where there is no default": (
+        [cluster(), topic(partitions=None)],
+        (
+            "x.yaml: Topic/flights: spec.partitions is empty; give it a value (a whole number) "
+            "or remove the line"
+        ),
+    ),
+    "a reset that lacks its value": (
+        [cluster(), group(offsetReset={"id": "1", "to": "offset"})],
+        (
+            "x.yaml: ConsumerGroup/readers: spec.offsetReset.value is missing; it must be an "
+            "offset, 0 or more, because spec.offsetReset.to is offset"
+        ),
+    ),
+    "a reset with a wrong value": (
+        [cluster(), group(offsetReset={"id": "1", "to": "duration", "value": "PT"})],
+        (
+            "x.yaml: ConsumerGroup/readers: spec.offsetReset.value is 'PT'; it must be a duration "
+            "such as PT1H30M or P1D, because spec.offsetReset.to is duration"
+        ),
+    ),
+    "a reset whose value means nothing": (
+        [cluster(), group(offsetReset={"id": "1", "to": "latest", "value": 3})],
+        (
+            "x.yaml: ConsumerGroup/readers: spec.offsetReset.value has no meaning when "
+            "spec.offsetReset.to is latest; remove it"
+        ),
+    ),
+    "a reset to nowhere": (
+        [cluster(), group(offsetReset={"id": "1"})],
+        (
+            "x.yaml: ConsumerGroup/readers: spec.offsetReset.to is missing; it must be text: Where "
+            "to: earliest, latest; to an offset or a datetime; back by a duration; or shift by a "
+            "number of records."
+        ),
+    ),
+    "scaling upside down": (
+        [
+            cluster(),
+            group(
+                scaleTarget={"name": "a", "minReplicas": 5, "maxReplicas": 2, "lagPerReplica": 1}
+            ),
+        ],
+        (
+            "x.yaml: ConsumerGroup/readers: spec.scaleTarget.minReplicas is 5; it must not be more "
+            "than spec.scaleTarget.maxReplicas, which is 2"
+        ),
+    ),
+    "a group's cluster not in the file": (
+        [group()],
+        (
+            "x.yaml: ConsumerGroup/readers: spec.cluster is 'flights', not in this file; "
+            "the file has no Cluster"
+        ),
+    ),
+    "same group twice": (
+        [cluster(), group("a", groupId="g"), group("b", groupId="g")],
+        "x.yaml: ConsumerGroup/b: spec.groupId is 'g', which ConsumerGroup/a has already",
+    ),
+    "a label that is a number": (
+        [{**cluster(), "metadata": {"name": "flights", "labels": {"year": 2013}}}],
+        (
+            "x.yaml: Cluster/flights: metadata.labels.year is the number 2013; it must be text "
+            "(put it in quotes)"
+        ),
+    ),
+    "a limit that is no quantity": (
+        [cluster(resources={"limits": {"memory": "2 GB"}})],
+        (
+            "x.yaml: Cluster/flights: spec.resources.limits.memory is the text '2 GB'; it must be "
+            "a quantity such as 500m or 2Gi"
+        ),
+    ),
+    "tolerations that are no mappings": (
+        [cluster(pod={"tolerations": ["all"]})],
+        (
+            "x.yaml: Cluster/flights: spec.pod.tolerations is a list; it must be a list of "
+            "mappings, whatever they hold"
+        ),
+    ),
+    "too many racks": (
+        [cluster(rack={"names": ["a"] * 1001})],
+        "x.yaml: Cluster/flights: spec.rack.names has 1001 entries; the limit is 1000",
+    ),
+    "a rack that is no name": (
+        [cluster(rack={"names": ["a", "b" * 254]})],
+        "x.yaml: Cluster/flights: spec.rack.names[1] has 254 characters; the limit is 253",
     ),
     "cluster not in the file": (
         [cluster("trains"), topic()],
@@ -286,7 +497,7 @@ BAD = {
         [cluster(), {**topic(), "spec": {}}],
         (
             "x.yaml: Topic/flights: spec.cluster is missing; it must be text: "
-            "The name of the Cluster this topic lives in."
+            "The name of the Cluster this belongs to, in the same namespace."
         ),
     ),
     "same object twice": (
@@ -356,7 +567,9 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [], {}, 1.5, True, [1], {"a": 1}, {1: 2}])
-@pytest.mark.parametrize("place", ["document", "metadata", "spec", "brokers", "config", "labels"])
+@pytest.mark.parametrize(
+    "place", ["document", "metadata", "spec", *{row.name for row in CLUSTER_SPEC}, "labels"]
+)
 def test_no_value_anywhere_breaks_the_parser(place: str, value: object) -> None:
     document: Any = cluster()
     match place:
@@ -376,13 +589,16 @@ def rows(fields: tuple[Field, ...]) -> list[Field]:
     return [row for field in fields for row in (field, *rows(field.fields))]
 
 
-ALL_ROWS = rows((*CLUSTER_SPEC, *TOPIC_SPEC, *CLUSTER_METADATA, *OBJECT_METADATA))
+STATUS_ROWS = rows((*CLUSTER_STATUS, *TOPIC_STATUS, *CONSUMER_GROUP_STATUS))
+SPEC_ROWS = rows((*CLUSTER_SPEC, *TOPIC_SPEC, *CONSUMER_GROUP_SPEC))
+ALL_ROWS = [*SPEC_ROWS, *STATUS_ROWS, *rows((*CLUSTER_METADATA, *OBJECT_METADATA))]
 
 
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.name)
 def test_every_row_of_the_schema_could_be_a_kubernetes_schema(row: Field) -> None:
     assert row.doc.endswith("."), "documentation is a sentence"
     assert not (row.required and row.default is not None)
-    assert (row.kind is Kind.OBJECT) == bool(row.fields)
+    assert (row.kind in (Kind.OBJECT, Kind.OBJECTS)) == bool(row.fields)
+    assert row.immutable == bool(row.immutable_doc), "says what to do instead"
     assert row.default is None or not row.choices or row.default in row.choices
     assert (row.pattern is None) == (row.pattern_doc == "")

@@ -1,30 +1,33 @@
 """Manifests: the YAML that `kubectl apply` and `penstock local up` both take, as data.
 
-What belongs here: the table of every field of every kind (`schema`), its reader (`fields`), the
-objects a manifest turns into (`objects`) and the checks that need several objects (`parse`).
+What belongs here: the table of every field of every kind (`schema`, `status`; a row: `rows`), its
+reader (`fields`, `convert`), the objects a manifest turns into (`objects`) and the checks that
+need several fields or objects (`settings`, `groups`, `parse`).
 Pure: takes parsed YAML, never opens a file. What never may be here: YAML text, Kubernetes
 calls, and what to do about a manifest (local mode and the operator decide that).
 
-The tables in `schema` are the single source of truth: documentation and the CRDs' structural
-schemas are generated from or compared with them, never kept beside them by hand.
+The tables are the single source of truth: the CRDs' structural schemas are generated from them
+(`make crds`), never kept beside them by hand.
 """
 
-from penstock.core.manifest.fields import Problem
 from penstock.core.manifest.objects import (
     Cluster,
     ClusterSpec,
     ConsumerGroup,
+    ConsumerGroupSpec,
     DeletionPolicy,
     Manifest,
     Topic,
     TopicSpec,
 )
 from penstock.core.manifest.parse import ManifestError, parse_manifest
+from penstock.core.manifest.problems import Problem
 
 __all__ = [
     "Cluster",
     "ClusterSpec",
     "ConsumerGroup",
+    "ConsumerGroupSpec",
     "DeletionPolicy",
     "Manifest",
     "ManifestError",

@@ -4,6 +4,7 @@ Built by `parse` only, which has checked every field; None and defaults mean her
 in `schema` say. `effective_*` resolve what a field left to the cluster.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -20,8 +21,59 @@ class DeletionPolicy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """Kubernetes' requests and limits: quantities by resource. Empty = none."""
+
+    requests: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_values(cls, values: Values) -> "Resources":
+        return cls(values.settings("requests"), values.settings("limits"))
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A listener for clients outside. `host` empty = the node's address, `node_port` None = any."""
+
+    type: str
+    host: str = ""
+    node_port: int | None = None
+
+    @classmethod
+    def from_values(cls, values: Values) -> "External":
+        return cls(values.text("type"), values.text("host"), values.optional_integer("nodePort"))
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """Where pods may run. Tolerations as they were written."""
+
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, object], ...] = ()
+
+    @classmethod
+    def from_values(cls, values: Values) -> "PodSpec":
+        return cls(values.settings("nodeSelector"), values.mappings("tolerations"))
+
+
+@dataclass(frozen=True, slots=True)
+class Controllers:
+    replicas: int = 2
+    resources: Resources = field(default_factory=Resources)
+
+    @classmethod
+    def from_values(cls, values: Values) -> "Controllers":
+        return cls(values.integer("replicas"), Resources.from_values(values.nested("resources")))
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """`rack_names` are given to brokers in turn (local mode); `config` holds Kafka's names."""
+    """`rack_names` are given to brokers in turn (local mode); `config` holds Kafka's names.
+
+    `storage_class`, `image`, `image_pull_policy` empty = not given. From `storage_class` on, all
+    is Kubernetes' business, which local mode ignores.
+    """
 
     brokers: int
     storage_size: str = "10Gi"
@@ -29,17 +81,32 @@ class ClusterSpec:
     rack_topology_key: str = ""
     rack_names: tuple[str, ...] = ()
     deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN
+    storage_class: str = ""
+    image: str = ""
+    image_pull_policy: str = ""
+    resources: Resources = field(default_factory=Resources)
+    controllers: Controllers = field(default_factory=Controllers)
+    external: External | None = None
+    pod: PodSpec = field(default_factory=PodSpec)
 
     @classmethod
     def from_values(cls, values: Values) -> "ClusterSpec":
-        rack = values.nested("rack")
+        rack, storage = values.nested("rack"), values.nested("storage")
+        external = values.optional("external")
         return cls(
             brokers=values.integer("brokers"),
-            storage_size=values.nested("storage").text("size"),
+            storage_size=storage.text("size"),
             config=values.settings("config"),
             rack_topology_key=rack.text("topologyKey"),
             rack_names=rack.texts("names"),
             deletion_policy=DeletionPolicy(values.text("deletionPolicy")),
+            storage_class=storage.text("storageClassName"),
+            image=values.text("image"),
+            image_pull_policy=values.text("imagePullPolicy"),
+            resources=Resources.from_values(values.nested("resources")),
+            controllers=Controllers.from_values(values.nested("controllers")),
+            external=None if external is None else External.from_values(external),
+            pod=PodSpec.from_values(values.nested("pod")),
         )
 
     def effective_config(self) -> dict[str, str]:
@@ -96,11 +163,91 @@ class Topic:
     spec: TopicSpec
 
 
+class ResetTo(Enum):
+    """Where an offset reset goes; what `value` holds then."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    DATETIME = "datetime"
+    DURATION = "duration"
+    SHIFT = "shift"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """Carried out once per `id`. `value` as written, empty for earliest and latest.
+
+    `topics` empty = all the group has offsets of.
+    """
+
+    id: str
+    to: ResetTo
+    value: str = ""
+    topics: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @classmethod
+    def from_values(cls, values: Values) -> "OffsetReset":
+        return cls(
+            id=values.text("id"),
+            to=ResetTo(values.text("to") or "latest"),
+            value=values.text("value"),
+            topics=values.texts("topics"),
+            dry_run=values.boolean("dryRun"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTarget:
+    """A Deployment scaled by lag, in records."""
+
+    kind: str
+    name: str
+    min_replicas: int
+    max_replicas: int
+    lag_per_replica: int
+
+    @classmethod
+    def from_values(cls, values: Values) -> "ScaleTarget":
+        least = values.integer("minReplicas")
+        return cls(
+            kind=values.text("kind"),
+            name=values.text("name"),
+            min_replicas=least,
+            max_replicas=values.optional_integer("maxReplicas") or max(least, 1),
+            lag_per_replica=values.optional_integer("lagPerReplica") or 1,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSpec:
+    """`group_id` is what members call the group; resets and scaling only if asked for."""
+
+    cluster: str
+    group_id: str
+    offset_reset: OffsetReset | None = None
+    scale_target: ScaleTarget | None = None
+    deletion_policy: DeletionPolicy = DeletionPolicy.RETAIN
+
+    @classmethod
+    def from_values(cls, values: Values, object_name: str) -> "ConsumerGroupSpec":
+        reset, target = values.optional("offsetReset"), values.optional("scaleTarget")
+        return cls(
+            cluster=values.text("cluster"),
+            group_id=values.text("groupId") or object_name,
+            offset_reset=None if reset is None else OffsetReset.from_values(reset),
+            scale_target=None if target is None else ScaleTarget.from_values(target),
+            deletion_policy=DeletionPolicy(values.text("deletionPolicy")),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """Recognised so that a file with groups is accepted; its fields come with groups."""
+    """`name` is the object's; `spec.group_id` is what members use."""
 
     name: str
+    spec: ConsumerGroupSpec
 
 
 @dataclass(frozen=True, slots=True)

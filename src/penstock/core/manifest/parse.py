@@ -9,21 +9,25 @@ Checks across objects (replicas against brokers, references) run on whatever cou
 
 from collections.abc import Mapping, Sequence
 
-from penstock.core.manifest.fields import Problem, Report, describe, did_you_mean, read_fields
+from penstock.core.manifest.fields import read_fields
+from penstock.core.manifest.groups import check_group
 from penstock.core.manifest.objects import (
     MIN_INSYNC,
     REPLICATION_FACTOR,
     Cluster,
     ClusterSpec,
     ConsumerGroup,
+    ConsumerGroupSpec,
     Manifest,
     Topic,
     TopicSpec,
 )
+from penstock.core.manifest.problems import Problem, Report, describe, did_you_mean
 from penstock.core.manifest.schema import (
     API_VERSION,
     CLUSTER_METADATA,
     CLUSTER_SPEC,
+    CONSUMER_GROUP_SPEC,
     OBJECT_METADATA,
     SERVER_METADATA,
     TOPIC_SPEC,
@@ -133,7 +137,10 @@ class _Reader:
                 check_topic_settings(topic.spec, report)
                 self.topics.append(topic)
             case _:
-                self.groups.append(ConsumerGroup(name))
+                values = read_fields(CONSUMER_GROUP_SPEC, spec, "spec", report)
+                group = ConsumerGroup(name, ConsumerGroupSpec.from_values(values, name))
+                check_group(group.spec, report)
+                self.groups.append(group)
 
     def _read_name(self, kind: str, given: object, report: Report) -> str:
         if isinstance(given, Mapping):
@@ -148,19 +155,33 @@ class _Reader:
     def check_references(self) -> None:
         clusters = {cluster.name: cluster for cluster in self.clusters}
         owners: dict[tuple[str, str], str] = {}
+        group_owners: dict[tuple[str, str], str] = {}
         for topic in self.topics:
             report = Report(f"Topic/{topic.name}")
             cluster = clusters.get(topic.spec.cluster)
             if cluster is not None:
                 _check_replicas(topic.spec, cluster, report)
-            elif topic.spec.cluster and "" not in clusters:  # "" = a Cluster whose name is wrong
-                known = did_you_mean(topic.spec.cluster, clusters) or "; the file has no Cluster"
-                report.add("spec.cluster", f"is {topic.spec.cluster!r}, not in this file{known}")
+            _check_cluster(topic.spec.cluster, clusters, report)
             owner = owners.setdefault((topic.spec.cluster, topic.spec.topic_name), topic.name)
             if owner != topic.name:
                 text = f"is {topic.spec.topic_name!r}, which Topic/{owner} has already"
                 report.add("spec.topicName", text)
             self.problems.extend(report.problems)
+        for group in self.groups:
+            report = Report(f"ConsumerGroup/{group.name}")
+            _check_cluster(group.spec.cluster, clusters, report)
+            owner = group_owners.setdefault((group.spec.cluster, group.spec.group_id), group.name)
+            if owner != group.name:
+                text = f"is {group.spec.group_id!r}, which ConsumerGroup/{owner} has already"
+                report.add("spec.groupId", text)
+            self.problems.extend(report.problems)
+
+
+def _check_cluster(name: str, clusters: Mapping[str, Cluster], report: Report) -> None:
+    """The Cluster is in the file, unless one there has a name that is wrong ("")."""
+    if name and name not in clusters and "" not in clusters:
+        known = did_you_mean(name, clusters) or "; the file has no Cluster"
+        report.add("spec.cluster", f"is {name!r}, not in this file{known}")
 
 
 def _check_topic_name(topic: Topic, report: Report) -> None:

@@ -3,23 +3,27 @@
 Names are camelCase as everywhere in Kubernetes; keys below `config` are Kafka's. Rows that only
 mean something in Kubernetes (image, resources, storage class) are accepted and checked in local
 mode too, so that one file serves both. `parse` reads manifests by these rows; the CRDs carry the
-same rows as structural schemas.
+same rows as structural schemas (`make crds`).
 """
 
 from typing import Final
 
-from penstock.core.manifest.fields import Field, Kind
-from penstock.core.topic import PARTITIONS_MAX
+from penstock.core.manifest.rows import Field, Kind
+from penstock.core.topic import PARTITIONS_MAX, TOPIC_NAME_MAX_CHARS
 
-API_VERSION: Final = "penstock.dev/v1alpha1"
+GROUP: Final = "penstock.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
 BROKERS_MAX: Final = 1_000
-
+CLUSTER_NAME_MAX_CHARS: Final = 40
+"""Leaves room for what pods and Services are called: <cluster>-broker-<number>."""
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _LABEL_DOC: Final = (
     "lower-case letters, digits and '-', beginning and ending with a letter or digit"
 )
 _SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
+_INT32_MAX: Final = 2**31 - 1
 
 DELETION_POLICY: Final = Field(
     name="deletionPolicy",
@@ -27,6 +31,141 @@ DELETION_POLICY: Final = Field(
     doc="What becomes of the data when this object is deleted.",
     default="Retain",
     choices=("Retain", "Delete"),
+)
+
+
+def _resources(who: str) -> Field:
+    return Field(
+        name="resources",
+        kind=Kind.OBJECT,
+        doc=f"Requests and limits of {who}; ignored in local mode.",
+        fields=(
+            Field(
+                name="requests",
+                kind=Kind.QUANTITIES,
+                doc="What the scheduler sets aside, by resource: cpu, memory.",
+                max_items=16,
+            ),
+            Field(
+                name="limits",
+                kind=Kind.QUANTITIES,
+                doc="The most it may use, by resource: cpu, memory.",
+                max_items=16,
+            ),
+        ),
+    )
+
+
+_STORAGE: Final = Field(
+    name="storage",
+    kind=Kind.OBJECT,
+    doc="The volume of each broker. Local mode uses the data directory instead.",
+    fields=(
+        Field(
+            name="size",
+            kind=Kind.QUANTITY,
+            doc="Size of each broker's volume; it may grow, never shrink.",
+            default="10Gi",
+            max_length=32,
+        ),
+        Field(
+            name="storageClassName",
+            kind=Kind.TEXT,
+            doc="The storage class; absent = the Kubernetes cluster's default.",
+            immutable=True,
+            immutable_doc="volumes cannot change their class: make another Cluster, or put the "
+            "old value back",
+            pattern=_SUBDOMAIN,
+            pattern_doc=_LABEL_DOC,
+        ),
+    ),
+)
+
+_RACK: Final = Field(
+    name="rack",
+    kind=Kind.OBJECT,
+    doc="Where brokers stand, so that replicas are spread over racks.",
+    fields=(
+        Field(
+            name="topologyKey",
+            kind=Kind.TEXT,
+            doc="The node label whose value is a broker's rack, such as "
+            "topology.kubernetes.io/zone; absent = no racks.",
+            max_length=317,
+        ),
+        Field(
+            name="names",
+            kind=Kind.TEXTS,
+            doc="Local mode, which has no nodes: racks given to brokers 0, 1, … in turn.",
+            max_items=BROKERS_MAX,
+        ),
+    ),
+)
+
+_CONTROLLERS: Final = Field(
+    name="controllers",
+    kind=Kind.OBJECT,
+    doc="The processes that decide who leads; one is active, others stand by.",
+    fields=(
+        Field(
+            name="replicas",
+            kind=Kind.INTEGER,
+            doc="How many; one is active. Local mode starts one.",
+            default=2,
+            minimum=1,
+            maximum=5,
+        ),
+        _resources("each controller's container"),
+    ),
+)
+
+_EXTERNAL: Final = Field(
+    name="external",
+    kind=Kind.OBJECT,
+    doc="A listener for clients outside of Kubernetes; absent = none. Ignored in local mode.",
+    optional=True,
+    fields=(
+        Field(
+            name="type",
+            kind=Kind.TEXT,
+            doc="How brokers are reached from outside: a port on every node.",
+            default="NodePort",
+            choices=("NodePort",),
+        ),
+        Field(
+            name="host",
+            kind=Kind.TEXT,
+            doc="The address clients use; absent = the address of the node a broker runs on.",
+        ),
+        Field(
+            name="nodePort",
+            kind=Kind.INTEGER,
+            doc="The bootstrap Service's node port; broker N has this one + 1 + N. "
+            "Absent = Kubernetes picks ports.",
+            minimum=1,
+            maximum=65_535,
+        ),
+    ),
+)
+
+_POD: Final = Field(
+    name="pod",
+    kind=Kind.OBJECT,
+    doc="Where pods of brokers and controllers may run; ignored in local mode.",
+    fields=(
+        Field(
+            name="nodeSelector",
+            kind=Kind.LABELS,
+            doc="Labels a node must have.",
+            max_items=64,
+        ),
+        Field(
+            name="tolerations",
+            kind=Kind.OPAQUES,
+            doc="Taints the pods tolerate, as in a pod's spec.",
+            max_items=64,
+        ),
+    ),
 )
 
 CLUSTER_SPEC: Final = (
@@ -38,72 +177,57 @@ CLUSTER_SPEC: Final = (
         minimum=1,
         maximum=BROKERS_MAX,
     ),
-    Field(
-        name="storage",
-        kind=Kind.OBJECT,
-        doc="The volume of each broker. Local mode uses the data directory instead.",
-        fields=(
-            Field(
-                name="size",
-                kind=Kind.QUANTITY,
-                doc="Size of each broker's volume; it may grow, never shrink.",
-                default="10Gi",
-            ),
-            Field(
-                name="storageClassName",
-                kind=Kind.TEXT,
-                doc="The storage class; absent = the Kubernetes cluster's default.",
-                immutable=True,
-            ),
-        ),
-    ),
+    _STORAGE,
     Field(
         name="config",
         kind=Kind.SETTINGS,
-        doc="Settings of the cluster by Kafka's names; topics inherit the topic settings.",
+        doc="Settings of the cluster by Kafka's names; topics inherit the topic settings. "
+        "Values are texts or whole numbers; true and false are quoted.",
+        max_items=128,
+    ),
+    _RACK,
+    Field(
+        name="image",
+        kind=Kind.TEXT,
+        doc="Container image of brokers and controllers; absent = the operator's default. "
+        "Ignored in local mode.",
+        max_length=512,
     ),
     Field(
-        name="rack",
-        kind=Kind.OBJECT,
-        doc="Where brokers stand, so that replicas are spread over racks.",
-        fields=(
-            Field(
-                name="topologyKey",
-                kind=Kind.TEXT,
-                doc="The node label whose value is a broker's rack; absent = no racks.",
-            ),
-            Field(
-                name="names",
-                kind=Kind.TEXTS,
-                doc="Local mode, which has no nodes: racks given to brokers 0, 1, … in turn.",
-            ),
-        ),
+        name="imagePullPolicy",
+        kind=Kind.TEXT,
+        doc="When nodes pull the image; absent = Kubernetes decides by the image's tag. "
+        "Ignored in local mode.",
+        choices=("Always", "IfNotPresent", "Never"),
     ),
-    Field(name="image", kind=Kind.TEXT, doc="Container image; ignored in local mode."),
-    Field(
-        name="resources",
-        kind=Kind.OPAQUE,
-        doc="Requests and limits of each broker's container; ignored in local mode.",
-    ),
+    _resources("each broker's container"),
+    _CONTROLLERS,
+    _EXTERNAL,
+    _POD,
     DELETION_POLICY,
 )
 
+_CLUSTER_REFERENCE: Final = Field(
+    name="cluster",
+    kind=Kind.TEXT,
+    doc="The name of the Cluster this belongs to, in the same namespace.",
+    required=True,
+    immutable=True,
+    immutable_doc="make another object for the other Cluster",
+    max_length=CLUSTER_NAME_MAX_CHARS,
+    pattern=_LABEL,
+    pattern_doc=_LABEL_DOC,
+)
+
 TOPIC_SPEC: Final = (
-    Field(
-        name="cluster",
-        kind=Kind.TEXT,
-        doc="The name of the Cluster this topic lives in.",
-        required=True,
-        immutable=True,
-        max_length=63,
-        pattern=_LABEL,
-        pattern_doc=_LABEL_DOC,
-    ),
+    _CLUSTER_REFERENCE,
     Field(
         name="topicName",
         kind=Kind.TEXT,
         doc="The topic's name for producers and consumers; absent = metadata.name.",
         immutable=True,
+        immutable_doc="topics cannot be renamed: make another Topic",
+        max_length=TOPIC_NAME_MAX_CHARS,
     ),
     Field(
         name="partitions",
@@ -119,7 +243,142 @@ TOPIC_SPEC: Final = (
         minimum=1,
         maximum=BROKERS_MAX,
     ),
-    Field(name="config", kind=Kind.SETTINGS, doc="Topic settings by Kafka's names."),
+    Field(
+        name="config",
+        kind=Kind.SETTINGS,
+        doc="Topic settings by Kafka's names. Values are texts or whole numbers; true and false "
+        "are quoted.",
+        max_items=64,
+    ),
+    DELETION_POLICY,
+)
+
+_TIME: Final = "([0-9]{1,9}H([0-9]{1,9}M)?([0-9]{1,9}S)?|[0-9]{1,9}M([0-9]{1,9}S)?|[0-9]{1,9}S)"
+_DATETIME: Final = (
+    "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
+)
+RESET_VALUES: Final = {
+    "offset": ("[0-9]{1,18}", "an offset, 0 or more"),
+    "shift": ("-?[0-9]{1,18}", "a number of records; negative = back"),
+    "datetime": (
+        _DATETIME,
+        "a time such as 2030-01-31T12:00:00Z (UTC if no zone is given)",
+    ),
+    "duration": (f"P([0-9]{{1,9}}D(T{_TIME})?|T{_TIME})", "a duration such as PT1H30M or P1D"),
+}
+"""Pattern of `offsetReset.value` by `to`, and its description; other `to`s take no value."""
+
+_OFFSET_RESET: Final = Field(
+    name="offsetReset",
+    kind=Kind.OBJECT,
+    doc="Moves the group's committed offsets once per id, while the group has no members.",
+    optional=True,
+    fields=(
+        Field(
+            name="id",
+            kind=Kind.TEXT,
+            doc="Any text; each id is carried out once. For another reset write another id.",
+            required=True,
+            max_length=63,
+            pattern="[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?",
+            pattern_doc="letters, digits, '.', '_' and '-', beginning and ending with a letter "
+            "or digit",
+        ),
+        Field(
+            name="to",
+            kind=Kind.TEXT,
+            doc="Where to: earliest, latest; to an offset or a datetime; back by a duration; or "
+            "shift by a number of records.",
+            required=True,
+            choices=("earliest", "latest", "offset", "datetime", "duration", "shift"),
+        ),
+        Field(
+            name="value",
+            kind=Kind.SCALAR,
+            doc="What `to` needs: a number for offset and shift (negative = back), ISO 8601 for "
+            "datetime (2030-01-31T12:00:00Z) and duration (PT1H30M, P1D).",
+            max_length=64,
+        ),
+        Field(
+            name="topics",
+            kind=Kind.TEXTS,
+            doc="Only these topics; absent = all the group has offsets of.",
+            max_length=TOPIC_NAME_MAX_CHARS,
+            pattern="[a-zA-Z0-9._-]+",
+            pattern_doc="letters, digits, '.', '_' and '-'",
+        ),
+        Field(
+            name="dryRun",
+            kind=Kind.BOOLEAN,
+            doc="true: the status tells what would change, and nothing changes.",
+            default=False,
+        ),
+    ),
+)
+
+_SCALE_TARGET: Final = Field(
+    name="scaleTarget",
+    kind=Kind.OBJECT,
+    doc="A Deployment of consumers to scale by lag; absent = none. Ignored in local mode.",
+    optional=True,
+    fields=(
+        Field(
+            name="kind",
+            kind=Kind.TEXT,
+            doc="What is scaled.",
+            default="Deployment",
+            choices=("Deployment",),
+        ),
+        Field(
+            name="name",
+            kind=Kind.TEXT,
+            doc="The Deployment's name, in the same namespace.",
+            required=True,
+            pattern=_SUBDOMAIN,
+            pattern_doc=_LABEL_DOC,
+        ),
+        Field(
+            name="minReplicas",
+            kind=Kind.INTEGER,
+            doc="Never fewer pods than this; 0 = none while there is nothing to read.",
+            default=1,
+            minimum=0,
+            maximum=BROKERS_MAX,
+        ),
+        Field(
+            name="maxReplicas",
+            kind=Kind.INTEGER,
+            doc="Never more pods than this; more than partitions are of no use.",
+            required=True,
+            minimum=1,
+            maximum=BROKERS_MAX,
+        ),
+        Field(
+            name="lagPerReplica",
+            kind=Kind.INTEGER,
+            doc="Records of lag one pod may have before there is another.",
+            required=True,
+            minimum=1,
+            maximum=_INT32_MAX,
+        ),
+    ),
+)
+
+CONSUMER_GROUP_SPEC: Final = (
+    _CLUSTER_REFERENCE,
+    Field(
+        name="groupId",
+        kind=Kind.TEXT,
+        doc="The group's id as its members give it; absent = metadata.name.",
+        immutable=True,
+        immutable_doc="groups cannot be renamed: make another ConsumerGroup",
+        max_length=249,
+        pattern="[!-~]([ -~]*[!-~])?",
+        pattern_doc="printable ASCII, neither beginning nor ending with a space",
+    ),
+    _OFFSET_RESET,
+    _SCALE_TARGET,
     DELETION_POLICY,
 )
 
@@ -150,16 +409,16 @@ def _metadata(pattern: str, max_length: int) -> tuple[Field, ...]:
             doc="The object's name, unique for its kind and namespace.",
             required=True,
             immutable=True,
+            immutable_doc="make another object",
             max_length=max_length,
             pattern=pattern,
             pattern_doc=_LABEL_DOC,
         ),
         Field(name="namespace", kind=Kind.TEXT, doc="Kubernetes namespace."),
-        Field(name="labels", kind=Kind.SETTINGS, doc="Kubernetes labels."),
-        Field(name="annotations", kind=Kind.SETTINGS, doc="Kubernetes annotations."),
+        Field(name="labels", kind=Kind.LABELS, doc="Kubernetes labels."),
+        Field(name="annotations", kind=Kind.LABELS, doc="Kubernetes annotations."),
     )
 
 
-CLUSTER_METADATA: Final = _metadata(_LABEL, 40)
-"""40 characters leave room for what pods and Services are called: <cluster>-broker-<number>."""
+CLUSTER_METADATA: Final = _metadata(_LABEL, CLUSTER_NAME_MAX_CHARS)
 OBJECT_METADATA: Final = _metadata(_SUBDOMAIN, 253)

@@ -1,30 +1,27 @@
 """Checks of `spec.config`: are the settings known, well-formed, and possible together?
 
-What a topic setting may hold is `penstock.core.topic`'s business; this module asks it key by
-key, so that every wrong key is reported. Of a Cluster's settings the core knows those every
-topic inherits; the tunables of the processes are known where the processes are started (local
-mode, the operator), which hand unknown ones back as problems of the same form.
+What a setting may hold is `penstock.core.settings`' business; this module asks key by key, so
+that every wrong key is reported, and then whether the settings are possible together.
 `min.insync.replicas` against the replicas of a topic is checked in `parse`.
 """
 
+from collections.abc import Collection
 from typing import Final
 
-from penstock.core.control.config import ControlConfig
-from penstock.core.manifest.fields import Report
+from penstock.core.control.config import CONTROL_NUMBERS, ControlConfig, parse_control_number
 from penstock.core.manifest.objects import (
     MIN_INSYNC,
-    PARTITIONS,
     REPLICATION_FACTOR,
     ClusterSpec,
     TopicSpec,
 )
-from penstock.core.topic import CONFIG_KEYS, TopicConfig
+from penstock.core.manifest.problems import Report
+from penstock.core.settings import BROKER_KEYS, check_cluster_keys, parse_broker_setting
+from penstock.core.topic import TopicConfig
 from penstock.errors import PenstockError
 
-INHERITED_KEYS: Final = frozenset(
-    {PARTITIONS, REPLICATION_FACTOR} | {key.name for key in CONFIG_KEYS}
-)
-"""Cluster settings the core knows: what topics inherit."""
+SESSION_TIMEOUT: Final = "broker.session.timeout.ms"
+HEARTBEAT: Final = "broker.heartbeat.interval.ms"
 
 
 def check_topic_settings(spec: TopicSpec, report: Report) -> None:
@@ -37,16 +34,40 @@ def check_topic_settings(spec: TopicSpec, report: Report) -> None:
 
 
 def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
-    """The inherited keys of a Cluster's `config`, each alone and against the brokers."""
-    wrong = set()
+    """Every key of a Cluster's `config` on its own, then against each other and the brokers."""
+    problems = check_cluster_keys(spec.config)
     for name, text in spec.config.items():
-        if name not in INHERITED_KEYS:
-            continue
-        try:
-            ControlConfig.parse({name: text})
-        except PenstockError as error:
-            wrong.add(name)
-            report.add(f"spec.config.{name}", f"cannot be used: {error.message}")
+        if name not in problems:
+            try:
+                _check_value(name, text)
+            except PenstockError as error:
+                problems[name] = error.message
+    for name, text in problems.items():
+        report.add(f"spec.config.{name}", f"cannot be used: {text}")
+    _check_sessions(spec, problems.keys(), report)
+    _check_replication(spec, problems.keys(), report)
+
+
+def _check_value(name: str, text: str) -> None:
+    if name in BROKER_KEYS:
+        parse_broker_setting(name, text)
+    elif name in CONTROL_NUMBERS:
+        parse_control_number(name, text)
+    else:
+        TopicConfig.parse({name: text})
+
+
+def _check_sessions(spec: ClusterSpec, wrong: Collection[str], report: Report) -> None:
+    names = {SESSION_TIMEOUT, HEARTBEAT} & spec.config.keys()
+    if not names or names & set(wrong):
+        return
+    try:
+        ControlConfig.parse({name: spec.config[name] for name in names})
+    except PenstockError as error:
+        report.add(f"spec.config.{max(names)}", f"cannot be used: {error.message}")
+
+
+def _check_replication(spec: ClusterSpec, wrong: Collection[str], report: Report) -> None:
     if REPLICATION_FACTOR in spec.config and REPLICATION_FACTOR not in wrong:
         factor = int(spec.config[REPLICATION_FACTOR])
         if factor > spec.brokers:
@@ -55,7 +76,7 @@ def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
                 f"is {factor}, but spec.brokers is {spec.brokers}; "
                 f"lower {REPLICATION_FACTOR} or raise spec.brokers",
             )
-    if not wrong & {REPLICATION_FACTOR, MIN_INSYNC}:
+    if not {REPLICATION_FACTOR, MIN_INSYNC} & set(wrong):
         settings = spec.effective_config()
         if int(settings[MIN_INSYNC]) > int(settings[REPLICATION_FACTOR]):
             report.add(

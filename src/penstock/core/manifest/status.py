@@ -1,0 +1,199 @@
+"""The fields of every kind's status: what the operator writes and `kubectl get` shows.
+
+Rows as in `schema`; only the CRDs and the operator use them, local mode ignores a status. The
+conditions are kstatus' (Ready, Reconciling, Stalled), there from the first second by default.
+"""
+
+from typing import Final
+
+from penstock.core.manifest.rows import Field, Kind
+from penstock.core.manifest.schema import BROKERS_MAX
+from penstock.core.topic import PARTITIONS_MAX
+
+MESSAGE_MAX_CHARS: Final = 32_768
+
+
+def _count(name: str, doc: str, default: int | None = None) -> Field:
+    return Field(name=name, kind=Kind.INTEGER, doc=doc, default=default, minimum=0)
+
+
+def _text(name: str, doc: str, max_length: int = 253) -> Field:
+    return Field(name=name, kind=Kind.TEXT, doc=doc, max_length=max_length)
+
+
+_OBSERVED: Final = _count(
+    "observedGeneration",
+    "The metadata.generation this status speaks of; 0 = the operator has not looked yet.",
+    default=0,
+)
+_MESSAGE: Final = _text(
+    "message", "What is awaited and since when; empty if nothing is.", MESSAGE_MAX_CHARS
+)
+
+CONDITIONS: Final = Field(
+    name="conditions",
+    kind=Kind.OBJECTS,
+    doc="Ready, Reconciling and Stalled, as kubectl wait and kstatus read them.",
+    key="type",
+    max_items=16,
+    fields=(
+        Field(
+            name="type",
+            kind=Kind.TEXT,
+            doc="Ready, Reconciling or Stalled.",
+            required=True,
+            max_length=316,
+        ),
+        Field(
+            name="status",
+            kind=Kind.TEXT,
+            doc="Whether it is so.",
+            required=True,
+            choices=("True", "False", "Unknown"),
+        ),
+        _count("observedGeneration", "The metadata.generation this condition speaks of."),
+        Field(
+            name="lastTransitionTime",
+            kind=Kind.TIME,
+            doc="When the status last changed.",
+            required=True,
+        ),
+        Field(
+            name="reason",
+            kind=Kind.TEXT,
+            doc="One word for programs.",
+            required=True,
+            max_length=1_024,
+        ),
+        Field(
+            name="message",
+            kind=Kind.TEXT,
+            doc="A sentence for people.",
+            required=True,
+            max_length=MESSAGE_MAX_CHARS,
+        ),
+    ),
+)
+
+INITIAL_CONDITION: Final = {
+    "type": "Ready",
+    "status": "Unknown",
+    "observedGeneration": 0,
+    "lastTransitionTime": "1970-01-01T00:00:00Z",
+    "reason": "Pending",
+    "message": "waiting for the operator",
+}
+"""What an object says of itself before the operator has seen it."""
+
+_BROKER_STATUS: Final = Field(
+    name="brokerStatuses",
+    kind=Kind.OBJECTS,
+    doc="Every broker, by id.",
+    key="id",
+    max_items=BROKERS_MAX,
+    fields=(
+        Field(
+            name="id",
+            kind=Kind.INTEGER,
+            doc="Broker id.",
+            required=True,
+            minimum=0,
+        ),
+        _text("pod", "Name of its pod."),
+        _text("node", "Name of the node the pod runs on."),
+        Field(name="ready", kind=Kind.BOOLEAN, doc="Whether its pod is ready."),
+        Field(
+            name="registered",
+            kind=Kind.BOOLEAN,
+            doc="Whether the controller holds a session with it.",
+        ),
+        _text("rack", "Where it stands."),
+        _text("incarnation", "Changes each time the broker starts."),
+        _count("leaders", "Partitions it leads."),
+        _count("replicas", "Partition replicas it holds."),
+        _text("version", "Penstock version it runs."),
+    ),
+)
+
+CLUSTER_STATUS: Final = (
+    _OBSERVED,
+    CONDITIONS,
+    _text("clusterId", "Identity of the cluster, given once when it is first started."),
+    _text("phase", "One word for people: Creating, Running, Rolling, Scaling, Stalled.", 63),
+    Field(
+        name="brokers",
+        kind=Kind.OBJECT,
+        doc="How many brokers, by how far they are.",
+        optional=True,
+        fields=(
+            _text("summary", "ready/desired, such as 2/3.", 31),
+            _count("desired", "Asked for."),
+            _count("ready", "Whose pods are ready."),
+            _count("registered", "That hold a session with the controller."),
+            _count("updated", "That run as the spec says now."),
+        ),
+    ),
+    _count("topics", "Topics in the cluster."),
+    _count("partitions", "Partitions of all topics."),
+    _count("underReplicatedPartitions", "Partitions some replica of which lags or is away."),
+    _count(
+        "underMinIsrPartitions", "Partitions that take no acks=all writes for lack of replicas."
+    ),
+    _count("offlinePartitions", "Partitions without a leader."),
+    _text("bootstrap", "What clients connect to first, as host:port."),
+    _MESSAGE,
+    _text("selector", "Label selector of the brokers' pods, for the scale subresource.", 1_024),
+    _count("replicas", "Broker pods there are, for the scale subresource."),
+    Field(
+        name="storage",
+        kind=Kind.OBJECT,
+        doc="The brokers' volumes.",
+        optional=True,
+        fields=(_text("size", "The size every broker's volume has at least.", 32),),
+    ),
+    _BROKER_STATUS,
+)
+
+TOPIC_STATUS: Final = (
+    _OBSERVED,
+    CONDITIONS,
+    _text("topicId", "UUID of the topic; a topic made again under its old name has another."),
+    Field(
+        name="partitions",
+        kind=Kind.INTEGER,
+        doc="Partitions the topic has.",
+        minimum=0,
+        maximum=PARTITIONS_MAX,
+    ),
+    _count("replicas", "Copies of each partition."),
+    _MESSAGE,
+)
+
+CONSUMER_GROUP_STATUS: Final = (
+    _OBSERVED,
+    CONDITIONS,
+    _text("state", "State of the group by Kafka's names: Empty, Stable, Reconciling.", 63),
+    _count("members", "Members that heartbeat."),
+    Field(
+        name="lag",
+        kind=Kind.OBJECT,
+        doc="How far the group is behind, all partitions together.",
+        optional=True,
+        fields=(
+            _count("records", "Records that are readable and not yet committed."),
+            _count("seconds", "Age of the oldest of them, in seconds."),
+        ),
+    ),
+    Field(
+        name="lastReset",
+        kind=Kind.OBJECT,
+        doc="The offset reset that was carried out last.",
+        optional=True,
+        fields=(
+            _text("id", "Its id in spec.offsetReset."),
+            Field(name="time", kind=Kind.TIME, doc="When."),
+            _text("message", "What it did: old and new offsets.", MESSAGE_MAX_CHARS),
+        ),
+    ),
+    _MESSAGE,
+)

@@ -1,0 +1,315 @@
+"""The rules of the CRDs that need more than one value: Common Expression Language (CEL).
+
+    rows of a kind ──immutable rows──┐
+    settings ──known keys, ranges────┼──▶ {path of a schema: rules}, put there by `tools.crds`
+    what spans fields, by hand here──┘
+
+A rule is evaluated by the API server, which refuses a CRD whose rules could cost too much: every
+text, list and mapping has a limit. Messages are those of `penstock local up`.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.core.manifest.rows import Field
+from penstock.core.manifest.schema import CLUSTER_NAME_MAX_CHARS, RESET_VALUES
+from penstock.core.settings import CLUSTER_SETTINGS, INT64_MAX, TOPIC_SETTINGS, Setting
+from penstock.core.topic import TOPIC_NAME_MAX_CHARS
+
+Rule = dict[str, str]
+Rules = dict[tuple[str, ...], list[Rule]]
+"""By path below the object: `()` is the object, `("spec", "config")` its settings."""
+
+ALIASES = {"Topic": "topicName", "ConsumerGroup": "groupId"}
+"""Fields that stand for metadata.name when absent: setting them to the same is no change."""
+
+
+def text(value: str) -> str:
+    """A CEL literal."""
+    return json.dumps(value)
+
+
+def rule(expression: str, message: str, *parts: str) -> Rule:
+    """A rule; `parts` are CEL expressions whose concatenation says it with the values seen."""
+    made = {"rule": expression, "message": message}
+    if parts:
+        made["messageExpression"] = " + ".join(parts)
+    return made
+
+
+def rules_of(kind: str, spec: tuple[Field, ...]) -> Rules:
+    """All rules of one kind, by the path they are put at."""
+    rules: Rules = {}
+    for path, made in (*_immutable(spec, ("spec",), kind), *_BY_KIND[kind]()):
+        rules.setdefault(path, []).append(made)
+    return rules
+
+
+def _immutable(
+    rows: tuple[Field, ...], path: tuple[str, ...], kind: str
+) -> Iterator[tuple[tuple[str, ...], Rule]]:
+    for row in rows:
+        yield from _immutable(row.fields, (*path, row.name), kind)
+        if not row.immutable:
+            continue
+        name = row.name
+        where = ".".join((*path, name))
+        message = f"{where} cannot be changed once it is applied; {row.immutable_doc}"
+        if row.required:
+            seen = f"{where} is "
+            yield (
+                (*path, name),
+                rule(
+                    "self == oldSelf",
+                    message,
+                    text(seen),
+                    "self",
+                    text(" and was "),
+                    "oldSelf",
+                    text(f"; {message}"),
+                ),
+            )
+        elif ALIASES.get(kind) == name:
+            new, old = (
+                f"(has({side}.spec.{name}) ? {side}.spec.{name} : {side}.metadata.name)"
+                for side in ("self", "oldSelf")
+            )
+            yield (), rule(f"{new} == {old}", message)
+        else:
+            same = f"has(self.{name}) == has(oldSelf.{name})"
+            yield (
+                path,
+                rule(f"{same} && (!has(self.{name}) || self.{name} == oldSelf.{name})", message),
+            )
+
+
+def _config(settings: tuple[Setting, ...], what: str) -> Iterator[tuple[tuple[str, ...], Rule]]:
+    known = sorted(setting.key for setting in settings)
+    names = ", ".join(known)
+    path = ("spec", "config")
+    listed = json.dumps(known)
+    yield (
+        path,
+        rule(
+            f"self.all(key, key in {listed})",
+            f"spec.config holds an unknown {what} config; known are {names}",
+            text(f"unknown {what} config '"),
+            f"self.filter(key, !(key in {listed})).join(\"', '\")",
+            text(f"'; known are {names}"),
+        ),
+    )
+    for setting in settings:
+        yield path, _value(setting)
+
+
+def _value(setting: Setting) -> Rule:
+    key = text(setting.key)
+    if setting.choices:
+        expression = f"string(self[{key}]) in {json.dumps(setting.choices)}"
+        wanted = " or ".join(setting.choices)
+    else:
+        expression = (
+            f"[string(self[{key}])].all(v, v.matches('^-?[0-9]{{1,18}}$') ? "
+            f"int(v) >= {setting.minimum}"
+        )
+        if setting.maximum == INT64_MAX:
+            wanted = f"a whole number of at least {setting.minimum}"
+            expression += f" : v.matches('^[0-9]{{19}}$') && v <= '{INT64_MAX}')"
+        else:
+            wanted = f"a whole number from {setting.minimum} to {setting.maximum}"
+            expression += f" && int(v) <= {setting.maximum} : false)"
+    return rule(
+        f"!({key} in self) || {expression}",
+        f"config {setting.key} must be {wanted}",
+        text(f"config {setting.key} is '"),
+        f"string(self[{key}])",
+        text(f"'; it must be {wanted}"),
+    )
+
+
+def _number(key: str, otherwise: str) -> str:
+    """A setting as a number; `otherwise` if it is absent, or wrong, which its own rule says."""
+    value = f"self.config[{text(key)}]"
+    is_number = f"string({value}).matches('^[0-9]{{1,18}}$')"
+    return f"({text(key)} in self.config && {is_number} ? int({value}) : {otherwise})"
+
+
+def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    name = "self.metadata.name"
+    yield (
+        (),
+        rule(
+            f"size({name}) <= {CLUSTER_NAME_MAX_CHARS}",
+            f"metadata.name of a Cluster has at most {CLUSTER_NAME_MAX_CHARS} characters",
+            text("metadata.name has "),
+            f"string(size({name}))",
+            text(
+                f" characters; the limit is {CLUSTER_NAME_MAX_CHARS}, so that the names of pods "
+                "and Services fit"
+            ),
+        ),
+    )
+    yield (
+        (),
+        rule(
+            f"{name}.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+            "metadata.name of a Cluster must be lower-case letters, digits and '-', beginning "
+            "and ending with a letter or digit",
+        ),
+    )
+    yield from _config(CLUSTER_SETTINGS, "cluster")
+    factor = _number("default.replication.factor", "(self.brokers < 3 ? self.brokers : 3)")
+    set_factor = _number("default.replication.factor", "1")
+    yield (
+        ("spec",),
+        rule(
+            f"{set_factor} <= self.brokers",
+            "default.replication.factor must not be more than spec.brokers; lower "
+            "default.replication.factor or raise spec.brokers",
+            text("spec.config.default.replication.factor is "),
+            f"string({set_factor})",
+            text(", but spec.brokers is "),
+            "string(self.brokers)",
+            text("; lower default.replication.factor or raise spec.brokers"),
+        ),
+    )
+    yield (
+        ("spec",),
+        rule(
+            f"{_number('min.insync.replicas', '1')} <= {factor}",
+            "min.insync.replicas must not be more than default.replication.factor",
+            text("spec.config.min.insync.replicas is "),
+            f"string({_number('min.insync.replicas', '1')})",
+            text(", but default.replication.factor is "),
+            f"string({factor})",
+            text(
+                ", so that no acks=all write could succeed; lower min.insync.replicas or raise "
+                "default.replication.factor"
+            ),
+        ),
+    )
+    defaults = {setting.key: setting.default for setting in CLUSTER_SETTINGS}
+    timeout, heartbeat = (
+        _number(key, defaults[key])
+        for key in ("broker.session.timeout.ms", "broker.heartbeat.interval.ms")
+    )
+    yield (
+        ("spec",),
+        rule(
+            f"{timeout} >= 2 * {heartbeat}",
+            "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms",
+            text("broker.session.timeout.ms is "),
+            f"string({timeout})",
+            text("; it must be at least twice broker.heartbeat.interval.ms, which is "),
+            f"string({heartbeat})",
+        ),
+    )
+    new, old = "string(self)", "string(oldSelf)"
+    yield (
+        ("spec", "storage", "size"),
+        rule(
+            f"!isQuantity({new}) || !isQuantity({old}) || "
+            f"quantity({new}).compareTo(quantity({old})) >= 0",
+            "spec.storage.size may grow but never shrink, because volumes cannot; put the old "
+            "size back",
+            text("spec.storage.size is "),
+            new,
+            text(" and was "),
+            old,
+            text("; volumes may grow but never shrink: put the old size back"),
+        ),
+    )
+
+
+def _topic() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    name = "(has(self.spec.topicName) ? self.spec.topicName : self.metadata.name)"
+    legal = (
+        f"a topic name has 1 to {TOPIC_NAME_MAX_CHARS} characters out of a-z, A-Z, 0-9, '.', '_' "
+        "and '-', and is neither '.' nor '..'"
+    )
+    yield (
+        (),
+        rule(
+            f"size({name}) <= {TOPIC_NAME_MAX_CHARS} && !({name} in ['.', '..']) && "
+            f"{name}.matches('^[a-zA-Z0-9._-]+$')",
+            f"{legal}; without spec.topicName it is metadata.name",
+            text("topic name '"),
+            name,
+            text(f"' cannot be used; {legal}"),
+        ),
+    )
+    yield from _config(TOPIC_SETTINGS, "topic")
+    min_isr = _number("min.insync.replicas", "1")
+    yield (
+        ("spec",),
+        rule(
+            f"!has(self.replicas) || {min_isr} <= self.replicas",
+            "min.insync.replicas must not be more than spec.replicas",
+            text("spec.config.min.insync.replicas is "),
+            f"string({min_isr})",
+            text(", but the topic has "),
+            "string(self.replicas)",
+            text(
+                " replicas, so that no acks=all write could succeed; lower it or raise "
+                "spec.replicas"
+            ),
+        ),
+    )
+    yield (
+        ("spec", "partitions"),
+        rule(
+            "self >= oldSelf",
+            "spec.partitions never shrinks, because records would be lost; put the old number "
+            "back, or write to a new topic",
+            text("spec.partitions is "),
+            "string(self)",
+            text(", but the topic has "),
+            "string(oldSelf)",
+            text(
+                "; partitions never shrink, because records would be lost: put the old number "
+                "back, or write to a new topic"
+            ),
+        ),
+    )
+
+
+def _consumer_group() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    path = ("spec", "offsetReset")
+    for to, (pattern, wanted) in RESET_VALUES.items():
+        yield (
+            path,
+            rule(
+                f"self.to != {text(to)} || (has(self.value) && "
+                f"string(self.value).matches({text(f'^({pattern})$')}))",
+                f"spec.offsetReset.value must be {wanted}, because spec.offsetReset.to is {to}",
+            ),
+        )
+    yield (
+        path,
+        rule(
+            f"self.to in {json.dumps(list(RESET_VALUES))} || !has(self.value)",
+            "spec.offsetReset.value has no meaning for earliest and latest; remove it",
+            text("spec.offsetReset.value has no meaning when spec.offsetReset.to is "),
+            "self.to",
+            text("; remove it"),
+        ),
+    )
+    yield (
+        ("spec", "scaleTarget"),
+        rule(
+            "self.minReplicas <= self.maxReplicas",
+            "spec.scaleTarget.minReplicas must not be more than spec.scaleTarget.maxReplicas",
+            text("spec.scaleTarget.minReplicas is "),
+            "string(self.minReplicas)",
+            text("; it must not be more than spec.scaleTarget.maxReplicas, which is "),
+            "string(self.maxReplicas)",
+        ),
+    )
+
+
+_BY_KIND: dict[str, Any] = {
+    "Cluster": _cluster,
+    "Topic": _topic,
+    "ConsumerGroup": _consumer_group,
+}
