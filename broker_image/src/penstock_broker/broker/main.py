@@ -9,6 +9,8 @@ import asyncio
 import signal
 import socket
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +27,8 @@ from penstock_broker.store.rocks import RocksLogStore
 CLEAN: Final = 0
 FAILED: Final = 1
 REFUSED: Final = 2
+_RACK_WAIT_S: Final = 20.0
+_RACK_POLL_S: Final = 0.1
 _events = EventLog("main")
 
 
@@ -35,8 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data-dir", type=Path, required=True, help="where the logs are kept")
     add("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
     add("--advertise", metavar="HOST:PORT", help="what clients connect to (default: --listen)")
-    add("--controllers", required=True, metavar="HOST:PORT[,…]", help="all controllers")
+    add(
+        "--controllers",
+        required=True,
+        metavar="HOST:PORT[,…]",
+        help="all controllers, or names of them",
+    )
     add("--rack", default="", help="failure domain, for placement")
+    add("--rack-file", type=Path, metavar="PATH", help="holds the rack, maybe only in a while")
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="settings; repeatable")
@@ -60,6 +70,8 @@ def _run(args: argparse.Namespace) -> int:
     config = _config(args)
     configure_logging(args.log_level, process="broker", broker=int(config.broker_id))
     _check_free(config.listen, "--listen")
+    if args.rack_file:
+        config = replace(config, rack=_read_rack(args.rack_file))
     directory = DataDirectory.open(config.data_dir, cluster_id=None, broker_id=config.broker_id)
     clean = False
     try:
@@ -82,6 +94,8 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
             f"--broker-id is {args.broker_id}; it must be 0 to {2**31 - 1}",
             ErrorCode.INVALID_CONFIG,
         )
+    if args.rack and args.rack_file:
+        raise MisuseError("give --rack or --rack-file, not both", ErrorCode.INVALID_CONFIG)
     parse_address(args.listen, "--listen")
     host, port = parse_address(args.advertise or args.listen, "--advertise")
     controllers = tuple(address.strip() for address in args.controllers.split(","))
@@ -100,6 +114,31 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         metrics_listen=args.metrics_listen,
         settings=parse_settings(args.config),
     )
+
+
+def _read_rack(path: Path) -> str:
+    """The rack that stands in the file; "" if none appears within `_RACK_WAIT_S`.
+
+    A pod starts before its labels are complete; the kubelet then fills the file.
+    """
+    deadline = time.monotonic() + _RACK_WAIT_S
+    while True:
+        try:
+            rack = path.read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            rack = ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise MisuseError(
+                f"--rack-file {path} cannot be read: {error}", ErrorCode.INVALID_CONFIG
+            ) from None
+        if rack:
+            return rack
+        if time.monotonic() > deadline:
+            _events.warning(
+                "no rack in the file, going on without one", path=str(path), waited_s=_RACK_WAIT_S
+            )
+            return ""
+        time.sleep(_RACK_POLL_S)
 
 
 async def _serve(config: BrokerConfig, directory: DataDirectory, store: RocksLogStore) -> bool:

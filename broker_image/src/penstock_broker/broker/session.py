@@ -1,12 +1,12 @@
 """The session with the active controller: liveness up, cluster images down.
 
-    connect (address after address) ─▶ Register ─▶ Registered ─▶ images in order ─▶ apply
-                                                      └────────▶ heartbeats, acknowledged
+    find controllers (discovery) ─▶ Register ─▶ Registered ─▶ images in order ─▶ apply
+                                                    └────────▶ heartbeats, acknowledged
 
 The controller is alive for us while heartbeats are acknowledged. When it is not, the session is
-dropped and the next address tried, with a growing delay; meanwhile the broker keeps its roles:
-reads and writes go on (guarantees §4.1), only metadata changes wait. An older controller epoch
-than the newest one seen, also by earlier runs, is refused (I21).
+dropped and all controllers are asked again, with a growing delay; meanwhile the broker keeps its
+roles: reads and writes go on (guarantees §4.1), only metadata changes wait. An older controller
+epoch than the newest one seen, also by earlier runs, is refused (I21).
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 from penstock_broker.broker.config import BrokerConfig
+from penstock_broker.broker.discovery import ask_all
 from penstock_broker.observability import EventLog
 
 if TYPE_CHECKING:
@@ -159,9 +160,8 @@ class ControllerSession:
         """Keeps a session until cancelled. Raises ClusterError(CLUSTER_ID_MISMATCH): fatal."""
         failures = 0
         while True:
-            for address in self._config.controllers:
-                if await self._attempt(address):
-                    failures = 0
+            if await ask_all(self._config.controllers, self._attempt, self._explain):
+                failures = 0
             delay_s = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
             failures += 1
             # Jitter, so that all brokers of a cluster do not come back in the same moment.

@@ -1,0 +1,93 @@
+"""Which controllers answer: every name to all its addresses, all of them tried at once.
+
+    flights-controllers.ns.svc:9093 ─▶ 10.0.1.7:9093 ─▶ ready     ─▶ attempt
+                                       10.0.2.4:9093 ─▶ refused   ─▶ attempt, which says why
+                                       10.0.3.9:9093 ─▶ no answer ─▶ given up after 1 s
+
+The name of a headless Service stands for the pods of the moment: it is looked up in every
+round, so pods that come and go are followed. A pod whose node died stays in the list for
+minutes and swallows connections: it must not delay the others, because a new controller waits
+only for the session timeout (1.8 s) for the brokers it knew.
+"""
+
+import asyncio
+import random
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import grpc
+
+from penstock.errors import ClusterError, ErrorCode
+from penstock.rpc.channel import open_aio_channel
+from penstock_broker.broker.config import parse_address
+
+Attempt: TypeAlias = Callable[[str], Awaitable[bool]]
+Note: TypeAlias = Callable[[str, Exception], None]
+_Knocks: TypeAlias = "asyncio.Queue[tuple[str, bool]]"
+_CONNECT_S: Final = 1.0
+_SETTLED: Final = frozenset(
+    {grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE}
+)
+
+
+async def ask_all(controllers: Sequence[str], attempt: Attempt, note: Note) -> bool:
+    """One round over all controllers: those first that answer first, one attempt at a time.
+
+    An attempt that had a session (True) ends the round: who is active is unknown again then.
+    `note` hears of names and addresses that do not answer.
+    """
+    addresses = await _resolve(controllers, note)
+    knocks: _Knocks = asyncio.Queue()
+    async with asyncio.TaskGroup() as tasks:
+        knocking = [
+            tasks.create_task(_knock(address, knocks), name=f"knock at {address}")
+            for address in addresses
+        ]
+        for _ in addresses:
+            address, answered = await knocks.get()
+            if not answered:
+                note(address, _problem(f"no connection within {_CONNECT_S:g} s"))
+            elif await attempt(address):
+                for task in knocking:
+                    task.cancel()
+                return True
+    return False
+
+
+async def _knock(address: str, knocks: _Knocks) -> None:
+    """Connects as a gRPC client does: a frozen process accepts TCP, but does not speak.
+
+    The connection is not kept: a session may last for days, and the others' with it.
+    """
+    answered = False
+    async with open_aio_channel(address) as channel:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CONNECT_S):
+                while (state := channel.get_state(try_to_connect=True)) not in _SETTLED:
+                    await channel.wait_for_state_change(state)
+            answered = True
+    knocks.put_nowait((address, answered))
+
+
+async def _resolve(controllers: Sequence[str], note: Note) -> list[str]:
+    """Every address of every name, once, in random order."""
+    found: set[str] = set()
+    for controller in controllers:
+        host, port = parse_address(controller, "--controllers")
+        try:
+            answers = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
+        except (OSError, UnicodeError) as error:
+            note(controller, _problem(f"the name {host} cannot be resolved: {error}"))
+            continue
+        for family, _, _, _, endpoint in answers:
+            ip = str(endpoint[0])
+            found.add(f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}")
+    return random.sample(sorted(found), len(found))
+
+
+def _problem(reason: str) -> ClusterError:
+    return ClusterError(reason, ErrorCode.CONTROLLER_UNAVAILABLE)
