@@ -1,0 +1,98 @@
+"""Carries out one action of a plan. Each is safe to repeat, and names the very object it means.
+
+Whatever could be done to the wrong thing by being late carries a uid; the API server refuses it
+then. Before a broker's pod goes, its identity is looked at once more: the brokers that answered
+must be of this Cluster, and the pod that dies must be the one that was planned (I26).
+"""
+
+from typing import assert_never
+
+from penstock.errors import PenstockError
+from penstock.logs import EventLog
+from penstock_operator.brokers import Brokers
+from penstock_operator.build import DesiredCluster
+from penstock_operator.events import Events
+from penstock_operator.kube import Kube
+from penstock_operator.model import (
+    Action,
+    Apply,
+    GrowClaim,
+    MarkRack,
+    MoveLeaders,
+    Object,
+    Observed,
+    OrphanSet,
+    RemoveObject,
+    RestartPod,
+)
+from penstock_operator.names import FORCE_ROLL, RACK
+
+_log = EventLog("penstock_operator.act")
+
+
+class Acting:
+    """The hands of a worker."""
+
+    def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
+        self._kube, self._brokers, self._events = kube, brokers, events
+
+    async def carry_out(
+        self, action: Action, body: Object, desired: DesiredCluster, observed: Observed
+    ) -> None:
+        """Raises KubeError. What the brokers refuse is logged; the next plan sees it."""
+        namespace = desired.names.namespace
+        match action:
+            case Apply():
+                await self._apply(action, body, observed)
+            case GrowClaim():
+                await self._grow(action, body, namespace)
+            case OrphanSet():
+                note = f"StatefulSet {action.name} is made again without its pods: {action.reason}"
+                await self._events.tell(body, "Cluster", "StatefulSetReplaced", note)
+                where = ("StatefulSet", namespace, action.name, action.uid)
+                await self._kube.delete(*where, orphan=True)
+            case MarkRack():
+                mark: Object = {"metadata": {"annotations": {RACK: action.rack}}}
+                await self._kube.merge("Pod", namespace, action.pod, mark)
+            case MoveLeaders():
+                await self._move(action, desired)
+            case RestartPod():
+                await self._restart(action, body, namespace)
+            case RemoveObject():
+                await self._kube.delete(action.kind, namespace, action.name, action.uid)
+            case _:
+                assert_never(action)
+
+    async def _apply(self, action: Apply, body: Object, observed: Observed) -> None:
+        kind, name = action.object["kind"], action.object["metadata"]["name"]
+        live = observed.live(kind, name)
+        await self._kube.apply(action.object)
+        _log.info("applied", kind=kind, name=name, new=live is None)
+        if kind == "StatefulSet":
+            wanted = action.object["spec"]["replicas"]
+            if live is None:
+                note = f"{wanted} brokers are being started"
+                await self._events.tell(body, "Cluster", "Created", note)
+            elif live["spec"].get("replicas") != wanted:
+                note = f"from {live['spec'].get('replicas')} to {wanted} brokers"
+                await self._events.tell(body, "Cluster", "Scaled", note)
+
+    async def _grow(self, action: GrowClaim, body: Object, namespace: str) -> None:
+        size: Object = {"spec": {"resources": {"requests": {"storage": action.size}}}}
+        await self._kube.merge("PersistentVolumeClaim", namespace, action.claim, size)
+        note = f"volume {action.claim} grows to {action.size}"
+        await self._events.tell(body, "Cluster", "VolumeGrows", note)
+
+    async def _move(self, action: MoveLeaders, desired: DesiredCluster) -> None:
+        try:
+            await self._brokers.move_leaders(desired, action.broker_id)
+        except PenstockError as error:
+            _log.warning("leaders not moved", broker=action.broker_id, error=error.message)
+
+    async def _restart(self, action: RestartPod, body: Object, namespace: str) -> None:
+        note = f"broker {action.broker_id} restarts: {action.reason}"
+        await self._events.tell(body, "Cluster", "BrokerRestarts", note)
+        await self._kube.delete("Pod", namespace, action.pod, action.uid)
+        if action.forced:
+            done: Object = {"metadata": {"annotations": {FORCE_ROLL: None}}}
+            await self._kube.merge("Cluster", namespace, body["metadata"]["name"], done)

@@ -1,0 +1,113 @@
+"""The brokers' own word, by the public admin API: who is alive, who leads, what is in sync.
+
+One admin client per Cluster, connected to its brokers by their pods' names. Answers carry
+whether their broker hears a controller; if not they are old, and the plan decides nothing on
+them. Everything here is bounded by a few seconds: a Cluster whose brokers hang must not hold up
+its volumes and certificates.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from penstock.client import AsyncAdmin, ClientConfig
+from penstock.client.model import ClusterDescription, TopicDescription
+from penstock.core.manifest.objects import MIN_INSYNC
+from penstock.core.manifest.topics import AddPartitions, AlterConfig, CreateTopic, Step
+from penstock.errors import PenstockError
+from penstock_operator.build import DesiredCluster
+from penstock_operator.model import BrokerFacts, BrokerState, PartitionState, TopicState
+from penstock_operator.names import GRPC_PORT
+
+_CONFIG: Final = ClientConfig(connect_timeout_ms=3_000, request_timeout_ms=8_000)
+
+
+class Brokers:
+    """Asks the brokers of one Cluster. `close` it when the Cluster is gone."""
+
+    def __init__(self) -> None:
+        self._admin: AsyncAdmin | None = None
+        self._bootstrap = ""
+
+    async def ask(self, desired: DesiredCluster) -> tuple[BrokerFacts | None, str]:
+        """What they say, or None and why nobody says anything."""
+        try:
+            admin = await self.admin(desired)
+            cluster = await admin.describe_cluster()
+            topics = await admin.describe_topics() if cluster.topics else {}
+        except PenstockError as error:
+            return None, error.message
+        min_isr = int(desired.spec.effective_config()[MIN_INSYNC])
+        return facts_of(cluster, topics.values(), min_isr), ""
+
+    async def admin(self, desired: DesiredCluster) -> AsyncAdmin:
+        """The client; a new one when the number of brokers has changed."""
+        hosts = (desired.names.broker_host(i) for i in range(desired.spec.brokers))
+        bootstrap = ",".join(f"{host}:{GRPC_PORT}" for host in hosts)
+        if self._admin is None or bootstrap != self._bootstrap:
+            await self.close()
+            self._admin, self._bootstrap = AsyncAdmin(bootstrap, _CONFIG), bootstrap
+        return self._admin
+
+    async def move_leaders(self, desired: DesiredCluster, broker_id: int) -> None:
+        """Raises PenstockError."""
+        await (await self.admin(desired)).elect_leaders(away_from_broker=broker_id)
+
+    async def take(self, desired: DesiredCluster, step: Step) -> None:
+        """One step of a topic's plan. Raises PenstockError."""
+        admin = await self.admin(desired)
+        match step:
+            case CreateTopic():
+                await admin.create_topic(step.topic, step.partitions, step.replicas, step.config)
+            case AddPartitions():
+                await admin.create_partitions(step.topic, step.partitions)
+            case AlterConfig():
+                await admin.alter_configs(step.topic, step.changes, unset=step.removals)
+
+    async def close(self) -> None:
+        if self._admin is not None:
+            with suppress(PenstockError):
+                await self._admin.close()
+            self._admin = None
+
+
+def facts_of(
+    cluster: ClusterDescription, topics: Iterable[TopicDescription], default_min_isr: int
+) -> BrokerFacts:
+    """Descriptions as the plan's facts."""
+    partitions = []
+    states = {}
+    leaders: Counter[int] = Counter()
+    replicas: Counter[int] = Counter()
+    for topic in topics:
+        min_isr = int(topic.configs.get(MIN_INSYNC, default_min_isr))
+        for each in topic.partitions:
+            leaders[each.leader] += 1
+            replicas.update(each.replicas)
+            partitions.append(
+                PartitionState(
+                    topic.topic, each.partition, each.leader, each.replicas, each.isr, min_isr
+                )
+            )
+        states[topic.topic] = TopicState(
+            topic.topic,
+            topic.topic_id,
+            len(topic.partitions),
+            max(len(each.replicas) for each in topic.partitions),
+            topic.configs,
+        )
+    brokers = {
+        each.broker_id: BrokerState(
+            each.broker_id,
+            each.host,
+            each.alive,
+            each.rack,
+            leaders[each.broker_id],
+            replicas[each.broker_id],
+        )
+        for each in cluster.brokers
+    }
+    return BrokerFacts(
+        cluster.cluster_id, cluster.controller_reachable, brokers, tuple(partitions), states
+    )

@@ -1,0 +1,75 @@
+"""Whether a live object still is what was asked for.
+
+The server adds fields of its own, so the question is one-sided: is everything that we want there,
+with the value that we want? What we no longer want shows in the fingerprint of the object that
+was applied last, which the live object carries. Pure.
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from penstock_operator.build.pods import fingerprint
+from penstock_operator.model import Object
+from penstock_operator.names import APPLIED_HASH
+
+_UNITS: Final = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    "k": Decimal(10) ** 3,
+    "M": Decimal(10) ** 6,
+    "G": Decimal(10) ** 9,
+    "T": Decimal(10) ** 12,
+    "P": Decimal(10) ** 15,
+    "Ki": Decimal(2) ** 10,
+    "Mi": Decimal(2) ** 20,
+    "Gi": Decimal(2) ** 30,
+    "Ti": Decimal(2) ** 40,
+    "Pi": Decimal(2) ** 50,
+}
+
+
+def stamped(wanted: Object) -> Object:
+    """The object with its fingerprint, as it is applied."""
+    metadata = wanted["metadata"]
+    annotations = {**metadata.get("annotations", {}), APPLIED_HASH: fingerprint(wanted)}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+
+
+def is_applied(wanted: Object, live: Object | None) -> bool:
+    """True if applying `wanted` would change nothing."""
+    return live is not None and contains(live, stamped(wanted))
+
+
+def contains(live: Any, wanted: Any) -> bool:
+    """Whether `live` has all of `wanted`; lists must have equal lengths and order."""
+    if isinstance(wanted, Mapping):
+        if not isinstance(live, Mapping):
+            return not wanted and live is None
+        return all(contains(live.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        if not isinstance(live, list):
+            return not wanted and live is None
+        return len(live) == len(wanted) and all(map(contains, live, wanted))
+    if live == wanted:
+        return True
+    return isinstance(wanted, str) and isinstance(live, str) and _same_quantity(live, wanted)
+
+
+def _same_quantity(one: str, other: str) -> bool:
+    """`1000m` is `1`: the server writes quantities in a form of its own."""
+    a, b = quantity(one), quantity(other)
+    return a is not None and a == b
+
+
+def quantity(text: str) -> Decimal | None:
+    """A Kubernetes quantity as a number; None if it is not one."""
+    digits = text.rstrip("KMGTPEikmun")
+    unit = text[len(digits) :]
+    factor = _UNITS.get(unit)
+    if factor is None or not digits:
+        return None
+    try:
+        return Decimal(digits) * factor
+    except InvalidOperation:
+        return None

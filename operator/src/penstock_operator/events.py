@@ -1,0 +1,65 @@
+"""Events: what was done and why, in plain words, beside the object it concerns.
+
+A wish, not a duty: an Event that cannot be written is logged and forgotten. The same sentence
+about the same object is told once in ten minutes.
+"""
+
+import uuid
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, Final
+
+from penstock.logs import EventLog
+from penstock_operator.clock import now_micros
+from penstock_operator.kube import Kube, KubeError
+from penstock_operator.names import API_VERSION, FIELD_MANAGER
+
+_QUIET_S: Final = 600.0
+_NOTE_MAX: Final = 1_000
+_REMEMBERED: Final = 1_000
+_log = EventLog("penstock_operator.events")
+
+
+class Events:
+    """Writes Events of one operator process. `reporter` is its pod's name."""
+
+    def __init__(self, kube: Kube, reporter: str) -> None:
+        self._kube, self._reporter = kube, reporter
+        self._told: dict[tuple[str, str, str], float] = {}
+
+    async def tell(
+        self, body: Mapping[str, Any], kind: str, reason: str, note: str, *, warning: bool = False
+    ) -> None:
+        """`reason`: one CamelCase word. `body`: the object, with uid and namespace."""
+        metadata = body["metadata"]
+        key = (metadata["uid"], reason, note)
+        if monotonic() - self._told.get(key, -_QUIET_S) < _QUIET_S:
+            return
+        if len(self._told) >= _REMEMBERED:
+            self._told.clear()
+        self._told[key] = monotonic()
+        _log.info(reason, kind=kind, name=metadata["name"], note=note)
+        namespace: str = metadata["namespace"]
+        event = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}"},
+            "eventTime": now_micros(),
+            "reportingController": FIELD_MANAGER,
+            "reportingInstance": self._reporter[:128],
+            "action": reason,
+            "reason": reason,
+            "type": "Warning" if warning else "Normal",
+            "note": note[:_NOTE_MAX],
+            "regarding": {
+                "apiVersion": API_VERSION,
+                "kind": kind,
+                "name": metadata["name"],
+                "namespace": namespace,
+                "uid": metadata["uid"],
+            },
+        }
+        try:
+            await self._kube.create("Event", namespace, event)
+        except KubeError as error:
+            _log.warning("event not written", reason=reason, error=str(error))

@@ -1,0 +1,68 @@
+"""Kopf's part: watching. Every event wakes the worker of the Cluster it belongs to.
+
+Only `on.event` handlers: Kopf then writes nothing, neither annotations nor finalizers, and an
+operator that was away sees every object again as it starts. What belongs to a Cluster is known
+by its label, a Topic by its spec.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import kopf
+
+from penstock_operator.names import CLUSTER_LABEL, GROUP, METADATA_LABEL, VERSION
+from penstock_operator.workers import Workers
+
+WATCHED = (
+    ("apps", "v1", "statefulsets"),
+    ("apps", "v1", "deployments"),
+    ("", "v1", "pods"),
+    ("", "v1", "persistentvolumeclaims"),
+    ("", "v1", "services"),
+    ("policy", "v1", "poddisruptionbudgets"),
+)
+"""Objects whose changes matter at once; others show within five minutes."""
+
+
+def register(workers: Workers) -> kopf.OperatorRegistry:
+    """The handlers, bound to these workers."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.event(GROUP, VERSION, "clusters", registry=registry)
+    def cluster_changed(namespace: str | None, name: str | None, **_: Any) -> None:
+        workers.wake(namespace or "", name or "")
+
+    @kopf.on.event(GROUP, VERSION, "topics", registry=registry)
+    def topic_changed(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
+        if spec.get("cluster"):
+            workers.wake(namespace or "", str(spec["cluster"]), topics=True)
+
+    def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        workers.wake(namespace or "", labels[CLUSTER_LABEL])
+
+    def metadata_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        # Somebody changed a topic through the brokers: see whether it drifted.
+        workers.wake(namespace or "", labels[CLUSTER_LABEL], topics=True)
+
+    for group, version, plural in WATCHED:
+        watch = kopf.on.event(
+            group, version, plural, labels={CLUSTER_LABEL: kopf.PRESENT}, registry=registry
+        )
+        watch(child_changed)
+    kopf.on.event("", "v1", "configmaps", labels={METADATA_LABEL: "topic"}, registry=registry)(
+        metadata_changed
+    )
+    return registry
+
+
+def kopf_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
+    """Kopf as a watcher: no events, no peering, and no look at CRDs it may not see."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = not cluster_wide
+    # A connection that hangs without a word is given up and opened again.
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.watching.connect_timeout = 10
+    settings.batching.worker_limit = 50
+    return settings

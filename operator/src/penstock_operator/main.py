@@ -1,0 +1,160 @@
+"""`python -m penstock_operator`: settings, the Lease, Kopf, and a clean end.
+
+    start ─▶ serve health ─▶ stand by until the Lease is ours ─▶ watch and reconcile ─▶ release
+
+Exit codes: 0 after SIGTERM or SIGINT; 1 when the Lease was lost (Kubernetes starts the process
+again, as a standby); 2 for settings that cannot be used, with one line on stderr.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import kopf
+from kubernetes.config import ConfigException
+
+from penstock.logs import EventLog, configure_logging
+from penstock_operator.events import Events
+from penstock_operator.handlers import kopf_settings, register
+from penstock_operator.health import serve_health
+from penstock_operator.kube import Kube
+from penstock_operator.lease import Lease, LeaseLostError
+from penstock_operator.metrics import Metrics
+from penstock_operator.worker import Deps
+from penstock_operator.workers import Workers
+
+LEASE: Final = "penstock-operator"
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_log = EventLog("penstock_operator.main")
+
+
+class _Stop(Exception):  # noqa: N818 - not an error: the way out of the task group
+    """A signal asked for a clean stop, or Kopf ended by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`namespaces` empty: all of them. `namespace`: where the Lease is."""
+
+    image: str
+    namespaces: tuple[str, ...]
+    namespace: str
+    identity: str
+    port: int
+    log_level: str
+
+
+def read_settings(argv: Sequence[str] | None = None) -> Settings:
+    """From the command line, with defaults from the environment."""
+    parser = argparse.ArgumentParser(
+        prog="python -m penstock_operator",
+        description="Reconciles Cluster and Topic resources.",
+        epilog="example: python -m penstock_operator --broker-image penstock-broker:1.0",
+    )
+    add, env = parser.add_argument, os.environ
+    add("--broker-image", default=env.get("PENSTOCK_BROKER_IMAGE", ""), help="image of brokers")
+    add(
+        "--namespaces",
+        default=env.get("PENSTOCK_WATCH_NAMESPACES", ""),
+        help="watch only these, separated by commas; empty: all",
+    )
+    add("--namespace", default=env.get("POD_NAMESPACE", ""), help="where the Lease is kept")
+    add("--health-port", type=int, default=8080, help="port of /healthz, /readyz and /metrics")
+    add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    args = parser.parse_args(argv)
+    if not args.broker_image:
+        parser.error("--broker-image (PENSTOCK_BROKER_IMAGE) is missing; name the broker image")
+    namespaces = tuple(each.strip() for each in args.namespaces.split(",") if each.strip())
+    return Settings(
+        image=args.broker_image,
+        namespaces=namespaces,
+        namespace=args.namespace or _own_namespace(),
+        identity=env.get("POD_NAME", socket.gethostname()),
+        port=args.health_port,
+        log_level=args.log_level,
+    )
+
+
+def _own_namespace() -> str:
+    try:
+        return _NAMESPACE_FILE.read_text().strip()
+    except OSError:
+        return "default"
+
+
+async def serve(settings: Settings) -> int:
+    """Runs until a signal or until the Lease is lost; the exit code."""
+    kube = Kube.connect()
+    metrics = Metrics()
+    lease = Lease(kube, settings.namespace, LEASE, f"{settings.identity}-{os.getpid()}")
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    running: list[Workers] = []
+
+    def refresh() -> float:
+        metrics.api_calls.set(kube.calls)
+        metrics.api_writes.set(kube.writes)
+        age_s = max((workers.oldest_pass_s for workers in running), default=0.0)
+        metrics.oldest_pass.set(age_s)
+        return age_s
+
+    code = 0
+    try:
+        async with serve_health(settings.port, metrics, refresh), asyncio.TaskGroup() as group:
+            group.create_task(_until(stop), name="signals")
+            await lease.acquire()
+            metrics.leader.set(1)
+            group.create_task(lease.hold(), name="lease")
+            deps = Deps(kube, Events(kube, settings.identity), metrics, settings.image)
+            workers = Workers(deps, group)
+            running.append(workers)
+            await _watch(settings, workers, stop)
+            raise _Stop
+    except* _Stop:
+        _log.info("stopping")
+    except* LeaseLostError as lost:
+        _log.error("lease lost", reason=str(lost.exceptions[0]))
+        code = 1
+    await lease.release()
+    kube.close()
+    return code
+
+
+async def _watch(settings: Settings, workers: Workers, stop: asyncio.Event) -> None:
+    """Kopf's event loop part, until `stop`."""
+    everywhere = not settings.namespaces
+    await kopf.operator(
+        registry=register(workers),
+        settings=kopf_settings(cluster_wide=everywhere),
+        standalone=True,
+        clusterwide=everywhere,
+        namespaces=settings.namespaces,
+        stop_flag=stop,
+    )
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
+    raise _Stop
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the operator; see the module for the exit codes."""
+    settings = read_settings(argv)
+    configure_logging(
+        "penstock_operator", settings.log_level, process="operator", pod=settings.identity
+    )
+    try:
+        return asyncio.run(serve(settings))
+    except (ConfigException, OSError) as error:
+        sys.stderr.write(f"penstock operator: {error}\n")
+        return 2

@@ -1,0 +1,244 @@
+"""What was observed of a Cluster, and what may be done about it, as frozen data.
+
+    Observed ─┐
+              ├─ plan ─▶ Plan: actions (in tracks), waits (what is awaited and why)
+    Desired ──┘
+
+`Observed` is a snapshot: Kubernetes objects of one listing, the brokers' own answers of one
+moment. `brokers` None means that no broker answered; nothing risky is planned then. An action
+names what it was decided upon (uid, version), so that carrying it out late does no harm.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """A broker's pod. `trouble`: why its container does not run, in Kubernetes' words, or ""."""
+
+    broker_id: int
+    name: str
+    uid: str
+    ready: bool
+    terminating: bool
+    template_hash: str
+    image: str = ""
+    node: str = ""
+    rack: str = ""
+    trouble: str = ""
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """A broker's volume claim. Sizes in bytes; `capacity` 0 = not bound yet."""
+
+    broker_id: int
+    name: str
+    uid: str
+    requested: int
+    capacity: int
+    expandable: bool
+    resizing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """A broker as the controller knows it."""
+
+    broker_id: int
+    host: str
+    alive: bool
+    rack: str = ""
+    leaders: int = 0
+    replicas: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition as the brokers describe it. `min_isr`: of its topic."""
+
+    topic: str
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    min_isr: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.isr) >= len(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as it is. `config`: what is set on it."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+    replicas: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """The brokers' answer. `controller_reachable` False: it may be old, decide nothing on it."""
+
+    cluster_id: str
+    controller_reachable: bool
+    brokers: Mapping[int, BrokerState]
+    partitions: tuple[PartitionState, ...]
+    topics: Mapping[str, TopicState]
+
+    @property
+    def not_full(self) -> tuple[PartitionState, ...]:
+        """Partitions with a replica out of sync."""
+        return tuple(each for each in self.partitions if not each.is_full)
+
+    @property
+    def offline(self) -> tuple[PartitionState, ...]:
+        return tuple(each for each in self.partitions if each.leader < 0)
+
+    @property
+    def under_min_isr(self) -> tuple[PartitionState, ...]:
+        return tuple(each for each in self.partitions if len(each.isr) < each.min_isr)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResource:
+    """A Topic object: its body, and whether it is being deleted."""
+
+    name: str
+    body: Object
+
+    @property
+    def deleting(self) -> bool:
+        return bool(self.body["metadata"].get("deletionTimestamp"))
+
+    @property
+    def finalizers(self) -> tuple[str, ...]:
+        return tuple(self.body["metadata"].get("finalizers") or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A snapshot. `objects`: live objects by (kind, name), owned by the Cluster or in its way."""
+
+    objects: Mapping[tuple[str, str], Object]
+    pods: Mapping[int, PodState]
+    claims: Mapping[int, ClaimState]
+    brokers: BrokerFacts | None
+    brokers_problem: str = ""
+    racks: Mapping[str, str] = field(default_factory=dict)
+    """Rack of each node by its name; empty unless racks are asked for."""
+    recorded_cluster_id: str = ""
+    """`status.clusterId` of the resource: what the brokers must answer."""
+
+    def live(self, kind: str, name: str) -> Object | None:
+        return self.objects.get((kind, name))
+
+
+# ── What may be done ──────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of a whole object. `what`: for the log; None: not worth an Event."""
+
+    object: Object
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowClaim:
+    """Asks for a larger volume."""
+
+    claim: str
+    uid: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanSet:
+    """Deletes the StatefulSet without its pods; the next plan makes it again, as it cannot be
+    changed where it must be (volume claim template, retention)."""
+
+    name: str
+    uid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRack:
+    """Tells a pod the rack of its node."""
+
+    pod: str
+    rack: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveLeaders:
+    """Asks the controller to move leaderships away from a broker that will stop."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPod:
+    """Deletes exactly this pod (by uid); its StatefulSet makes it again."""
+
+    broker_id: int
+    pod: str
+    uid: str
+    reason: str
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveObject:
+    """Deletes an owned object that is no longer wanted."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+Action = Apply | GrowClaim | OrphanSet | MarkRack | MoveLeaders | RestartPod | RemoveObject
+
+
+class Severity(Enum):
+    """How a wait shows: progress is made by itself, or somebody must act."""
+
+    PROGRESS = "progress"
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What is awaited. `reason` is one CamelCase word, `message` plain words."""
+
+    reason: str
+    message: str
+    severity: Severity = Severity.PROGRESS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions in the order of their importance (I28), and why the rest has to wait."""
+
+    actions: tuple[Action, ...] = ()
+    waits: tuple[Wait, ...] = ()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.actions and not self.waits

@@ -1,0 +1,101 @@
+"""What everything is called: one place, so that a name cannot be spelt in two ways.
+
+Pure. Names follow the Cluster's (`flights` → `flights-broker-0`); labels select what belongs to
+a Cluster; annotations are the requests a person can make beside the spec.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+GROUP: Final = "penstock.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+FIELD_MANAGER: Final = "penstock-operator"
+TOPIC_FINALIZER: Final = f"{GROUP}/topic"
+
+PAUSED: Final = f"{GROUP}/paused"
+"""`"true"` on a Cluster or Topic: nothing is changed, only the status is kept."""
+FORCE_ROLL: Final = f"{GROUP}/force-roll"
+"""A broker id on a Cluster: restart it now, whatever the brokers say about it. Done once."""
+TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
+APPLIED_HASH: Final = f"{GROUP}/applied-hash"
+RACK: Final = f"{GROUP}/rack"
+CLUSTER_LABEL: Final = f"{GROUP}/cluster"
+METADATA_LABEL: Final = f"{GROUP}/metadata"
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+COMPONENT: Final = "app.kubernetes.io/component"
+
+GRPC_PORT: Final = 9092
+CONTROLLER_PORT: Final = 9093
+EXTERNAL_PORT: Final = 9094
+METRICS_PORT: Final = 9404
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one Cluster's objects."""
+
+    cluster: str
+    namespace: str
+
+    @property
+    def broker(self) -> str:
+        """StatefulSet, PodDisruptionBudget, ServiceAccount and NetworkPolicy of the brokers."""
+        return f"{self.cluster}-broker"
+
+    @property
+    def brokers(self) -> str:
+        """The headless Service that gives every broker pod a name."""
+        return f"{self.cluster}-brokers"
+
+    @property
+    def bootstrap(self) -> str:
+        """The Service that clients connect to first: ready brokers."""
+        return f"{self.cluster}-bootstrap"
+
+    @property
+    def controller(self) -> str:
+        """Deployment, ServiceAccount, Role, Lease and NetworkPolicy of the controllers."""
+        return f"{self.cluster}-controller"
+
+    @property
+    def controllers(self) -> str:
+        """The headless Service of the controllers."""
+        return f"{self.cluster}-controllers"
+
+    def pod(self, broker_id: int) -> str:
+        return f"{self.broker}-{broker_id}"
+
+    def claim(self, broker_id: int) -> str:
+        """The PersistentVolumeClaim of a broker."""
+        return f"data-{self.broker}-{broker_id}"
+
+    def external(self, broker_id: int) -> str:
+        """The NodePort Service of a broker."""
+        return f"{self.broker}-{broker_id}-external"
+
+    def broker_host(self, broker_id: int | str) -> str:
+        """The name under which clients and other brokers reach a broker."""
+        return f"{self.broker}-{broker_id}.{self.brokers}.{self.namespace}.svc"
+
+    @property
+    def bootstrap_address(self) -> str:
+        return f"{self.bootstrap}.{self.namespace}.svc:{GRPC_PORT}"
+
+    @property
+    def controllers_address(self) -> str:
+        return f"{self.controllers}.{self.namespace}.svc:{CONTROLLER_PORT}"
+
+    def labels(self, component: str | None = None) -> dict[str, str]:
+        """Labels of an object; with `component` also what its pods are selected by."""
+        labels = {
+            "app.kubernetes.io/name": "penstock",
+            "app.kubernetes.io/instance": self.cluster,
+            "app.kubernetes.io/managed-by": FIELD_MANAGER,
+            CLUSTER_LABEL: self.cluster,
+        }
+        return labels if component is None else labels | {COMPONENT: component}
+
+    def selector(self, component: str) -> dict[str, str]:
+        """What selects pods: never changes, a StatefulSet's selector cannot."""
+        return {CLUSTER_LABEL: self.cluster, COMPONENT: component}

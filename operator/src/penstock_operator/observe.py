@@ -1,0 +1,224 @@
+"""A snapshot of one Cluster: what the API server holds and what the brokers say.
+
+Kubernetes objects are listed anew only when something changed (`Children.dirty`), or after
+five minutes in case a watch event was lost; the brokers are asked every time. Reads are
+consistent, so a plan never rests on what a cache has not heard yet.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, Final
+
+from penstock_operator.brokers import Brokers
+from penstock_operator.build import DesiredCluster, broker_objects, broker_set, controller_objects
+from penstock_operator.build.broker import BROKER
+from penstock_operator.compare import quantity
+from penstock_operator.kube import Kube, KubeError
+from penstock_operator.model import ClaimState, Object, Observed, PodState
+from penstock_operator.names import CLUSTER_LABEL, COMPONENT, POD_INDEX, RACK, TEMPLATE_HASH
+
+OWNED: Final = (
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "Service",
+    "NetworkPolicy",
+    "PodDisruptionBudget",
+    "Deployment",
+    "StatefulSet",
+)
+RELIST_S: Final = 300.0
+_QUIET_REASONS: Final = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+class Children:
+    """The Kubernetes side of a snapshot, kept until something changes."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._listed_at = 0.0
+        self._objects: dict[tuple[str, str], Object] = {}
+        self._pods: list[Object] = []
+        self._claims: list[Object] = []
+        self.dirty = True
+
+    async def read(self, desired: DesiredCluster) -> None:
+        if not self.dirty and monotonic() - self._listed_at < RELIST_S:
+            return
+        self.dirty = False  # set again by whatever changes from here on
+        try:
+            await self._list(desired)
+        except BaseException:
+            self.dirty = True
+            raise
+        self._listed_at = monotonic()
+
+    async def _list(self, desired: DesiredCluster) -> None:
+        namespace = desired.names.namespace
+        selector = f"{CLUSTER_LABEL}={desired.names.cluster}"
+        async with asyncio.TaskGroup() as group:
+            listings = {
+                kind: group.create_task(self._kube.list(kind, namespace, selector))
+                for kind in (*OWNED, "Pod", "PersistentVolumeClaim")
+            }
+        objects = {
+            (kind, each["metadata"]["name"]): each
+            for kind in OWNED
+            for each in listings[kind].result()
+        }
+        for wanted in _wanted(desired):
+            # Somebody else's object may bear one of our names, without our label.
+            key = (wanted["kind"], wanted["metadata"]["name"])
+            if key not in objects:
+                found = await self._kube.get(key[0], namespace, key[1])
+                if found is not None:
+                    objects[key] = found
+        self._objects = objects
+        brokers = [
+            each
+            for each in listings["Pod"].result()
+            if each["metadata"].get("labels", {}).get(COMPONENT) == BROKER
+        ]
+        self._pods = brokers
+        self._claims = listings["PersistentVolumeClaim"].result()
+
+    @property
+    def objects(self) -> Mapping[tuple[str, str], Object]:
+        return self._objects
+
+    def pods(self) -> dict[int, PodState]:
+        states = [pod_state(each) for each in self._pods]
+        return {state.broker_id: state for state in states}
+
+    async def claims(self, desired: DesiredCluster) -> dict[int, ClaimState]:
+        wanted = quantity(desired.spec.storage_size) or 0
+        found = {}
+        for each in self._claims:
+            name = each["metadata"]["name"]
+            match = re.fullmatch(rf"data-{re.escape(desired.names.broker)}-(\d+)", name)
+            if match:
+                requested = int(quantity(each["spec"]["resources"]["requests"]["storage"]) or 0)
+                grows = requested < wanted and await self._is_expandable(each)
+                found[int(match[1])] = claim_state(int(match[1]), each, expandable=grows)
+        return found
+
+    async def _is_expandable(self, claim: Object) -> bool:
+        """True also when the class cannot be read: the API server will say it."""
+        name = claim["spec"].get("storageClassName")
+        if not name:
+            return True
+        try:
+            found = await self._kube.get("StorageClass", None, name)
+        except KubeError:
+            return True
+        return found is None or bool(found.get("allowVolumeExpansion"))
+
+    async def racks(self, desired: DesiredCluster) -> dict[str, str]:
+        """Rack of each node that has one of our pods."""
+        key = desired.spec.rack_topology_key
+        if not key:
+            return {}
+        racks = {}
+        for name in {pod["spec"].get("nodeName") for pod in self._pods} - {None}:
+            node = await self._kube.get("Node", None, str(name))
+            labels = (node or {}).get("metadata", {}).get("labels") or {}
+            if labels.get(key):
+                racks[str(name)] = str(labels[key])
+        return racks
+
+
+def _wanted(desired: DesiredCluster) -> list[Object]:
+    return [
+        *controller_objects(desired),
+        *broker_objects(desired),
+        broker_set(desired, desired.spec.brokers),
+    ]
+
+
+async def observe(
+    children: Children, brokers: Brokers, desired: DesiredCluster, recorded_cluster_id: str
+) -> Observed:
+    """The snapshot. Raises KubeError; brokers that do not answer are part of it."""
+    await children.read(desired)
+    facts, problem = await brokers.ask(desired)
+    return Observed(
+        objects=children.objects,
+        pods=children.pods(),
+        claims=await children.claims(desired),
+        brokers=facts,
+        brokers_problem=problem,
+        racks=await children.racks(desired),
+        recorded_cluster_id=recorded_cluster_id,
+    )
+
+
+def pod_state(pod: Object) -> PodState:
+    """A broker's pod as the plan sees it."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    labels: Mapping[str, str] = metadata.get("labels") or {}
+    name: str = metadata["name"]
+    index = labels.get(POD_INDEX) or name.rpartition("-")[2]
+    containers = status.get("containerStatuses") or [{}]
+    return PodState(
+        broker_id=int(index),
+        name=name,
+        uid=metadata["uid"],
+        ready=_condition(status, "Ready") == "True",
+        terminating="deletionTimestamp" in metadata,
+        template_hash=annotations.get(TEMPLATE_HASH, ""),
+        image=pod["spec"]["containers"][0].get("image", ""),
+        node=pod["spec"].get("nodeName") or "",
+        rack=annotations.get(RACK, ""),
+        trouble=_trouble(status, containers[0]),
+        restarts=int(containers[0].get("restartCount", 0)),
+    )
+
+
+def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    """Why the container does not run, in words: the scheduler's, the kubelet's or its own."""
+    for each in status.get("conditions") or ():
+        if each["type"] == "PodScheduled" and each["status"] == "False":
+            return f"it cannot be scheduled: {each.get('message', '')}"
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason = waiting.get("reason", "")
+    ended = (container.get("state") or {}).get("terminated") or (
+        container.get("lastState") or {}
+    ).get("terminated")
+    if ended and reason in {"", "CrashLoopBackOff"} and not container.get("ready"):
+        if not reason and not (container.get("state") or {}).get("terminated"):
+            return ""  # it runs again
+        lines = (ended.get("message") or "").strip().splitlines()
+        last = lines[-1] if lines else ended.get("reason", "")
+        return f"it ended with exit code {ended.get('exitCode')}: {last}"
+    if reason and reason not in _QUIET_REASONS:
+        return f"{reason}: {waiting.get('message', '')}".rstrip(": ")
+    return ""
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> str:
+    for each in status.get("conditions") or ():
+        if each["type"] == kind:
+            return str(each["status"])
+    return "Unknown"
+
+
+def claim_state(broker_id: int, claim: Object, *, expandable: bool) -> ClaimState:
+    status = claim.get("status") or {}
+    capacity = (status.get("capacity") or {}).get("storage")
+    resizing = [
+        str(each.get("message") or each["type"])
+        for each in status.get("conditions") or ()
+        if each["status"] == "True"
+    ]
+    return ClaimState(
+        broker_id=broker_id,
+        name=claim["metadata"]["name"],
+        uid=claim["metadata"]["uid"],
+        requested=int(quantity(claim["spec"]["resources"]["requests"]["storage"]) or 0),
+        capacity=int(quantity(capacity) or 0) if capacity else 0,
+        expandable=expandable,
+        resizing="; ".join(resizing),
+    )

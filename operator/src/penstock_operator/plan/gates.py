@@ -1,0 +1,41 @@
+"""What must be true before a broker is taken away, read from the brokers' own answers."""
+
+from penstock_operator.model import BrokerFacts, Observed, PartitionState, PodState
+
+
+def trusted(observed: Observed) -> BrokerFacts | None:
+    """The brokers' answer if decisions may rest on it: fresh, and of this very cluster."""
+    facts = observed.brokers
+    if facts is None or not facts.controller_reachable:
+        return None
+    recorded = observed.recorded_cluster_id
+    return facts if not recorded or facts.cluster_id == recorded else None
+
+
+def can_lose_one(facts: BrokerFacts) -> bool:
+    """Every replica of every partition is in sync."""
+    return facts.controller_reachable and not facts.not_full
+
+
+def led_elsewhere(facts: BrokerFacts, broker_id: int) -> tuple[PartitionState, ...]:
+    """Partitions that this broker leads and another in-sync replica could lead."""
+    return tuple(
+        each
+        for each in facts.partitions
+        if each.leader == broker_id and any(other != broker_id for other in each.isr)
+    )
+
+
+def is_serving(pod: PodState | None, facts: BrokerFacts) -> bool:
+    """The pod is there, ready, stays, and the controller hears its broker."""
+    if pod is None or pod.terminating or not pod.ready:
+        return False
+    state = facts.brokers.get(pod.broker_id)
+    return state is not None and state.alive
+
+
+def some(partitions: tuple[PartitionState, ...], limit: int = 5) -> str:
+    """The first few by name, and how many more."""
+    names = [each.name for each in partitions[:limit]]
+    more = len(partitions) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")

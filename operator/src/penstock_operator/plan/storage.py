@@ -1,0 +1,76 @@
+"""Volumes grow before anything else, whatever state the brokers are in (I28); they never shrink.
+
+A StatefulSet's claim template cannot be changed. When every claim has been asked to grow, the
+set is deleted without its pods and made again with the new template: nothing restarts.
+"""
+
+from penstock_operator.build import DesiredCluster
+from penstock_operator.compare import quantity
+from penstock_operator.model import (
+    Action,
+    ClaimState,
+    GrowClaim,
+    Object,
+    Observed,
+    OrphanSet,
+    Severity,
+    Wait,
+)
+
+
+def plan_storage(
+    desired: DesiredCluster, observed: Observed
+) -> tuple[tuple[Action, ...], tuple[Wait, ...]]:
+    size = desired.spec.storage_size
+    bytes_wanted = int(quantity(size) or 0)
+    actions: list[Action] = []
+    waits: list[Wait] = []
+    for claim in observed.claims.values():
+        if claim.requested < bytes_wanted and claim.expandable:
+            actions.append(GrowClaim(claim.name, claim.uid, size))
+        waits.extend(_claim_waits(claim, bytes_wanted, size))
+    live = observed.live("StatefulSet", desired.names.broker)
+    grown = all(claim.requested >= bytes_wanted for claim in observed.claims.values())
+    if live is not None and grown and _template_size(live) != bytes_wanted:
+        uid = live["metadata"]["uid"]
+        actions.append(OrphanSet(desired.names.broker, uid, f"volumes of new brokers have {size}"))
+    return tuple(actions), tuple(waits)
+
+
+def _claim_waits(claim: ClaimState, wanted: int, size: str) -> list[Wait]:
+    if claim.requested < wanted and not claim.expandable:
+        text = (
+            f"volume {claim.name} cannot grow to {size}: its storage class does not allow "
+            "expansion; set spec.storage.size back, or allowVolumeExpansion on the class"
+        )
+        return [Wait("StorageCannotGrow", text, Severity.BLOCKED)]
+    if claim.requested > wanted:
+        text = f"volume {claim.name} is larger than {size}; volumes never shrink, set it back"
+        return [Wait("StorageCannotShrink", text, Severity.BLOCKED)]
+    if 0 < claim.capacity < claim.requested:
+        text = f"volume {claim.name} is growing to {size}"
+        return [Wait("VolumeGrowing", f"{text}: {claim.resizing}" if claim.resizing else text)]
+    return []
+
+
+def with_claim_template(wanted: Object, live: Object | None) -> Object:
+    """The set as it can be applied: with the live set's claim templates, which never change."""
+    if live is None:
+        return wanted
+    kept = [_as_applied(template) for template in live["spec"]["volumeClaimTemplates"]]
+    return {**wanted, "spec": {**wanted["spec"], "volumeClaimTemplates": kept}}
+
+
+def _as_applied(template: Object) -> Object:
+    """Without what the server added."""
+    metadata = {key: template["metadata"][key] for key in ("name", "labels")}
+    keys = ("accessModes", "resources", "storageClassName")
+    return {
+        "metadata": metadata,
+        "spec": {key: template["spec"][key] for key in keys if key in template["spec"]},
+    }
+
+
+def _template_size(live: Object) -> int:
+    template: Object = live["spec"]["volumeClaimTemplates"][0]
+    return int(quantity(template["spec"]["resources"]["requests"]["storage"]) or 0)

@@ -1,0 +1,146 @@
+"""What to do about each Topic of a Cluster: pure, from the resources and what exists.
+
+    Topic ──▶ steps (create, add partitions, alter)        core.manifest.topics decides them
+          ├─▶ finalizer on or off                          only deletionPolicy Delete needs one
+          ├─▶ delete the topic                             asked for, and it is still the same topic
+          └─▶ why not
+
+A topic without a resource is left alone; one with a resource is taken over, whoever made it.
+Settings changed behind the resource's back go back to what it says.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.core.manifest import ManifestError, Topic, parse_manifest
+from penstock.core.manifest.objects import DeletionPolicy
+from penstock.core.manifest.topics import ExistingTopic, Step, plan_topics
+from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, Wait
+from penstock_operator.names import API_VERSION, PAUSED, TOPIC_FINALIZER
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """For one resource. `finalizer`: True to add, False to remove, None as it is.
+
+    `delete`: id of the topic to delete; empty = none. `wait`: why it is not Ready by itself.
+    """
+
+    resource: TopicResource
+    topic: str = ""
+    steps: tuple[Step, ...] = ()
+    finalizer: bool | None = None
+    delete: str = ""
+    wait: Wait | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """What the plan knows: the Cluster's manifest (None: there is no such Cluster) and facts."""
+
+    cluster: Object | None
+    facts: BrokerFacts | None
+    problem: str = ""
+    owners: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_resources(
+    resources: Sequence[TopicResource],
+    cluster: Object | None,
+    facts: BrokerFacts | None,
+    problem: str = "",
+) -> list[TopicPlan]:
+    """One plan per resource, in the order given. `problem`: why `facts` is None."""
+    view = TopicView(cluster, facts, problem, _owners(resources))
+    return [_plan(resource, view) for resource in resources]
+
+
+def topic_name(body: Mapping[str, Any]) -> str:
+    name: str = body["spec"].get("topicName") or body["metadata"]["name"]
+    return name
+
+
+def _owners(resources: Sequence[TopicResource]) -> dict[str, str]:
+    """Which resource has a topic's name: the oldest, then the first by name."""
+    owners: dict[str, str] = {}
+    for each in sorted(
+        resources, key=lambda r: (r.body["metadata"].get("creationTimestamp", ""), r.name)
+    ):
+        if not each.deleting:
+            owners.setdefault(topic_name(each.body), each.name)
+    return owners
+
+
+def _plan(resource: TopicResource, view: TopicView) -> TopicPlan:
+    name = topic_name(resource.body)
+    if resource.deleting:
+        return _plan_deletion(resource, name, view)
+    if view.cluster is None:
+        cluster = resource.body["spec"].get("cluster", "")
+        text = f"there is no Cluster {cluster} in this namespace; it is awaited"
+        return TopicPlan(resource, name, wait=Wait("NoCluster", text))
+    annotations: Mapping[str, str] = resource.body["metadata"].get("annotations") or {}
+    if annotations.get(PAUSED) == "true":
+        text = "paused by annotation: nothing is changed"
+        return TopicPlan(resource, name, wait=Wait("Paused", text))
+    owner = view.owners.get(name, resource.name)
+    if owner != resource.name:
+        text = f"Topic/{owner} has the topic {name} already; delete one of them"
+        return TopicPlan(resource, name, wait=Wait("NameTaken", text, Severity.BLOCKED))
+    return _plan_topic(resource, name, view)
+
+
+def _plan_topic(resource: TopicResource, name: str, view: TopicView) -> TopicPlan:
+    assert view.cluster is not None
+    try:
+        manifest = parse_manifest([view.cluster, _document(resource.body)], "spec")
+        topic = manifest.topics[0]
+        finalizer = _finalizer(resource, topic)
+        if view.facts is None or not view.facts.controller_reachable:
+            text = f"the brokers do not answer yet: {view.problem or 'no controller is active'}"
+            wait = Wait("BrokersDoNotAnswer", text)
+            return TopicPlan(resource, name, finalizer=finalizer, wait=wait)
+        existing = {
+            known.topic: ExistingTopic(known.partitions, known.replicas, known.config)
+            for known in (view.facts.topics.get(name),)
+            if known is not None
+        }
+        steps = plan_topics([topic], manifest.clusters[0].spec, existing, "spec")
+    except ManifestError as error:
+        text = "; ".join(str(problem) for problem in error.problems)
+        return TopicPlan(resource, name, wait=Wait("InvalidSpec", text, Severity.BLOCKED))
+    return TopicPlan(resource, name, tuple(steps), finalizer)
+
+
+def _document(body: Mapping[str, Any]) -> Object:
+    """The part of a Topic that a person writes."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Topic",
+        "metadata": {"name": body["metadata"]["name"]},
+        "spec": body["spec"],
+    }
+
+
+def _finalizer(resource: TopicResource, topic: Topic) -> bool | None:
+    wanted = topic.spec.deletion_policy is DeletionPolicy.DELETE
+    return None if wanted == (TOPIC_FINALIZER in resource.finalizers) else wanted
+
+
+def _plan_deletion(resource: TopicResource, name: str, view: TopicView) -> TopicPlan:
+    """The finalizer goes when nothing is left to do; a Cluster that is gone leaves nothing."""
+    if TOPIC_FINALIZER not in resource.finalizers:
+        return TopicPlan(resource, name)
+    keeps = resource.body["spec"].get("deletionPolicy", "Retain") != "Delete"
+    mine = (resource.body.get("status") or {}).get("topicId", "")
+    if view.cluster is None or keeps or not mine:
+        return TopicPlan(resource, name, finalizer=False)
+    if view.facts is None or not view.facts.controller_reachable:
+        text = f"to delete the topic, brokers must answer: {view.problem or 'no controller'}"
+        return TopicPlan(resource, name, wait=Wait("BrokersDoNotAnswer", text))
+    found = view.facts.topics.get(name)
+    if found is None or found.topic_id != mine:
+        # Gone, or another topic of this name that is not ours to delete (I26).
+        return TopicPlan(resource, name, finalizer=False)
+    return TopicPlan(resource, name, delete=mine, finalizer=False)

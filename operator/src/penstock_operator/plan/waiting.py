@@ -1,0 +1,71 @@
+"""What a Cluster waits for besides its own steps, in plain words for its status.
+
+The most telling first: what somebody must act upon, then what takes its time.
+"""
+
+from penstock_operator.build import DesiredCluster
+from penstock_operator.model import Observed, PodState, Severity, Wait
+from penstock_operator.plan.gates import some
+from penstock_operator.plan.roll import is_rolled_out
+
+PATIENCE_RESTARTS = 2
+"""A container that failed this often is not just slow."""
+
+
+def plan_waits(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
+    waits: list[Wait] = []
+    for broker_id in range(desired.spec.brokers):
+        waits.extend(_pod_waits(desired, broker_id, observed.pods.get(broker_id)))
+    deployment = observed.live("Deployment", desired.names.controller)
+    if not is_rolled_out(deployment):
+        waits.append(Wait("ControllersNotReady", "the controllers are starting"))
+    waits.extend(_broker_waits(desired, observed))
+    waits.sort(key=lambda wait: wait.severity is not Severity.BLOCKED)
+    return tuple(waits)
+
+
+def _pod_waits(desired: DesiredCluster, broker_id: int, pod: PodState | None) -> list[Wait]:
+    name = desired.names.pod(broker_id)
+    if pod is None:
+        return [Wait("PodMissing", f"pod {name} is being made")]
+    if pod.terminating:
+        return [Wait("PodStopping", f"pod {name} is stopping")]
+    if pod.ready:
+        return []
+    if pod.trouble:
+        severity = Severity.BLOCKED if pod.restarts >= PATIENCE_RESTARTS else Severity.PROGRESS
+        return [Wait("PodNotRunning", f"pod {name} does not run: {pod.trouble}", severity)]
+    return [Wait("PodNotReady", f"pod {name} is starting")]
+
+
+def _broker_waits(desired: DesiredCluster, observed: Observed) -> list[Wait]:
+    facts = observed.brokers
+    if facts is None:
+        return [Wait("BrokersDoNotAnswer", observed.brokers_problem or "no broker answers yet")]
+    recorded = observed.recorded_cluster_id
+    if recorded and facts.cluster_id != recorded:
+        text = (
+            f"the brokers are of cluster {facts.cluster_id}, this resource is of {recorded}; "
+            "nothing is restarted or scaled until they are the same again"
+        )
+        return [Wait("WrongCluster", text, Severity.BLOCKED)]
+    waits = []
+    if not facts.controller_reachable:
+        text = "no controller is active: reads and writes go on, elections and topics wait"
+        waits.append(Wait("NoController", text))
+    absent = [
+        str(broker_id)
+        for broker_id in range(desired.spec.brokers)
+        if broker_id not in facts.brokers or not facts.brokers[broker_id].alive
+    ]
+    if absent:
+        waits.append(Wait("BrokersNotRegistered", f"broker {', '.join(absent)} not registered"))
+    if facts.offline:
+        text = f"no replica can lead {some(facts.offline)}; it waits for its in-sync replicas"
+        waits.append(Wait("PartitionsOffline", text))
+    elif facts.under_min_isr:
+        text = f"acks=all writes are refused for {some(facts.under_min_isr)}: too few in sync"
+        waits.append(Wait("UnderMinIsr", text))
+    elif facts.not_full:
+        waits.append(Wait("CatchingUp", f"replicas catch up: {some(facts.not_full)}"))
+    return waits

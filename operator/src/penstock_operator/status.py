@@ -1,0 +1,196 @@
+"""The status of Clusters and Topics: what is true, what is awaited, in words a person can use.
+
+Pure. Conditions follow kstatus (`kubectl wait`, Helm, Argo CD read them so): `Ready` True when it
+does what it should, `Reconciling` True while steps follow by themselves, `Stalled` True when
+somebody has to act. A condition's `lastTransitionTime` says since when; it stays while its status
+stays, so a status that has not changed is equal to the live one and is not written again.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from penstock_operator.build import DesiredCluster
+from penstock_operator.build.broker import BROKER, template_hash
+from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
+from penstock_operator.names import CLUSTER_LABEL, COMPONENT
+from penstock_operator.plan.gates import is_serving
+
+READY: Final = "Ready"
+RECONCILING: Final = "Reconciling"
+STALLED: Final = "Stalled"
+_MESSAGE_MAX: Final = 1_000
+
+
+def conditions(
+    ready: Wait | None,
+    waits: Sequence[Wait],
+    generation: int,
+    before: Sequence[Mapping[str, Any]],
+    now: str,
+) -> list[Object]:
+    """The three conditions. `ready` None: it is; otherwise why not. `now`: RFC 3339."""
+    blocked = [wait for wait in waits if wait.severity is Severity.BLOCKED]
+    moving = [wait for wait in waits if wait.severity is Severity.PROGRESS]
+    rows = [
+        (READY, "True", "AsDesired", "everything is as it should be")
+        if ready is None
+        else (READY, "False", ready.reason, ready.message),
+        (RECONCILING, "True", moving[0].reason, _all(moving))
+        if moving
+        else (RECONCILING, "False", "NothingToDo", ""),
+        (STALLED, "True", blocked[0].reason, _all(blocked))
+        if blocked
+        else (STALLED, "False", "NotStalled", ""),
+    ]
+    known = {each["type"]: each for each in before}
+    return [_condition(row, generation, known.get(row[0]), now) for row in rows]
+
+
+def _condition(
+    row: tuple[str, str, str, str], generation: int, before: Mapping[str, Any] | None, now: str
+) -> Object:
+    kind, status, reason, message = row
+    same = before is not None and before.get("status") == status
+    since = before["lastTransitionTime"] if same and before is not None else now
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message[:_MESSAGE_MAX],
+        "observedGeneration": generation,
+        "lastTransitionTime": since,
+    }
+
+
+def _all(waits: Sequence[Wait]) -> str:
+    return "; ".join(dict.fromkeys(wait.message for wait in waits))
+
+
+def cluster_status(
+    desired: DesiredCluster, observed: Observed, plan: Plan, before: Mapping[str, Any], now: str
+) -> Object:
+    """All of `status`, every key present."""
+    facts = observed.brokers
+    newest = template_hash(desired)
+    pods = observed.pods.values()
+    not_ready = _not_ready(desired, observed, plan)
+    shown = conditions(
+        not_ready, plan.waits, desired.generation, before.get("conditions") or (), now
+    )
+    wanted = f"{COMPONENT}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
+    numbers = _numbers(facts, before)
+    return {
+        "observedGeneration": desired.generation,
+        "conditions": shown,
+        "phase": _phase(desired, plan, ready=not_ready is None, before=before),
+        "message": _message(plan, not_ready),
+        "clusterId": observed.recorded_cluster_id or (facts.cluster_id if facts else ""),
+        "bootstrap": desired.names.bootstrap_address,
+        "brokers": {
+            "desired": desired.spec.brokers,
+            "ready": sum(pod.ready and not pod.terminating for pod in pods),
+            "registered": _alive(facts, before),
+            "updated": sum(pod.template_hash == newest for pod in pods),
+        },
+        **numbers,
+        "replicas": len(observed.pods),
+        "selector": wanted,
+        "storage": {"size": desired.spec.storage_size},
+        "brokerStatuses": _broker_statuses(observed, before),
+    }
+
+
+def failed_status(generation: int, wait: Wait, before: Mapping[str, Any], now: str) -> Object:
+    """The part of a status that changes when a spec cannot be carried out."""
+    return {
+        "observedGeneration": generation,
+        "conditions": conditions(wait, [wait], generation, before.get("conditions") or (), now),
+        "message": wait.message[:_MESSAGE_MAX],
+    }
+
+
+def _not_ready(desired: DesiredCluster, observed: Observed, plan: Plan) -> Wait | None:
+    """Why it is not Ready. A roll or a refused scale-down leaves it Ready while all is served."""
+    facts = observed.brokers
+    if facts is None or not facts.controller_reachable:
+        text = observed.brokers_problem or "no controller is active"
+        return _first(plan, Wait("NotServing", text))
+    for broker_id in range(desired.spec.brokers):
+        if not is_serving(observed.pods.get(broker_id), facts):
+            return _first(plan, Wait("BrokerNotServing", f"broker {broker_id} does not serve"))
+    if facts.offline or facts.under_min_isr:
+        return _first(plan, Wait("PartitionsNotServed", "partitions are offline or below min ISR"))
+    return None
+
+
+def _first(plan: Plan, otherwise: Wait) -> Wait:
+    return plan.waits[0] if plan.waits else otherwise
+
+
+def _phase(desired: DesiredCluster, plan: Plan, *, ready: bool, before: Mapping[str, Any]) -> str:
+    if desired.paused:
+        return "Paused"
+    reasons = {wait.reason for wait in plan.waits}
+    if any(wait.severity is Severity.BLOCKED for wait in plan.waits):
+        return "Blocked"
+    if reasons & {"Rolling", "MovingLeaders"}:
+        return "Rolling"
+    if not ready:
+        was = before.get("phase") or "Creating"
+        return "Creating" if was == "Creating" else "Degraded"
+    return "Ready" if plan.is_idle else "Settling"
+
+
+def _message(plan: Plan, not_ready: Wait | None) -> str:
+    if plan.waits:
+        return plan.waits[0].message[:_MESSAGE_MAX]
+    return "" if not_ready is None else not_ready.message[:_MESSAGE_MAX]
+
+
+def _alive(facts: BrokerFacts | None, before: Mapping[str, Any]) -> int:
+    if facts is None:
+        return int((before.get("brokers") or {}).get("registered", 0))
+    return sum(state.alive for state in facts.brokers.values())
+
+
+def _numbers(facts: BrokerFacts | None, before: Mapping[str, Any]) -> Object:
+    """What the brokers count; the last known while they do not answer."""
+    if facts is None:
+        keys = (
+            "topics",
+            "partitions",
+            "underReplicatedPartitions",
+            "underMinIsrPartitions",
+            "offlinePartitions",
+        )
+        return {key: int(before.get(key, 0)) for key in keys}
+    return {
+        "topics": len(facts.topics),
+        "partitions": len(facts.partitions),
+        "underReplicatedPartitions": len(facts.not_full),
+        "underMinIsrPartitions": len(facts.under_min_isr),
+        "offlinePartitions": len(facts.offline),
+    }
+
+
+def _broker_statuses(observed: Observed, before: Mapping[str, Any]) -> list[Object]:
+    facts = observed.brokers
+    known = {each["id"]: each for each in before.get("brokerStatuses") or ()}
+    rows = []
+    for broker_id, pod in sorted(observed.pods.items()):
+        state = facts.brokers.get(broker_id) if facts else None
+        last = known.get(broker_id, {})
+        rows.append(
+            {
+                "id": broker_id,
+                "pod": pod.name,
+                "node": pod.node,
+                "image": pod.image,
+                "ready": pod.ready and not pod.terminating,
+                "registered": state.alive if state else bool(last.get("registered", False)),
+                "rack": state.rack if state else pod.rack,
+                "leaders": state.leaders if state else int(last.get("leaders", 0)),
+                "replicas": state.replicas if state else int(last.get("replicas", 0)),
+            }
+        )
+    return rows

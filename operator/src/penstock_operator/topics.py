@@ -1,0 +1,128 @@
+"""Carries the topics' plans out and keeps their status, many at a time.
+
+One pass over all Topics of a Cluster: what exists comes in one answer of the brokers, the plans
+are pure (`plan.topics`), and only what differs is written. Thousands of Topics cost one listing
+and no timer each.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from penstock.core.manifest.topics import CreateTopic
+from penstock.errors import ErrorCode, PenstockError
+from penstock_operator.brokers import Brokers
+from penstock_operator.build import DesiredCluster
+from penstock_operator.clock import now_text
+from penstock_operator.events import Events
+from penstock_operator.kube import Kube, KubeError
+from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, TopicState, Wait
+from penstock_operator.names import TOPIC_FINALIZER
+from penstock_operator.plan.topics import TopicPlan, plan_resources
+from penstock_operator.status import conditions
+
+_AT_ONCE: Final = 16
+
+
+class Topics:
+    """The Topics of one Cluster."""
+
+    def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
+        self._kube, self._brokers, self._events = kube, brokers, events
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def reconcile(
+        self,
+        resources: Sequence[TopicResource],
+        desired: DesiredCluster | None,
+        cluster: Object | None,
+        facts: BrokerFacts | None,
+        problem: str,
+    ) -> bool:
+        """True when nothing is left to do or to wait for."""
+        plans = plan_resources(resources, cluster, facts, problem)
+        known = facts.topics if facts is not None else {}
+        async with asyncio.TaskGroup() as group:
+            done = [group.create_task(self._one(plan, desired, known)) for plan in plans]
+        return all(task.result() for task in done)
+
+    async def _one(
+        self, plan: TopicPlan, desired: DesiredCluster | None, known: Mapping[str, TopicState]
+    ) -> bool:
+        async with self._slots:
+            try:
+                wait, changed = await self._carry_out(plan, desired)
+                if plan.resource.deleting and wait is None:
+                    return True
+                await self._report(plan, known.get(plan.topic), wait, changed=changed)
+            except KubeError as error:
+                if error.status == 404:
+                    return True  # deleted meanwhile
+                raise
+            return wait is None and not changed
+
+    async def _carry_out(
+        self, plan: TopicPlan, desired: DesiredCluster | None
+    ) -> tuple[Wait | None, bool]:
+        """Why it is not as it should be, and whether something was changed."""
+        wait, changed = plan.wait, False
+        # The finalizer stands before the topic is made, and goes after it is deleted.
+        if plan.finalizer is True:
+            await self._set_finalizers(plan, (*plan.resource.finalizers, TOPIC_FINALIZER))
+        try:
+            if desired is not None:
+                for step in plan.steps:
+                    await self._brokers.take(desired, step)
+                    made = isinstance(step, CreateTopic)
+                    reason = "TopicCreated" if made else "TopicChanged"
+                    await self._events.tell(plan.resource.body, "Topic", reason, str(step))
+                    changed = True
+                if plan.delete:
+                    admin = await self._brokers.admin(desired)
+                    await admin.delete_topic(plan.topic, topic_id=plan.delete)
+        except PenstockError as error:
+            if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                return None, True  # seen in the next pass
+            severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
+            return Wait("BrokersRefused", error.message, severity), False
+        if plan.finalizer is False:
+            left = (each for each in plan.resource.finalizers if each != TOPIC_FINALIZER)
+            await self._set_finalizers(plan, tuple(left))
+        return wait, changed
+
+    async def _set_finalizers(self, plan: TopicPlan, finalizers: tuple[str, ...]) -> None:
+        metadata = plan.resource.body["metadata"]
+        body: Object = {
+            "metadata": {
+                "finalizers": list(finalizers),
+                "resourceVersion": metadata["resourceVersion"],
+            }
+        }
+        await self._kube.merge("Topic", metadata["namespace"], plan.resource.name, body)
+
+    async def _report(
+        self, plan: TopicPlan, seen: TopicState | None, wait: Wait | None, *, changed: bool
+    ) -> None:
+        body = plan.resource.body
+        before: Mapping[str, Any] = body.get("status") or {}
+        waits = [wait] if wait else []
+        not_ready = wait
+        if changed and seen is None:
+            not_ready = Wait("Creating", f"topic {plan.topic} was created a moment ago")
+            waits = [not_ready]
+        generation = body["metadata"].get("generation", 1)
+        status: Object = {
+            "observedGeneration": generation,
+            "conditions": conditions(
+                not_ready, waits, generation, before.get("conditions") or (), now_text()
+            ),
+            "message": not_ready.message if not_ready else "",
+            "topicId": seen.topic_id if seen else before.get("topicId", ""),
+            "partitions": seen.partitions if seen else before.get("partitions", 0),
+            "replicas": seen.replicas if seen else before.get("replicas", 0),
+        }
+        if status != {key: before.get(key) for key in status}:
+            metadata = body["metadata"]
+            await self._kube.merge(
+                "Topic", metadata["namespace"], metadata["name"], {"status": status}, status=True
+            )

@@ -1,0 +1,226 @@
+"""One worker per Cluster: the only writer of everything that belongs to it.
+
+    wake (a watch event, a timer) ─▶ read the Cluster ─▶ observe ─▶ plan ─▶ act ─▶ topics ─▶ status
+
+An action that fails is a wait of the status; the others go on (I28). While something is awaited the
+worker looks again every second, otherwise every half minute, which is when drift in the brokers
+shows. State lives in the objects: a worker that starts anew goes on where another stopped.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from time import monotonic
+from typing import Any, Final
+
+from penstock.logs import EventLog
+from penstock_operator.act import Acting
+from penstock_operator.brokers import Brokers
+from penstock_operator.build import DesiredCluster, DesiredProblem, read_cluster
+from penstock_operator.clock import now_text
+from penstock_operator.events import Events
+from penstock_operator.kube import Kube, KubeError
+from penstock_operator.metrics import Metrics
+from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
+from penstock_operator.names import API_VERSION
+from penstock_operator.observe import Children, observe
+from penstock_operator.plan import plan_cluster
+from penstock_operator.status import cluster_status, failed_status
+from penstock_operator.topics import Topics
+
+_COALESCE_S: Final = 0.2
+_BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0)
+_log = EventLog("penstock_operator.worker")
+
+
+class Outcome(Enum):
+    """How a pass ended: nothing to do, something is awaited, it failed, nothing is left."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+_PAUSE_S: Final = {Outcome.IDLE: 30.0, Outcome.BUSY: 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Deps:
+    """What all workers share."""
+
+    kube: Kube
+    events: Events
+    metrics: Metrics
+    default_image: str
+
+
+class Worker:
+    """`run` it in a task; `wake` it when something changed; it ends when the Cluster is gone."""
+
+    def __init__(self, deps: Deps, namespace: str, name: str) -> None:
+        self._deps = deps
+        self.namespace, self.name = namespace, name
+        self._wake = asyncio.Event()
+        self._wake.set()
+        self._children = Children(deps.kube)
+        self._brokers = Brokers()
+        self._acting = Acting(deps.kube, self._brokers, deps.events)
+        self._topics = Topics(deps.kube, self._brokers, deps.events)
+        self._topics_dirty = True
+        self._resources: list[TopicResource] = []
+        self.finished_at = monotonic()
+
+    def wake(self, *, topics: bool = False) -> None:
+        """Something changed: among the Topics, or among the Cluster's objects."""
+        if topics:
+            self._topics_dirty = True
+        else:
+            self._children.dirty = True
+        self._wake.set()
+
+    @property
+    def woken(self) -> bool:
+        return self._wake.is_set()
+
+    async def run(self) -> None:
+        """Returns when neither the Cluster nor a Topic of it is there any more."""
+        failures = 0
+        pause_s = 0.0
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            await asyncio.sleep(_COALESCE_S)
+            self._wake.clear()
+            outcome = await self._pass()
+            self.finished_at = monotonic()
+            if outcome is Outcome.GONE:
+                await self._brokers.close()
+                return
+            failures = failures + 1 if outcome is Outcome.FAILED else 0
+            pause_s = _PAUSE_S.get(outcome) or _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
+
+    async def _pass(self) -> "Outcome":
+        """One reconcile; whatever goes wrong in it is this Cluster's alone."""
+        began = monotonic()
+        try:
+            outcome = await self._reconcile()
+        except* KubeError as group:
+            error = group.exceptions[0]
+            _log.warning("reconcile failed", cluster=self.name, error=str(error))
+            outcome = Outcome.FAILED
+        except* Exception as group:  # noqa: BLE001 - a defect with one Cluster must not end all
+            _log.defect("reconcile hit a defect", group, cluster=self.name)
+            outcome = Outcome.FAILED
+        if outcome is Outcome.FAILED:
+            self._children.dirty = self._topics_dirty = True
+        self._deps.metrics.reconciled(outcome.value, monotonic() - began)
+        return outcome
+
+    # ── One pass ──────────────────────────────────────────────────────────────────────────
+
+    async def _reconcile(self) -> "Outcome":
+        body = await self._deps.kube.get("Cluster", self.namespace, self.name)
+        await self._read_topics()
+        if body is None or body["metadata"].get("deletionTimestamp"):
+            await self._topics.reconcile(self._resources, None, None, None, "")
+            return Outcome.GONE if body is None and not self._resources else Outcome.BUSY
+        try:
+            desired = read_cluster(body, self._deps.default_image)
+        except DesiredProblem as problem:
+            await self._refuse(body, Wait("InvalidSpec", str(problem), Severity.BLOCKED))
+            return Outcome.IDLE
+        recorded = (body.get("status") or {}).get("clusterId", "")
+        observed = await observe(self._children, self._brokers, desired, recorded)
+        plan = plan_cluster(desired, observed)
+        failed = await self._act(body, desired, observed, plan)
+        topics_idle = await self._topics.reconcile(
+            self._resources,
+            desired,
+            None if desired.paused else _document(body),
+            observed.brokers,
+            observed.brokers_problem,
+        )
+        if not topics_idle:
+            self._topics_dirty = True
+        await self._report(body, desired, observed, replace(plan, waits=(*failed, *plan.waits)))
+        idle = plan.is_idle and topics_idle and not failed
+        return Outcome.IDLE if idle else Outcome.BUSY
+
+    async def _read_topics(self) -> None:
+        if not self._topics_dirty:
+            return
+        self._topics_dirty = False
+        try:
+            found = await self._deps.kube.list("Topic", self.namespace)
+        except BaseException:
+            self._topics_dirty = True
+            raise
+        self._resources = [
+            TopicResource(each["metadata"]["name"], each)
+            for each in found
+            if each["spec"].get("cluster") == self.name
+        ]
+
+    async def _act(
+        self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan
+    ) -> list[Wait]:
+        """Carries out every action; what failed, as waits."""
+        failed = []
+        for action in plan.actions:
+            try:
+                await self._acting.carry_out(action, body, desired, observed)
+            except KubeError as error:
+                _log.warning("action failed", cluster=self.name, error=str(error))
+                severity = Severity.BLOCKED if 400 <= error.status < 500 else Severity.PROGRESS
+                failed.append(Wait("ApiServerRefused", str(error), severity))
+            self._deps.metrics.acted(type(action).__name__)
+        if plan.actions:
+            self._children.dirty = True
+        return failed
+
+    async def _report(
+        self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan
+    ) -> None:
+        before: Mapping[str, Any] = body.get("status") or {}
+        status = cluster_status(desired, observed, plan, before, now_text())
+        for wait in plan.waits:
+            if wait.severity is Severity.BLOCKED:
+                tell = self._deps.events.tell
+                await tell(body, "Cluster", wait.reason, wait.message, warning=True)
+        was_ready = _is_ready(before)
+        await self._write(body, status, before)
+        if _is_ready(status) and not was_ready:
+            await self._deps.events.tell(body, "Cluster", "Ready", "every broker serves")
+        self._deps.metrics.cluster(self.namespace, self.name, ready=_is_ready(status))
+
+    async def _refuse(self, body: Object, wait: Wait) -> None:
+        before: Mapping[str, Any] = body.get("status") or {}
+        status = failed_status(body["metadata"]["generation"], wait, before, now_text())
+        await self._deps.events.tell(body, "Cluster", wait.reason, wait.message, warning=True)
+        await self._write(body, status, before)
+
+    async def _write(self, body: Object, status: Object, before: Mapping[str, Any]) -> None:
+        """Nothing is written when nothing has changed: a Cluster at rest costs no write."""
+        if status == {key: before.get(key) for key in status}:
+            return
+        await self._deps.kube.merge(
+            "Cluster", self.namespace, body["metadata"]["name"], {"status": status}, status=True
+        )
+
+
+def _document(body: Mapping[str, Any]) -> Object:
+    """The part of a Cluster that a person writes."""
+    metadata = {"name": body["metadata"]["name"]}
+    spec = body.get("spec") or {}
+    return {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": metadata, "spec": spec}
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    return any(
+        each["type"] == "Ready" and each["status"] == "True"
+        for each in status.get("conditions") or ()
+    )

@@ -1,0 +1,47 @@
+"""All workers of this process: one task per Cluster, started by the first event that names it.
+
+Events only say that something changed; what changed the worker reads for itself. So losing an
+event, or seeing one twice, costs nothing.
+"""
+
+import asyncio
+from contextlib import suppress
+from time import monotonic
+
+from penstock_operator.worker import Deps, Worker
+
+
+class Workers:
+    """Used from one event loop. `group` owns the tasks."""
+
+    def __init__(self, deps: Deps, group: asyncio.TaskGroup) -> None:
+        self._deps, self._group = deps, group
+        self._workers: dict[tuple[str, str], Worker] = {}
+
+    def wake(self, namespace: str, cluster: str, *, topics: bool = False) -> None:
+        """Starts the Cluster's worker if there is none."""
+        key = (namespace, cluster)
+        worker = self._workers.get(key)
+        if worker is None:
+            worker = self._workers[key] = Worker(self._deps, namespace, cluster)
+            self._group.create_task(self._run(worker), name=f"cluster {namespace}/{cluster}")
+        worker.wake(topics=topics)
+
+    async def _run(self, worker: Worker) -> None:
+        key = (worker.namespace, worker.name)
+        await worker.run()
+        while worker.woken:  # somebody made a Cluster of this name while the worker ended
+            await worker.run()
+        if self._workers.get(key) is worker:
+            del self._workers[key]
+        with suppress(KeyError):
+            self._deps.metrics.forget(*key)
+
+    @property
+    def oldest_pass_s(self) -> float:
+        """Seconds since the worker that is furthest behind finished a pass; 0 without any."""
+        now = monotonic()
+        return max((now - worker.finished_at for worker in self._workers.values()), default=0.0)
+
+    def __len__(self) -> int:
+        return len(self._workers)
