@@ -101,6 +101,7 @@ _BROKER_STATUS: Final = Field(
         ),
         _text("pod", "Name of its pod."),
         _text("node", "Name of the node the pod runs on."),
+        _text("image", "Image its container runs.", 512),
         Field(name="ready", kind=Kind.BOOLEAN, doc="Whether its pod is ready."),
         Field(
             name="registered",
@@ -119,7 +120,7 @@ CLUSTER_STATUS: Final = (
     _OBSERVED,
     CONDITIONS,
     _text("clusterId", "Identity of the cluster, given once when it is first started."),
-    _text("phase", "One word for people: Creating, Running, Rolling, Scaling, Stalled.", 63),
+    _text("phase", "One word for people: Creating, Ready, Rolling, Degraded, Blocked.", 63),
     Field(
         name="brokers",
         kind=Kind.OBJECT,
