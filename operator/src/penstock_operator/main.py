@@ -118,7 +118,7 @@ async def serve(settings: Settings) -> int:
             workers = Workers(deps, group)
             running.append(workers)
             await _watch(settings, workers, stop)
-            raise _Stop
+            stop.set()
     except* _Stop:
         _log.info("stopping")
     except* LeaseLostError as lost:

@@ -94,8 +94,8 @@ def is_rolled_out(deployment: Object | None) -> bool:
     if deployment is None:
         return False
     status: Object = deployment.get("status") or {}
-    wanted = deployment["spec"].get("replicas", 1)
-    current = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 1)
-    updated = status.get("updatedReplicas", 0) >= wanted
-    available: int = status.get("availableReplicas", 0)
-    return current and updated and available >= wanted
+    generation: int = deployment["metadata"].get("generation", 1)
+    wanted: int = deployment["spec"].get("replicas", 1)
+    if status.get("observedGeneration", 0) < generation:
+        return False
+    return all(status.get(key, 0) >= wanted for key in ("updatedReplicas", "availableReplicas"))

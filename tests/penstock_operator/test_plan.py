@@ -1,0 +1,287 @@
+"""The plan: what it does in the cases people meet, and its properties over generated states."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.operator_world import NAMES, World, desired, settled
+
+from penstock_operator.build import DesiredCluster
+from penstock_operator.build.broker import template_hash
+from penstock_operator.model import (
+    Apply,
+    GrowClaim,
+    MarkRack,
+    MoveLeaders,
+    OrphanSet,
+    Plan,
+    RestartPod,
+    Severity,
+)
+from penstock_operator.names import CLUSTER_LABEL
+from penstock_operator.plan import plan_cluster
+
+WISH = desired()
+GIB = 1024**3
+
+
+def run(
+    world: World,
+    wish: DesiredCluster,
+    steps: int = 400,
+    check: Callable[[World, RestartPod], None] | None = None,
+) -> Plan:
+    """Plans and acts until nothing is left to do; returns the last plan."""
+    plan = Plan()
+    for _ in range(steps):
+        plan = plan_cluster(wish, world.observed())
+        if plan.is_idle:
+            return plan
+        for action in plan.actions:
+            if check and isinstance(action, RestartPod):
+                check(world, action)
+            world.carry_out(action)
+        world.go_on()
+    return plan
+
+
+def reasons(plan: Plan) -> set[str]:
+    return {wait.reason for wait in plan.waits}
+
+
+def test_a_new_cluster_is_made_whole_and_then_left_alone() -> None:
+    world = World(random.Random(1))
+    assert run(world, WISH).is_idle
+    assert {key[0] for key in world.objects} == {
+        "ServiceAccount",
+        "Role",
+        "RoleBinding",
+        "Service",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "Deployment",
+        "StatefulSet",
+    }
+    assert sorted(world.pods) == [0, 1, 2]
+
+
+def test_nothing_to_do_is_an_empty_plan() -> None:  # I27
+    assert plan_cluster(WISH, settled(WISH).observed()) == Plan()
+
+
+def test_a_paused_cluster_is_left_alone_whatever_differs() -> None:
+    world = settled(WISH)
+    plan = plan_cluster(replace(desired(brokers=5), paused=True), world.observed())
+    assert plan.actions == ()
+    assert reasons(plan) == {"Paused"}
+
+
+def test_a_changed_object_is_healed() -> None:
+    world = settled(WISH)
+    world.objects["Service", NAMES.bootstrap]["spec"]["ports"][0]["port"] = 1
+    applied = [a.object for a in plan_cluster(WISH, world.observed()).actions if type(a) is Apply]
+    assert [(o["kind"], o["metadata"]["name"]) for o in applied] == [("Service", NAMES.bootstrap)]
+
+
+def test_an_object_of_somebody_else_is_not_touched() -> None:
+    world = settled(WISH)
+    service = world.objects["Service", NAMES.bootstrap]
+    service["metadata"]["ownerReferences"] = []
+    del service["metadata"]["labels"][CLUSTER_LABEL]
+    plan = plan_cluster(WISH, world.observed())
+    assert plan.actions == ()
+    assert [(w.reason, w.severity) for w in plan.waits] == [("NameTaken", Severity.BLOCKED)]
+
+
+def test_a_roll_moves_leaders_first_and_takes_one_broker_at_a_time() -> None:  # I25
+    world = settled(WISH)
+    newer = desired(image="penstock-broker:2")
+    taken: list[int] = []
+
+    def check(world: World, action: RestartPod) -> None:
+        assert not any(p.leader == action.broker_id for p in world.partitions)
+        assert all(p.is_full for p in world.partitions)
+        assert all(pod.ready for pod in world.pods.values())
+        taken.append(action.broker_id)
+
+    assert run(world, newer, check=check).is_idle
+    assert taken == [0, 1, 2]
+
+
+def test_a_roll_stops_at_a_broker_that_does_not_come_back_and_can_be_taken_back() -> None:
+    world = settled(WISH)
+    bad = desired(image="does-not-exist")
+    for _ in range(40):
+        for action in plan_cluster(bad, world.observed()).actions:
+            world.carry_out(action)
+        world.go_on()
+        for broker_id, pod in world.pods.items():
+            if pod.template_hash == template_hash(bad) and not pod.terminating:
+                world.pods[broker_id] = replace(pod, ready=False, trouble="ImagePullBackOff")
+                world.alive.discard(broker_id)
+    outdated = [p for p in world.pods.values() if p.template_hash == template_hash(bad)]
+    assert [pod.broker_id for pod in outdated] == [0]
+    assert run(world, WISH).is_idle
+    assert all(pod.ready for pod in world.pods.values())
+
+
+def test_a_roll_waits_for_the_brokers_word() -> None:
+    world = settled(WISH)
+    world.reachable = False
+    newer = desired(image="penstock-broker:2")
+    run(world, newer, steps=20)
+    assert {pod.template_hash for pod in world.pods.values()} == {template_hash(WISH)}
+
+
+def test_brokers_of_another_cluster_are_not_restarted() -> None:
+    world = settled(WISH)
+    run(world, desired(image="x"), steps=1)
+    observed = replace(world.observed(), recorded_cluster_id="another")
+    plan = plan_cluster(desired(image="x"), observed)
+    assert not [a for a in plan.actions if isinstance(a, RestartPod | MoveLeaders)]
+    assert "WrongCluster" in reasons(plan)
+
+
+def test_force_roll_restarts_whatever_the_brokers_say() -> None:
+    world = settled(WISH)
+    world.reachable = False
+    plan = plan_cluster(replace(WISH, force_roll=1), world.observed())
+    assert [(a.broker_id, a.forced) for a in plan.actions if type(a) is RestartPod] == [(1, True)]
+
+
+def test_scaling_down_is_refused_while_replicas_live_there() -> None:  # I26
+    world = settled(desired(brokers=4), partitions=8)
+    plan = run(world, desired(brokers=3), steps=30)
+    assert "BrokersHoldReplicas" in reasons(plan)
+    assert sorted(world.pods) == [0, 1, 2, 3]
+    blocked = next(w for w in plan.waits if w.reason == "BrokersHoldReplicas")
+    assert blocked.severity is Severity.BLOCKED
+    assert "broker 3 holds replicas of t-" in blocked.message
+
+
+def test_scaling_down_happens_once_proven_empty() -> None:
+    world = settled(desired(brokers=4), partitions=8)
+    world.partitions = [p for p in world.partitions if 3 not in p.replicas]
+    assert run(world, desired(brokers=3)).is_idle
+    assert sorted(world.pods) == [0, 1, 2]
+    assert 3 in world.claims, "the volume stays"
+
+
+def test_scaling_down_waits_while_nobody_can_be_asked() -> None:
+    world = settled(desired(brokers=4))
+    world.reachable = False
+    plan = run(world, desired(brokers=3), steps=20)
+    assert sorted(world.pods) == [0, 1, 2, 3]
+    assert "BrokersDoNotAnswer" in reasons(plan)
+
+
+def test_scaling_up_is_at_once() -> None:
+    world = settled(WISH)
+    assert run(world, desired(brokers=4)).is_idle
+    assert sorted(world.pods) == [0, 1, 2, 3]
+
+
+def test_volumes_grow_with_nothing_ready_and_nothing_restarts() -> None:  # I28
+    world = settled(WISH)
+    world.reachable = False
+    world.pods = {i: replace(pod, ready=False, trouble="x") for i, pod in world.pods.items()}
+    uids = {pod.uid for pod in world.pods.values()}
+    larger = desired(spec_storage_size="20Gi")
+    first = plan_cluster(larger, world.observed())
+    assert isinstance(first.actions[0], GrowClaim)
+    run(world, larger, steps=30)
+    assert {claim.requested for claim in world.claims.values()} == {20 * GIB}
+    live = world.objects["StatefulSet", NAMES.broker]["spec"]["volumeClaimTemplates"][0]
+    assert live["spec"]["resources"]["requests"]["storage"] == "20Gi"
+    assert {pod.uid for pod in world.pods.values()} == uids
+
+
+def test_a_volume_that_cannot_grow_says_so_and_stops_nothing_else() -> None:
+    world = settled(WISH)
+    world.claims = {i: replace(claim, expandable=False) for i, claim in world.claims.items()}
+    world.objects.pop(("Service", NAMES.bootstrap))
+    plan = plan_cluster(desired(spec_storage_size="20Gi"), world.observed())
+    assert "StorageCannotGrow" in reasons(plan)
+    assert [a.object["metadata"]["name"] for a in plan.actions if type(a) is Apply] == [
+        NAMES.bootstrap
+    ]
+    assert not [a for a in plan.actions if isinstance(a, OrphanSet)]
+
+
+def test_evictions_are_refused_while_a_replica_is_missing() -> None:
+    world = settled(WISH)
+    world.partitions[0] = replace(world.partitions[0], isr=world.partitions[0].isr[:2])
+    plan = plan_cluster(WISH, world.observed())
+    budgets = [
+        a.object["spec"]["maxUnavailable"]
+        for a in plan.actions
+        if isinstance(a, Apply) and a.object["kind"] == "PodDisruptionBudget"
+    ]
+    assert budgets == [0]
+
+
+def test_pods_are_told_the_rack_of_their_node() -> None:
+    world = settled(WISH)
+    world.racks = {"node-1": "zone-b"}
+    marks = [a for a in plan_cluster(WISH, world.observed()).actions if isinstance(a, MarkRack)]
+    assert marks == [MarkRack(NAMES.pod(1), "zone-b")]
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[World, DesiredCluster]:
+    """A settled world of 1 to 5 brokers, then damage and a new wish, in any combination."""
+    before = desired(brokers=draw(st.integers(1, 5)), image=draw(st.sampled_from(["a", "b"])))
+    world = settled(before, draw(st.integers(0, 2**16)), draw(st.integers(0, 8)))
+    for broker_id in draw(st.sets(st.integers(0, 4))):
+        if broker_id in world.pods and draw(st.booleans()):
+            world.carry_out(
+                RestartPod(broker_id, "", world.pods[broker_id].uid, "damage of the test")
+            )
+    for key in draw(st.sets(st.sampled_from(sorted(world.objects)))):
+        if draw(st.booleans()):
+            del world.objects[key]
+        else:
+            world.objects[key]["spec" if "spec" in world.objects[key] else "x"] = {
+                **world.objects[key].get("spec", {}),
+                **({"replicas": 1} if key[0] == "Deployment" else {}),
+            }
+    wish = desired(
+        brokers=draw(st.integers(before.spec.brokers, 5)),
+        image=draw(st.sampled_from(["a", "b"])),
+        spec_storage_size=draw(st.sampled_from(["10Gi", "20Gi"])),
+    )
+    return world, wish
+
+
+@given(situations())
+@settings(max_examples=100, deadline=None)
+def test_from_any_state_it_converges_and_never_takes_two(
+    situation: tuple[World, DesiredCluster],
+) -> None:  # I25, I27
+    world, wish = situation
+
+    def check(world: World, action: RestartPod) -> None:
+        pod = world.pods[action.broker_id]
+        if not (pod.ready and action.broker_id in world.alive):
+            return  # it served nobody
+        down = {i for i in range(wish.spec.brokers) if i not in world.alive}
+        assert not down, f"broker {action.broker_id} taken while {down} are down"
+        assert all(p.is_full for p in world.partitions)
+
+    plan = run(world, wish, steps=600, check=check)
+    assert plan.is_idle, plan
+    assert sorted(world.pods) == list(range(wish.spec.brokers))
+    assert {pod.template_hash for pod in world.pods.values()} == {template_hash(wish)}
+    assert plan_cluster(wish, world.observed()) == Plan()
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Deployment"])
+def test_what_was_deleted_comes_back(kind: str) -> None:
+    world = settled(WISH)
+    name = next(key for key in world.objects if key[0] == kind)
+    del world.objects[name]
+    assert run(world, WISH).is_idle
+    assert name in world.objects

@@ -1,0 +1,242 @@
+"""A Kubernetes and brokers of data: carries actions out, and goes on by itself.
+
+For the properties of the plan. Faithful in what the plan rests on: a StatefulSet makes missing
+pods from its template, pods take time to become ready, a broker that was away is out of sync and
+catches up later, leaderships move when asked, deletions need the right uid.
+"""
+
+import copy
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.core.manifest import ClusterSpec
+from penstock_operator.build import DesiredCluster
+from penstock_operator.build.broker import template_hash
+from penstock_operator.compare import quantity
+from penstock_operator.model import (
+    Action,
+    Apply,
+    BrokerFacts,
+    BrokerState,
+    ClaimState,
+    GrowClaim,
+    MarkRack,
+    MoveLeaders,
+    Observed,
+    OrphanSet,
+    PartitionState,
+    PodState,
+    RemoveObject,
+    RestartPod,
+    TopicState,
+)
+from penstock_operator.names import TEMPLATE_HASH, Names
+
+NAMES = Names("flights", "default")
+
+
+def desired(brokers: int = 3, **changes: Any) -> DesiredCluster:
+    """A Cluster's wish; `changes` replace its fields, `spec_…` those of its spec."""
+    spec = {key.removeprefix("spec_"): changes.pop(key) for key in [*changes] if key[:5] == "spec_"}
+    base = DesiredCluster(
+        names=NAMES,
+        uid="cluster-uid",
+        generation=1,
+        spec=ClusterSpec(brokers=brokers, **spec),
+        image="penstock-broker:1",
+    )
+    return replace(base, **changes)
+
+
+@dataclass
+class World:
+    """`random` decides how long things take. `reachable`: the brokers answer."""
+
+    random: random.Random
+    objects: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    pods: dict[int, PodState] = field(default_factory=dict)
+    claims: dict[int, ClaimState] = field(default_factory=dict)
+    alive: set[int] = field(default_factory=set)
+    partitions: list[PartitionState] = field(default_factory=list)
+    reachable: bool = True
+    expandable: bool = True
+    racks: dict[str, str] = field(default_factory=dict)
+    uids: int = 0
+
+    # ── What the plan sees ────────────────────────────────────────────────────────────────
+
+    def observed(self) -> Observed:
+        return Observed(
+            objects=copy.deepcopy(self.objects),
+            pods=dict(self.pods),
+            claims=dict(self.claims),
+            brokers=self.facts() if self.reachable and self.alive else None,
+            brokers_problem="" if self.reachable else "no route",
+            racks=dict(self.racks),
+            recorded_cluster_id="id",
+        )
+
+    def facts(self) -> BrokerFacts:
+        brokers = {
+            each: BrokerState(each, NAMES.broker_host(each), each in self.alive)
+            for each in self.pods
+        }
+        topics = {
+            each.topic: TopicState(each.topic, "id", 1, len(each.replicas), {})
+            for each in self.partitions
+        }
+        return BrokerFacts("id", True, brokers, tuple(self.partitions), topics)
+
+    # ── What actions do ───────────────────────────────────────────────────────────────────
+
+    def carry_out(self, action: Action) -> None:
+        match action:
+            case Apply():
+                self._apply(copy.deepcopy(action.object))
+            case RestartPod():
+                assert self.pods[action.broker_id].uid == action.uid
+                self._stop(action.broker_id)
+            case MoveLeaders():
+                self.partitions = [
+                    self._led_elsewhere(p, action.broker_id) for p in self.partitions
+                ]
+            case GrowClaim():
+                for broker_id, claim in self.claims.items():
+                    if claim.name == action.claim:
+                        size = int(quantity(action.size) or 0)
+                        self.claims[broker_id] = replace(claim, requested=size)
+            case OrphanSet():
+                del self.objects["StatefulSet", action.name]
+            case RemoveObject():
+                del self.objects[action.kind, action.name]
+            case MarkRack():
+                broker_id = int(action.pod.rpartition("-")[2])
+                self.pods[broker_id] = replace(self.pods[broker_id], rack=action.rack)
+
+    def _apply(self, wanted: dict[str, Any]) -> None:
+        key = (wanted["kind"], wanted["metadata"]["name"])
+        live = self.objects.get(key)
+        if live is None:
+            wanted["metadata"]["uid"] = self.uid()
+        else:
+            wanted["metadata"]["uid"] = live["metadata"]["uid"]
+            if key[0] == "StatefulSet":
+                before = live["spec"]["volumeClaimTemplates"]
+                assert wanted["spec"]["volumeClaimTemplates"] == before, "immutable"
+        generation = 1 if live is None else live["metadata"]["generation"] + 1
+        wanted["metadata"]["generation"] = generation
+        self.objects[key] = wanted
+
+    def _stop(self, broker_id: int) -> None:
+        self.pods[broker_id] = replace(self.pods[broker_id], terminating=True, ready=False)
+        self.alive.discard(broker_id)
+        self.partitions = [
+            self._led_elsewhere(
+                replace(p, isr=tuple(i for i in p.isr if i != broker_id)), broker_id
+            )
+            if len(p.isr) > 1
+            else p
+            for p in self.partitions
+        ]
+
+    def _led_elsewhere(self, partition: PartitionState, broker_id: int) -> PartitionState:
+        if partition.leader != broker_id:
+            return partition
+        others = [each for each in partition.isr if each != broker_id and each in self.alive]
+        return replace(partition, leader=others[0]) if others else partition
+
+    # ── What happens by itself ────────────────────────────────────────────────────────────
+
+    def go_on(self) -> None:
+        """A little time passes."""
+        self._controllers()
+        live = self.objects.get(("StatefulSet", NAMES.broker))
+        for broker_id, pod in [*self.pods.items()]:
+            if pod.terminating and self.maybe():
+                del self.pods[broker_id]
+            elif not pod.ready and not pod.trouble and self.maybe():
+                self.pods[broker_id] = replace(pod, ready=True)
+                self.alive.add(broker_id)
+        if live is not None:
+            self._statefulset(live)
+        self.partitions = [self._later(each) for each in self.partitions]
+        for broker_id, claim in self.claims.items():
+            if claim.capacity < claim.requested and self.maybe():
+                self.claims[broker_id] = replace(claim, capacity=claim.requested)
+
+    def _later(self, partition: PartitionState) -> PartitionState:
+        missing = [i for i in partition.replicas if i not in partition.isr and i in self.alive]
+        if missing and self.maybe():
+            partition = replace(partition, isr=(*partition.isr, missing[0]))
+        if partition.leader in self.alive:
+            return partition
+        leaders = [i for i in partition.isr if i in self.alive]
+        return replace(partition, leader=leaders[0] if leaders else -1)
+
+    def _statefulset(self, live: dict[str, Any]) -> None:
+        replicas = live["spec"]["replicas"]
+        template = live["spec"]["template"]["metadata"]["annotations"][TEMPLATE_HASH]
+        size = live["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+        for broker_id in range(replicas):
+            if broker_id not in self.pods:
+                self.pods[broker_id] = self.pod(broker_id, template, ready=False)
+            if broker_id not in self.claims:
+                self.claims[broker_id] = self.claim(broker_id, int(quantity(size) or 0))
+        for broker_id in [i for i in self.pods if i >= replicas]:
+            if not self.pods[broker_id].terminating:
+                self._stop(broker_id)
+
+    def _controllers(self) -> None:
+        live = self.objects.get(("Deployment", NAMES.controller))
+        if live is not None and self.maybe():
+            replicas = live["spec"]["replicas"]
+            live["status"] = {
+                "observedGeneration": live["metadata"]["generation"],
+                "updatedReplicas": replicas,
+                "availableReplicas": replicas,
+            }
+
+    def maybe(self) -> bool:
+        return self.random.random() < 0.5
+
+    def uid(self) -> str:
+        self.uids += 1
+        return f"uid-{self.uids}"
+
+    def pod(self, broker_id: int, template: str, *, ready: bool, trouble: str = "") -> PodState:
+        return PodState(
+            broker_id=broker_id,
+            name=NAMES.pod(broker_id),
+            uid=self.uid(),
+            ready=ready,
+            terminating=False,
+            template_hash=template,
+            trouble=trouble,
+            node=f"node-{broker_id}",
+        )
+
+    def claim(self, broker_id: int, size: int) -> ClaimState:
+        return ClaimState(
+            broker_id, NAMES.claim(broker_id), self.uid(), size, size, self.expandable
+        )
+
+
+def settled(wish: DesiredCluster, seed: int = 0, partitions: int = 6) -> World:
+    """A world in which everything is as `wish` says, with partitions on all brokers."""
+    from penstock_operator.plan import plan_cluster  # noqa: PLC0415 - after the module it tests
+
+    world = World(random.Random(seed))
+    for _ in range(50):
+        for action in plan_cluster(wish, world.observed()).actions:
+            world.carry_out(action)
+        world.go_on()
+    brokers = wish.spec.brokers
+    factor = min(3, brokers)
+    for index in range(partitions):
+        replicas = tuple((index + i) % brokers for i in range(factor))
+        world.partitions.append(
+            PartitionState("t", index, replicas[0], replicas, replicas, min(2, factor))
+        )
+    assert all(p.template_hash == template_hash(wish) for p in world.pods.values())
+    return world
