@@ -61,6 +61,20 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., object]]:
         cluster.close()
 
 
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[object]:
+    """A real Kubernetes API (`support.apiserver.ApiServer`) for all tests: use a namespace of
+    your own. Skips where the binaries are not installed."""
+    from support.apiserver import start_api_server  # noqa: PLC0415 - only few tests need it
+
+    server, scratch = start_api_server()
+    with scratch:
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
 @pytest.fixture(scope="module")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """Three brokers for all tests of a module that do no harm: use topics of your own."""

@@ -1,15 +1,18 @@
 """What every metadata store must do: compare-and-swap, stages, doubtful answers, the lease.
 
 A new implementation adds itself to `STORES`: how to make a client, and how to make another one of
-the same documents (None if only one process at a time may use them).
+the same documents (None if only one process at a time may use them). The Kubernetes store runs on
+a real API server, directly and through the proxy that can plant faults.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
+from support.kubernetes_store import open_store
 
 from penstock_broker.controller.metadata_store.interface import (
     Delete,
@@ -18,6 +21,8 @@ from penstock_broker.controller.metadata_store.interface import (
     StoreUnavailableError,
     WriteConflictError,
 )
+from penstock_broker.controller.metadata_store.kubernetes import KubernetesMetadataStore
+from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metadata_store.memory import (
     Failure,
@@ -36,7 +41,7 @@ class Subject:
     pass_time: Callable[[int], None]
 
 
-def memory_subject(_path: Path) -> Subject:
+def memory_subject(_path: Path, _request: Any) -> Subject:
     clock = [0]
     shared = SharedDocuments(lambda: clock[0])
 
@@ -49,7 +54,7 @@ def memory_subject(_path: Path) -> Subject:
     return Subject(client(), client, client, pass_time)
 
 
-def local_subject(path: Path) -> Subject:
+def local_subject(path: Path, _request: Any) -> Subject:
     subject: Subject
 
     def reopen() -> MetadataStore:
@@ -61,12 +66,44 @@ def local_subject(path: Path) -> Subject:
     return subject
 
 
-STORES: dict[str, Callable[[Path], Subject]] = {"memory": memory_subject, "local": local_subject}
+def kubernetes_subject(path: Path, request: Any) -> Subject:
+    server = request.getfixturevalue("api_server")
+    path.parent.mkdir(exist_ok=True)
+    objects = ClusterObjects("flights", server.namespace())
+    skipped = [0.0]
+    clients: list[KubernetesMetadataStore] = []
+
+    def pass_time(duration_ms: int) -> None:
+        skipped[0] += duration_ms / 1000
+
+    def client() -> MetadataStore:
+        clients.append(open_store(server.kubeconfig, objects, lambda: monotonic() + skipped[0]))
+        return clients[-1]
+
+    def reopen() -> MetadataStore:
+        subject.store.close()
+        subject.store = client()
+        return subject.store
+
+    def close_all() -> None:
+        for made in clients:
+            made.close()
+
+    request.addfinalizer(close_all)
+    subject = Subject(client(), client, reopen, pass_time)
+    return subject
+
+
+STORES: dict[str, Callable[[Path, Any], Subject]] = {
+    "memory": memory_subject,
+    "local": local_subject,
+    "kubernetes": kubernetes_subject,
+}
 
 
 @pytest.fixture(params=sorted(STORES))
 def subject(request: Any, tmp_path: Path) -> Iterator[Subject]:
-    made = STORES[request.param](tmp_path / "metadata")
+    made = STORES[request.param](tmp_path / "metadata", request)
     yield made
     made.store.close()
 

@@ -163,11 +163,16 @@ class Running:
 
 @asynccontextmanager
 async def run_controller(
-    store: MetadataStore, config: ControlConfig, *, wait: bool
+    store: MetadataStore,
+    config: ControlConfig,
+    *,
+    wait: bool,
+    host: str = "127.0.0.1",
+    port: int = 0,
 ) -> AsyncIterator[Running]:
     with ThreadPoolExecutor(1) as executor:
         runtime = ControllerRuntime(store, config, executor)
-        server = bind(runtime, "127.0.0.1:0")
+        server = bind(runtime, f"{host}:{port}")
         await server.server.start()
         async with asyncio.TaskGroup() as tasks:
             running = Running(runtime, server, tasks)

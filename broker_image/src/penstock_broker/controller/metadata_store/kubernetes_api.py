@@ -24,6 +24,7 @@ import urllib3
 from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+from yaml import YAMLError
 
 from penstock.errors import ErrorCode, MisuseError
 from penstock_broker.controller.metadata_store.interface import StoreUnavailableError
@@ -148,22 +149,21 @@ class Api:
         self._pool.clear()
 
 
-def connect(timeouts: Timeouts) -> Api:
-    """The API server of this pod, or else of $KUBECONFIG (~/.kube/config). No request is sent.
+def connect(timeouts: Timeouts, kubeconfig: str | None = None) -> Api:
+    """The API server of `kubeconfig`; None: of this pod, or else of $KUBECONFIG (~/.kube/config).
 
-    Raises MisuseError when neither is there or usable.
+    Sends no request. Raises MisuseError when there is no usable configuration.
     """
     configuration = Configuration()
     try:
-        if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
             load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         else:
-            load_kube_config(  # type: ignore[no-untyped-call]
-                client_configuration=configuration
-            )
-    except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+            load_kube_config(kubeconfig, client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except (ConfigException, OSError, ValueError, KeyError, TypeError, YAMLError) as error:
+        reason = " ".join(str(error).split())
         raise MisuseError(
-            f"--metadata=kubernetes finds no API server: {error}; run in a pod whose service "
+            f"--metadata=kubernetes finds no API server: {reason}; run in a pod whose service "
             "account's token is mounted, or set KUBECONFIG",
             ErrorCode.INVALID_CONFIG,
         ) from None

@@ -1,0 +1,163 @@
+"""Brokers find the active controller: by fixed addresses, and by a name whose addresses change."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+from support.processes import free_port
+from support.waiting import wait_until_async
+
+from penstock.core.control import ControlConfig
+from penstock.core.types import BrokerId
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock_broker.broker.config import BrokerConfig
+from penstock_broker.broker.session import ControllerSession, Identity
+from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
+
+CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=1_800)
+
+
+class Broker:
+    """The session of a broker, and all it is told. An `ImageSink`."""
+
+    controller_epoch = 0
+    metadata_version = 0
+    disk_full = False
+    port = 7000
+
+    def __init__(self, broker_id: int, controllers: list[str]) -> None:
+        config = BrokerConfig(
+            broker_id=BrokerId(broker_id),
+            data_dir=Path("unused"),
+            listen="unused",
+            advertise_host="127.0.0.1",
+            advertise_port=7000,
+            controllers=tuple(controllers),
+        )
+        self.identity = Identity("", f"run-{broker_id}", f"dir-{broker_id}", True)
+        self.alive_seen: list[dict[int, bool]] = []
+        self.session = ControllerSession(config, lambda: self.identity, self)
+
+    async def registered(self, answer: pb.Registered) -> None:
+        assert answer.controller_epoch >= self.controller_epoch, "the epoch went back"
+        self.controller_epoch = answer.controller_epoch
+
+    async def apply(self, image: pb.ClusterImage) -> None:
+        self.metadata_version = image.metadata_version
+        self.alive_seen.append({info.broker_id: info.alive for info in image.brokers})
+
+    def serves(self, epoch: int) -> bool:
+        """Has a session with the controller of this epoch."""
+        return self.session.connected and self.controller_epoch == epoch
+
+
+@asynccontextmanager
+async def running(*brokers: Broker) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as tasks:
+        owned = [tasks.create_task(broker.session.run()) for broker in brokers]
+        try:
+            yield
+        finally:
+            for task in owned:
+                task.cancel()
+
+
+@pytest.fixture
+def shared() -> SharedDocuments:
+    return SharedDocuments(lambda: int(monotonic() * 1000))
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Addresses by name, to be changed by the test."""
+    names: dict[str, list[str]] = {}
+    real = socket.getaddrinfo
+
+    def look_up(host: str, port: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        if host not in names:
+            return real(host, port, *args, **kwargs)
+        if not names[host]:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        found: list[Any] = []
+        for ip in names[host]:
+            found += real(ip, port, *args, **kwargs)
+        return found
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return names
+
+
+@contextmanager
+def black_hole(ip: str, port: int) -> Iterator[None]:
+    """Takes connections and never says a word, as a frozen process does."""
+    with socket.socket() as silent:
+        silent.bind((ip, port))
+        silent.listen()
+        yield
+
+
+async def test_brokers_move_over_when_the_active_controller_is_gone(
+    shared: SharedDocuments, run: Any
+) -> None:
+    ports = [free_port(), free_port()]
+    controllers = [f"127.0.0.1:{port}" for port in ports]
+    brokers = [Broker(0, controllers), Broker(1, controllers)]
+    first = run(MemoryMetadataStore(shared), CONFIG, wait=True, port=ports[0])
+    await first.__aenter__()
+    async with (
+        run(MemoryMetadataStore(shared), CONFIG, wait=False, port=ports[1]) as second,
+        running(*brokers),
+    ):
+        await wait_until_async(
+            lambda: all(broker.serves(1) for broker in brokers), what="sessions with the first"
+        )
+        await wait_until_async(lambda: second.runtime.usable, what="the second stands by")
+        began = len(brokers[0].alive_seen)
+        await first.__aexit__(None, None, None)
+        await wait_until_async(
+            lambda: all(broker.serves(2) for broker in brokers), what="sessions with the second"
+        )
+        await wait_until_async(lambda: len(brokers[0].alive_seen) > began, what="an image")
+    for alive in brokers[0].alive_seen[began:]:
+        assert alive == {0: True, 1: True}, "a live broker was taken for dead"
+
+
+async def test_a_name_is_looked_up_in_every_round(
+    shared: SharedDocuments, run: Any, resolver: dict[str, list[str]]
+) -> None:
+    port = free_port()
+    resolver["controllers.test"] = []
+    broker = Broker(0, [f"controllers.test:{port}"])
+    async with running(broker):
+        async with run(MemoryMetadataStore(shared), CONFIG, host="127.0.0.2", port=port, wait=True):
+            assert not broker.session.connected
+            resolver["controllers.test"] = ["127.0.0.2"]
+            await wait_until_async(lambda: broker.serves(1), what="the name is found")
+        resolver["controllers.test"] = ["127.0.0.3"]
+        async with run(MemoryMetadataStore(shared), CONFIG, host="127.0.0.3", port=port, wait=True):
+            await wait_until_async(lambda: broker.serves(2), what="the new address is followed")
+
+
+async def test_addresses_that_swallow_connections_delay_nobody(
+    shared: SharedDocuments, run: Any, resolver: dict[str, list[str]]
+) -> None:
+    port = free_port()
+    silent = [f"127.0.0.{number}" for number in range(10, 16)]
+    resolver["controllers.test"] = [*silent, "127.0.0.2"]
+    brokers = [Broker(broker_id, [f"controllers.test:{port}"]) for broker_id in range(4)]
+    async with run(MemoryMetadataStore(shared), CONFIG, host="127.0.0.2", port=port, wait=True):
+        with ExitStack() as holes:
+            for ip in silent:
+                holes.enter_context(black_hole(ip, port))
+            began = monotonic()
+            async with running(*brokers):
+                await wait_until_async(
+                    lambda: all(broker.serves(1) for broker in brokers), what="sessions"
+                )
+                took_s = monotonic() - began
+    assert took_s < 1.8, f"{took_s:.2f} s: a new controller takes who is so late for dead"

@@ -1,0 +1,22 @@
+"""Kubernetes metadata stores for tests: opened from a kubeconfig, as a process does."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock_broker.controller.metadata_store.kubernetes import KubernetesMetadataStore
+from penstock_broker.controller.metadata_store.kubernetes_api import Timeouts, connect
+from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
+
+QUICK = Timeouts(connect_s=1.0, total_s=1.5)
+"""So that a planted silence does not take long."""
+
+
+def open_store(
+    kubeconfig: Path,
+    objects: ClusterObjects,
+    clock: Callable[[], float] = time.monotonic,
+    timeouts: Timeouts | None = None,
+) -> KubernetesMetadataStore:
+    api = connect(timeouts or Timeouts(), str(kubeconfig))
+    return KubernetesMetadataStore(api, objects, clock)
