@@ -1,0 +1,66 @@
+"""`python -m e2e`, and `make e2e`: scenarios on a real Kubernetes, a table, exit code 1 on failure.
+
+A cluster that is there already is used and stays; one that was made for this run is removed
+at its end, unless `--keep`. What was compiled and the images stay for the next run.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from e2e import scenarios  # noqa: F401 - registers them
+from e2e.harness import report
+from e2e.harness.process import ROOT, E2EError, kubeconfig, stream
+from e2e.harness.runner import Runner, say
+from e2e.harness.scenario import REGISTRY, Scenario
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m e2e", description=__doc__)
+    parser.add_argument(
+        "--only", action="append", metavar="NAME", choices=list(REGISTRY),
+        help="play this scenario; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running")
+    parser.add_argument("--no-build", action="store_true", help="the images as they are")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse(argv)
+    chosen = [REGISTRY[name] for name in REGISTRY if not args.only or name in args.only]
+    if args.list:
+        for one in chosen:
+            say(f"{one.name:28} {one.title}")
+        return 0
+    keep = args.keep or kubeconfig().exists()
+    runner = Runner()
+    try:
+        return play(runner, chosen, build=not args.no_build, whole=not args.only)
+    except E2EError as error:
+        say(f"e2e: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("\ninterrupted")
+        return 130
+    finally:
+        if not keep:
+            stream(str(ROOT / "e2e/cluster/down"))
+
+
+def play(runner: Runner, chosen: list[Scenario], *, build: bool, whole: bool) -> int:
+    """Plays and reports; the exit code."""
+    runner.prepare(chosen, build=build)
+    try:
+        runner.play(chosen)
+    finally:
+        if runner.results:
+            complete = whole and len(runner.results) == len(chosen)
+            page = report.write(runner.results, runner.kubernetes(), whole=complete)
+            say(f"\n{report.table(runner.results)}\n\nwritten to {page.relative_to(ROOT)}")
+    return 0 if all(one.passed for one in runner.results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

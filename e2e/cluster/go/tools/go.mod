@@ -1,0 +1,3 @@
+module penstock.dev/e2e/tools
+
+go 1.22

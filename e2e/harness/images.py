@@ -1,0 +1,115 @@
+"""Our images: built by docker on the base that this machine has, and put into the nodes.
+
+`python -m e2e.harness.images` is `make images`. A node keeps a note of which build it has, so that
+an image that did not change is not sent again.
+"""
+
+import argparse
+import hashlib
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from e2e.harness.nodes import Nodes
+from e2e.harness.process import CLUSTER_NAME, ROOT, CommandError, E2EError, run
+
+TAG: Final = "e2e"
+NOTES: Final = "/kind/penstock-images"
+BUILD_S: Final = 1_200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """`own_base`: the base its Dockerfile names is another one than python:3.12-slim."""
+
+    name: str
+    dockerfile: str
+    workers_only: bool = False
+    own_base: bool = False
+
+    @property
+    def tag(self) -> str:
+        return f"penstock-{self.name}:{TAG}"
+
+
+BROKER: Final = Image("broker", "broker_image/Dockerfile")
+OPERATOR: Final = Image("operator", "operator/Dockerfile")
+SPARK: Final = Image("spark", "examples/spark/Dockerfile", workers_only=True, own_base=True)
+IMAGES: Final = {image.name: image for image in (BROKER, OPERATOR, SPARK)}
+
+
+def base() -> str:
+    """What to build on: the published Python image, or the one made here."""
+    return run(str(ROOT / "e2e/cluster/up"), "base", timeout_s=900.0).strip()
+
+
+def build(image: Image, on: str) -> None:
+    """Builds one image. Raises CommandError with docker's last line."""
+    published = on.startswith("python:")
+    chosen = () if published and image.own_base else ("--build-arg", f"BASE={on}")
+    run(
+        "docker", "build", "-q", "-f", image.dockerfile, "-t", image.tag, *chosen, ".",
+        timeout_s=BUILD_S,
+    )  # fmt: skip
+
+
+def image_id(reference: str) -> str:
+    """The digest of an image's contents."""
+    return run("docker", "image", "inspect", "-f", "{{.Id}}", reference).strip()
+
+
+def contents(*images: Image) -> str:
+    """One word for the contents of all of these: it fits into a label."""
+    together = "".join(image_id(image.tag) for image in images)
+    return hashlib.sha256(together.encode()).hexdigest()[:16]
+
+
+def load(image: Image, nodes: Nodes) -> None:
+    """Puts an image into the nodes that run it and do not have this build yet."""
+    names = nodes.workers() if image.workers_only else nodes.names()
+    wanted = image_id(image.tag)
+    missing = [name for name in names if _note(image, name) != wanted]
+    if not missing:
+        return
+    run(
+        "kind", "load", "docker-image", image.tag, "--name", CLUSTER_NAME,
+        "--nodes", ",".join(missing), timeout_s=600.0,
+    )  # fmt: skip
+    for name in missing:
+        run("docker", "exec", name, "sh", "-c",
+            f"mkdir -p {NOTES} && echo {wanted} >{NOTES}/{image.name}")  # fmt: skip
+
+
+def _note(image: Image, node: str) -> str:
+    try:
+        return run("docker", "exec", node, "cat", f"{NOTES}/{image.name}").strip()
+    except CommandError:
+        return ""
+
+
+def size_mb(reference: str) -> int:
+    """Size of an image with its base, in MB."""
+    return int(run("docker", "image", "inspect", "-f", "{{.Size}}", reference)) // 1_000_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make images", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*IMAGES, []], help="all when none is named")
+    names = parser.parse_args().names or list(IMAGES)
+    try:
+        on = base()
+        for name in names:
+            image, began = IMAGES[name], time.monotonic()
+            build(image, on)
+            beyond = size_mb(image.tag) - size_mb(on)
+            took = time.monotonic() - began
+            print(f"{image.tag}: {beyond} MB beyond {on}, {took:.0f} s", flush=True)
+    except E2EError as error:
+        print(f"images: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

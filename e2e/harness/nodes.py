@@ -1,0 +1,164 @@
+"""The machines of the cluster, which are containers here, and what can happen to them.
+
+    freeze / thaw       docker pause: the node is silent, its connections stay open
+    kill / start        docker kill: power loss, though the page cache survives; volumes stay
+    drain / uncordon    what an administrator does before maintenance
+    kill_process        kill -9 of a process in a pod, from the node
+
+Every fault is remembered: `heal` takes back those that are still there, in the right order, so
+that a scenario that fails leaves a whole cluster to the next one.
+"""
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from e2e.harness.kubectl import Kubectl, Manifest
+from e2e.harness.process import CLUSTER_NAME, ROOT, E2EError, run, wait_until
+
+CONTROL_PLANE_LABEL = "node-role.kubernetes.io/control-plane"
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """Where a container of a pod runs: the node's name, and the container's id on it."""
+
+    node: str
+    container_id: str
+
+
+class Nodes:
+    """All nodes of the cluster. A node's name is also its container's."""
+
+    def __init__(self, kubectl: Kubectl) -> None:
+        self._kubectl = kubectl
+        self._frozen: list[str] = []
+        self._dead: list[str] = []
+        self._cordoned: list[str] = []
+
+    def names(self) -> list[str]:
+        """Of all nodes, control plane first."""
+        ours = f"label=io.x-k8s.kind.cluster={CLUSTER_NAME}"
+        listed = run("docker", "ps", "-a", "--filter", ours, "--format", "{{.Names}}")
+        return sorted(listed.split(), key=lambda name: ("worker" in name, name))
+
+    def workers(self) -> list[str]:
+        return [name for name in self.names() if "worker" in name]
+
+    def control_plane(self) -> str:
+        return f"{CLUSTER_NAME}-control-plane"
+
+    def shell(self, node: str, script: str, timeout_s: float = 30.0) -> str:
+        """Runs a shell script on a node, as root."""
+        return run("docker", "exec", node, "sh", "-c", script, timeout_s=timeout_s)
+
+    # ------------------------------------------------------------------ faults
+
+    def freeze(self, node: str) -> None:
+        """Stops every process of the node where it is, pods included."""
+        self._frozen.append(node)
+        run("docker", "pause", node)
+
+    def thaw(self, node: str) -> None:
+        run("docker", "unpause", node)
+        self._frozen.remove(node)
+
+    @contextmanager
+    def frozen(self, node: str) -> Iterator[None]:
+        """`freeze` and, however the block ends, `thaw`."""
+        self.freeze(node)
+        try:
+            yield
+        finally:
+            self.thaw(node)
+
+    def kill(self, node: str) -> None:
+        """The node and all its processes are gone at once; its disk stays."""
+        self._dead.append(node)
+        run("docker", "kill", "--signal=KILL", node)
+
+    def start(self, node: str, ready_s: float = 120.0) -> None:
+        """Starts a killed node, repairs the pod network and waits until the node is Ready."""
+        run("docker", "start", node)
+        if node in self._dead:
+            self._dead.remove(node)
+        wait_until(
+            f"systemd on {node} up",
+            lambda: self.shell(node, "systemctl is-active containerd").strip() == "active",
+            ready_s,
+        )
+        self.repair_network(ready_s)
+        self.wait_ready(node, ready_s)
+
+    def repair_network(self, deadline_s: float = 60.0) -> None:
+        """Routes of all nodes again: an address may have changed with the restart."""
+
+        def repaired() -> bool:
+            run(str(ROOT / "e2e/cluster/network"), timeout_s=90.0)
+            return True
+
+        wait_until("pod network repaired", repaired, deadline_s)
+
+    def wait_ready(self, node: str, deadline_s: float = 120.0) -> None:
+        self._kubectl.wait("node", node, is_ready, deadline_s)
+
+    def drain(self, node: str, deadline_s: float = 180.0, *, force: bool = False) -> None:
+        """Evicts every pod, as disruption budgets allow. Raises CommandError if they do not."""
+        self._cordoned.append(node)
+        self._kubectl.call(
+            "drain", node, "--ignore-daemonsets", "--delete-emptydir-data",
+            f"--timeout={deadline_s:.0f}s", *(["--force"] if force else []),
+            timeout_s=deadline_s + 10,
+        )  # fmt: skip
+
+    def uncordon(self, node: str) -> None:
+        self._kubectl.call("uncordon", node)
+        if node in self._cordoned:
+            self._cordoned.remove(node)
+
+    def heal(self) -> None:
+        """Takes back every fault that is still there and waits until all nodes are Ready."""
+        for node in self._frozen[:]:
+            self.thaw(node)
+        for node in self._dead[:]:
+            self.start(node)
+        for node in self._cordoned[:]:
+            self.uncordon(node)
+        for node in self.names():
+            self.wait_ready(node)
+
+    # ------------------------------------------------------------------ pods and processes
+
+    def of_pod(self, pod: str, kubectl: Kubectl) -> str:
+        """The node that a pod runs on."""
+        return str(kubectl.get("pod", pod)["spec"]["nodeName"])
+
+    def place(self, pod: str, kubectl: Kubectl, container: str = "") -> PodPlace:
+        """Node and container id of a pod's first container, or of the one that is named."""
+        found = kubectl.get("pod", pod)
+        for status in found.get("status", {}).get("containerStatuses", []):
+            if status["name"] == container or not container:
+                return PodPlace(found["spec"]["nodeName"], status["containerID"].split("//")[-1])
+        raise E2EError(f"pod {pod} runs no container {container or 'at all'}")
+
+    def processes(self, place: PodPlace) -> list[int]:
+        """Process ids of a container as the node sees them, the first process first."""
+        listed = self.shell(
+            place.node, f"ctr -n k8s.io task ps {shlex.quote(place.container_id)}"
+        ).splitlines()[1:]
+        return sorted(int(line.split()[0]) for line in listed if line.strip())
+
+    def kill_process(
+        self, pod: str, kubectl: Kubectl, *, signal: str = "KILL", container: str = ""
+    ) -> None:
+        """Signals every process of a pod's container at once; KILL: no goodbye is said."""
+        place = self.place(pod, kubectl, container)
+        numbers = " ".join(map(str, self.processes(place)))
+        self.shell(place.node, f"kill -{signal} {numbers}")
+
+
+def is_ready(node: Manifest) -> bool:
+    """Does the node's kubelet report Ready?"""
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)

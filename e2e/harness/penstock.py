@@ -1,0 +1,177 @@
+"""The product under test: images, Helm release, and the cluster `flights` of the example.
+
+    install    helm upgrade --install, namespaces under the restricted Pod Security Standard
+    create     examples/flights/cluster.yaml, until the Cluster says Ready
+    remove     all of it, volumes included: the next install starts from nothing
+
+The names are those users meet: the release in namespace `penstock`, the streams in `streams`.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.harness.kubectl import Kubectl, Manifest
+from e2e.harness.process import ROOT, run, wait_until
+
+RELEASE: Final = "penstock"
+OPERATOR_NAMESPACE: Final = "penstock"
+STREAMS: Final = "streams"
+CHART: Final = ROOT / "charts/penstock"
+VALUES: Final = ROOT / "e2e/values.yaml"
+EXAMPLE: Final = ROOT / "examples/flights/cluster.yaml"
+RESTRICTED: Final = {
+    "pod-security.kubernetes.io/enforce": "restricted",
+    "pod-security.kubernetes.io/enforce-version": "latest",
+}
+IMAGES_LABEL: Final = "penstock.dev/e2e-images"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Who serves a partition. `leader` None: nobody at the moment."""
+
+    partition: int
+    leader: int | None
+    replicas: list[int]
+    isr: list[int]
+
+
+class Penstock:
+    """A Penstock cluster on Kubernetes; `streams` is kubectl in its namespace."""
+
+    def __init__(self, kubectl: Kubectl, cluster: str = "flights") -> None:
+        self.cluster = cluster
+        self.operator = kubectl.in_namespace(OPERATOR_NAMESPACE)
+        self.streams = kubectl.in_namespace(STREAMS)
+        self.brokers_service = f"{cluster}-brokers"
+        self.bootstrap = f"{cluster}-bootstrap.{STREAMS}.svc:9092"
+        self.broker_selector = f"penstock.dev/cluster={cluster},app.kubernetes.io/component=broker"
+        self.controller_selector = (
+            f"penstock.dev/cluster={cluster},app.kubernetes.io/component=controller"
+        )
+
+    # ------------------------------------------------------------------ install and remove
+
+    def install(self, images: str, deadline_s: float = 180.0) -> None:
+        """CRDs and operator from the chart, until the operator is available.
+
+        `images` names the images' contents; `installed` compares it.
+        """
+        for namespace in (OPERATOR_NAMESPACE, STREAMS):
+            self.operator.apply(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Namespace",
+                    "metadata": {"name": namespace, "labels": {**RESTRICTED, IMAGES_LABEL: images}},
+                }
+            )
+        run(
+            "helm", "upgrade", "--install", RELEASE, str(CHART), "-n", OPERATOR_NAMESPACE,
+            "--create-namespace", "-f", str(VALUES), "--wait", f"--timeout={deadline_s:.0f}s",
+            timeout_s=deadline_s + 30,
+        )  # fmt: skip
+
+    def installed(self, images: str) -> bool:
+        """Is this very build installed?"""
+        found = self.operator.find("namespace", OPERATOR_NAMESPACE)
+        labels = (found or {}).get("metadata", {}).get("labels", {})
+        return bool(labels.get(IMAGES_LABEL) == images and self._releases())
+
+    def create(self, manifests: Path = EXAMPLE, deadline_s: float = 240.0) -> None:
+        """Applies a manifest and waits until the Cluster is Ready."""
+        self.streams.apply(manifests)
+        self.wait_ready(deadline_s)
+
+    def remove(self) -> None:
+        """Streams, volumes, operator, CRDs."""
+        for kind in ("topics.penstock.dev", "clusters.penstock.dev"):
+            if self.operator.find("crd", kind) is not None:
+                self.streams.delete(kind, "--all", wait_s=90.0)
+        if self._releases():
+            run("helm", "uninstall", RELEASE, "-n", OPERATOR_NAMESPACE, "--wait", timeout_s=120.0)
+        self.operator.delete("namespace", STREAMS, OPERATOR_NAMESPACE, wait_s=180.0)
+        crds = [each["metadata"]["name"] for each in self.operator.list("crd")]
+        ours = [name for name in crds if name.endswith(".penstock.dev")]
+        if ours:
+            self.operator.delete("crd", *ours)
+
+    def _releases(self) -> list[Any]:
+        found: list[Any] = json.loads(
+            run("helm", "list", "-n", OPERATOR_NAMESPACE, "-o", "json", "--filter", f"^{RELEASE}$")
+        )
+        return found
+
+    # ------------------------------------------------------------------ looking at it
+
+    def wait_ready(self, deadline_s: float = 180.0) -> Manifest:
+        """The Cluster, once it says Ready for its present generation."""
+        return self.streams.wait_condition(
+            "clusters.penstock.dev", self.cluster, deadline_s=deadline_s
+        )
+
+    def broker_pods(self) -> list[Manifest]:
+        return self.streams.list("pod", self.broker_selector)
+
+    def controller_pods(self) -> list[Manifest]:
+        return self.streams.list("pod", self.controller_selector)
+
+    def pod(self, broker_id: int) -> str:
+        """Name of a broker's pod."""
+        return f"{self.cluster}-broker-{broker_id}"
+
+    def cli(self, *args: str) -> str:
+        """Runs `penstock …` in a broker pod that answers, against the whole cluster."""
+        ready = [pod for pod in self.broker_pods() if pod_ready(pod)]
+        names = [pod["metadata"]["name"] for pod in ready] or [self.pod(0)]
+        return self.streams.exec(
+            names[0], "env", f"PENSTOCK_BOOTSTRAP={self.bootstrap}", "penstock", *args
+        )
+
+    def partitions(self, topic: str) -> list[Partition]:
+        """Leaders and replicas of a topic, as the brokers tell."""
+        seen = json.loads(self.cli("topic", "describe", topic, "-o", "json"))
+        return [
+            Partition(each["partition"], each["leader"], each["replicas"], each["isr"])
+            for each in seen["partition_list"]
+        ]
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """Broker id of a partition's leader; waits for there to be one."""
+
+        def found() -> tuple[int] | None:
+            now = self.partitions(topic)[partition].leader
+            return None if now is None else (now,)
+
+        leader = wait_until(f"{topic}-{partition} led", found, 60.0)
+        assert leader is not None
+        return leader[0]
+
+    def wait_in_sync(self, topic: str, deadline_s: float = 120.0) -> None:
+        """Waits until every replica of a topic is in sync."""
+        wait_until(
+            f"{topic} in sync",
+            lambda: all(len(one.isr) == len(one.replicas) for one in self.partitions(topic)),
+            deadline_s,
+        )
+
+    def wait_replaced(self, pod: str, uid: str, deadline_s: float = 120.0) -> None:
+        """Waits until a pod of that name is there that is not the one with this uid."""
+        self.streams.wait("pod", pod, lambda found: found["metadata"]["uid"] != uid, deadline_s)
+
+    def wait_brokers(self, count: int, deadline_s: float = 120.0) -> None:
+        """Waits until that many broker pods are ready."""
+        wait_until(
+            f"{count} broker pods ready",
+            lambda: len([pod for pod in self.broker_pods() if pod_ready(pod)]) == count,
+            deadline_s,
+        )
+
+
+def pod_ready(pod: Manifest) -> bool:
+    """Ready, and not on its way out."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    return "deletionTimestamp" not in pod["metadata"] and any(
+        each["type"] == "Ready" and each["status"] == "True" for each in conditions
+    )

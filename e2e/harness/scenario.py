@@ -1,0 +1,100 @@
+"""What a scenario is, and the stage it plays on.
+
+    @scenario("The leader's pod is deleted under load")
+    def leader_pod_deleted(stage: Stage) -> None:
+        with stage.workload() as load:
+            load.started()
+            stage.penstock.streams.delete("pod", …)
+            load.goes_on()
+
+The function's name is the scenario's. It fails by raising; `stage.measure` adds figures to the
+result, `stage.expect` a condition. A workload is ended and judged when its block ends, and a
+verdict that is not PASS fails the scenario. The runner heals every fault afterwards.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.harness.api_server import ApiServer
+from e2e.harness.images import BROKER
+from e2e.harness.kubectl import Kubectl
+from e2e.harness.nodes import Nodes
+from e2e.harness.penstock import Penstock
+from e2e.harness.process import E2EError
+from e2e.harness.workload import Load, Verdict, Workload
+
+
+@dataclass(slots=True)
+class Stage:
+    """A healthy cluster and what can be done to it. `logs` is this scenario's own directory."""
+
+    name: str
+    images: str
+    kubectl: Kubectl
+    nodes: Nodes
+    api_server: ApiServer
+    penstock: Penstock
+    logs: Path
+    say: Callable[[str], None]
+    figures: dict[str, float] = field(default_factory=dict)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def measure(self, what: str, seconds: float) -> None:
+        """A figure of the result, in seconds; name it so that it reads on its own."""
+        self.figures[what] = round(seconds, 2)
+        self.say(f"{what}: {seconds:.1f} s")
+
+    def expect(self, condition: object, otherwise: str) -> None:
+        """Fails the scenario, saying `otherwise`, unless the condition holds."""
+        if not condition:
+            raise E2EError(otherwise)
+
+    def load(self, **changes: Any) -> Load:
+        """This scenario's load: its own topic; `changes` are fields of Load."""
+        topic = "e2e-" + self.name.replace("_", "-")
+        return replace(Load(self.penstock.bootstrap, topic), **changes)
+
+    @contextmanager
+    def workload(self, load: Load | None = None) -> Iterator[Workload]:
+        """Runs a load while the block does, then judges it. Raises E2EError unless it says PASS."""
+        chosen = load or self.load()
+        workload = Workload(self.penstock.streams, chosen, BROKER.tag, self.logs)
+        with workload:
+            yield workload
+            verdict = workload.verdict or workload.finish()
+            self.verdicts.append(verdict)
+            self.say(f"{verdict}; longest write gap {verdict.write_gap_s:.2f} s")
+            self.expect(verdict.passed, f"{chosen.topic}: {verdict}")
+        self.penstock.cli("topic", "delete", chosen.topic, "--yes")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`fresh`: it installs the product itself, from nothing. `images`: names beside the two that
+    every scenario has, see `images.IMAGES`."""
+
+    name: str
+    title: str
+    play: Callable[[Stage], None]
+    fresh: bool = False
+    images: tuple[str, ...] = ()
+
+
+REGISTRY: Final[dict[str, Scenario]] = {}
+
+
+def scenario(
+    title: str, *, fresh: bool = False, images: tuple[str, ...] = ()
+) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
+    """Registers a function; scenarios are played in the order in which they are registered."""
+
+    def register(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
+        name = play.__name__
+        assert name not in REGISTRY, f"two scenarios are called {name}"
+        REGISTRY[name] = Scenario(name, title, play, fresh, images)
+        return play
+
+    return register

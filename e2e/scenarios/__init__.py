@@ -1,0 +1,10 @@
+"""The scenarios, one function each; the order here is the order of play.
+
+A new one is a function in one of these modules, or in a new module that is added to the imports.
+Belongs here: what is done to a cluster and what must hold. Never here: how to talk to
+Kubernetes; that is the harness.
+"""
+
+from e2e.scenarios import install, pods
+
+__all__ = ["install", "pods"]
