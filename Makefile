@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 SEEDS ?= 2000
 BUF := node_modules/.bin/buf
 
-.PHONY: help setup demo test check types unit sim proto proto-check wheel bench lock clean
+.PHONY: help setup demo test check types unit sim proto proto-check wheel bench images e2e e2e-up e2e-down lock clean
 
 help:  ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: $(VENV)/.stamp  ## Virtual environment with everything pinned; Java for Spark
 
@@ -50,6 +50,18 @@ wheel: setup  ## Build the wheel, check its contents, install it bare, import th
 
 bench: setup  ## Benchmarks beside a real Kafka; JSON lines in benchmarks/results/
 	$(BIN)/python -m benchmarks && $(BIN)/python -m benchmarks.table
+
+images: setup  ## Container images of broker, operator and Spark
+	@$(BIN)/python -m e2e.harness.images
+
+e2e: setup  ## Scenarios on a real three-node Kubernetes here; ONLY=name KEEP=1
+	@$(BIN)/python -m e2e $(if $(KEEP),--keep) $(addprefix --only=,$(ONLY))
+
+e2e-up:  ## That Kubernetes alone; prints its kubeconfig
+	@e2e/cluster/up
+
+e2e-down:  ## End it
+	@e2e/cluster/down
 
 lock: setup  ## Renew requirements.lock from requirements.in
 	$(BIN)/uv pip compile -q --no-emit-index-url --no-annotate --python-version 3.11 --universal requirements.in -o requirements.lock
