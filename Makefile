@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 SEEDS ?= 2000
 BUF := node_modules/.bin/buf
 
-.PHONY: help setup demo test check types unit sim proto proto-check wheel bench images e2e e2e-up e2e-down lock clean
+.PHONY: help setup demo test check types unit sim proto proto-check crds wheel bench images e2e e2e-up e2e-down lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,10 +24,11 @@ demo: setup  ## Stream real flights, kill a leader, let Spark prove that nothing
 test: check proto-check types unit sim wheel  ## All that CI checks
 	@echo "make test: everything passed"
 
-check: setup  ## Formatting, lint, import layers, house style
+check: setup  ## Formatting, lint, import layers, CRDs, house style
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tools.crds --check
 	$(BIN)/pytest -q tests/test_house_style.py
 
 types: setup  ## mypy, strict
@@ -44,6 +45,9 @@ proto: setup  ## Regenerate the protocol stubs
 
 proto-check: setup  ## Stubs match the protocol; buf lint and breaking changes
 	bash tools/proto_check.sh
+
+crds: setup  ## Regenerate crds/ and the chart's copy from the table of fields
+	$(BIN)/python -m tools.crds
 
 wheel: setup  ## Build the wheel, check its contents, install it bare, import the client
 	$(BIN)/python tools/check_wheel.py

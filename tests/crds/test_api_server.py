@@ -1,0 +1,268 @@
+"""The CRDs and a real API server: it takes them, and judges manifests with our words.
+
+The same corpus as in test_crds.py, so local mode and Kubernetes say the same about the same file.
+"""
+
+import copy
+import json
+import shutil
+import subprocess
+import urllib.error
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from support.apiserver import ApiServer, binaries
+from support.manifests import PLURALS, ROOT, Case, cases, crd
+from support.waiting import wait_until
+
+GROUP = "/apis/penstock.dev/v1alpha1"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+APPLY = "application/apply-patch+yaml"
+
+
+@pytest.fixture(scope="module")
+def server(api_server: ApiServer) -> ApiServer:
+    """An API server that serves our kinds."""
+    for kind, plural in PLURALS.items():
+        path = f"{DEFINITIONS}/{plural}.penstock.dev?fieldManager=tests&force=true"
+        api_server.request("PATCH", path, crd(kind), Content_Type=APPLY)
+    wait_until(
+        lambda: all(established(api_server, plural) for plural in PLURALS.values()),
+        what="the API server serves our kinds",
+    )
+    return api_server
+
+
+def established(server: ApiServer, plural: str) -> bool:
+    seen = server.request("GET", f"{DEFINITIONS}/{plural}.penstock.dev")
+    conditions = {each["type"]: each for each in seen.get("status", {}).get("conditions", ())}
+    if "NonStructuralSchema" in conditions:
+        pytest.fail(conditions["NonStructuralSchema"]["message"])
+    if conditions.get("Established", {}).get("status") != "True":
+        return False
+    try:
+        server.request("GET", f"{GROUP}/{plural}")
+    except urllib.error.HTTPError:
+        return False
+    return True
+
+
+@pytest.fixture
+def namespace(server: ApiServer) -> str:
+    return server.namespace("crds")
+
+
+Apply = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@pytest.fixture
+def apply(server: ApiServer, namespace: str) -> Apply:
+    """As `kubectl apply --server-side`, strict about unknown fields as kubectl is."""
+
+    def call(document: dict[str, Any]) -> dict[str, Any]:
+        path = f"{where(document, namespace)}?fieldManager=tests&force=true&fieldValidation=Strict"
+        answer: dict[str, Any] = server.request("PATCH", path, document, Content_Type=APPLY)
+        return answer
+
+    return call
+
+
+def where(document: dict[str, Any], namespace: str) -> str:
+    plural = PLURALS[document["kind"]]
+    return f"{GROUP}/namespaces/{namespace}/{plural}/{document['metadata']['name']}"
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """What the API server says to a bad manifest, without the quotes' escapes."""
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        call()
+    answer = json.loads(caught.value.read())
+    assert caught.value.code in (400, 422, 500), answer
+    message: str = answer["message"]
+    return message.replace('\\"', '"')
+
+
+def by_name(case: Case) -> str:
+    return case.name
+
+
+@pytest.mark.parametrize("case", cases("good"), ids=by_name)
+def test_good_manifests_are_accepted(case: Case, apply: Apply) -> None:
+    for document in case.documents:
+        apply(document)
+
+
+@pytest.mark.parametrize("case", cases("bad"), ids=by_name)
+def test_bad_manifests_are_refused_with_the_words_of_the_file(
+    case: Case, server: ApiServer, namespace: str
+) -> None:
+    """By POST: what kubectl create sends, and what an apply of a new object comes to."""
+    (document,) = case.documents
+    path = f"{GROUP}/namespaces/{namespace}/{PLURALS[document['kind']]}?fieldValidation=Strict"
+    assert case.api in refusal(lambda: server.request("POST", path, document))
+
+
+@pytest.mark.parametrize("case", cases("changes"), ids=by_name)
+def test_changes_are_accepted_or_refused(case: Case, apply: Apply) -> None:
+    before, after = case.documents
+    apply(before)
+    if case.api:
+        assert case.api in refusal(lambda: apply(after))
+    else:
+        apply(after)
+
+
+def example(name: str) -> dict[str, Any]:
+    (found,) = [case for case in cases("good") if case.name == name]
+    return copy.deepcopy(found.documents[0])
+
+
+class TestWhatObjectsLookLike:
+    def test_defaults_are_filled_in(self, apply: Apply) -> None:
+        spec = apply(example("cluster-least"))["spec"]
+        assert spec == {
+            "brokers": 3,
+            "storage": {"size": "10Gi"},
+            "config": {},
+            "controllers": {"replicas": 2},
+            "deletionPolicy": "Retain",
+        }
+        assert apply(example("topic-least"))["spec"] == {
+            "cluster": "flights",
+            "config": {},
+            "deletionPolicy": "Retain",
+        }
+        group = example("group-least")
+        group["spec"]["scaleTarget"] = {"name": "a", "maxReplicas": 2, "lagPerReplica": 9}
+        assert apply(group)["spec"] == {
+            "cluster": "flights",
+            "deletionPolicy": "Retain",
+            "scaleTarget": {
+                "kind": "Deployment",
+                "name": "a",
+                "minReplicas": 1,
+                "maxReplicas": 2,
+                "lagPerReplica": 9,
+            },
+        }
+
+    @pytest.mark.parametrize("name", ["cluster-least", "topic-least", "group-least"])
+    def test_a_new_object_waits_for_the_operator_from_the_first_get_on(
+        self, name: str, server: ApiServer, namespace: str
+    ) -> None:
+        document = example(name)
+        path = where(document, namespace)
+        server.request("POST", path.rpartition("/")[0], document)
+        status = server.request("GET", path)["status"]
+        assert status["observedGeneration"] == 0
+        (condition,) = status["conditions"]
+        assert (condition["type"], condition["status"]) == ("Ready", "Unknown")
+        assert condition["message"] == "waiting for the operator"
+
+    def test_a_status_takes_the_place_of_the_default(
+        self, apply: Apply, server: ApiServer, namespace: str
+    ) -> None:
+        document = example("topic-least")
+        apply(document)
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "AsDesired",
+            "message": "",
+            "observedGeneration": 1,
+            "lastTransitionTime": "2030-01-31T12:00:00Z",
+        }
+        status = {"observedGeneration": 1, "conditions": [ready], "partitions": 6, "topicId": "x"}
+        path = f"{where(document, namespace)}/status"
+        server.request(
+            "PATCH", path, {"status": status}, Content_Type="application/merge-patch+json"
+        )
+        assert server.request("GET", where(document, namespace))["status"] == status
+
+    def test_a_cluster_can_be_scaled(self, apply: Apply, server: ApiServer, namespace: str) -> None:
+        document = example("cluster-least")
+        apply(document)
+        path = f"{where(document, namespace)}/scale"
+        scale = server.request("GET", path)
+        assert scale["spec"]["replicas"] == 3
+        scale["spec"]["replicas"] = 5
+        server.request("PUT", path, scale)
+        assert server.request("GET", where(document, namespace))["spec"]["brokers"] == 5
+        scale = server.request("GET", path)
+        scale["spec"]["replicas"] = 0
+        assert "greater than or equal to 1" in refusal(lambda: server.request("PUT", path, scale))
+
+    def test_the_columns_of_kubectl_get(
+        self, apply: Apply, server: ApiServer, namespace: str
+    ) -> None:
+        document = example("topic-least")
+        apply(document)
+        table = server.request(
+            "GET", where(document, namespace), Accept="application/json;as=Table;v=v1;g=meta.k8s.io"
+        )
+        row = dict(
+            zip(
+                [column["name"] for column in table["columnDefinitions"]],
+                table["rows"][0]["cells"],
+                strict=True,
+            )
+        )
+        assert row["Cluster"] == "flights"
+        assert row["Ready"] == "Unknown"
+        assert row["Message"] == "waiting for the operator"
+
+    def test_an_old_object_that_broke_a_new_rule_can_still_be_changed_elsewhere(
+        self, apply: Apply, server: ApiServer, namespace: str
+    ) -> None:
+        """A status is written whatever the spec says: else nobody would learn what is wrong."""
+        document = example("cluster-least")
+        apply(document)
+        path = f"{where(document, namespace)}/status"
+        body = {"status": {"phase": "Blocked"}}
+        kept = server.request("PATCH", path, body, Content_Type="application/merge-patch+json")
+        assert kept["status"]["phase"] == "Blocked"
+
+
+def kubectl() -> str:
+    own = binaries() / "kubectl"
+    found = str(own) if own.is_file() else shutil.which("kubectl")
+    if not found:
+        pytest.skip("no kubectl here")
+    return found
+
+
+class TestKubectl:
+    def run(self, server: ApiServer, *arguments: str, text: str = "") -> str:
+        command = [kubectl(), f"--kubeconfig={server.kubeconfig}", *arguments]
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.stdout + done.stderr
+
+    def test_explain_says_what_the_tables_say(self, server: ApiServer) -> None:
+        told = self.run(
+            server, "explain", "cluster.spec.storage", "--api-version=penstock.dev/v1alpha1"
+        )
+        told = " ".join(told.split())
+        assert "The volume of each broker. Local mode uses the data directory instead." in told
+        assert "Size of each broker's volume; it may grow, never shrink." in told
+
+    @pytest.mark.parametrize("name", ["pcl", "pt", "pcg", "penstock"])
+    def test_short_names_and_the_category(
+        self, name: str, server: ApiServer, namespace: str
+    ) -> None:
+        self.run(
+            server, "apply", "-n", namespace, "-f", "-", text=yaml.safe_dump_all(
+                [example("cluster-least"), example("topic-least"), example("group-least")]
+            ),
+        )  # fmt: skip
+        told = self.run(server, "get", name, "-n", namespace)
+        assert "flights" in told or "readers" in told
+
+    def test_the_example_is_applied(self, server: ApiServer, namespace: str) -> None:
+        example = ROOT / "examples" / "flights" / "cluster.yaml"
+        told = self.run(server, "apply", "-n", namespace, "-f", str(example))
+        assert "cluster.penstock.dev/flights created" in told
+        assert "topic.penstock.dev/flights created" in told
