@@ -43,6 +43,29 @@ def test_what_left_is_asked_of_the_store() -> None:
     assert offsets(recent.read(Offset(19), 10_000, Offset(20))) == [19]
 
 
+def test_what_left_is_let_go_at_once() -> None:
+    gone: list[int] = []
+
+    class Payload(bytes):
+        """Bytes that say when nobody holds them any more."""
+
+        number = -1
+
+        def __del__(self) -> None:
+            gone.append(self.number)
+
+    recent = RecentCache(5_000).new()
+    for offset in range(20):
+        batch = batch_at(offset, size_bytes=1_000)
+        payload = Payload(batch.payload)
+        payload.number = offset
+        recent.extend([Batch(batch.header, payload)])
+    assert len(gone) >= 16
+    assert gone == list(range(len(gone)))
+    found = recent.read(Offset(len(gone)), 1_000_000, Offset(20))
+    assert offsets(found) == list(range(len(gone), 20))
+
+
 def test_a_cleared_list_starts_over_anywhere() -> None:
     cache = RecentCache(1_000_000)
     recent = cache.new()

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
-from penstock.core.batch import Batch
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.types import Offset
 
 _OBJECT_BYTES: Final = 512
 """What a batch costs in Python beyond its payload, about."""
+_EVICTED: Final = Batch(BatchHeader(0, 0, 0, 0, 0), b"")
 _base_offset = attrgetter("base_offset")
 
 
@@ -50,6 +51,8 @@ class RecentBatches:
     def drop_first(self) -> int:
         """Evicts the oldest batch; returns its cost in bytes."""
         batch = self._batches[self._first]
+        # Places are given back many at a time; what was in them goes now.
+        self._batches[self._first] = _EVICTED
         self._first += 1
         if self._first > 64 and self._first * 2 > len(self._batches):
             del self._batches[: self._first]

@@ -54,6 +54,7 @@ class DataService(BrokerServiceServicer):
         async def answer(request: pb.ProduceRequest) -> None:
             try:
                 response = await self._producing.produce(request)
+                del request  # a client slow to read answers must not keep payloads here
                 async with writing:
                     await context.write(response)
             finally:

@@ -263,13 +263,24 @@ class _Fetch:
             part = self.request.partitions[index]
             self._replace(index, None)
             room = self._max_bytes - self.size_bytes
-            wanted = min(part.max_bytes or DEFAULT_PARTITION_BYTES, room)
-            found = await self._service.read(part, wanted)
-            if self.size_bytes and found.size_bytes > room:
+            found = await self._read(part, min(part.max_bytes or DEFAULT_PARTITION_BYTES, room))
+            if self.size_bytes and found.size_bytes > min(room, self._budget.free_bytes):
                 # Only the first batch of an answer may overshoot.
                 found = Slice(found.topic, found.partition, found.topic_id, marks=found.marks)
             self._replace(index, found)
             self._failed = self._failed or found.error is not None
+
+    async def _read(self, part: pb.FetchPartition, wanted: int) -> Slice:
+        """Reads with the budget taken before: many reads may be under way at one time."""
+        free = self._budget.free_bytes
+        if free or self.size_bytes:
+            # While readers share the last of the budget, each gets less instead of nothing.
+            wanted = min(wanted, free)
+        self._budget.take(wanted)
+        try:
+            return await self._service.read(part, wanted)
+        finally:
+            self._budget.give(wanted)
 
     def _replace(self, index: int, found: Slice | None) -> None:
         """Swaps a partition's slice, in step with the budget; raises OverloadedError."""

@@ -78,29 +78,34 @@ class Subscription:
             while not self._ready or self._credit <= 0:
                 self._changed.clear()
                 await self._changed.wait()
-            await self._fetching.budget.room(_MESSAGE_BYTES)
-            generation = self._generation
-            slices = await self._collect()
-            if slices:
-                await self._send(generation, slices, context)
+            await self._push_one(context)
 
-    async def _send(self, generation: int, slices: list[Slice], context: Any) -> None:
-        """Writes one message; a reader that is slow to take it holds a part of the budget."""
+    async def _push_one(self, context: Any) -> None:
+        """Reads and writes one message; a reader slow to take it holds a part of the budget."""
         budget = self._fetching.budget
-        size_bytes = sum(part.size_bytes for part in slices)
-        budget.take(size_bytes, always=True)
+        taken_bytes = min(self._credit, _MESSAGE_BYTES)
+        await budget.room(taken_bytes)
+        budget.take(taken_bytes, always=True)
         try:
-            for part in slices:
-                self._fetching.count(part.batches)
-            results = ((part.head(), part.batches) for part in slices)
-            await context.write(subscribe_response(generation, results))
+            generation = self._generation
+            slices = await self._collect(taken_bytes)
+            size_bytes = sum(part.size_bytes for part in slices)
+            budget.take(size_bytes, always=True)
+            budget.give(taken_bytes)
+            taken_bytes = size_bytes
+            if slices:
+                await context.write(self._message(generation, slices))
         finally:
-            budget.give(size_bytes)
+            budget.give(taken_bytes)
 
-    async def _collect(self) -> list[Slice]:
-        """Batches of partitions that are ready, within credit and one message's size."""
+    def _message(self, generation: int, slices: list[Slice]) -> bytes:
+        for part in slices:
+            self._fetching.count(part.batches)
+        return subscribe_response(generation, ((part.head(), part.batches) for part in slices))
+
+    async def _collect(self, room: int) -> list[Slice]:
+        """Batches of partitions that are ready, of about `room` bytes."""
         slices: list[Slice] = []
-        room = min(self._credit, _MESSAGE_BYTES)
         for key in list(self._ready):
             if room <= 0:
                 break
