@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import NAMES, World, desired, settled
 
-from penstock_operator.build import DesiredCluster
-from penstock_operator.build.broker import template_hash
 from penstock_operator.model import (
     Apply,
     GrowClaim,
@@ -22,6 +20,8 @@ from penstock_operator.model import (
     Severity,
 )
 from penstock_operator.names import CLUSTER_LABEL
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects.broker import template_hash
 from penstock_operator.plan import plan_cluster
 
 WISH = desired()

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.core.manifest import ClusterSpec
-from penstock_operator.build import DesiredCluster
-from penstock_operator.build.broker import template_hash
 from penstock_operator.compare import quantity
 from penstock_operator.model import (
     Action,
@@ -32,6 +30,8 @@ from penstock_operator.model import (
     TopicState,
 )
 from penstock_operator.names import TEMPLATE_HASH, Names
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects.broker import template_hash
 
 NAMES = Names("flights", "default")
 

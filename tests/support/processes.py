@@ -40,6 +40,26 @@ def free_port() -> int:
     raise AssertionError("no free port found")
 
 
+def free_ports_in_a_row(count: int) -> int:
+    """The first of `count` neighbouring ports that nobody listens on."""
+    for _ in range(1_000):
+        base = free_port()
+        wanted = range(base + 1, base + count)
+        if all(port not in _given and _is_free(port) for port in wanted):
+            _given.update(wanted)
+            return base
+    raise RuntimeError(f"no {count} free ports in a row")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
 class ServerProcess:
     """One `python -m penstock_broker …` process; may be started again after it ended."""
 

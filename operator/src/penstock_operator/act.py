@@ -10,7 +10,6 @@ from typing import assert_never
 from penstock.errors import PenstockError
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
-from penstock_operator.build import DesiredCluster
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube
 from penstock_operator.model import (
@@ -26,6 +25,7 @@ from penstock_operator.model import (
     RestartPod,
 )
 from penstock_operator.names import FORCE_ROLL, RACK
+from penstock_operator.objects import DesiredCluster
 
 _log = EventLog("penstock_operator.act")
 

@@ -16,9 +16,9 @@ from penstock.client.model import ClusterDescription, TopicDescription
 from penstock.core.manifest.objects import MIN_INSYNC
 from penstock.core.manifest.topics import AddPartitions, AlterConfig, CreateTopic, Step
 from penstock.errors import PenstockError
-from penstock_operator.build import DesiredCluster
 from penstock_operator.model import BrokerFacts, BrokerState, PartitionState, TopicState
 from penstock_operator.names import GRPC_PORT
+from penstock_operator.objects import DesiredCluster
 
 _CONFIG: Final = ClientConfig(connect_timeout_ms=3_000, request_timeout_ms=8_000)
 

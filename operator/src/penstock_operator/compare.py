@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from penstock_operator.build.pods import fingerprint
 from penstock_operator.model import Object
 from penstock_operator.names import APPLIED_HASH
+from penstock_operator.objects.pods import fingerprint
 
 _UNITS: Final = {
     "": Decimal(1),

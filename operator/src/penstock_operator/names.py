@@ -79,6 +79,10 @@ class Names:
         return f"{self.broker}-{broker_id}.{self.brokers}.{self.namespace}.svc"
 
     @property
+    def external_bootstrap(self) -> str:
+        return f"{self.bootstrap}-external"
+
+    @property
     def bootstrap_address(self) -> str:
         return f"{self.bootstrap}.{self.namespace}.svc:{GRPC_PORT}"
 

@@ -12,12 +12,12 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock_operator.brokers import Brokers
-from penstock_operator.build import DesiredCluster, broker_objects, broker_set, controller_objects
-from penstock_operator.build.broker import BROKER
 from penstock_operator.compare import quantity
 from penstock_operator.kube import Kube, KubeError
 from penstock_operator.model import ClaimState, Object, Observed, PodState
 from penstock_operator.names import CLUSTER_LABEL, COMPONENT, POD_INDEX, RACK, TEMPLATE_HASH
+from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
+from penstock_operator.objects.broker import BROKER
 
 OWNED: Final = (
     "ServiceAccount",

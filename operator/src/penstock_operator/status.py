@@ -9,10 +9,10 @@ stays, so a status that has not changed is equal to the live one and is not writ
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock_operator.build import DesiredCluster
-from penstock_operator.build.broker import BROKER, template_hash
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
 from penstock_operator.names import CLUSTER_LABEL, COMPONENT
+from penstock_operator.objects import DesiredCluster
+from penstock_operator.objects.broker import BROKER, template_hash
 from penstock_operator.plan.gates import is_serving
 
 READY: Final = "Ready"

@@ -12,12 +12,12 @@ from typing import Any, Final
 from penstock.core.manifest.topics import CreateTopic
 from penstock.errors import ErrorCode, PenstockError
 from penstock_operator.brokers import Brokers
-from penstock_operator.build import DesiredCluster
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube, KubeError
 from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, TopicState, Wait
 from penstock_operator.names import TOPIC_FINALIZER
+from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.topics import TopicPlan, plan_resources
 from penstock_operator.status import conditions
 

@@ -18,13 +18,13 @@ from typing import Any, Final
 from penstock.logs import EventLog
 from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
-from penstock_operator.build import DesiredCluster, DesiredProblem, read_cluster
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
 from penstock_operator.kube import Kube, KubeError
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
 from penstock_operator.names import API_VERSION
+from penstock_operator.objects import DesiredCluster, DesiredProblem, read_cluster
 from penstock_operator.observe import Children, observe
 from penstock_operator.plan import plan_cluster
 from penstock_operator.status import cluster_status, failed_status

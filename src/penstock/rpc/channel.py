@@ -28,6 +28,8 @@ CHANNEL_OPTIONS: Final[list[tuple[str, int]]] = [
     # Also the time one attempt may take: a loaded machine needs more than the back-off.
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A restarted pod has another address behind its name: ask again soon, not after 30 s.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     # Channels of one process to one address must not share a broken connection's back-off.
     ("grpc.use_local_subchannel_pool", 1),
 ]

@@ -63,6 +63,7 @@ def test_a_port_in_use_is_refused_in_one_line(tmp_path: Path) -> None:
         ({"listen": "nonsense"}, ["--listen", "host:port"]),
         ({"controllers": "a:b"}, ["--controllers", "host:port"]),
         ({"broker_id": "-3"}, ["--broker-id", "-3"]),
+        ({"external_listen": f"{HOST}:1"}, ["--external-listen", "--external-advertise"]),
         ({"config": "cache.byte=5"}, ["cache.byte", "cache.bytes"]),
         ({"config": "cache.bytes=many"}, ["cache.bytes", "whole number"]),
     ],

@@ -48,7 +48,8 @@ class BrokerConfig:
     """All a broker process needs to start.
 
     `listen` and `metrics_listen` are `host:port` (`metrics_listen` empty: no metrics endpoint);
-    `advertise_*` is what clients and followers connect to.
+    `advertise_*` is what clients and followers connect to; `external_*` what clients outside the
+    network connect to, through `external_listen` (empty: nobody does).
     """
 
     broker_id: BrokerId
@@ -59,6 +60,9 @@ class BrokerConfig:
     controllers: tuple[str, ...]
     rack: str = ""
     metrics_listen: str = ""
+    external_listen: str = ""
+    external_host: str = ""
+    external_port: int = 0
     settings: Settings = field(default_factory=Settings)
 
 

@@ -17,6 +17,7 @@ from penstock.core.types import BrokerId, LeaderEpoch, PartitionState, ReplicaKe
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode, MisuseError
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.observability import EventLog
+from penstock_broker.services.listener import address_for_caller
 
 _events = EventLog("image")
 _NO_IMAGE: Final = "this broker has not heard from a controller since it started; try again"
@@ -135,7 +136,8 @@ class ClusterView:
         info = self.brokers.get(state.leader)
         if info is None:
             return CurrentLeader(state.leader, state.leader_epoch)
-        return CurrentLeader(state.leader, state.leader_epoch, info.host, info.port)
+        host, port = address_for_caller(info)
+        return CurrentLeader(state.leader, state.leader_epoch, host, port)
 
     def address(self, broker_id: BrokerId) -> str | None:
         """`host:port` of a broker that is alive, else None."""

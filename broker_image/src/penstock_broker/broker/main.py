@@ -47,6 +47,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--rack", default="", help="failure domain, for placement")
     add("--rack-file", type=Path, metavar="PATH", help="holds the rack, maybe only in a while")
+    add(
+        "--external-listen",
+        default="",
+        metavar="HOST:PORT",
+        help="a second address, for clients outside the network",
+    )
+    add(
+        "--external-advertise",
+        default="",
+        metavar="HOST:PORT",
+        help="what those connect to for broker 0; broker n has port + n",
+    )
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="settings; repeatable")
@@ -103,6 +115,7 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         parse_address(address, "--controllers")
     if args.metrics_listen:
         parse_address(args.metrics_listen, "--metrics-listen")
+    external_host, external_port = _external(args)
     return BrokerConfig(
         broker_id=BrokerId(args.broker_id),
         data_dir=args.data_dir,
@@ -112,6 +125,9 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
         controllers=controllers,
         rack=args.rack,
         metrics_listen=args.metrics_listen,
+        external_listen=args.external_listen,
+        external_host=external_host,
+        external_port=external_port,
         settings=parse_settings(args.config),
     )
 
@@ -139,6 +155,26 @@ def _read_rack(path: Path) -> str:
             )
             return ""
         time.sleep(_RACK_POLL_S)
+
+
+def _external(args: argparse.Namespace) -> tuple[str, int]:
+    """What this broker advertises to clients outside; empty without such a listener."""
+    if bool(args.external_listen) != bool(args.external_advertise):
+        raise MisuseError(
+            "--external-listen and --external-advertise go together; give both or none",
+            ErrorCode.INVALID_CONFIG,
+        )
+    if not args.external_listen:
+        return "", 0
+    parse_address(args.external_listen, "--external-listen")
+    host, port = parse_address(args.external_advertise, "--external-advertise")
+    if not 0 < port + args.broker_id <= 65_535:
+        raise MisuseError(
+            f"--external-advertise gives broker {args.broker_id} port {port + args.broker_id}; "
+            "ports end at 65535, begin lower",
+            ErrorCode.INVALID_CONFIG,
+        )
+    return host, port + args.broker_id
 
 
 async def _serve(config: BrokerConfig, directory: DataDirectory, store: RocksLogStore) -> bool:

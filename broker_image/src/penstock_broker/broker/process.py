@@ -40,6 +40,7 @@ from penstock_broker.services.edge import Edge
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.leading import Leading
 from penstock_broker.services.limits import ByteBudget
+from penstock_broker.services.listener import came_from_outside
 from penstock_broker.services.locate import Locator
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
@@ -50,11 +51,8 @@ from penstock_broker.store.interface import LogStore
 _READ_THREADS: Final = 4
 _GRACE_S: Final = 1.0
 _DRAIN_S: Final = 10.0
-SERVICES: Final = (
-    "penstock.proto.v1.BrokerService",
-    "penstock.proto.v1.AdminService",
-    "penstock.proto.v1.ReplicationService",
-)
+PUBLIC_SERVICES: Final = ("penstock.proto.v1.BrokerService", "penstock.proto.v1.AdminService")
+SERVICES: Final = (*PUBLIC_SERVICES, "penstock.proto.v1.ReplicationService")
 _events = EventLog("process")
 
 
@@ -149,10 +147,13 @@ class BrokerProcess:
     async def run(self) -> None:
         """Serves until `stop_requested`; raises PenstockError when it cannot start or go on."""
         server = await self._listen()
+        outside = await self._listen_outside()
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 await server.start()
+                if outside is not None:
+                    await outside.start()
                 background = [
                     tasks.create_task(part)
                     for part in (
@@ -167,17 +168,38 @@ class BrokerProcess:
                 self.listening.set()
                 _events.info("listening", address=self._config.listen, port=self._port)
                 await self.stop_requested.wait()
-                await self._shut_down(server)
+                await self._shut_down(server, outside)
                 for task in background:
                     task.cancel()
                 self._links.stop()
         finally:
+            if outside is not None:
+                await outside.stop(None)
             await server.stop(None)
             for executor in (self._writing, self._reading, self._maintaining):
                 executor.shutdown(wait=True)
 
     async def _listen(self) -> grpc.aio.Server:
-        edge = Edge(lambda: self._view.cluster_id, self._observe)
+        """The server of brokers and of clients in the same network."""
+        server = await self._server(Edge(lambda: self._view.cluster_id, self._observe))
+        replication_pb2_grpc.add_ReplicationServiceServicer_to_server(self._leading, server)
+        add_reflection(SERVICES, server)
+        port = _bind(server, "--listen", self._config.listen)
+        self._port = self._config.advertise_port or port
+        return server
+
+    async def _listen_outside(self) -> grpc.aio.Server | None:
+        """The server of clients outside: they are told the addresses that they can reach."""
+        address = self._config.external_listen
+        if not address:
+            return None
+        edge = Edge(lambda: self._view.cluster_id, self._observe, came_from_outside)
+        server = await self._server(edge)
+        add_reflection(PUBLIC_SERVICES, server)
+        _bind(server, "--external-listen", address)
+        return server
+
+    async def _server(self, edge: Edge) -> grpc.aio.Server:
         server = grpc.aio.server(
             interceptors=[edge],
             options=SERVER_OPTIONS,
@@ -185,21 +207,10 @@ class BrokerProcess:
         )
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._data, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
-        replication_pb2_grpc.add_ReplicationServiceServicer_to_server(self._leading, server)
         await self._health.add_to(server)
-        add_reflection(SERVICES, server)
-        try:
-            port = server.add_insecure_port(self._config.listen)
-        except RuntimeError as error:
-            raise MisuseError(
-                f"cannot listen on {self._config.listen}: the port is in use or the address is "
-                "not of this machine; choose another --listen",
-                ErrorCode.INVALID_CONFIG,
-            ) from error
-        self._port = self._config.advertise_port or port
         return server
 
-    async def _shut_down(self, server: grpc.aio.Server) -> None:
+    async def _shut_down(self, server: grpc.aio.Server, outside: grpc.aio.Server | None) -> None:
         """Hands over, then stops serving, then makes what is lazily kept durable."""
         timeout_s = self._config.settings.shutdown_timeout_ms / 1000
         handed_over = await self._session.hand_over(timeout_s)
@@ -207,6 +218,8 @@ class BrokerProcess:
         self._stopping = True
         await self._health.stopping()
         self._links.stop()
+        if outside is not None:
+            await outside.stop(_GRACE_S)
         await server.stop(_GRACE_S)
         self._replicas.save_all()
         self._writer.sync()
@@ -337,3 +350,15 @@ class BrokerProcess:
             inflight_bytes=self._produce_budget.taken_bytes,
             parked_fetches=self._fetching.parked,
         )
+
+
+def _bind(server: grpc.aio.Server, option: str, address: str) -> int:
+    """The port that was bound. Raises MisuseError."""
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise MisuseError(
+            f"cannot listen on {address}: the port is in use or the address is not of this "
+            f"machine; choose another {option}",
+            ErrorCode.INVALID_CONFIG,
+        ) from error

@@ -260,6 +260,8 @@ class ControllerSession:
                 data_intact=identity.data_intact,
                 controller_epoch=self._sink.controller_epoch,
                 metadata_version=self._sink.metadata_version,
+                external_host=self._config.external_host,
+                external_port=self._config.external_port,
             )
         )
         interval_s = await ready

@@ -39,6 +39,8 @@ def broker_to_wire(broker: BrokerRegistration) -> broker_pb2.BrokerInfo:
         rack=broker.rack,
         alive=broker.alive,
         incarnation=broker.incarnation,
+        external_host=broker.external_host,
+        external_port=broker.external_port,
     )
 
 
@@ -82,6 +84,8 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
         message.data_intact,
         ControllerEpoch(message.controller_epoch),
         message.metadata_version,
+        message.external_host,
+        message.external_port,
     )
 
 

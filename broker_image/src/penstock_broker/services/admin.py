@@ -23,6 +23,7 @@ from penstock_broker.broker.image import ClusterView
 from penstock_broker.broker.session import ControllerSession
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services.listener import for_caller
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.store.interface import LogStore
 
@@ -142,7 +143,7 @@ class AdminService(AdminServiceServicer):
             controller_epoch=view.controller_epoch,
             metadata_version=view.metadata_version,
             controller_reachable=self._session.connected,
-            brokers=view.brokers.values(),
+            brokers=map(for_caller, view.brokers.values()),
             topics=len(view.topics),
             partitions=len(partitions),
             offline_partitions=sum(state.leader < 0 for _, state in partitions),

@@ -37,9 +37,16 @@ class Edge(grpc.aio.ServerInterceptor):
     """Wraps the handlers of our services; others (health, reflection) pass untouched."""
 
     def __init__(
-        self, cluster_id: Callable[[], str], observe: Callable[[str, float], None]
+        self,
+        cluster_id: Callable[[], str],
+        observe: Callable[[str, float], None],
+        entered: Callable[[], None] = lambda: None,
     ) -> None:
-        """`cluster_id` may answer "" while it is not known; `observe(method, seconds)`."""
+        """`cluster_id` may answer "" while it is not known; `observe(method, seconds)`.
+
+        `entered` is called in the context of every call, before it is handled.
+        """
+        self._entered = entered
         self._cluster_id = cluster_id
         self._observe = observe
         self._wrapped: dict[str, Any] = {}
@@ -76,6 +83,7 @@ class Edge(grpc.aio.ServerInterceptor):
         async def call(request: Any, context: Any) -> Any:
             started = monotonic()
             try:
+                self._entered()
                 self._check(request)
                 return await inner(request, context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
@@ -90,6 +98,7 @@ class Edge(grpc.aio.ServerInterceptor):
     def _stream(self, inner: Callable[[Any, Any], Awaitable[None]], name: str) -> Any:
         async def call(requests: AsyncIterator[Any], context: Any) -> None:
             try:
+                self._entered()
                 await inner(self._checked(requests), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise

@@ -16,6 +16,7 @@ from penstock.proto.v1 import controller_pb2
 from penstock.rpc.errors import error_from_wire, error_to_wire
 from penstock_broker.broker.image import ClusterView
 from penstock_broker.broker.session import ControllerSession
+from penstock_broker.services.listener import for_caller
 
 _EPOCH_MAX: Final = 2**15 - 1
 """As Kafka's, which counts producer epochs in 16 bits; then a new id is given."""
@@ -33,7 +34,7 @@ def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataRespo
         cluster_id=view.cluster_id,
         controller_epoch=view.controller_epoch,
         metadata_version=view.metadata_version,
-        brokers=view.brokers.values(),
+        brokers=map(for_caller, view.brokers.values()),
         topics=[] if request.no_topics else _topics(view, request.topics),
     )
 

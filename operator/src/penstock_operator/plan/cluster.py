@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-from penstock_operator.build import DesiredCluster, broker_objects, broker_set, controller_objects
-from penstock_operator.build.broker import template_hash
 from penstock_operator.compare import is_applied, stamped
 from penstock_operator.model import (
     Action,
@@ -18,6 +16,8 @@ from penstock_operator.model import (
     Wait,
 )
 from penstock_operator.names import CLUSTER_LABEL
+from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
+from penstock_operator.objects.broker import template_hash
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.roll import plan_roll
 from penstock_operator.plan.scale import wanted_replicas

@@ -10,7 +10,6 @@ no replica to spare by its own settings, it is unavailable while its broker rest
 be avoided and does not stop the roll.
 """
 
-from penstock_operator.build import DesiredCluster
 from penstock_operator.model import (
     Action,
     BrokerFacts,
@@ -21,6 +20,7 @@ from penstock_operator.model import (
     RestartPod,
     Wait,
 )
+from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import is_serving, led_elsewhere, some, trusted
 
 Track = tuple[tuple[Action, ...], tuple[Wait, ...]]

@@ -5,8 +5,8 @@ themselves say that those to go hold no replica (I26); until draining exists, so
 move or delete what is there.
 """
 
-from penstock_operator.build import DesiredCluster
 from penstock_operator.model import BrokerFacts, Object, Observed, Severity, Wait
+from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import trusted
 
 

@@ -4,7 +4,6 @@ A StatefulSet's claim template cannot be changed. When every claim has been aske
 set is deleted without its pods and made again with the new template: nothing restarts.
 """
 
-from penstock_operator.build import DesiredCluster
 from penstock_operator.compare import quantity
 from penstock_operator.model import (
     Action,
@@ -16,6 +15,7 @@ from penstock_operator.model import (
     Severity,
     Wait,
 )
+from penstock_operator.objects import DesiredCluster
 
 
 def plan_storage(

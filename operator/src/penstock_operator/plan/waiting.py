@@ -3,8 +3,8 @@
 The most telling first: what somebody must act upon, then what takes its time.
 """
 
-from penstock_operator.build import DesiredCluster
 from penstock_operator.model import Observed, PodState, Severity, Wait
+from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import some
 from penstock_operator.plan.roll import is_rolled_out
 

@@ -98,6 +98,8 @@ class BrokerRegistered:
     data_intact: bool
     seen_controller_epoch: ControllerEpoch = ControllerEpoch(0)
     seen_metadata_version: int = 0
+    external_host: str = ""
+    external_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

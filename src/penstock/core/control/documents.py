@@ -47,6 +47,8 @@ class BrokerRegistration:
     directory_id: str
     incarnation: str
     alive: bool
+    external_host: str = ""
+    external_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                     "directory_id": broker.directory_id,
                     "incarnation": broker.incarnation,
                     "alive": broker.alive,
+                    **_external_to_json(broker),
                 }
                 for _, broker in sorted(document.brokers.items())
             ],
@@ -134,6 +137,13 @@ def encode_cluster(document: ClusterDocument) -> str:
             ],
         }
     )
+
+
+def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
+    """Only where there is one: documents of clusters without it stay as they are."""
+    if not broker.external_host:
+        return {}
+    return {"external_host": broker.external_host, "external_port": broker.external_port}
 
 
 def encode_topic(document: TopicDocument) -> str:
@@ -164,6 +174,8 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 directory_id=str(entry["directory_id"]),
                 incarnation=str(entry["incarnation"]),
                 alive=bool(entry["alive"]),
+                external_host=str(entry.get("external_host", "")),
+                external_port=int(entry.get("external_port", 0)),
             )
             for entry in found["brokers"]
         ]

@@ -43,6 +43,8 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         event.directory_id,
         event.incarnation,
         alive=True,
+        external_host=event.external_host,
+        external_port=event.external_port,
     )
     came_back = known is None or not known.alive or new_run
     draft.put_broker(registration)
@@ -92,6 +94,12 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
         raise ClusterError(
             f"broker {event.broker_id} advertises {event.host!r}:{event.port}; "
             f"a host and a port from 1 to {_PORT_MAX} are needed",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if event.external_host and not 0 < event.external_port <= _PORT_MAX:
+        raise ClusterError(
+            f"broker {event.broker_id} advertises {event.external_host!r}:{event.external_port} to "
+            f"clients outside; a port from 1 to {_PORT_MAX} is needed",
             ErrorCode.INVALID_REQUEST,
         )
     seen = (event.seen_controller_epoch, event.seen_metadata_version)

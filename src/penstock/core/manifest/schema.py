@@ -140,8 +140,8 @@ _EXTERNAL: Final = Field(
         Field(
             name="nodePort",
             kind=Kind.INTEGER,
-            doc="The bootstrap Service's node port; broker N has this one + 1 + N. "
-            "Absent = Kubernetes picks ports.",
+            doc="The bootstrap Service's node port; broker N has this one + 1 + N.",
+            default=31_092,
             minimum=1,
             maximum=65_535,
         ),

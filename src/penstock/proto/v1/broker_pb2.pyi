@@ -703,6 +703,8 @@ class BrokerInfo(_message.Message):
     RACK_FIELD_NUMBER: _builtins.int
     ALIVE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    EXTERNAL_HOST_FIELD_NUMBER: _builtins.int
+    EXTERNAL_PORT_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     host: _builtins.str
     port: _builtins.int
@@ -712,6 +714,11 @@ class BrokerInfo(_message.Message):
     """UUID of the broker's run. When it changes, what was known of the broker's logs is void: a
     leader forgets what the former run had acknowledged before it proposes another ISR.
     """
+    external_host: _builtins.str
+    """What clients outside the network connect to; empty: nothing. A broker that is asked on its
+    external listener answers with these as host and port.
+    """
+    external_port: _builtins.int
     def __init__(
         self,
         *,
@@ -721,10 +728,12 @@ class BrokerInfo(_message.Message):
         rack: _builtins.str = ...,
         alive: _builtins.bool = ...,
         incarnation: _builtins.str = ...,
+        external_host: _builtins.str = ...,
+        external_port: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "host", b"host", "incarnation", b"incarnation", "port", b"port", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "external_host", b"external_host", "external_port", b"external_port", "host", b"host", "incarnation", b"incarnation", "port", b"port", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,34 @@
+"""Which of a broker's two addresses a caller came in by, and what it is told therefore.
+
+Clients outside the network cannot use the names brokers have inside. A call on the external
+listener is marked for as long as it is handled; whatever names a broker's address asks here.
+"""
+
+from contextvars import ContextVar
+from typing import Final
+
+from penstock.proto.v1 import broker_pb2 as pb
+
+_EXTERNAL: Final[ContextVar[bool]] = ContextVar("external", default=False)
+
+
+def came_from_outside() -> None:
+    """Marks the call that is being handled: every call has a context of its own."""
+    _EXTERNAL.set(True)
+
+
+def address_for_caller(info: pb.BrokerInfo) -> tuple[str, int]:
+    """Host and port of a broker as the caller can reach it; host empty: not at all."""
+    if _EXTERNAL.get():
+        return info.external_host, info.external_port
+    return info.host, info.port
+
+
+def for_caller(info: pb.BrokerInfo) -> pb.BrokerInfo:
+    """The description of a broker with the caller's address in it."""
+    if not _EXTERNAL.get():
+        return info
+    seen = pb.BrokerInfo()
+    seen.CopyFrom(info)
+    seen.host, seen.port = info.external_host, info.external_port
+    return seen

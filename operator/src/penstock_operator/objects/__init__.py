@@ -1,0 +1,19 @@
+"""Kubernetes objects as data: what a Cluster's spec asks for, every object whole.
+
+Belongs here: dictionaries as server-side apply takes them, from a `DesiredCluster`. Pure: equal
+input gives equal objects, so that a difference from the server is a difference. Never here:
+whether and when an object is applied (`plan`), and how (`apply`).
+"""
+
+from penstock_operator.objects.broker import broker_objects, broker_set
+from penstock_operator.objects.controller import controller_objects
+from penstock_operator.objects.desired import DesiredCluster, DesiredProblem, read_cluster
+
+__all__ = [
+    "DesiredCluster",
+    "DesiredProblem",
+    "broker_objects",
+    "broker_set",
+    "controller_objects",
+    "read_cluster",
+]

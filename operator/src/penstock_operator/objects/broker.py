@@ -1,0 +1,251 @@
+"""The brokers' objects: StatefulSet, Services, PodDisruptionBudget, account, NetworkPolicy.
+
+The StatefulSet updates `OnDelete`: a pod gets its new template when the operator deletes it, and
+`plan.roll` decides when that is safe. Its template carries its own fingerprint, so that a pod
+says by an annotation which template it was made from.
+"""
+
+from typing import Final
+
+from penstock_operator.names import (
+    COMPONENT,
+    EXTERNAL_PORT,
+    GRPC_PORT,
+    METRICS_PORT,
+    POD_INDEX,
+    RACK,
+    TEMPLATE_HASH,
+)
+from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.objects.pods import (
+    TMP_MOUNT,
+    TMP_VOLUME,
+    config_arguments,
+    container,
+    fingerprint,
+    meta,
+    pod_spec,
+)
+
+DATA_PATH: Final = "/var/lib/penstock"
+INFO_PATH: Final = "/etc/penstock/pod"
+BROKER: Final = "broker"
+
+
+def broker_objects(desired: DesiredCluster) -> list[Object]:
+    """All but the StatefulSet; none of them restarts anything."""
+    names = desired.names
+    selector = names.selector(BROKER)
+    ports = [_port("grpc", GRPC_PORT), _port("metrics", METRICS_PORT)]
+    objects: list[Object] = [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": meta(desired, names.broker, BROKER),
+            "automountServiceAccountToken": False,
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": meta(desired, names.brokers, BROKER),
+            "spec": {
+                "clusterIP": "None",
+                # Brokers must find each other before they are ready.
+                "publishNotReadyAddresses": True,
+                "selector": selector,
+                "ports": ports,
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": meta(desired, names.bootstrap, BROKER),
+            "spec": {
+                "type": "ClusterIP",
+                "selector": selector,
+                "ports": [_port("grpc", GRPC_PORT)],
+            },
+        },
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": meta(desired, names.broker, BROKER),
+            "spec": {
+                "maxUnavailable": 1,
+                "selector": {"matchLabels": selector},
+                # A broken broker must not keep its node from being drained.
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            },
+        },
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": meta(desired, names.broker, BROKER),
+            "spec": {
+                "podSelector": {"matchLabels": selector},
+                "policyTypes": ["Ingress"],
+                "ingress": [{"ports": [_allow(port) for port in _open_ports(desired)]}],
+            },
+        },
+    ]
+    if desired.external is not None:
+        objects.append(_external_bootstrap(desired))
+        objects += [_external_service(desired, i) for i in range(desired.spec.brokers)]
+    return objects
+
+
+def _open_ports(desired: DesiredCluster) -> list[int]:
+    ports = [GRPC_PORT, METRICS_PORT]
+    return ports if desired.external is None else [*ports, EXTERNAL_PORT]
+
+
+def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
+    """One broker's NodePort; clients outside are told it by that broker's Metadata answers."""
+    assert desired.external is not None
+    node_port = desired.external.node_port + 1 + broker_id
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta(desired, desired.names.external(broker_id), BROKER),
+        "spec": {
+            "type": "NodePort",
+            # The node that is named must be the node that answers.
+            "externalTrafficPolicy": "Local" if not desired.external.host else "Cluster",
+            "publishNotReadyAddresses": True,
+            "selector": {**desired.names.selector(BROKER), POD_INDEX: str(broker_id)},
+            "ports": [{**_port("grpc", EXTERNAL_PORT), "nodePort": node_port}],
+        },
+    }
+
+
+def _external_bootstrap(desired: DesiredCluster) -> Object:
+    """Where clients outside begin: any ready broker."""
+    assert desired.external is not None
+    port = {**_port("grpc", EXTERNAL_PORT), "nodePort": desired.external.node_port}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": meta(desired, desired.names.external_bootstrap, BROKER),
+        "spec": {
+            "type": "NodePort",
+            "selector": desired.names.selector(BROKER),
+            "ports": [port],
+        },
+    }
+
+
+def broker_set(desired: DesiredCluster, replicas: int) -> Object:
+    """The StatefulSet with `replicas` pods, which scaling may keep above or below the spec's."""
+    names = desired.names
+    template = _template(desired)
+    labels = names.labels(BROKER)
+    claim: Object = {
+        "metadata": {"name": "data", "labels": labels},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": desired.spec.storage_size}},
+        },
+    }
+    if desired.storage_class:
+        claim["spec"]["storageClassName"] = desired.storage_class
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": meta(desired, names.broker, BROKER),
+        "spec": {
+            "replicas": replicas,
+            "serviceName": names.brokers,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "selector": {"matchLabels": names.selector(BROKER)},
+            "persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": "Retain" if desired.keeps_data else "Delete",
+                "whenScaled": "Retain",
+            },
+            "template": template,
+            "volumeClaimTemplates": [claim],
+        },
+    }
+
+
+def template_hash(desired: DesiredCluster) -> str:
+    """What a pod of the newest template carries."""
+    annotations: dict[str, str] = _template(desired)["metadata"]["annotations"]
+    return annotations[TEMPLATE_HASH]
+
+
+def _template(desired: DesiredCluster) -> Object:
+    names = desired.names
+    args = [
+        "broker",
+        "--broker-id=$(BROKER_ID)",
+        f"--data-dir={DATA_PATH}/data",
+        f"--listen=0.0.0.0:{GRPC_PORT}",
+        f"--advertise={names.broker_host('$(BROKER_ID)')}:{GRPC_PORT}",
+        f"--controllers={names.controllers_address}",
+        f"--metrics-listen=0.0.0.0:{METRICS_PORT}",
+        f"--log-level={desired.log_level}",
+        *_rack_arguments(desired),
+        *_external_arguments(desired),
+        *config_arguments(desired.broker_settings),
+    ]
+    main = container(desired, BROKER, args, GRPC_PORT, desired.resources)
+    if desired.external is not None:
+        main["ports"].append({"name": "external", "containerPort": EXTERNAL_PORT})
+    main["env"] = [
+        {
+            "name": "BROKER_ID",
+            "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}},
+        },
+        {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+    ]
+    main["volumeMounts"] = [{"name": "data", "mountPath": DATA_PATH}, TMP_MOUNT]
+    spec = pod_spec(desired, BROKER, names.broker)
+    spec["volumes"] = [TMP_VOLUME]
+    if desired.spec.rack_topology_key:
+        main["volumeMounts"].append({"name": "pod", "mountPath": INFO_PATH})
+        field = {"fieldPath": f"metadata.annotations['{RACK}']"}
+        items = [{"path": "rack", "fieldRef": field}]
+        spec["volumes"].append({"name": "pod", "downwardAPI": {"items": items}})
+        spec["topologySpreadConstraints"] = [_spread(desired)]
+    spec["automountServiceAccountToken"] = False
+    spec["containers"] = [main]
+    metadata: Object = {"labels": names.labels(BROKER)}
+    metadata["annotations"] = {TEMPLATE_HASH: fingerprint([metadata, spec])}
+    return {"metadata": metadata, "spec": spec}
+
+
+def _rack_arguments(desired: DesiredCluster) -> list[str]:
+    return [f"--rack-file={INFO_PATH}/rack"] if desired.spec.rack_topology_key else []
+
+
+def _external_arguments(desired: DesiredCluster) -> list[str]:
+    """`--external-advertise` is broker 0's: NodePorts are one after the other."""
+    external = desired.external
+    if external is None:
+        return []
+    host = external.host or "$(NODE_IP)"
+    return [
+        f"--external-listen=0.0.0.0:{EXTERNAL_PORT}",
+        f"--external-advertise={host}:{external.node_port + 1}",
+    ]
+
+
+def _spread(desired: DesiredCluster) -> Object:
+    return {
+        "maxSkew": 1,
+        "topologyKey": desired.spec.rack_topology_key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": desired.names.selector(BROKER)},
+    }
+
+
+def _port(name: str, port: int) -> Object:
+    return {"name": name, "port": port, "targetPort": name if name != "grpc" else port}
+
+
+def _allow(port: int) -> Object:
+    return {"port": port, "protocol": "TCP"}
+
+
+__all__ = ["COMPONENT", "broker_objects", "broker_set", "template_hash"]

@@ -1,0 +1,145 @@
+"""The controllers' objects: Deployment, Service, account with its Role, NetworkPolicy.
+
+Two replicas of a small Deployment; a Lease picks the active one. What they may do is write
+ConfigMaps and Leases of their namespace, and nothing else.
+"""
+
+from typing import Final
+
+from penstock_operator.names import CONTROLLER_PORT, METRICS_PORT
+from penstock_operator.objects.desired import DesiredCluster, Object
+from penstock_operator.objects.pods import (
+    TMP_MOUNT,
+    TMP_VOLUME,
+    config_arguments,
+    container,
+    meta,
+    pod_spec,
+)
+
+CONTROLLER: Final = "controller"
+_AWAY: Final = ("not-ready", "unreachable")
+
+
+def controller_objects(desired: DesiredCluster) -> list[Object]:
+    """In the order in which they must exist."""
+    names = desired.names
+    selector = names.selector(CONTROLLER)
+    rbac = "rbac.authorization.k8s.io"
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": meta(desired, names.controller, CONTROLLER),
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "Role",
+            "metadata": meta(desired, names.controller, CONTROLLER),
+            "rules": [
+                _rule("", "configmaps"),
+                _rule("coordination.k8s.io", "leases"),
+            ],
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta(desired, names.controller, CONTROLLER),
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": names.controller},
+            "subjects": [
+                {
+                    "kind": "ServiceAccount",
+                    "name": names.controller,
+                    "namespace": names.namespace,
+                }
+            ],
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": meta(desired, names.controllers, CONTROLLER),
+            "spec": {
+                "clusterIP": "None",
+                "publishNotReadyAddresses": True,
+                "selector": selector,
+                "ports": [
+                    {"name": "grpc", "port": CONTROLLER_PORT, "targetPort": CONTROLLER_PORT},
+                    {"name": "metrics", "port": METRICS_PORT, "targetPort": METRICS_PORT},
+                ],
+            },
+        },
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": meta(desired, names.controller, CONTROLLER),
+            "spec": {
+                "podSelector": {"matchLabels": selector},
+                "policyTypes": ["Ingress"],
+                "ingress": [
+                    {
+                        "from": [{"podSelector": {"matchLabels": names.selector("broker")}}],
+                        "ports": [{"port": CONTROLLER_PORT, "protocol": "TCP"}],
+                    },
+                    {"ports": [{"port": METRICS_PORT, "protocol": "TCP"}]},
+                ],
+            },
+        },
+        _deployment(desired),
+    ]
+
+
+def _rule(group: str, resource: str) -> Object:
+    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
+    return {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+
+
+def _deployment(desired: DesiredCluster) -> Object:
+    names = desired.names
+    owner = [] if desired.keeps_data else [f"--owner-uid={desired.uid}"]
+    args = [
+        "controller",
+        "--metadata=kubernetes",
+        f"--cluster={names.cluster}",
+        f"--namespace={names.namespace}",
+        f"--listen=0.0.0.0:{CONTROLLER_PORT}",
+        f"--metrics-listen=0.0.0.0:{METRICS_PORT}",
+        f"--log-level={desired.log_level}",
+        *owner,
+        *config_arguments(desired.controller_settings),
+    ]
+    main = container(desired, CONTROLLER, args, CONTROLLER_PORT, desired.controller_resources)
+    main["volumeMounts"] = [TMP_MOUNT]
+    spec = pod_spec(desired, CONTROLLER, names.controller)
+    spec["volumes"] = [TMP_VOLUME]
+    spec["containers"] = [main]
+    # A controller of a dead node is wanted elsewhere sooner than after five minutes.
+    spec["tolerations"] = [
+        *desired.tolerations,
+        *(
+            _leave_after(f"node.kubernetes.io/{taint}", 30)
+            for taint in ("not-ready", "unreachable")
+        ),
+    ]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": meta(desired, names.controller, CONTROLLER),
+        "spec": {
+            "replicas": desired.controllers,
+            "selector": {"matchLabels": names.selector(CONTROLLER)},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1},
+            },
+            "template": {"metadata": {"labels": names.labels(CONTROLLER)}, "spec": spec},
+        },
+    }
+
+
+def _leave_after(taint: str, seconds: int) -> Object:
+    return {
+        "key": taint,
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": seconds,
+    }

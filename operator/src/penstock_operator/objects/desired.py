@@ -1,0 +1,136 @@
+"""A Cluster resource, read and checked: what `objects` and `plan` work from.
+
+The API server has refused what its schema and rules can refuse. What needs more (two settings
+that cannot go together, a setting of another version) becomes a `DesiredProblem`, which the
+Cluster's status shows; the objects that exist stay as they are then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.core.manifest.fields import Problem, Report, read_fields
+from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy
+from penstock.core.manifest.schema import CLUSTER_SPEC
+from penstock.core.manifest.settings import check_cluster_settings
+from penstock.core.settings import split_config
+from penstock_operator.names import API_VERSION, FORCE_ROLL, PAUSED, Names
+
+Object = dict[str, Any]
+"""A Kubernetes object, or a part of one, as its JSON."""
+
+DEFAULT_RESOURCES: Final[Object] = {
+    "requests": {"cpu": "250m", "memory": "512Mi"},
+    "limits": {"memory": "1536Mi"},
+}
+"""Of a broker: 330 MB were seen under load, its own limits allow about 1 GB."""
+DEFAULT_CONTROLLER_RESOURCES: Final[Object] = {
+    "requests": {"cpu": "50m", "memory": "128Mi"},
+    "limits": {"memory": "512Mi"},
+}
+
+
+class DesiredProblem(Exception):  # noqa: N818 - not a failure of ours: the spec's
+    """The spec cannot be carried out. The message says every field and what to do."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """NodePorts for clients outside: bootstrap has `node_port`, broker n that + 1 + n.
+
+    `host` empty: the address of the node a broker is on.
+    """
+
+    host: str = ""
+    node_port: int = 31_092
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredCluster:
+    """A Cluster's spec with every default filled in. `force_roll` None: not asked."""
+
+    names: Names
+    uid: str
+    generation: int
+    spec: ClusterSpec
+    image: str
+    pull_policy: str = "IfNotPresent"
+    resources: Object = field(default_factory=dict)
+    storage_class: str = ""
+    controllers: int = 2
+    controller_resources: Object = field(default_factory=dict)
+    external: External | None = None
+    node_selector: Object = field(default_factory=dict)
+    tolerations: tuple[Object, ...] = ()
+    paused: bool = False
+    force_roll: int | None = None
+    log_level: str = "INFO"
+
+    @property
+    def keeps_data(self) -> bool:
+        """Volumes and metadata outlive the Cluster."""
+        return self.spec.deletion_policy is DeletionPolicy.RETAIN
+
+    @property
+    def broker_settings(self) -> dict[str, str]:
+        return split_config(self.spec.config)[0]
+
+    @property
+    def controller_settings(self) -> dict[str, str]:
+        """With the defaults that depend on the number of brokers."""
+        return split_config(self.spec.effective_config())[1]
+
+    def owner(self) -> Object:
+        """The reference by which the garbage collector removes what a Cluster owns."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "Cluster",
+            "name": self.names.cluster,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": False,
+        }
+
+
+def read_cluster(body: Mapping[str, Any], default_image: str) -> DesiredCluster:
+    """Raises DesiredProblem."""
+    metadata: Mapping[str, Any] = body["metadata"]
+    spec: Mapping[str, Any] = body.get("spec") or {}
+    report = Report(f"Cluster/{metadata['name']}")
+    typed = ClusterSpec.from_values(read_fields(CLUSTER_SPEC, spec, "spec", report))
+    check_cluster_settings(typed, report)
+    if report.problems:
+        raise DesiredProblem(report.problems)
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    controllers: Mapping[str, Any] = spec.get("controllers") or {}
+    pod: Mapping[str, Any] = spec.get("pod") or {}
+    return DesiredCluster(
+        names=Names(metadata["name"], metadata["namespace"]),
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        spec=typed,
+        image=spec.get("image") or default_image,
+        pull_policy=spec.get("imagePullPolicy") or "IfNotPresent",
+        resources=dict(spec.get("resources") or DEFAULT_RESOURCES),
+        storage_class=(spec.get("storage") or {}).get("storageClassName") or "",
+        controllers=controllers.get("replicas") or 2,
+        controller_resources=dict(controllers.get("resources") or DEFAULT_CONTROLLER_RESOURCES),
+        external=_external(spec.get("external")),
+        node_selector=dict(pod.get("nodeSelector") or {}),
+        tolerations=tuple(pod.get("tolerations") or ()),
+        paused=annotations.get(PAUSED) == "true",
+        force_roll=_force_roll(annotations.get(FORCE_ROLL)),
+    )
+
+
+def _external(given: Mapping[str, Any] | None) -> External | None:
+    if not given or not given.get("type"):
+        return None
+    return External(given.get("host") or "", given.get("nodePort") or 31_092)
+
+
+def _force_roll(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None

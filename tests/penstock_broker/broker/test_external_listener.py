@@ -1,0 +1,35 @@
+"""A broker's second listener: clients outside are told addresses that they can reach."""
+
+from pathlib import Path
+
+from support.cluster import Cluster
+from support.processes import HOST, free_ports_in_a_row
+
+from penstock.client import Admin, Consumer, Producer, TopicPartition
+
+
+def test_each_listener_names_the_addresses_of_its_callers(tmp_path: Path) -> None:
+    base = free_ports_in_a_row(2)
+    cluster = Cluster(tmp_path, brokers=2, start=False)
+    for broker_id, broker in cluster.brokers.items():
+        broker.arguments += [f"--external-listen={HOST}:{base + broker_id}"]
+        broker.arguments += [f"--external-advertise=localhost:{base}"]
+    with cluster:
+        cluster.start()
+        with Admin(cluster.bootstrap) as inside, Admin(f"{HOST}:{base}") as outside:
+            inner = {f"{b.host}:{b.port}" for b in inside.describe_cluster().brokers}
+            outer = {f"{b.host}:{b.port}" for b in outside.describe_cluster().brokers}
+            assert inner == set(cluster.bootstrap.split(","))
+            assert outer == {f"localhost:{base}", f"localhost:{base + 1}"}
+            outside.create_topic("t", 4, 2)
+        with Producer(f"{HOST}:{base + 1}") as producer:
+            for number in range(100):
+                producer.send("t", b"%d" % number, partition=number % 4)
+        with Consumer(f"{HOST}:{base}") as consumer:
+            parts = [TopicPartition("t", p) for p in range(4)]
+            consumer.assign(parts)
+            consumer.seek_to_beginning(parts)
+            seen = 0
+            while seen < 100:
+                seen += sum(batch.hi - batch.lo for batch in consumer.poll(timeout_s=5))
+        assert seen == 100
