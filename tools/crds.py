@@ -145,10 +145,19 @@ def schema_of(row: Field, path: tuple[str, ...], rules: Rules) -> Schema:
     if row.default is not None:
         schema["default"] = row.default
     elif has_default(row):
-        schema["default"] = {}
+        schema["default"] = defaults(row.fields)
     if path in rules:
         schema["x-kubernetes-validations"] = rules[path]
     return schema
+
+
+def defaults(rows: tuple[Field, ...]) -> Schema:
+    """What an empty mapping comes to. Complete, because rules are tried on a default as it is."""
+    return {
+        row.name: defaults(row.fields) if row.default is None else row.default
+        for row in rows
+        if has_default(row)
+    }
 
 
 def _typed(row: Field, path: tuple[str, ...], rules: Rules) -> Schema:
@@ -281,7 +290,7 @@ def _root(resource: Resource) -> Schema:
     spec |= _object(resource.spec, ("spec",), rules)
     required = [row.name for row in resource.spec if row.required]
     if not required:
-        spec["default"] = {}
+        spec["default"] = defaults(resource.spec)
     if ("spec",) in rules:
         spec["x-kubernetes-validations"] = rules["spec",]
     status = {"description": "What it is, as the operator saw it last."}

@@ -30,11 +30,15 @@ def text(value: str) -> str:
     return json.dumps(value)
 
 
-def rule(expression: str, message: str, *parts: str) -> Rule:
-    """A rule; `parts` are CEL expressions whose concatenation says it with the values seen."""
+def rule(expression: str, message: str, *seen: str) -> Rule:
+    """A rule; with `seen`, a format and CEL expressions, its message shows the values.
+
+    `format`, because the API server thinks that `+` of a number's text has no limit.
+    """
     made = {"rule": expression, "message": message}
-    if parts:
-        made["messageExpression"] = " + ".join(parts)
+    if seen:
+        template, *values = seen
+        made["messageExpression"] = f"{text(template)}.format([{', '.join(values)}])"
     return made
 
 
@@ -57,19 +61,8 @@ def _immutable(
         where = ".".join((*path, name))
         message = f"{where} cannot be changed once it is applied; {row.immutable_doc}"
         if row.required:
-            seen = f"{where} is "
-            yield (
-                (*path, name),
-                rule(
-                    "self == oldSelf",
-                    message,
-                    text(seen),
-                    "self",
-                    text(" and was "),
-                    "oldSelf",
-                    text(f"; {message}"),
-                ),
-            )
+            seen = f"{where} is %s and was %s; {message}"
+            yield (*path, name), rule("self == oldSelf", message, seen, "self", "oldSelf")
         elif ALIASES.get(kind) == name:
             new, old = (
                 f"(has({side}.spec.{name}) ? {side}.spec.{name} : {side}.metadata.name)"
@@ -94,9 +87,8 @@ def _config(settings: tuple[Setting, ...], what: str) -> Iterator[tuple[tuple[st
         rule(
             f"self.all(key, key in {listed})",
             f"spec.config holds an unknown {what} config; known are {names}",
-            text(f"unknown {what} config '"),
-            f"self.filter(key, !(key in {listed})).join(\"', '\")",
-            text(f"'; known are {names}"),
+            f"unknown {what} config %s; known are {names}",
+            f"self.filter(key, !(key in {listed}))",
         ),
     )
     for setting in settings:
@@ -122,9 +114,8 @@ def _value(setting: Setting) -> Rule:
     return rule(
         f"!({key} in self) || {expression}",
         f"config {setting.key} must be {wanted}",
-        text(f"config {setting.key} is '"),
+        f"config {setting.key} is '%s'; it must be {wanted}",
         f"string(self[{key}])",
-        text(f"'; it must be {wanted}"),
     )
 
 
@@ -142,12 +133,9 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
         rule(
             f"size({name}) <= {CLUSTER_NAME_MAX_CHARS}",
             f"metadata.name of a Cluster has at most {CLUSTER_NAME_MAX_CHARS} characters",
-            text("metadata.name has "),
-            f"string(size({name}))",
-            text(
-                f" characters; the limit is {CLUSTER_NAME_MAX_CHARS}, so that the names of pods "
-                "and Services fit"
-            ),
+            f"metadata.name has %d characters; the limit is {CLUSTER_NAME_MAX_CHARS}, so that the "
+            "names of pods and Services fit",
+            f"size({name})",
         ),
     )
     yield (
@@ -167,11 +155,10 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
             f"{set_factor} <= self.brokers",
             "default.replication.factor must not be more than spec.brokers; lower "
             "default.replication.factor or raise spec.brokers",
-            text("spec.config.default.replication.factor is "),
-            f"string({set_factor})",
-            text(", but spec.brokers is "),
-            "string(self.brokers)",
-            text("; lower default.replication.factor or raise spec.brokers"),
+            "spec.config.default.replication.factor is %d, but spec.brokers is %d; lower "
+            "default.replication.factor or raise spec.brokers",
+            set_factor,
+            "self.brokers",
         ),
     )
     yield (
@@ -179,14 +166,11 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
         rule(
             f"{_number('min.insync.replicas', '1')} <= {factor}",
             "min.insync.replicas must not be more than default.replication.factor",
-            text("spec.config.min.insync.replicas is "),
-            f"string({_number('min.insync.replicas', '1')})",
-            text(", but default.replication.factor is "),
-            f"string({factor})",
-            text(
-                ", so that no acks=all write could succeed; lower min.insync.replicas or raise "
-                "default.replication.factor"
-            ),
+            "spec.config.min.insync.replicas is %d, but default.replication.factor is %d, so "
+            "that no acks=all write could succeed; lower min.insync.replicas or raise "
+            "default.replication.factor",
+            _number("min.insync.replicas", "1"),
+            factor,
         ),
     )
     defaults = {setting.key: setting.default for setting in CLUSTER_SETTINGS}
@@ -199,10 +183,10 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
         rule(
             f"{timeout} >= 2 * {heartbeat}",
             "broker.session.timeout.ms must be at least twice broker.heartbeat.interval.ms",
-            text("broker.session.timeout.ms is "),
-            f"string({timeout})",
-            text("; it must be at least twice broker.heartbeat.interval.ms, which is "),
-            f"string({heartbeat})",
+            "broker.session.timeout.ms is %d; it must be at least twice "
+            "broker.heartbeat.interval.ms, which is %d",
+            timeout,
+            heartbeat,
         ),
     )
     new, old = "string(self)", "string(oldSelf)"
@@ -213,11 +197,10 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
             f"quantity({new}).compareTo(quantity({old})) >= 0",
             "spec.storage.size may grow but never shrink, because volumes cannot; put the old "
             "size back",
-            text("spec.storage.size is "),
+            "spec.storage.size is %s and was %s; volumes may grow but never shrink: put the old "
+            "size back",
             new,
-            text(" and was "),
             old,
-            text("; volumes may grow but never shrink: put the old size back"),
         ),
     )
 
@@ -234,9 +217,8 @@ def _topic() -> Iterator[tuple[tuple[str, ...], Rule]]:
             f"size({name}) <= {TOPIC_NAME_MAX_CHARS} && !({name} in ['.', '..']) && "
             f"{name}.matches('^[a-zA-Z0-9._-]+$')",
             f"{legal}; without spec.topicName it is metadata.name",
-            text("topic name '"),
+            f"topic name '%s' cannot be used; {legal}",
             name,
-            text(f"' cannot be used; {legal}"),
         ),
     )
     yield from _config(TOPIC_SETTINGS, "topic")
@@ -246,14 +228,10 @@ def _topic() -> Iterator[tuple[tuple[str, ...], Rule]]:
         rule(
             f"!has(self.replicas) || {min_isr} <= self.replicas",
             "min.insync.replicas must not be more than spec.replicas",
-            text("spec.config.min.insync.replicas is "),
-            f"string({min_isr})",
-            text(", but the topic has "),
-            "string(self.replicas)",
-            text(
-                " replicas, so that no acks=all write could succeed; lower it or raise "
-                "spec.replicas"
-            ),
+            "spec.config.min.insync.replicas is %d, but the topic has %d replicas, so that no "
+            "acks=all write could succeed; lower it or raise spec.replicas",
+            min_isr,
+            "self.replicas",
         ),
     )
     yield (
@@ -262,14 +240,10 @@ def _topic() -> Iterator[tuple[tuple[str, ...], Rule]]:
             "self >= oldSelf",
             "spec.partitions never shrinks, because records would be lost; put the old number "
             "back, or write to a new topic",
-            text("spec.partitions is "),
-            "string(self)",
-            text(", but the topic has "),
-            "string(oldSelf)",
-            text(
-                "; partitions never shrink, because records would be lost: put the old number "
-                "back, or write to a new topic"
-            ),
+            "spec.partitions is %d, but the topic has %d; partitions never shrink, because "
+            "records would be lost: put the old number back, or write to a new topic",
+            "self",
+            "oldSelf",
         ),
     )
 
@@ -290,9 +264,8 @@ def _consumer_group() -> Iterator[tuple[tuple[str, ...], Rule]]:
         rule(
             f"self.to in {json.dumps(list(RESET_VALUES))} || !has(self.value)",
             "spec.offsetReset.value has no meaning for earliest and latest; remove it",
-            text("spec.offsetReset.value has no meaning when spec.offsetReset.to is "),
+            "spec.offsetReset.value has no meaning when spec.offsetReset.to is %s; remove it",
             "self.to",
-            text("; remove it"),
         ),
     )
     yield (
@@ -300,10 +273,10 @@ def _consumer_group() -> Iterator[tuple[tuple[str, ...], Rule]]:
         rule(
             "self.minReplicas <= self.maxReplicas",
             "spec.scaleTarget.minReplicas must not be more than spec.scaleTarget.maxReplicas",
-            text("spec.scaleTarget.minReplicas is "),
-            "string(self.minReplicas)",
-            text("; it must not be more than spec.scaleTarget.maxReplicas, which is "),
-            "string(self.maxReplicas)",
+            "spec.scaleTarget.minReplicas is %d; it must not be more than "
+            "spec.scaleTarget.maxReplicas, which is %d",
+            "self.minReplicas",
+            "self.maxReplicas",
         ),
     )
 
