@@ -1,70 +1,20 @@
 """Brokers find the active controller: by fixed addresses, and by a name whose addresses change."""
 
-import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any
 
 import pytest
 from support.processes import free_port
+from support.sessions import Broker, running
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
-from penstock.core.types import BrokerId
-from penstock.proto.v1 import controller_pb2 as pb
-from penstock_broker.broker.config import BrokerConfig
-from penstock_broker.broker.session import ControllerSession, Identity
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 
 CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=1_800)
-
-
-class Broker:
-    """The session of a broker, and all it is told. An `ImageSink`."""
-
-    controller_epoch = 0
-    metadata_version = 0
-    disk_full = False
-    port = 7000
-
-    def __init__(self, broker_id: int, controllers: list[str]) -> None:
-        config = BrokerConfig(
-            broker_id=BrokerId(broker_id),
-            data_dir=Path("unused"),
-            listen="unused",
-            advertise_host="127.0.0.1",
-            advertise_port=7000,
-            controllers=tuple(controllers),
-        )
-        self.identity = Identity("", f"run-{broker_id}", f"dir-{broker_id}", True)
-        self.alive_seen: list[dict[int, bool]] = []
-        self.session = ControllerSession(config, lambda: self.identity, self)
-
-    async def registered(self, answer: pb.Registered) -> None:
-        assert answer.controller_epoch >= self.controller_epoch, "the epoch went back"
-        self.controller_epoch = answer.controller_epoch
-
-    async def apply(self, image: pb.ClusterImage) -> None:
-        self.metadata_version = image.metadata_version
-        self.alive_seen.append({info.broker_id: info.alive for info in image.brokers})
-
-    def serves(self, epoch: int) -> bool:
-        """Has a session with the controller of this epoch."""
-        return self.session.connected and self.controller_epoch == epoch
-
-
-@asynccontextmanager
-async def running(*brokers: Broker) -> AsyncIterator[None]:
-    async with asyncio.TaskGroup() as tasks:
-        owned = [tasks.create_task(broker.session.run()) for broker in brokers]
-        try:
-            yield
-        finally:
-            for task in owned:
-                task.cancel()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ was told to retain it.
 """
 
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -88,8 +89,9 @@ class KubernetesMetadataStore:
     def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
         """See the seam. Raises WriteConflictError, StoreUnavailableError."""
         # All sizes before the first request: a document too large writes nothing.
+        write_id = str(uuid.uuid4())
         bodies = {
-            change.key: self._objects.config_map(change.key, change.text, change.expected)
+            change.key: self._objects.config_map(change.key, change.text, change.expected, write_id)
             for stage in stages
             for change in stage
             if isinstance(change, Put)
@@ -182,7 +184,7 @@ class KubernetesMetadataStore:
         )
 
     def _correct_owner(self, key: str, text: str, version: str) -> str:
-        body = self._objects.config_map(key, text, version)
+        body = self._objects.config_map(key, text, version, str(uuid.uuid4()))
         path = f"{self._objects.config_maps}/{self._objects.name_of(key)}"
         answer = self._api.request("PUT", path, body=body)
         if answer.status != 200:

@@ -25,6 +25,7 @@ OWNER_API_VERSION: Final = f"{GROUP}/v1alpha1"
 OWNER_KIND: Final = "Cluster"
 CLUSTER_LABEL: Final = f"{GROUP}/cluster"
 METADATA_LABEL: Final = f"{GROUP}/metadata"
+WRITE_ANNOTATION: Final = f"{GROUP}/write"
 KEY_FIELD: Final = "key"
 TEXT_FIELD: Final = "document"
 OBJECT_BYTES_MAX: Final = 1024 * 1024
@@ -109,8 +110,13 @@ class ClusterObjects:
         digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH_DIGITS]
         return f"{self.cluster}-{kind}-{readable}-{digest}"
 
-    def config_map(self, key: str, text: str, expected: str | None) -> dict[str, Any]:
+    def config_map(
+        self, key: str, text: str, expected: str | None, write_id: str = ""
+    ) -> dict[str, Any]:
         """The object to create (`expected` None) or to put in place of version `expected`.
+
+        `write_id` is another one for every write: the API server takes an update that changes
+        nothing for no update, and would leave the version as it is.
 
         Raises MisuseError when the API server would refuse its size.
         """
@@ -126,6 +132,7 @@ class ClusterObjects:
             "name": self.name_of(key),
             "namespace": self.namespace,
             "labels": self.labels(**{METADATA_LABEL: kind}),
+            "annotations": {WRITE_ANNOTATION: write_id},
             "ownerReferences": self.owners,
         }
         if expected is not None:

@@ -1,0 +1,437 @@
+"""The Kubernetes store on a real API server that has a bad day (contract: tests/contracts)."""
+
+import datetime
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes.config import incluster_config
+from support.api_proxy import ApiProxy, Kind, documents, leases
+from support.apiserver import ApiServer
+from support.kubernetes_store import QUICK, open_store
+
+from penstock_broker.controller.metadata_store import kubernetes as module
+from penstock_broker.controller.metadata_store.interface import (
+    Delete,
+    Put,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from penstock_broker.controller.metadata_store.kubernetes import KubernetesMetadataStore
+from penstock_broker.controller.metadata_store.kubernetes_api import connect
+from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
+
+CONTROLLER_RULES: list[dict[str, Any]] = [
+    {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["list", "create", "update", "delete"],
+    },
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "create", "update"],
+    },
+]
+Make = Callable[..., KubernetesMetadataStore]
+
+
+@pytest.fixture
+def proxy(api_server: ApiServer) -> Iterator[ApiProxy]:
+    made = ApiProxy(api_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def namespace(api_server: ApiServer) -> str:
+    return api_server.namespace()
+
+
+@pytest.fixture
+def make(api_server: ApiServer, proxy: ApiProxy, namespace: str, tmp_path: Path) -> Iterator[Make]:
+    """Stores of cluster `flights`; through the proxy unless another kubeconfig is given."""
+    made: list[KubernetesMetadataStore] = []
+
+    def make_one(
+        kubeconfig: Path | None = None, clock: Any = time.monotonic, **owner: str
+    ) -> KubernetesMetadataStore:
+        path = kubeconfig or proxy.kubeconfig(tmp_path / "proxied.kubeconfig")
+        objects = ClusterObjects("flights", namespace, **owner)
+        made.append(open_store(path, objects, clock, QUICK))
+        return made[-1]
+
+    yield make_one
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def store(make: Make) -> KubernetesMetadataStore:
+    return make()
+
+
+def texts(store: KubernetesMetadataStore) -> dict[str, str]:
+    return {key: stored.text for key, stored in store.read_all().items()}
+
+
+# ---------------------------------------------------------------- one write meets one fault
+
+PASSED, LOST = "new", "old"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "error", "outcome"),
+    [
+        (Kind.STATUS, {"status": 409}, WriteConflictError, LOST),
+        (Kind.STATUS, {"status": 500}, StoreUnavailableError, LOST),
+        (Kind.STATUS, {"status": 503, "retry_after_s": 1}, StoreUnavailableError, LOST),
+        (Kind.STATUS, {"status": 429, "retry_after_s": 0.2, "times": 2}, None, PASSED),
+        (Kind.STATUS, {"status": 429, "retry_after_s": 60}, StoreUnavailableError, LOST),
+        (Kind.STATUS, {"status": 429, "times": None}, StoreUnavailableError, LOST),
+        (Kind.RESET, {}, StoreUnavailableError, LOST),
+        (Kind.ANSWER_LOST, {}, StoreUnavailableError, PASSED),
+        (Kind.UNANSWERED, {"seconds": 5.0}, StoreUnavailableError, PASSED),
+        (Kind.TRICKLE, {"seconds": 5.0}, StoreUnavailableError, PASSED),
+        (Kind.SLOW, {"seconds": 0.5}, None, PASSED),
+    ],
+)
+@pytest.mark.parametrize("what", ["create", "replace", "delete"])
+def test_after_any_fault_the_truth_is_there_to_be_read(
+    store: KubernetesMetadataStore,
+    proxy: ApiProxy,
+    what: str,
+    kind: Kind,
+    options: dict[str, Any],
+    error: type[Exception] | None,
+    outcome: str,
+) -> None:
+    before = None if what == "create" else store.write([[Put("topic/t", "old", None)]])["topic/t"]
+    change: Any = Put("topic/t", "new", before)
+    after: dict[str, dict[str, str]] = {"old": {"topic/t": "old"}, "new": {"topic/t": "new"}}
+    if what == "create":
+        after["old"] = {}
+    if what == "delete":
+        change, after["new"] = Delete("topic/t", str(before)), {}
+    fault = proxy.plant(kind, fits=documents, **options)
+    began = time.monotonic()
+    if error is None:
+        store.write([[change]])
+    else:
+        with pytest.raises(error):
+            store.write([[change], [Put("topic/later", "never", None)]])
+    assert time.monotonic() - began < QUICK.total_s + 1.0
+    assert fault.seen, "the fault was not met"
+    proxy.heal()
+    assert texts(store) == after[outcome]
+    found = store.read_all().get("topic/t")
+    store.write([[Put("topic/t", "next", found.version if found else None)]])
+    assert texts(store) == {"topic/t": "next"}
+
+
+def test_a_renewed_attempt_is_never_made_in_secret(
+    store: KubernetesMetadataStore, proxy: ApiProxy
+) -> None:
+    proxy.plant(Kind.ANSWER_LOST, fits=documents)
+    with pytest.raises(StoreUnavailableError):
+        store.write([[Put("topic/t", "1", None)]])
+    assert proxy.calls == {"POST configmaps": 1}, "it would meet its own success as a conflict"
+
+
+# ---------------------------------------------------------------- many documents
+
+
+def test_the_rest_of_a_write_is_not_sent_after_a_doubtful_answer(
+    store: KubernetesMetadataStore, proxy: ApiProxy
+) -> None:
+    proxy.plant(Kind.STATUS, fits=documents, status=500, times=None)
+    stage = [Put(f"topic/{index}", "x", None) for index in range(100)]
+    with pytest.raises(StoreUnavailableError):
+        store.write([stage, [Put("cluster", "x", None)]])
+    assert proxy.calls["POST configmaps"] <= 8
+    assert texts(store) == {}
+
+
+def test_of_a_conflict_and_a_doubtful_answer_the_doubt_is_told(
+    store: KubernetesMetadataStore, proxy: ApiProxy
+) -> None:
+    version = store.write([[Put("topic/a", "1", None)]])["topic/a"]
+    store.write([[Put("topic/a", "2", version)]])
+    slow = proxy.plant(Kind.SLOW, fits=lambda m, p: m == "PUT" and "-a-" in p, seconds=0.3)
+    proxy.plant(Kind.RESET, fits=lambda m, _p: m == "POST")
+    with pytest.raises(StoreUnavailableError):
+        store.write([[Put("topic/a", "3", version), Put("topic/b", "1", None)]])
+    assert slow.seen
+
+
+def test_a_large_stage_goes_out_in_parallel(
+    store: KubernetesMetadataStore, proxy: ApiProxy
+) -> None:
+    proxy.plant(Kind.SLOW, fits=documents, seconds=0.1, times=None)
+    stage = [Put(f"topic/{index}", str(index), None) for index in range(80)]
+    began = time.monotonic()
+    versions = store.write([stage])
+    assert time.monotonic() - began < 5.0, "80 writes of 0.1 s, one after the other"
+    proxy.heal()
+    found = store.read_all()
+    assert {key: stored.version for key, stored in found.items()} == versions
+    assert {stored.text for stored in found.values()} == {str(index) for index in range(80)}
+
+
+# ---------------------------------------------------------------- reading
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAGE", 3)
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_list_whose_rest_expired_begins_again(
+    store: KubernetesMetadataStore, proxy: ApiProxy
+) -> None:
+    store.write([[Put(f"topic/{index}", "x", None) for index in range(10)]])
+    proxy.plant(Kind.STATUS, fits=lambda _m, path: "continue=" in path, status=410)
+    before = proxy.calls["GET configmaps"]
+    assert len(store.read_all()) == 10
+    assert proxy.calls["GET configmaps"] - before == 2 + 4
+    proxy.plant(Kind.STATUS, fits=lambda _m, path: "continue=" in path, status=410, times=None)
+    with pytest.raises(StoreUnavailableError, match="ended 3 times before it was complete"):
+        store.read_all()
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("kind", [Kind.RESET, Kind.ANSWER_LOST, Kind.TRICKLE, Kind.UNANSWERED])
+def test_half_a_list_is_never_told(
+    store: KubernetesMetadataStore, proxy: ApiProxy, kind: Kind
+) -> None:
+    store.write([[Put(f"topic/{index}", "x", None) for index in range(10)]])
+    fits = lambda _method, path: "continue=" in path  # noqa: E731
+    proxy.plant(kind, fits=fits, seconds=4.0)
+    with pytest.raises(StoreUnavailableError):
+        store.read_all()
+    assert len(store.read_all()) == 10
+
+
+def test_reads_ask_for_the_newest_state(store: KubernetesMetadataStore, proxy: ApiProxy) -> None:
+    seen: list[str] = []
+    proxy.plant(Kind.SLOW, fits=lambda _m, path: bool(seen.append(path)) or False)
+    store.read_all()
+    assert len(seen) == 1
+    assert "resourceVersion" not in seen[0], "any resourceVersion allows a stale answer"
+
+
+def test_copies_and_strangers_are_not_documents(
+    store: KubernetesMetadataStore, api_server: ApiServer, namespace: str
+) -> None:
+    store.write([[Put("topic/t", "mine", None)]])
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    [item] = api_server.request("GET", path + "?labelSelector=penstock.dev/metadata")["items"]
+    backup = {"name": "backup-of-t", "labels": item["metadata"]["labels"]}
+    data = {"key": "topic/t", "document": "old"}
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": backup, "data": data}
+    api_server.request("POST", path, body)
+    foreign = {"name": "foreign", "labels": item["metadata"]["labels"]}
+    api_server.request("POST", path, {**body, "metadata": foreign, "data": {}})
+    assert texts(store) == {"topic/t": "mine"}
+
+
+def test_two_clusters_in_one_namespace_do_not_see_each_other(
+    store: KubernetesMetadataStore, api_server: ApiServer, namespace: str
+) -> None:
+    other = open_store(api_server.kubeconfig, ClusterObjects("flights-2", namespace))
+    store.write([[Put("cluster", "1", None), Put("topic/t", "1", None)]])
+    other.write([[Put("cluster", "2", None), Put("topic/t", "2", None)]])
+    assert texts(store) == {"cluster": "1", "topic/t": "1"}
+    assert texts(other) == {"cluster": "2", "topic/t": "2"}
+    assert other.acquire_lease("x", 10_000)
+    assert store.acquire_lease("y", 10_000)
+    other.close()
+
+
+@pytest.mark.parametrize("version", ["0", ""])
+def test_a_version_that_would_overwrite_anything_is_a_conflict(
+    store: KubernetesMetadataStore, version: str
+) -> None:
+    store.write([[Put("cluster", "old", None)]])
+    for change in (Put("cluster", "new", version), Delete("cluster", version)):
+        with pytest.raises(WriteConflictError):
+            store.write([[change]])
+    assert texts(store) == {"cluster": "old"}
+
+
+# ---------------------------------------------------------------- owners
+
+
+def owners(server: ApiServer, namespace: str, kind: str = "configmaps") -> dict[str, list[str]]:
+    group = "/api/v1" if kind == "configmaps" else "/apis/coordination.k8s.io/v1"
+    path = f"{group}/namespaces/{namespace}/{kind}?labelSelector=penstock.dev/cluster"
+    return {
+        item["metadata"]["name"]: [
+            f"{owner['kind']}/{owner['name']}/{owner['uid']}"
+            for owner in item["metadata"].get("ownerReferences", [])
+        ]
+        for item in server.request("GET", path)["items"]
+    }
+
+
+def test_whoever_takes_the_lease_corrects_the_owner_once(
+    make: Make, api_server: ApiServer, proxy: ApiProxy, namespace: str
+) -> None:
+    retained = make()
+    retained.write([[Put("cluster", "c", None), Put("topic/t", "t", None)]])
+    assert set(map(tuple, owners(api_server, namespace).values())) == {()}
+
+    owned = make(owner_uid="uid-1")
+    owned.read_all()
+    assert set(map(tuple, owners(api_server, namespace).values())) == {()}, "not the active one"
+    assert owned.acquire_lease("one", 10_000)
+    found = owned.read_all()
+    assert set(map(tuple, owners(api_server, namespace).values())) == {("Cluster/flights/uid-1",)}
+    assert owners(api_server, namespace, "leases") == {
+        "flights-controller": ["Cluster/flights/uid-1"]
+    }
+    owned.write([[Put("topic/t", "t2", found["topic/t"].version), Put("topic/u", "u", None)]])
+    assert set(map(tuple, owners(api_server, namespace).values())) == {("Cluster/flights/uid-1",)}
+    before = proxy.calls["PUT configmaps"]
+    owned.read_all()
+    assert proxy.calls["PUT configmaps"] == before
+    owned.release_lease("one")
+
+    assert retained.acquire_lease("two", 10_000)
+    assert {key: s.text for key, s in retained.read_all().items()} == {
+        "cluster": "c",
+        "topic/t": "t2",
+        "topic/u": "u",
+    }
+    assert set(map(tuple, owners(api_server, namespace).values())) == {()}, (
+        "what is to be retained must not go with the Cluster"
+    )
+
+
+# ---------------------------------------------------------------- lease
+
+
+def test_an_unanswered_renewal_is_no_loss(
+    store: KubernetesMetadataStore, make: Make, proxy: ApiProxy
+) -> None:
+    rival = make()
+    assert store.acquire_lease("me", 10_000)
+    for kind in (Kind.ANSWER_LOST, Kind.RESET, Kind.STATUS):
+        proxy.plant(kind, fits=leases)
+        with pytest.raises(StoreUnavailableError):
+            store.acquire_lease("me", 10_000)
+        assert store.acquire_lease("me", 10_000)
+        assert not rival.acquire_lease("rival", 10_000)
+
+
+def test_a_renewal_is_one_call(store: KubernetesMetadataStore, proxy: ApiProxy) -> None:
+    store.acquire_lease("me", 10_000)
+    proxy.calls.clear()
+    for _ in range(5):
+        assert store.acquire_lease("me", 10_000)
+    assert proxy.calls == {"PUT leases": 5}
+
+
+def test_a_lease_that_somebody_touched_or_deleted_stays_the_holders(
+    store: KubernetesMetadataStore, api_server: ApiServer, namespace: str
+) -> None:
+    assert store.acquire_lease("me", 10_000)
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/flights-controller"
+    lease = api_server.request("GET", path)
+    lease["metadata"]["annotations"] = {"touched": "by hand"}
+    api_server.request("PUT", path, lease)
+    assert store.acquire_lease("me", 10_000)
+    api_server.request("DELETE", path)
+    assert store.acquire_lease("me", 10_000)
+    assert api_server.request("GET", path)["spec"]["holderIdentity"] == "me"
+
+
+@pytest.mark.parametrize("written", ["2000-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"])
+def test_other_machines_clocks_do_not_matter(
+    make: Make, api_server: ApiServer, namespace: str, written: str
+) -> None:
+    clock = [1_000.0]
+    mine, rival = make(), make(clock=lambda: clock[0])
+    assert mine.acquire_lease("me", 10_000)
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/flights-controller"
+    lease = api_server.request("GET", path)
+    lease["spec"]["renewTime"] = written
+    api_server.request("PUT", path, lease)
+    assert not rival.acquire_lease("rival", 10_000)
+    clock[0] += 9.9
+    assert not rival.acquire_lease("rival", 10_000)
+    assert mine.acquire_lease("me", 10_000)
+    clock[0] += 9.9
+    assert not rival.acquire_lease("rival", 10_000), "it was renewed since"
+    clock[0] += 10.1
+    assert rival.acquire_lease("rival", 10_000)
+    assert api_server.request("GET", path)["spec"]["leaseTransitions"] == 2
+
+
+# ---------------------------------------------------------------- permissions
+
+
+def test_the_controllers_role_is_enough_and_its_lack_is_named(
+    make: Make, api_server: ApiServer, namespace: str
+) -> None:
+    allowed = api_server.service_account(namespace, "flights-controller", CONTROLLER_RULES)
+    store = make(allowed, owner_uid="uid-1")
+    assert store.acquire_lease("me", 10_000)
+    assert store.acquire_lease("me", 10_000)
+    version = store.write([[Put("topic/t", "1", None)]])["topic/t"]
+    version = store.write([[Put("topic/t", "2", version)]])["topic/t"]
+    store.write([[Delete("topic/t", version)]])
+    assert store.read_all() == {}
+    store.release_lease("me")
+
+    forbidden = make(api_server.service_account(namespace, "nobody", []))
+    for call in (
+        forbidden.read_all,
+        lambda: forbidden.write([[Put("topic/t", "1", None)]]),
+        lambda: forbidden.acquire_lease("me", 10_000),
+    ):
+        with pytest.raises(StoreUnavailableError, match=r"403.*nobody.*cannot"):
+            call()
+
+
+def test_a_namespace_that_is_not_there_is_named(api_server: ApiServer) -> None:
+    store = open_store(api_server.kubeconfig, ClusterObjects("flights", "no-such-place"))
+    with pytest.raises(StoreUnavailableError, match="no-such-place"):
+        store.write([[Put("cluster", "1", None)]])
+    with pytest.raises(StoreUnavailableError, match="no-such-place"):
+        store.acquire_lease("me", 10_000)
+    store.close()
+
+
+def test_in_a_pod_the_token_is_read_again(
+    api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("admin-of-the-tests")
+    passed = [datetime.timedelta(0)]
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.datetime.now(tz) + passed[0]
+
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    ca = str(api_server.directory / "ca.crt")
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", ca)
+    clock = SimpleNamespace(datetime=Clock, timedelta=datetime.timedelta)
+    monkeypatch.setattr(incluster_config, "datetime", clock)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api_server.port))
+    api = connect(QUICK)
+    path = "/api/v1/namespaces/default"
+    assert api.request("GET", path).status == 200
+    token.write_text("revoked")
+    assert api.request("GET", path).status == 200, "read at most once a minute"
+    passed[0] = datetime.timedelta(seconds=61)
+    with pytest.raises(StoreUnavailableError, match="401"):
+        api.request("GET", path)
+    api.close()

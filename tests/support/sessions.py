@@ -1,0 +1,66 @@
+"""Brokers that are nothing but their session: what controllers see of a broker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from penstock.core.types import BrokerId
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock_broker.broker.config import BrokerConfig
+from penstock_broker.broker.session import ControllerSession, Identity
+
+
+class Broker:
+    """The session of a broker, and all it is told. An `ImageSink`."""
+
+    controller_epoch = 0
+    metadata_version = 0
+    disk_full = False
+    port = 7000
+
+    def __init__(self, broker_id: int, controllers: list[str]) -> None:
+        config = BrokerConfig(
+            broker_id=BrokerId(broker_id),
+            data_dir=Path("unused"),
+            listen="unused",
+            advertise_host="127.0.0.1",
+            advertise_port=7000,
+            controllers=tuple(controllers),
+        )
+        self.identity = Identity("", f"run-{broker_id}", f"dir-{broker_id}", True)
+        self.alive_seen: list[dict[int, bool]] = []
+        self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
+        self.session = ControllerSession(config, lambda: self.identity, self)
+
+    async def registered(self, answer: pb.Registered) -> None:
+        if answer.controller_epoch < self.controller_epoch:
+            raise ClusterError("an older controller", ErrorCode.STALE_CONTROLLER_EPOCH)
+        self.controller_epoch = answer.controller_epoch
+
+    async def apply(self, image: pb.ClusterImage) -> None:
+        self.metadata_version = image.metadata_version
+        self.alive_seen.append({info.broker_id: info.alive for info in image.brokers})
+        for topic in image.topics:
+            for partition in topic.partitions:
+                self.leaders[topic.topic, partition.partition] = (
+                    partition.leader,
+                    partition.leader_epoch,
+                )
+
+    def serves(self, epoch: int) -> bool:
+        """Has a session with the controller of this epoch."""
+        return self.session.connected and self.controller_epoch == epoch
+
+
+@asynccontextmanager
+async def running(*brokers: Broker) -> AsyncIterator[None]:
+    """Their sessions live as long as the context."""
+    async with asyncio.TaskGroup() as tasks:
+        owned = [tasks.create_task(broker.session.run()) for broker in brokers]
+        try:
+            yield
+        finally:
+            for task in owned:
+                task.cancel()
