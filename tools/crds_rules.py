@@ -42,6 +42,11 @@ def rule(expression: str, message: str, *seen: str) -> Rule:
     return made
 
 
+def at(field_path: str, made: Rule) -> Rule:
+    """The same rule, reported at a field below: the object itself has no name to report."""
+    return {**made, "fieldPath": field_path}
+
+
 def rules_of(kind: str, spec: tuple[Field, ...]) -> Rules:
     """All rules of one kind, by the path they are put at."""
     rules: Rules = {}
@@ -68,7 +73,7 @@ def _immutable(
                 f"(has({side}.spec.{name}) ? {side}.spec.{name} : {side}.metadata.name)"
                 for side in ("self", "oldSelf")
             )
-            yield (), rule(f"{new} == {old}", message)
+            yield (), at(f".spec.{name}", rule(f"{new} == {old}", message))
         else:
             same = f"has(self.{name}) == has(oldSelf.{name})"
             yield (
@@ -130,20 +135,29 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
     name = "self.metadata.name"
     yield (
         (),
-        rule(
-            f"size({name}) <= {CLUSTER_NAME_MAX_CHARS}",
-            f"metadata.name of a Cluster has at most {CLUSTER_NAME_MAX_CHARS} characters",
-            f"metadata.name has %d characters; the limit is {CLUSTER_NAME_MAX_CHARS}, so that the "
-            "names of pods and Services fit",
-            f"size({name})",
+        at(
+            ".metadata",
+            rule(
+                f"size({name}) <= {CLUSTER_NAME_MAX_CHARS}",
+                f"metadata.name of a Cluster has at most {CLUSTER_NAME_MAX_CHARS} characters",
+                f"metadata.name has %d characters; the limit is {CLUSTER_NAME_MAX_CHARS}, so that "
+                "the names of pods and Services fit",
+                f"size({name})",
+            ),
         ),
     )
     yield (
         (),
-        rule(
-            f"{name}.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
-            "metadata.name of a Cluster must be lower-case letters, digits and '-', beginning "
-            "and ending with a letter or digit",
+        at(
+            ".metadata",
+            rule(
+                f"{name}.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+                "metadata.name of a Cluster must be lower-case letters, digits and '-', beginning "
+                "and ending with a letter or digit",
+                "metadata.name is '%s'; it must be lower-case letters, digits and '-', beginning "
+                "and ending with a letter or digit",
+                name,
+            ),
         ),
     )
     yield from _config(CLUSTER_SETTINGS, "cluster")
@@ -213,12 +227,15 @@ def _topic() -> Iterator[tuple[tuple[str, ...], Rule]]:
     )
     yield (
         (),
-        rule(
-            f"size({name}) <= {TOPIC_NAME_MAX_CHARS} && !({name} in ['.', '..']) && "
-            f"{name}.matches('^[a-zA-Z0-9._-]+$')",
-            f"{legal}; without spec.topicName it is metadata.name",
-            f"topic name '%s' cannot be used; {legal}",
-            name,
+        at(
+            ".spec.topicName",
+            rule(
+                f"size({name}) <= {TOPIC_NAME_MAX_CHARS} && !({name} in ['.', '..']) && "
+                f"{name}.matches('^[a-zA-Z0-9._-]+$')",
+                f"{legal}; without spec.topicName it is metadata.name",
+                f"topic name '%s' cannot be used; {legal}",
+                name,
+            ),
         ),
     )
     yield from _config(TOPIC_SETTINGS, "topic")

@@ -69,7 +69,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 def structural_problems(shape: dict[str, Any], value: Any, path: str = "") -> list[str]:
     """What an API server with strict field validation refuses by the schema alone, rules aside.
 
-    Null counts as absent where there is a default, as there.
+    Null counts as absent, as there.
     """
     if shape.get("x-kubernetes-int-or-string"):
         fits = isinstance(value, int | str) and not isinstance(value, bool)
@@ -107,14 +107,14 @@ def _limits(shape: dict[str, Any], value: Any) -> list[str]:
 
 def _object(shape: dict[str, Any], value: dict[str, Any], path: str) -> list[str]:
     properties: dict[str, Any] = shape.get("properties", {})
+    given = {name: nested for name, nested in value.items() if nested is not None}
     problems = [
-        f"{path}: {name} is missing" for name in shape.get("required", ()) if name not in value
+        f"{path}: {name} is missing" for name in shape.get("required", ()) if name not in given
     ]
-    for name, nested in value.items():
+    for name, nested in given.items():
         here = f"{path}.{name}"
         if name in properties:
-            if not (nested is None and "default" in properties[name]):
-                problems += structural_problems(properties[name], nested, here)
+            problems += structural_problems(properties[name], nested, here)
         elif "additionalProperties" in shape:
             problems += structural_problems(shape["additionalProperties"], nested, here)
         elif path not in ("", ".metadata") and not shape.get(

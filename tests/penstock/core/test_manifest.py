@@ -175,10 +175,9 @@ class TestAccepted:
         manifest = parse(cluster(), topic(config={"retention.ms": -1}))
         assert manifest.topics[0].spec.config == {"retention.ms": "-1"}
 
-    def test_nothing_at_all_stands_for_a_default(self) -> None:
-        assert parse(cluster(brokers=None, config=None, storage=None)).clusters[0].spec == (
-            ClusterSpec(brokers=3)
-        )
+    def test_null_is_absent_as_for_the_api_server(self) -> None:
+        empty = cluster(brokers=None, config={"cache.bytes": None}, storage=None, image=None)
+        assert parse(empty).clusters[0].spec == ClusterSpec(brokers=3)
 
 
 class TestDefaultsThatDependOnTheBrokers:
@@ -388,13 +387,6 @@ BAD = {
             "x.yaml: Cluster/flights: spec.config.broker.heartbeat.interval.ms cannot be used: "
             "broker.session.timeout.ms is 1800; it must be at least twice "
             "broker.heartbeat.interval.ms, which is 1000"
-        ),
-    ),
-    "nothing where there is no default": (
-        [cluster(), topic(partitions=None)],
-        (
-            "x.yaml: Topic/flights: spec.partitions is empty; give it a value (a whole number) "
-            "or remove the line"
         ),
     ),
     "a reset that lacks its value": (

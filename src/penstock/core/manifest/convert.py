@@ -131,7 +131,7 @@ def _check_size(
 
 
 def _entries(row: Field, value: object, here: str, report: Report) -> list[tuple[str, object]]:
-    """The entries of a mapping whose keys are texts."""
+    """The entries of a mapping whose keys are texts; null ones are absent."""
     if not isinstance(value, Mapping):
         _refuse(row, value, here, report)
         return []
@@ -139,7 +139,8 @@ def _entries(row: Field, value: object, here: str, report: Report) -> list[tuple
     for key in value:
         if not isinstance(key, str):
             report.add(here, f"has the key {describe(key)}; names are texts{quote_hint(key)}")
-    return [(key, entry) for key, entry in value.items() if isinstance(key, str)]
+    named = [(key, entry) for key, entry in value.items() if isinstance(key, str)]
+    return [(key, entry) for key, entry in named if entry is not None]
 
 
 def _labels(row: Field, value: object, here: str, report: Report) -> object:

@@ -4,7 +4,8 @@
                                 └────▶ Problems (all of them, each with its path)
 
 The reader never raises and never stops at the first mistake: a wrong value is reported and
-replaced by the row's default, so that checks further on still run.
+replaced by the row's default, so that checks further on still run. Null is absent: the API server
+drops nulls.
 Next step: `parse` builds objects from the values and checks what spans several objects.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Mapping
 
 from penstock.core.manifest.convert import convert
 from penstock.core.manifest.problems import Problem, Report, describe, did_you_mean
-from penstock.core.manifest.rows import Field, Kind, has_default
+from penstock.core.manifest.rows import Field, Kind
 
 __all__ = ["Field", "Kind", "Problem", "Report", "Values", "read_fields"]
 
@@ -97,9 +98,6 @@ def read_fields(rows: tuple[Field, ...], given: object, path: str, report: Repor
 def _read(row: Field, given: Mapping[object, object], path: str, report: Report) -> object:
     here = _join(path, row.name)
     value = given.get(row.name)
-    if value is None and row.name in given and not has_default(row):
-        report.add(here, f"is empty; give it a value ({row.kind.value}) or remove the line")
-        return None if row.kind is not Kind.OBJECT or row.optional else _absent(row)
     if row.kind is Kind.OBJECT:
         if value is None and row.optional:
             return None
@@ -112,10 +110,6 @@ def _read(row: Field, given: Mapping[object, object], path: str, report: Report)
     before = len(report.problems)
     read = convert(row, value, here, report)
     return read if len(report.problems) == before else row.default
-
-
-def _absent(row: Field) -> Values:
-    return read_fields(row.fields, None, "", Report(""))
 
 
 def _join(path: str, name: str) -> str:

@@ -69,7 +69,7 @@ class Field:
 
 
 def has_default(row: Field) -> bool:
-    """Whether an absent field has a value. Then null stands for it, as for the API server."""
+    """Whether an absent field has a value."""
     if row.kind is Kind.OBJECT:
         return not row.optional and any(has_default(nested) for nested in row.fields)
     return row.default is not None or row.kind is Kind.SETTINGS
