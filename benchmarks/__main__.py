@@ -5,7 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPTS = ("encoding", "throughput", "failover", "spark_source", "idle", "store_layout")
+SCRIPTS = (
+    "encoding",
+    "throughput",
+    "failover",
+    "spark_source",
+    "idle",
+    "store_layout",
+    "verify_memory",
+)
 RESULTS = Path(__file__).parent / "results"
 
 

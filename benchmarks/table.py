@@ -15,6 +15,7 @@ TITLES = {
     "idle": "At rest",
     "encoding": "Encoding",
     "store_layout": "Store",
+    "verify_memory": "Judging a long history",
 }
 HEAD = """# Measured
 

@@ -4,8 +4,8 @@
     pass 2  what live readers saw, compared with the final read-back
 
 It decides without I/O: events in, a `Verdict` out; `check_files` is the thin shell. Memory is a
-range per unbroken stretch of a stream and 32 bytes per run of the final read-back: some 10 MB for
-100 million records written in batches of 500.
+range per unbroken stretch of a stream and 32 bytes per run of the final read-back: 35 MB beside
+the program for 100 million records written in batches of 100 (`benchmarks/verify_memory.py`).
 
 Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
 vanished (I2, I6: read, then gone), skipped (I17), ended (I24).
