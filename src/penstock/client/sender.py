@@ -259,11 +259,15 @@ class Sender:
     def _add(self, message: pb.ProduceRequest, sent: Sent) -> int:
         """Puts a batch into a request; returns its size."""
         batch = self._built(sent.entry)
+        leader = self._cluster.view.leader(sent.queue.where)
+        assert leader is not None, "only partitions with a leader are sent to"
         message.partitions.append(
             pb.ProducePartition(
                 topic=sent.queue.where.topic,
                 topic_id=sent.entry.batch.topic_id,
                 partition=sent.queue.where.partition,
+                # A leader deposed without knowing must not take what is meant for its successor.
+                leader_epoch=leader.leader_epoch,
                 batch=batch_to_wire(batch),
             )
         )

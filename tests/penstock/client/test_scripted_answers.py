@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from support.processes import free_port
+from support.waiting import wait_until_async
 
 from penstock.client import (
     AsyncAdmin,
@@ -66,9 +67,14 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
         self.next_producer_id = 100
         self.fetches = 0
         self.silent = asyncio.Event()
+        self.told_epoch = self.own_epoch = 1
+        """The leader epoch in metadata, and the one the broker leads in."""
+        self.named_epochs: list[int] = []
 
     async def Metadata(self, request: Any, context: Any) -> pb.MetadataResponse:  # noqa: N802
-        partition = pb.PartitionInfo(leader=0, leader_epoch=1, replicas=[0], isr=[0], version=1)
+        partition = pb.PartitionInfo(
+            leader=0, leader_epoch=self.told_epoch, replicas=[0], isr=[0], version=1
+        )
         return pb.MetadataResponse(
             cluster_id=self.cluster_id,
             metadata_version=1,
@@ -93,12 +99,15 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
             (part,) = request.partitions
             order = next(self.script, None)
             header = part.batch
+            self.named_epochs.append(part.leader_epoch)
             self.requests.append((header.producer_id, header.producer_epoch, header.base_sequence))
             if order == "cut before":
                 await abort(context, refused(ErrorCode.SHUTTING_DOWN))
             result = pb.ProduceResult(topic="t", base_offset=-1)
             if isinstance(order, PenstockError):
                 result.error.CopyFrom(error_to_wire(order))
+            elif part.leader_epoch not in {0, self.own_epoch}:
+                result.error.CopyFrom(error_to_wire(self.other_epoch(part.leader_epoch)))
             else:
                 self.append(part.batch, result)
             if order == "cut after":
@@ -109,6 +118,13 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
             if order == "empty":
                 del answer.results[:]
             await context.write(answer)
+
+    def other_epoch(self, named: int) -> NotLeaderError:
+        """What a leader answers to a request that names another epoch than its own."""
+        older = named < self.own_epoch
+        code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+        leader = CurrentLeader(0, self.own_epoch, "127.0.0.1", self.port)
+        return NotLeaderError(f"epoch {named}", code, leader)
 
     def append(self, message: records_pb2.RecordBatch, result: pb.ProduceResult) -> None:
         """The protocol's rules: a gap is refused, a repetition answered with where it is."""
@@ -416,10 +432,31 @@ async def test_closing_a_client_ends_a_call_under_way_with_an_error(double: Doub
     assert not creating.cancelled()
 
 
+async def test_an_epoch_the_client_missed_is_learned_from_the_refusal(double: Double) -> None:
+    async with producing(double, max_in_flight=1) as producer:
+        assert await send(producer, 1) == [0]
+        double.own_epoch = 2
+        assert await send(producer, 2, first=1) == [1, 2]
+    assert double.named_epochs == [1, 1, 2, 2]
+    assert indexes(double) == [0, 1, 2]
+
+
+async def test_a_leader_deposed_without_knowing_is_given_nothing(double: Double) -> None:
+    double.told_epoch = 2
+    async with producing(double, max_in_flight=1, retry_backoff_max_ms=5) as producer:
+        delivery = await producer.send("t", b"0")
+        await wait_until_async(lambda: len(double.named_epochs) >= 3, what="it tries again")
+        assert double.values == []
+        double.own_epoch = 2  # now it has heard of its new leadership
+        assert (await delivery).offset == 0
+    assert set(double.named_epochs) == {2}
+
+
 async def test_a_leader_named_in_a_refusal_is_asked_at_once(double: Double) -> None:
     async with serving() as other:
         double.broker_ports = other.broker_ports = [double.port, other.port]
         leader = CurrentLeader(broker_id=1, leader_epoch=2, host="127.0.0.1", port=other.port)
+        other.own_epoch = 2
         moved = NotLeaderError("moved", leader=leader)
         slow = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
         double.script = iter([moved] * 10)
