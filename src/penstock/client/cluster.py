@@ -55,7 +55,7 @@ class Cluster:
         Otherwise questions are spread over the brokers.
         """
         self.view = ClusterView()
-        self.connections = Connections()
+        self.connections = Connections(config.resolve_address)
         self.config = config
         self._bootstrap = bootstrap
         self._sticky = sticky

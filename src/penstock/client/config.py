@@ -18,6 +18,10 @@ from penstock.errors import MisuseError
 Partitioner = Callable[[str, bytes | None, int], int]
 """(topic, serialized key, partition count) -> partition, 0 <= partition < partition count."""
 
+AddressResolver = Callable[[str], str]
+"""(host:port as a broker advertises it) -> host:port to connect to. Called in the client's event
+loop, any number of times per address: it must answer at once and always the same."""
+
 OutOfRangePolicy = Literal["error", "earliest", "latest"]
 StartPosition = Literal["earliest", "latest"]
 
@@ -64,6 +68,8 @@ class ClientConfig:
             partitions are seen. 300,000 (Kafka's).
         unknown_topic_timeout_ms: How long a topic that no broker knows is looked for before
             UNKNOWN_TOPIC: a new topic may not have reached every broker. 3,000.
+        resolve_address: Where to connect to instead of an advertised (or bootstrap) address,
+            for clients that reach brokers through tunnels. None = the address itself.
     """
 
     connect_timeout_ms: int = 10_000
@@ -72,6 +78,7 @@ class ClientConfig:
     retry_backoff_max_ms: int = 1_000
     metadata_max_age_ms: int = 300_000
     unknown_topic_timeout_ms: int = 3_000
+    resolve_address: AddressResolver | None = None
 
     def __post_init__(self) -> None:
         _positive(
@@ -189,6 +196,7 @@ class ClientOptions(TypedDict, total=False):
     retry_backoff_max_ms: int
     metadata_max_age_ms: int
     unknown_topic_timeout_ms: int
+    resolve_address: AddressResolver | None
 
 
 class ProducerOptions(ClientOptions, total=False):

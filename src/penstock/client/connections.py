@@ -1,7 +1,8 @@
 """Channels to brokers, one per address, and the one place where calls are made.
 
 A call either returns its answer or raises a PenstockError; gRPC errors do not leave here.
-Channels connect on first use, reconnect by themselves and live until the client closes.
+Channels connect on first use, reconnect by themselves and live until the client closes. They are
+known by the address a broker advertises, whatever `resolve_address` makes of it.
 """
 
 import asyncio
@@ -30,11 +31,14 @@ def _being_cancelled() -> bool:
 
 
 class Connection:
-    """A channel to one address and the stubs on it."""
+    """A channel to one address and the stubs on it.
 
-    def __init__(self, address: str) -> None:
+    `address` is what errors name; `target` is what the channel connects to.
+    """
+
+    def __init__(self, address: str, target: str) -> None:
         self.address = address
-        self.channel = open_aio_channel(address)
+        self.channel = open_aio_channel(target)
         self.broker = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
 
@@ -69,7 +73,8 @@ class Connection:
 class Connections:
     """All channels of one client. Owned by its event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, resolve_address: Callable[[str], str] | None = None) -> None:
+        self._resolve = resolve_address or str
         self._by_address: dict[str, Connection] = {}
         self._closed = False
 
@@ -79,7 +84,7 @@ class Connections:
             raise ClusterError("the client is closed", ErrorCode.CLOSED)
         connection = self._by_address.get(address)
         if connection is None:
-            connection = self._by_address[address] = Connection(address)
+            connection = self._by_address[address] = Connection(address, self._resolve(address))
         return connection
 
     async def aclose(self) -> None:
