@@ -1,36 +1,113 @@
-"""Which cluster a command talks to."""
+"""Which cluster a command talks to.
+
+    --bootstrap ─▶ those addresses
+    --cluster ───▶ the Kubernetes Cluster of that name, through its API
+    neither ─────▶ the one local cluster ─▶ whoever listens on localhost:9092
+                   ─▶ the one Cluster that kubeconfig shows ─▶ localhost:9092
+
+As `kubectl penstock …` a command means Kubernetes: what runs on this machine is passed over.
+Several of a kind are never guessed between.
+"""
 
 import importlib
+import socket
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import MisuseError
+from penstock.cli.kube_api import KubeChoice, kubeconfig_is_there
+from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Admin
+    from penstock.client.config import AddressResolver, ClientOptions
 
 DEFAULT_BOOTSTRAP: Final = "localhost:9092"
+PROBE_S: Final = 0.3
 
 
-def resolve_bootstrap(given: str | None) -> str:
-    """What was given, else the one running local cluster, else `localhost:9092`.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What stood before the command: `penstock --cluster NS/NAME --context C topic list`."""
 
-    Raises MisuseError if several local clusters run: guessing would be worse.
-    """
-    if given:
-        return given
+    cluster: str | None = None
+    choice: KubeChoice = field(default_factory=KubeChoice)
+    is_plugin: bool = False
+
+    def locate(self, bootstrap: str | None) -> "Located":
+        """See the module. Raises MisuseError, or what Kubernetes says to a named cluster."""
+        if bootstrap and self.cluster:
+            raise MisuseError(
+                "give --bootstrap (or PENSTOCK_BOOTSTRAP) or --cluster, not both",
+                ErrorCode.INVALID_REQUEST,
+            )
+        if bootstrap:
+            return Located(bootstrap)
+        if self.cluster or self.is_plugin:
+            return self._in_kubernetes()
+        local = _local_cluster()
+        if local is not None:
+            return Located(local)
+        if not _listens_locally() and kubeconfig_is_there(self.choice):
+            reach: Any = importlib.import_module("penstock.cli.kube_reach")
+            reached = reach.reach_only(self.choice)
+            if reached is not None:
+                return Located(reached.bootstrap, reached.forwarder.resolve)
+        return Located(DEFAULT_BOOTSTRAP)
+
+    def _in_kubernetes(self) -> "Located":
+        reach: Any = importlib.import_module("penstock.cli.kube_reach")
+        reached = reach.reach(self.choice, self.cluster)
+        return Located(reached.bootstrap, reached.forwarder.resolve)
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """What every client is made of: `Consumer(where.bootstrap, **where.options)`."""
+
+    bootstrap: str
+    resolve_address: "AddressResolver | None" = None
+
+    @property
+    def options(self) -> "ClientOptions":
+        """Keyword arguments of every client."""
+        return {"resolve_address": self.resolve_address}
+
+
+WANTED: Final[ContextVar[Wanted]] = ContextVar("wanted", default=Wanted())  # noqa: B039 - frozen
+"""Set once per run of the program, by its first callback."""
+
+
+def locate(bootstrap: str | None) -> Located:
+    """Where the running command's cluster is. Raises MisuseError."""
+    return WANTED.get().locate(bootstrap)
+
+
+def open_admin(where: "str | Located | None") -> "Admin":
+    """An admin client, owned by the caller; takes what was given, or what `locate` made of it."""
+    from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
+
+    located = where if isinstance(where, Located) else locate(where)
+    return Admin(located.bootstrap, **located.options)
+
+
+def _local_cluster() -> str | None:
+    """The one running local cluster's address; None if there is none, or no broker installed."""
     try:
         state: Any = importlib.import_module("penstock_broker.local.state")
     except ModuleNotFoundError:
-        return DEFAULT_BOOTSTRAP
+        return None
     running = state.running_clusters()
     if len(running) > 1:
         names = ", ".join(f"{one.cluster} ({one.bootstrap})" for one in running)
         raise MisuseError(f"several local clusters run; choose one with --bootstrap: {names}")
-    return str(running[0].bootstrap) if running else DEFAULT_BOOTSTRAP
+    return str(running[0].bootstrap) if running else None
 
 
-def open_admin(bootstrap: str | None) -> "Admin":
-    """An admin client, owned by the caller."""
-    from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
-
-    return Admin(resolve_bootstrap(bootstrap))
+def _listens_locally() -> bool:
+    host, _, port = DEFAULT_BOOTSTRAP.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), PROBE_S):
+            return True
+    except OSError:
+        return False

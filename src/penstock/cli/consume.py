@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.connect import open_admin, resolve_bootstrap
+from penstock.cli.connect import locate, open_admin
 from penstock.cli.options import Bootstrap, Partitions, TopicArgument, example
 from penstock.cli.places import Place, PlaceKind, parse_place, resolve
 from penstock.cli.template import Template, to_json_line
@@ -93,14 +93,14 @@ def consume(
     render = _renderer(output, format_, key_delimiter, null)
     begin = parse_place(offset, "--offset")
     until = _until(to, exit_at_end)
-    address = resolve_bootstrap(bootstrap)
-    with open_admin(address) as admin:
+    where = locate(bootstrap)
+    with open_admin(where) as admin:
         partitions = choose_partitions(admin, topic, partition)
         starts = resolve(admin, begin, partitions)
         ends = resolve(admin, until, partitions) if until is not None else {}
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
-    with Consumer(address) as consumer:
+    with Consumer(where.bootstrap, **where.options) as consumer:
         consumer.assign(partitions)
         for one, start in starts.items():
             consumer.seek(one, start)

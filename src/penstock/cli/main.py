@@ -13,15 +13,19 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from penstock import __version__
-from penstock.cli import cluster, consume, dump_log, local, offsets, perf, produce, topic
+from penstock.cli import cluster, consume, dump_log, kube, local, offsets, perf, produce, topic
+from penstock.cli.connect import WANTED, Wanted
+from penstock.cli.kube_api import KubeChoice
 from penstock.errors import PenstockError
+
+PLUGIN: Final = "kubectl penstock"
 
 
 class Elsewhere(TyperGroup):
@@ -91,7 +95,20 @@ def _print_version(value: bool) -> None:
 
 
 def _options(
+    context: typer.Context,
     *,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            envvar="PENSTOCK_CLUSTER",
+            metavar="[NS/]NAME",
+            help="A Cluster on Kubernetes, reached by port-forward.",
+        ),
+    ] = None,
+    namespace: kube.Namespace = None,
+    kube_context: kube.Context = None,
+    kubeconfig: kube.Kubeconfig = None,
     debug: Annotated[
         bool, typer.Option("--debug", envvar="PENSTOCK_DEBUG", help="Show tracebacks of failures.")
     ] = False,
@@ -104,6 +121,13 @@ def _options(
 ) -> None:
     """Topics, partitions and replicas over gRPC. To begin: `penstock local up --help`."""
     del debug, version  # read by PenstockGroup and _print_version
+    wanted = Wanted(
+        cluster,
+        KubeChoice(namespace, kube_context, kubeconfig),
+        is_plugin=context.info_name == PLUGIN,
+    )
+    WANTED.set(wanted)
+    context.obj = wanted.locate  # for commands of packages that may not import this one
 
 
 def _assemble() -> typer.Typer:
@@ -118,7 +142,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(local.app, name="local")
     app.add_typer(cluster.app, name="cluster")
     app.add_typer(topic.app, name="topic")
-    for module in (produce, consume, offsets, dump_log):
+    for module in (produce, consume, offsets, dump_log, kube):
         module.register(app)
     app.add_typer(perf.app, name="perf")
     return app
@@ -130,7 +154,7 @@ app = _assemble()
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits with its code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to standard error
-    program = "kubectl penstock" if Path(sys.argv[0]).name.startswith("kubectl") else "penstock"
+    program = PLUGIN if Path(sys.argv[0]).name.startswith("kubectl") else "penstock"
     app(args=argv, prog_name=program)
 
 

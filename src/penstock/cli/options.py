@@ -23,7 +23,7 @@ Bootstrap = Annotated[
         envvar="PENSTOCK_BOOTSTRAP",
         metavar="HOST:PORT[,…]",
         help="Any brokers of the cluster. Without it: the running local cluster, "
-        "else localhost:9092.",
+        "else localhost:9092, else the one Cluster that kubeconfig shows.",
     ),
 ]
 OutputOption = Annotated[

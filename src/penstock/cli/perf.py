@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import typer
 
-from penstock.cli.connect import open_admin, resolve_bootstrap
+from penstock.cli.connect import locate, open_admin
 from penstock.cli.consume import choose_partitions
 from penstock.cli.options import Bootstrap, Output, OutputOption, TopicArgument, example
 from penstock.cli.output import print_record
@@ -190,12 +190,12 @@ def consume(
     """
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
-    address = resolve_bootstrap(bootstrap)
-    with open_admin(address) as admin:
+    where = locate(bootstrap)
+    with open_admin(where) as admin:
         partitions = choose_partitions(admin, topic, None)
         ends = resolve(admin, Place(PlaceKind.END), partitions)
     meter = Meter("read")
-    with Consumer(address) as consumer:
+    with Consumer(where.bootstrap, **where.options) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning(partitions)
         poll = _poll_arrow if arrow else _poll_batches

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.connect import resolve_bootstrap
+from penstock.cli.connect import locate
 from penstock.cli.options import Bootstrap, TopicArgument, example, parse_pairs
 from penstock.errors import PenstockError
 
@@ -150,8 +150,10 @@ def open_producer(
     """A producer with the options users give by name; owned by the caller."""
     from penstock import client  # noqa: PLC0415 - grpc only when it is needed
 
+    where = locate(bootstrap)
     return client.Producer(
-        resolve_bootstrap(bootstrap),
+        where.bootstrap,
+        **where.options,
         acks=client.Acks[acks.name],
         sync=client.Sync[sync.name],
         codec=client.Codec[codec.name],

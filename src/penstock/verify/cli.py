@@ -74,9 +74,14 @@ class LiveCounts:
     epilog="Example: penstock verify run --bootstrap localhost:9092 --duration 60 --history h.gz"
 )
 def run(
+    context: typer.Context,
     bootstrap: Annotated[
-        str, typer.Option(envvar="PENSTOCK_BOOTSTRAP", help="Any brokers, as host:port,…")
-    ] = "localhost:9092",
+        str | None,
+        typer.Option(
+            envvar="PENSTOCK_BOOTSTRAP",
+            help="Any brokers, as host:port,…; without it, as for every command of penstock.",
+        ),
+    ] = None,
     duration: Annotated[float, typer.Option(help="Seconds to write.", min=0.1)] = 30.0,
     producers: Annotated[int, typer.Option(min=1, max=64, help="Threads that write.")] = 2,
     consumers: Annotated[int, typer.Option(min=0, max=64, help="Live readers.")] = 1,
@@ -93,8 +98,10 @@ def run(
     """Put a recorded workload on a cluster, then judge what it did."""
     from penstock.core.types import Acks, Sync  # noqa: PLC0415 - after --help
 
+    where = context.obj(bootstrap)
     config = WorkloadConfig(
-        bootstrap=bootstrap,
+        bootstrap=where.bootstrap,
+        resolve_address=where.resolve_address,
         topic=topic,
         partitions=partitions,
         replication_factor=replicas,

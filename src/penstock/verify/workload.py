@@ -33,6 +33,7 @@ from penstock.client import (
     ListedOffset,
     Producer,
 )
+from penstock.client.config import AddressResolver
 from penstock.core.partitioner import partition_for_key
 from penstock.core.types import Acks, Sync, TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
@@ -57,7 +58,7 @@ class WorkloadConfig:
     bounds how long readers at the end wait for leaders and for progress. `delivery_timeout_ms`
     is the producers' setting. A topic that is not
     there is created with `replication_factor` and `topic_configs`; it keeps its records for ever,
-    because what retention takes would seem lost.
+    because what retention takes would seem lost. `resolve_address` is every client's setting.
     """
 
     bootstrap: str
@@ -75,6 +76,7 @@ class WorkloadConfig:
     settle_s: float = 60.0
     delivery_timeout_ms: int = 120_000
     topic_configs: Mapping[str, str] = field(default_factory=lambda: {"retention.ms": "-1"})
+    resolve_address: AddressResolver | None = None
 
 
 class Progress(Protocol):
@@ -133,7 +135,7 @@ class Workload:
         Raises PenstockError if the cluster cannot be reached or refuses the topic.
         """
         config = self._config
-        with Admin(config.bootstrap) as admin:
+        with Admin(config.bootstrap, resolve_address=config.resolve_address) as admin:
             if config.topic not in admin.list_topics():
                 admin.create_topic(
                     config.topic,
@@ -223,6 +225,7 @@ class Workload:
             acks=config.acks,
             sync=config.sync,
             delivery_timeout_ms=config.delivery_timeout_ms,
+            resolve_address=config.resolve_address,
         ) as producer:
             self._open.append(producer)
             turn = 0
@@ -301,7 +304,7 @@ class Workload:
         """Reads from where the run began until `_ends` is known and reached."""
         config = self._config
         progressed = time.monotonic()
-        with Consumer(config.bootstrap) as consumer:
+        with Consumer(config.bootstrap, resolve_address=config.resolve_address) as consumer:
             consumer.assign(self._partitions)
             for tp, offset in self._starts.items():
                 consumer.seek(tp, offset)
@@ -353,7 +356,11 @@ class Workload:
 
         def ask() -> None:
             timeout_ms = int(self._config.settle_s * 1000)
-            with Admin(self._config.bootstrap, request_timeout_ms=timeout_ms) as admin:
+            with Admin(
+                self._config.bootstrap,
+                request_timeout_ms=timeout_ms,
+                resolve_address=self._config.resolve_address,
+            ) as admin:
                 found.update(admin.list_offsets(dict.fromkeys(self._partitions, LATEST)))
 
         self._guard("end offsets", ask)

@@ -1,0 +1,198 @@
+"""`kubectl penstock status | why | pause | resume | report`: a Cluster seen through Kubernetes.
+
+Only words here: `kube_snapshot` reads, `kube_status` and `kube_why` judge, `kube_picture` draws.
+The same commands are there as `penstock status …`. What else `penstock` can do (topics, produce,
+consume, …) works on a Cluster as well: see `connect`.
+"""
+
+import importlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.cli.connect import WANTED
+from penstock.cli.kube_api import PENSTOCK, KubeApi, KubeChoice, connect
+from penstock.cli.options import Output, OutputOption, example
+from penstock.cli.output import print_document, print_rows
+from penstock.errors import MisuseError
+
+Namespace = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="Where the Cluster is; without it, the context's."),
+]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", help="Context of the kubeconfig; without it, the current."),
+]
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option("--kubeconfig", help="File; without it, $KUBECONFIG or ~/.kube/config."),
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Argument(metavar="[CLUSTER]", help="NAME or NS/NAME; without it, the only Cluster."),
+]
+NamedCluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="NAME or NS/NAME.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    for command, lines in (
+        (status, ("penstock status flights", "kubectl penstock status flights -n prod -o json")),
+        (why, ("penstock why flights", "kubectl penstock why topic/flights")),
+        (pause, ("penstock pause flights",)),
+        (resume, ("penstock resume flights",)),
+        (report, ("penstock report flights -f flights.zip",)),
+    ):
+        app.command(epilog=example(*lines))(command)
+
+
+def status(
+    cluster: ClusterName = None,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show a Cluster: conditions, brokers, partitions, topics, controllers, storage, events.
+
+    Exit code 1 if it is not Ready.
+    """
+    api, choice = _open(namespace, context, kubeconfig)
+    found = _snapshot(api, choice, cluster)
+    seen = _module("kube_status").describe(found)
+    if output is Output.TABLE:
+        picture = _module("kube_picture")
+        picture.show_status(seen, picture.make_console())
+    else:
+        print_document(seen, output)
+    if not seen["ready"]:
+        raise typer.Exit(1)
+
+
+def why(
+    thing: Annotated[
+        str | None,
+        typer.Argument(metavar="[CLUSTER | topic/NAME]", help="Without it, the only Cluster."),
+    ] = None,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say what is awaited and why, since when, and what to do.
+
+    Exit code 1 if it is not Ready.
+    """
+    api, choice = _open(namespace, context, kubeconfig)
+    judge = _module("kube_why")
+    if thing is not None and thing.startswith("topic/"):
+        topic = _find_topic(api, choice, thing.removeprefix("topic/"))
+        where = f"{topic['metadata']['namespace']}/{topic['spec']['cluster']}"
+        explanation = judge.explain_topic(_snapshot(api, choice, where), topic)
+    else:
+        explanation = judge.explain(_snapshot(api, choice, thing))
+    if output is Output.TABLE:
+        picture = _module("kube_picture")
+        picture.show_explanation(explanation, picture.make_console())
+    else:
+        print_document(explanation.to_dict(), output)
+    if not explanation.ready:
+        raise typer.Exit(1)
+
+
+def pause(
+    cluster: NamedCluster,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Have the operator change nothing about a Cluster until it is resumed.
+
+    Brokers go on serving, and leaders are elected; only the operator holds still.
+    """
+    api, choice = _open(namespace, context, kubeconfig)
+    name = _annotate(api, choice, cluster, "true")
+    typer.echo(f"Cluster {name} is paused; `kubectl penstock resume {cluster}` ends it")
+
+
+def resume(
+    cluster: NamedCluster,
+    *,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Let the operator work on a Cluster again."""
+    api, choice = _open(namespace, context, kubeconfig)
+    typer.echo(f"Cluster {_annotate(api, choice, cluster, None)} is resumed")
+
+
+def report(
+    cluster: ClusterName = None,
+    *,
+    file: Annotated[
+        Path, typer.Option("--file", "-f", help="Zip file to write; it must not exist.")
+    ],
+    tail: Annotated[int, typer.Option(min=1, help="Lines of each log, the last.")] = 5_000,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write a support bundle: resources, events, metadata, logs, metrics. No Secrets.
+
+    Values that look like a secret, token or password are removed; look through it all the same
+    before you hand it on.
+    """
+    if file.exists():
+        raise MisuseError(f"{file} is there already; name another file")
+    api, choice = _open(namespace, context, kubeconfig)
+    rows = _module("kube_report").write_report(api, _snapshot(api, choice, cluster), file, tail)
+    print_rows(rows, output)
+    if output is Output.TABLE:
+        typer.echo(f"written to {file}: {len(rows)} files")
+
+
+def _open(
+    namespace: str | None, context: str | None, kubeconfig: str | None
+) -> tuple[KubeApi, KubeChoice]:
+    """The API, by the options of the command, else by those before it."""
+    before = WANTED.get().choice
+    choice = KubeChoice(
+        namespace or before.namespace, context or before.context, kubeconfig or before.kubeconfig
+    )
+    return connect(choice), choice
+
+
+def _snapshot(api: KubeApi, choice: KubeChoice, cluster: str | None) -> Any:
+    module = _module("kube_snapshot")
+    name = cluster or WANTED.get().cluster
+    return module.take_snapshot(api, module.choose_cluster(api, name, choice.namespace))
+
+
+def _find_topic(api: KubeApi, choice: KubeChoice, name: str) -> Any:
+    namespace = choice.namespace or api.namespace
+    topic = api.find(f"{PENSTOCK}/namespaces/{namespace}/topics/{name}")
+    if topic is None:
+        raise MisuseError(f"there is no Topic {name!r} in namespace {namespace!r}")
+    return topic
+
+
+def _annotate(api: KubeApi, choice: KubeChoice, cluster: str, value: str | None) -> str:
+    """Sets or removes the annotation; the Cluster's full name."""
+    module = _module("kube_snapshot")
+    found = module.choose_cluster(api, cluster, choice.namespace)
+    metadata = found["metadata"]
+    path = f"{PENSTOCK}/namespaces/{metadata['namespace']}/clusters/{metadata['name']}"
+    api.patch(path, {"metadata": {"annotations": {module.PAUSED: value}}})
+    return str(module.full_name(found))
+
+
+def _module(name: str) -> Any:
+    """Imported when a command runs: `--help` needs none of them."""
+    return importlib.import_module(f"penstock.cli.{name}")

@@ -1,0 +1,209 @@
+"""Draws a status and an explanation for people, with rich. Columns shrink in a narrow terminal.
+
+✔ fine   ● somebody should know   ✘ broken;   in a pipe the same, without colours
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.kube_api import Json
+from penstock.cli.kube_status import some
+from penstock.cli.kube_why import Explanation
+
+GOOD: Final = "green"
+BAD: Final = "bold red"
+ODD: Final = "yellow"
+DIM: Final = "dim"
+PIPE_WIDTH: Final = 160
+
+
+def make_console() -> Console:
+    """As wide as the terminal; wide enough for everything in a pipe."""
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+
+
+def show_status(status: Json, console: Console) -> None:
+    """The whole picture."""
+    _head(status, console)
+    _conditions(status, console)
+    _rows(console, "Brokers", [_broker(one) for one in status["brokers"]], _count(status))
+    _partitions(status["partitions"], console)
+    topics = [_topic(one) for one in status["topics"]]
+    if topics:
+        _rows(console, "Topics", topics)
+    _rows(console, "Controllers", [_controller(one) for one in status["controllers"]])
+    if status["storage"]:
+        _rows(console, "Storage", [_claim(one) for one in status["storage"]])
+    if status["events"]:
+        _rows(console, "Last events", [_event(one) for one in status["events"]])
+    for gap in status["gaps"]:
+        console.print(f"[{ODD}]could not read everything:[/] {escape(gap)}")
+    if not status["ready"]:
+        name = status["cluster"].partition("/")[2]
+        console.print(f"\nMore: [bold]kubectl penstock why {escape(name)}[/]")
+
+
+def show_explanation(explanation: Explanation, console: Console) -> None:
+    """A numbered list, causes first."""
+    if not explanation.findings:
+        console.print(f"[{GOOD}]✔[/] {explanation.subject} is ready, and nothing is awaited")
+        return
+    head = f"[{GOOD}]✔[/]" if explanation.ready else f"[{BAD}]✘[/]"
+    state = "is ready, but" if explanation.ready else "is not ready"
+    console.print(f"{head} [bold]{escape(explanation.subject)}[/] {state}")
+    for number, one in enumerate(explanation.findings, 1):
+        since = f" [{DIM}]for {one.since}[/]" if one.since else ""
+        console.print(f"\n{number}. [bold]{escape(one.subject)}[/] {escape(one.what)}{since}")
+        for line in one.evidence:
+            console.print(f"     [{DIM}]│[/] {escape(line)}")
+        if one.do:
+            console.print(f"     [{GOOD}]→[/] {escape(one.do)}")
+
+
+def _head(status: Json, console: Console) -> None:
+    mark = f"[{GOOD}]✔ Ready[/]" if status["ready"] else f"[{BAD}]✘ Not ready[/]"
+    if status["paused"]:
+        mark += f" [{ODD}]● paused[/]"
+    phase = f" · {status['phase']}" if status["phase"] else ""
+    console.print(f"[bold]{escape(status['cluster'])}[/]  {mark}{escape(phase)}")
+    if status["message"] and not status["ready"]:
+        console.print(f"  {escape(status['message'])}")
+    facts = [
+        f"{label} {status[key]}"
+        for label, key in (("id", "cluster_id"), ("age", "age"), ("bootstrap", "bootstrap"))
+        if status[key]
+    ]
+    if facts:
+        console.print(f"  [{DIM}]{escape(' · '.join(facts))}[/]")
+
+
+def _conditions(status: Json, console: Console) -> None:
+    rows = []
+    for one in status["conditions"]:
+        fine = one["status"] == ("True" if one["type"] == "Ready" else "False")
+        style = GOOD if fine else BAD if one["type"] != "Reconciling" else ODD
+        rows.append(
+            {
+                "condition": one["type"],
+                "is": Text(str(one["status"]), style),
+                "for": one["for"],
+                "reason": one["reason"],
+                "message": one["message"],
+            }
+        )
+    _rows(console, "Conditions", rows)
+
+
+def _count(status: Json) -> str:
+    ready = sum(bool(one["ready"]) for one in status["brokers"])
+    wanted = status["brokers_desired"]
+    return f"{ready} of {wanted if wanted is not None else len(status['brokers'])} ready"
+
+
+def _broker(one: Json) -> Json:
+    return {
+        "broker": Text(str(one["broker"]), justify="right"),
+        "pod": one["pod"],
+        "node": one["node"],
+        "phase": _good(one["phase"], one["phase"] == "Running"),
+        "ready": _yes(one["ready"]),
+        "registered": _yes(one["registered"]),
+        "leaders": Text(str(one["leaders"]), justify="right"),
+        "replicas": Text(str(one["replicas"]), justify="right"),
+        "restarts": Text(str(one["restarts"] or 0), justify="right"),
+        "rack": one["rack"],
+    }
+
+
+def _controller(one: Json) -> Json:
+    return {
+        "pod": one["pod"],
+        "node": one["node"],
+        "phase": _good(one["phase"], one["phase"] == "Running"),
+        "ready": _yes(one["ready"]),
+        "restarts": Text(str(one["restarts"]), justify="right"),
+        "": Text("holds the Lease", GOOD) if one["active"] else None,
+    }
+
+
+def _topic(one: Json) -> Json:
+    state = Text("paused", ODD) if one["paused"] else _yes(one["ready"])
+    return {
+        "topic": one["topic"],
+        "ready": state,
+        "partitions": Text(str(one["partitions"] if one["partitions"] is not None else "-")),
+        "replicas": Text(str(one["replicas"] if one["replicas"] is not None else "-")),
+        "message": one["message"],
+    }
+
+
+def _claim(one: Json) -> Json:
+    grows = one["size"] != one["wanted"]
+    return {
+        "claim": one["claim"],
+        "phase": _good(one["phase"], one["phase"] == "Bound"),
+        "size": Text(f"{one['size'] or '-'} → {one['wanted']}", ODD) if grows else one["size"],
+        "class": one["class"],
+    }
+
+
+def _event(one: Json) -> Json:
+    return {
+        "ago": one["ago"],
+        "type": _good(one["type"], one["type"] == "Normal"),
+        "object": one["object"],
+        "reason": one["reason"],
+        "times": Text(str(one["times"]), justify="right"),
+        "message": one["message"],
+    }
+
+
+def _partitions(partitions: Json, console: Console) -> None:
+    console.print(
+        f"\n[bold]Partitions[/]  {partitions['total']} of {partitions['topics']} topics"
+        + ("" if any(partitions[kind] for kind in _SHORT) else f"  [{GOOD}]✔ all in sync[/]")
+    )
+    for kind, (label, style) in _SHORT.items():
+        names = partitions[kind]
+        if names:
+            console.print(f"  [{style}]{len(names)} {label}[/]: {escape(some(names))}")
+
+
+_SHORT: Final = {
+    "offline": ("offline", BAD),
+    "under_min_isr": ("below min.insync.replicas", BAD),
+    "under_replicated": ("under-replicated", ODD),
+}
+
+
+def _rows(console: Console, title: str, rows: Sequence[Json], note: str = "") -> None:
+    """A table without borders below a title; "none" if there are no rows."""
+    console.print(f"\n[bold]{title}[/]" + (f"  {note}" if note else ""))
+    if not rows:
+        console.print(f"  [{DIM}]none[/]")
+        return
+    table = Table(box=None, padding=(0, 2, 0, 2), header_style=DIM)
+    for name in rows[0]:
+        long = name in ("message", "bootstrap")
+        table.add_column(name.upper(), overflow="fold" if long else "ellipsis", no_wrap=not long)
+    for row in rows:
+        table.add_row(*(one if isinstance(one, Text) else _cell(one) for one in row.values()))
+    console.print(table)
+
+
+def _cell(value: object) -> Text:
+    return Text("-", DIM) if value in (None, "") else Text(str(value))
+
+
+def _yes(value: object) -> Text:
+    return Text("✔", GOOD) if value else Text("✘", BAD)
+
+
+def _good(value: object, fine: bool) -> Text:
+    return Text(str(value or "-"), "" if fine else BAD)

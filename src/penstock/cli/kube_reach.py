@@ -1,0 +1,91 @@
+"""From a Cluster resource to something a client can connect to.
+
+    choose_cluster ──▶ broker pods ──▶ bootstrap: their own addresses
+                                   └─▶ Forwarder.resolve: those addresses to local ports
+
+Brokers advertise names that only pods can resolve; the client keeps to them, and each is
+translated when it connects. Brokers that appear later are reached the same way.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.cli.kube_api import Json, KubeApi, KubeChoice, connect
+from penstock.cli.kube_forward import Forwarder, open_with
+from penstock.cli.kube_snapshot import (
+    CLUSTER_LABEL,
+    COMPONENT_LABEL,
+    choose_cluster,
+    find_clusters,
+    full_name,
+    name_of,
+)
+from penstock.cli.kube_status import broker_id, is_leaving, is_pod_ready
+from penstock.errors import MisuseError, PenstockError, UnreachableError
+
+GRPC_PORT: Final = 9092
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """Keep it while the client lives: it holds the ports."""
+
+    name: str
+    bootstrap: str
+    forwarder: Forwarder
+
+
+def reach(choice: KubeChoice, cluster: str | None) -> Reached:
+    """The named Cluster, or the only one. Raises PenstockError that says what to do."""
+    api = connect(choice)
+    return reach_cluster(api, choose_cluster(api, cluster, choice.namespace))
+
+
+def reach_only(choice: KubeChoice) -> Reached | None:
+    """The only Cluster the kubeconfig shows; None if it shows none, or cannot be asked.
+
+    Raises MisuseError if there are several: guessing would be worse.
+    """
+    try:
+        api = connect(choice)
+        clusters = find_clusters(api, choice.namespace)
+    except PenstockError:
+        return None
+    if len(clusters) > 1:
+        names = ", ".join(full_name(one) for one in clusters)
+        raise MisuseError(
+            f"kubeconfig shows several Clusters; give --cluster before the command: {names}"
+        )
+    return reach_cluster(api, clusters[0]) if clusters else None
+
+
+def reach_cluster(api: KubeApi, cluster: Json) -> Reached:
+    name, namespace = name_of(cluster), str(cluster["metadata"]["namespace"])
+    pods = api.list(
+        f"/api/v1/namespaces/{namespace}/pods",
+        labelSelector=f"{CLUSTER_LABEL}={name},{COMPONENT_LABEL}=broker",
+    )
+    addresses = bootstrap_addresses(name, namespace, pods)
+    if not addresses:
+        raise UnreachableError(
+            f"Cluster {full_name(cluster)} has no running broker; "
+            f"`kubectl penstock why {name} -n {namespace}` says what is awaited"
+        )
+    forwarder = Forwarder(name, namespace, open_with(api, namespace), _complain)
+    return Reached(full_name(cluster), ",".join(addresses), forwarder)
+
+
+def bootstrap_addresses(cluster: str, namespace: str, pods: list[Json]) -> list[str]:
+    """Of the pods that run, those that are ready first."""
+    running = [
+        pod
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") == "Running" and not is_leaving(pod)
+    ]
+    running.sort(key=lambda pod: (not is_pod_ready(pod), broker_id(pod) or 0))
+    return [f"{name_of(pod)}.{cluster}-brokers.{namespace}.svc:{GRPC_PORT}" for pod in running]
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"penstock: {text}\n")

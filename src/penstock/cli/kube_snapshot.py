@@ -1,0 +1,289 @@
+"""Everything Kubernetes shows about one Cluster, read once; what `status` and `why` judge.
+
+    KubeApi ──take_snapshot──▶ Snapshot (plain objects, frozen) ──▶ kube_status, kube_why
+
+What may not be read (a role without pods, say) or is not there is a line in `gaps`, never a
+failure: a person in trouble gets to see what there is. Partitions come from the controller's
+metadata ConfigMaps, so that they are seen from outside while no broker answers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+from penstock.cli.kube_api import PENSTOCK, Json, KubeApi, KubeForbiddenError
+from penstock.core.control.documents import (
+    ClusterDocument,
+    TopicDocument,
+    decode_cluster,
+    decode_topic,
+)
+from penstock.errors import MisuseError, PenstockError
+
+Answer = TypeVar("Answer")
+
+CLUSTER_LABEL: Final = "penstock.dev/cluster"
+METADATA_LABEL: Final = "penstock.dev/metadata"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+PAUSED: Final = "penstock.dev/paused"
+OPERATOR: Final = "penstock-operator"
+INSTALL_CRDS: Final = "is Penstock's operator installed in this Kubernetes cluster?"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The operator's Deployments, pods and Lease, wherever they are; empty if nowhere."""
+
+    deployments: tuple[Json, ...] = ()
+    pods: tuple[Json, ...] = ()
+    leases: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One moment. Objects are as the API server sent them; `gaps` says what could not be read."""
+
+    now: datetime
+    cluster: Json
+    topics: tuple[Json, ...] = ()
+    pods: tuple[Json, ...] = ()
+    claims: tuple[Json, ...] = ()
+    statefulsets: tuple[Json, ...] = ()
+    deployments: tuple[Json, ...] = ()
+    events: tuple[Json, ...] = ()
+    config_maps: tuple[Json, ...] = ()
+    lease: Json | None = None
+    operator: Operator = field(default_factory=Operator)
+    document: ClusterDocument | None = None
+    topic_documents: Mapping[str, TopicDocument] = field(default_factory=dict)
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return str(self.cluster["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.cluster["metadata"]["namespace"])
+
+    def pods_of(self, component: str) -> list[Json]:
+        """Pods of "broker" or "controller", by name as people count."""
+        found = [pod for pod in self.pods if labels(pod).get(COMPONENT_LABEL) == component]
+        return sorted(found, key=lambda pod: (len(name_of(pod)), name_of(pod)))
+
+
+def name_of(thing: Json) -> str:
+    return str(thing["metadata"]["name"])
+
+
+def labels(thing: Json) -> Mapping[str, str]:
+    return thing["metadata"].get("labels") or {}
+
+
+def annotations(thing: Json) -> Mapping[str, str]:
+    return thing["metadata"].get("annotations") or {}
+
+
+def is_paused(thing: Json) -> bool:
+    return annotations(thing).get(PAUSED) == "true"
+
+
+def condition(thing: Json, kind: str) -> Json:
+    """The condition of this type; {} if it has none."""
+    found = (thing.get("status") or {}).get("conditions") or []
+    return next((one for one in found if one.get("type") == kind), {})
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """An RFC 3339 time; None for none, and for the beginning of 1970, which stands for it."""
+    if not text:
+        return None
+    moment = datetime.fromisoformat(text)
+    return moment if moment.year > 1970 else None
+
+
+def find_clusters(api: KubeApi, namespace: str | None) -> list[Json]:
+    """Clusters in one namespace, None = all. Raises MisuseError if the kind is not known there."""
+    where = f"/namespaces/{namespace}" if namespace else ""
+    return _penstock(lambda: api.list(f"{PENSTOCK}{where}/clusters"))
+
+
+def choose_cluster(api: KubeApi, name: str | None, namespace: str | None) -> Json:
+    """The Cluster `NAME` or `NS/NAME`, or the only one there is.
+
+    Without a name the given namespace is searched, or the context's, or, if that has none, all.
+    Raises MisuseError that lists what could be chosen.
+    """
+    if name:
+        before, slash, after = name.rpartition("/")
+        where = before if slash else namespace or api.namespace
+        path = f"{PENSTOCK}/namespaces/{where}/clusters/{after}"
+        found = _penstock(lambda: api.find(path))
+        if found is None:
+            present = ", ".join(full_name(one) for one in find_clusters_forgiving(api))
+            raise MisuseError(
+                f"there is no Cluster {after!r} in namespace {where!r}; "
+                + (f"there are: {present}" if present else "there are none, or you may not list")
+            )
+        return found
+    clusters = find_clusters(api, namespace or api.namespace)
+    if not clusters and namespace is None:
+        clusters = find_clusters(api, None)
+    if len(clusters) == 1:
+        return clusters[0]
+    if not clusters:
+        where = f"in namespace {namespace!r}" if namespace else "in any namespace"
+        raise MisuseError(f"there is no Cluster {where}; create one with kubectl apply")
+    names = ", ".join(full_name(one) for one in clusters)
+    raise MisuseError(f"there are several Clusters; name one of: {names}")
+
+
+def find_clusters_forgiving(api: KubeApi) -> list[Json]:
+    """All there are, or none if that may not be asked."""
+    try:
+        return find_clusters(api, None)
+    except PenstockError:
+        return []
+
+
+def full_name(cluster: Json) -> str:
+    return f"{cluster['metadata']['namespace']}/{name_of(cluster)}"
+
+
+def _penstock(ask: Callable[[], Answer]) -> Answer:
+    """The answer of `ask`; an unknown kind is explained."""
+    try:
+        return ask()
+    except KubeForbiddenError:
+        raise
+    except PenstockError as error:
+        if "could not find the requested resource" in error.message or "404 page" in error.message:
+            raise MisuseError(f"Kubernetes knows no kind Cluster: {INSTALL_CRDS}") from error
+        raise
+
+
+def take_snapshot(api: KubeApi, cluster: Json) -> Snapshot:
+    """All that belongs to the Cluster; what cannot be read becomes a gap."""
+    reader = _Reader(api, str(cluster["metadata"]["namespace"]), name_of(cluster))
+    config_maps = reader.labelled("/api/v1", "configmaps", extra=f",{METADATA_LABEL}")
+    document, topics = reader.documents(config_maps)
+    pods = reader.labelled("/api/v1", "pods")
+    return Snapshot(
+        now=datetime.now(UTC),
+        cluster=cluster,
+        topics=reader.topics(),
+        pods=pods,
+        claims=reader.claims(),
+        statefulsets=reader.labelled("/apis/apps/v1", "statefulsets"),
+        deployments=reader.labelled("/apis/apps/v1", "deployments"),
+        events=reader.events(),
+        config_maps=config_maps,
+        lease=reader.lease(),
+        operator=reader.operator(),
+        document=document,
+        topic_documents=topics,
+        gaps=tuple(reader.gaps),
+    )
+
+
+class _Reader:
+    """Reads, and notes what it could not."""
+
+    def __init__(self, api: KubeApi, namespace: str, cluster: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._cluster = cluster
+        self.gaps: list[str] = []
+
+    def labelled(self, group: str, plural: str, extra: str = "") -> tuple[Json, ...]:
+        return self._list(group, plural, labelSelector=f"{CLUSTER_LABEL}={self._cluster}{extra}")
+
+    def topics(self) -> tuple[Json, ...]:
+        every = self._list(PENSTOCK, "topics")
+        return tuple(one for one in every if one["spec"].get("cluster") == self._cluster)
+
+    def claims(self) -> tuple[Json, ...]:
+        """By name: a StatefulSet copies labels to its claims only from its selector."""
+        prefix = f"data-{self._cluster}-broker-"
+        every = self._list("/api/v1", "persistentvolumeclaims")
+        own = [one for one in every if name_of(one).removeprefix(prefix).isdecimal()]
+        return tuple(sorted(own, key=lambda one: (len(name_of(one)), name_of(one))))
+
+    def events(self) -> tuple[Json, ...]:
+        """Of the Cluster, its Topics and everything named after it, the oldest first."""
+        own = (f"{self._cluster}-", f"data-{self._cluster}-")
+        every = [
+            event
+            for event in self._list("/api/v1", "events")
+            if event["involvedObject"].get("name") == self._cluster
+            or str(event["involvedObject"].get("name", "")).startswith(own)
+            or event["involvedObject"].get("apiVersion", "").startswith("penstock.dev/")
+        ]
+        return tuple(sorted(every, key=lambda event: event_time(event) or ""))
+
+    def lease(self) -> Json | None:
+        path = (
+            f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases/"
+            f"{self._cluster}-controller"
+        )
+        try:
+            return self._api.find(path)
+        except PenstockError as error:
+            self.gaps.append(error.message)
+            return None
+
+    def operator(self) -> Operator:
+        """In whatever namespace it is installed; by name or by label, as charts name things."""
+        selector = f"app.kubernetes.io/component in (operator),{_PENSTOCK_NAME}"
+        deployments = self._everywhere("/apis/apps/v1/deployments", labelSelector=selector)
+        named = self._everywhere(
+            "/apis/apps/v1/deployments", fieldSelector=f"metadata.name={OPERATOR}"
+        )
+        pods = self._everywhere("/api/v1/pods", labelSelector=selector)
+        leases = self._everywhere(
+            "/apis/coordination.k8s.io/v1/leases", fieldSelector=f"metadata.name={OPERATOR}"
+        )
+        by_uid = {one["metadata"]["uid"]: one for one in (*deployments, *named)}
+        return Operator(tuple(by_uid.values()), pods, leases)
+
+    def documents(
+        self, config_maps: tuple[Json, ...]
+    ) -> tuple[ClusterDocument | None, dict[str, TopicDocument]]:
+        cluster, topics = None, {}
+        for one in config_maps:
+            text = (one.get("data") or {}).get("document", "")
+            try:
+                if labels(one).get(METADATA_LABEL) == "cluster":
+                    cluster = decode_cluster(text, f"ConfigMap {name_of(one)}")
+                else:
+                    topic = decode_topic(text, f"ConfigMap {name_of(one)}")
+                    topics[topic.name] = topic
+            except PenstockError as error:
+                self.gaps.append(error.message)
+        return cluster, topics
+
+    def _list(self, group: str, plural: str, **query: object) -> tuple[Json, ...]:
+        return self._everywhere(f"{group}/namespaces/{self._namespace}/{plural}", **query)
+
+    def _everywhere(self, path: str, **query: object) -> tuple[Json, ...]:
+        try:
+            return tuple(self._api.list(path, **query))
+        except PenstockError as error:
+            self.gaps.append(error.message)
+            return ()
+
+
+_PENSTOCK_NAME: Final = "app.kubernetes.io/name in (penstock,penstock-operator)"
+
+
+def event_time(event: Json) -> str | None:
+    """When it was last seen; events of the two API generations say so in different places."""
+    series = event.get("series") or {}
+    found = (
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp")
+    )
+    return None if found is None else str(found)

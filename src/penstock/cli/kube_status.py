@@ -1,0 +1,307 @@
+"""What `kubectl penstock status` says: one document out of a snapshot. Pure.
+
+    Snapshot ──describe──▶ {"cluster": …, "ready": …, "brokers": […], "partitions": {…}, …}
+
+The same document is printed as JSON or YAML, or drawn by `kube_picture`. Partitions are judged
+by the controller's own documents: a leader, the in-sync replicas, what min.insync.replicas asks.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from penstock.cli.kube_api import Json
+from penstock.cli.kube_snapshot import (
+    Snapshot,
+    condition,
+    event_time,
+    full_name,
+    is_paused,
+    name_of,
+    parse_time,
+)
+from penstock.core.control.documents import TopicDocument
+from penstock.core.topic import TopicConfig
+from penstock.core.types import NO_LEADER
+from penstock.errors import PenstockError
+
+EVENTS_SHOWN: Final = 8
+NAMES_SHOWN: Final = 20
+CONDITIONS: Final = ("Ready", "Reconciling", "Stalled")
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A partition that is not as it should be. `kind`: offline, under_min_isr, under_replicated;
+    only the worst is named."""
+
+    kind: str
+    topic: str
+    partition: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    min_isr: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+def shortfalls(snapshot: Snapshot) -> list[Shortfall]:
+    """By topic and partition."""
+    return [
+        one
+        for _, topic in sorted(snapshot.topic_documents.items())
+        for one in _topic_shortfalls(topic)
+    ]
+
+
+def _topic_shortfalls(topic: TopicDocument) -> Iterator[Shortfall]:
+    try:
+        config = TopicConfig.parse(topic.configs)
+    except PenstockError:  # of a newer version
+        config = TopicConfig()
+    for index, partition in enumerate(topic.partitions):
+        state = partition.state
+        min_isr = config.effective_min_insync_replicas(len(state.replicas))
+        if state.leader == NO_LEADER:
+            kind = "offline"
+        elif len(state.isr) < min_isr:
+            kind = "under_min_isr"
+        elif len(state.isr) < len(state.replicas):
+            kind = "under_replicated"
+        else:
+            continue
+        isr, replicas = tuple(map(int, state.isr)), tuple(map(int, state.replicas))
+        yield Shortfall(kind, topic.name, index, isr, replicas, min_isr)
+
+
+def describe(snapshot: Snapshot) -> Json:
+    """The whole status. `ready` decides the exit code."""
+    status = snapshot.cluster.get("status") or {}
+    spec = snapshot.cluster.get("spec") or {}
+    short = shortfalls(snapshot)
+    return {
+        "cluster": full_name(snapshot.cluster),
+        "ready": is_ready(snapshot.cluster),
+        "phase": status.get("phase") or None,
+        "message": status.get("message") or condition(snapshot.cluster, "Ready").get("message"),
+        "paused": is_paused(snapshot.cluster),
+        "age": age(snapshot.now, snapshot.cluster["metadata"].get("creationTimestamp")),
+        "cluster_id": status.get("clusterId") or _document_id(snapshot),
+        "bootstrap": status.get("bootstrap") or None,
+        "brokers_desired": spec.get("brokers"),
+        "conditions": [_condition(snapshot, kind) for kind in CONDITIONS],
+        "brokers": brokers(snapshot),
+        "controllers": controllers(snapshot),
+        "partitions": {
+            "topics": len(snapshot.topic_documents),
+            "total": sum(len(one.partitions) for one in snapshot.topic_documents.values()),
+            **{
+                kind: [one.text for one in short if one.kind == kind]
+                for kind in ("offline", "under_min_isr", "under_replicated")
+            },
+        },
+        "topics": topics(snapshot),
+        "storage": storage(snapshot),
+        "events": [_event(snapshot, event) for event in snapshot.events[-EVENTS_SHOWN:]],
+        "gaps": list(snapshot.gaps),
+    }
+
+
+def is_ready(cluster: Json) -> bool:
+    """Ready is True and speaks of the spec as it is now."""
+    ready = condition(cluster, "Ready")
+    generation = cluster["metadata"].get("generation", 0)
+    return ready.get("status") == "True" and ready.get("observedGeneration", 0) >= generation
+
+
+def _document_id(snapshot: Snapshot) -> str | None:
+    return snapshot.document.cluster_id if snapshot.document else None
+
+
+def _condition(snapshot: Snapshot, kind: str) -> Json:
+    seen = condition(snapshot.cluster, kind)
+    return {
+        "type": kind,
+        "status": seen.get("status", "Unknown"),
+        "for": age(snapshot.now, seen.get("lastTransitionTime")),
+        "reason": seen.get("reason"),
+        "message": seen.get("message"),
+    }
+
+
+def brokers(snapshot: Snapshot) -> list[Json]:
+    """A row per broker pod and per registered broker, by id: either may be without the other."""
+    pods = {broker_id(pod): pod for pod in snapshot.pods_of("broker")}
+    registered = snapshot.document.brokers if snapshot.document else {}
+    led, held = _leaders_and_replicas(snapshot)
+    ids = sorted({*(one for one in pods if one is not None), *map(int, registered)})
+    rows = []
+    for one in ids:
+        pod, broker = pods.get(one), next((b for i, b in registered.items() if int(i) == one), None)
+        rows.append(
+            {
+                "broker": one,
+                "pod": name_of(pod) if pod else None,
+                "node": pod["spec"].get("nodeName") if pod else None,
+                "phase": phase(pod) if pod else "Missing",
+                "ready": is_pod_ready(pod) if pod else False,
+                "restarts": restarts(pod) if pod else None,
+                "registered": broker.alive if broker else False,
+                "rack": broker.rack or None if broker else None,
+                "leaders": led.get(one, 0),
+                "replicas": held.get(one, 0),
+            }
+        )
+    return rows
+
+
+def broker_id(pod: Json) -> int | None:
+    """Of a broker's pod."""
+    text = name_of(pod).rpartition("-")[2]
+    return int(text) if text.isdecimal() else None
+
+
+def _leaders_and_replicas(snapshot: Snapshot) -> tuple[dict[int, int], dict[int, int]]:
+    led: dict[int, int] = {}
+    held: dict[int, int] = {}
+    for topic in snapshot.topic_documents.values():
+        for partition in topic.partitions:
+            state = partition.state
+            led[int(state.leader)] = led.get(int(state.leader), 0) + 1
+            for replica in state.replicas:
+                held[int(replica)] = held.get(int(replica), 0) + 1
+    return led, held
+
+
+def controllers(snapshot: Snapshot) -> list[Json]:
+    """`active`: holds the Lease, which has not expired."""
+    holder = lease_holder(snapshot.lease)
+    valid = not lease_expired(snapshot.lease, snapshot.now)
+    return [
+        {
+            "pod": name_of(pod),
+            "node": pod["spec"].get("nodeName"),
+            "phase": phase(pod),
+            "ready": is_pod_ready(pod),
+            "restarts": restarts(pod),
+            "active": valid and bool(holder) and name_of(pod) in holder,
+        }
+        for pod in snapshot.pods_of("controller")
+    ]
+
+
+def lease_holder(lease: Json | None) -> str:
+    """Who holds it; "" for nobody."""
+    return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
+
+
+def lease_expired(lease: Json | None, now: datetime) -> bool:
+    """Nobody renewed it in time, by our clock, with as much again for clocks that differ."""
+    spec = (lease or {}).get("spec") or {}
+    renewed = parse_time(spec.get("renewTime"))
+    if renewed is None:
+        return True
+    return now - renewed > timedelta(seconds=2 * (spec.get("leaseDurationSeconds") or 15))
+
+
+def topics(snapshot: Snapshot) -> list[Json]:
+    """A row per Topic resource; topics without one are counted in `partitions`."""
+    rows = []
+    for topic in snapshot.topics:
+        name = topic_name(topic)
+        document = snapshot.topic_documents.get(name)
+        ready = condition(topic, "Ready")
+        rows.append(
+            {
+                "topic": name,
+                "ready": is_ready(topic),
+                "partitions": len(document.partitions) if document else None,
+                "replicas": max((len(one.state.replicas) for one in document.partitions), default=0)
+                if document
+                else None,
+                "paused": is_paused(topic),
+                "message": None if is_ready(topic) else ready.get("message"),
+            }
+        )
+    return sorted(rows, key=lambda row: str(row["topic"]))
+
+
+def topic_name(topic: Json) -> str:
+    """Of a Topic resource: its topic may have a name that no object could have."""
+    spec = topic.get("spec") or {}
+    return str(spec.get("topicName") or name_of(topic))
+
+
+def storage(snapshot: Snapshot) -> list[Json]:
+    return [
+        {
+            "claim": name_of(claim),
+            "phase": (claim.get("status") or {}).get("phase"),
+            "size": ((claim.get("status") or {}).get("capacity") or {}).get("storage"),
+            "wanted": claim["spec"]["resources"]["requests"]["storage"],
+            "class": claim["spec"].get("storageClassName"),
+        }
+        for claim in snapshot.claims
+    ]
+
+
+def _event(snapshot: Snapshot, event: Json) -> Json:
+    thing = event["involvedObject"]
+    return {
+        "ago": age(snapshot.now, event_time(event)),
+        "type": event.get("type"),
+        "object": f"{thing.get('kind', '?')}/{thing.get('name', '?')}",
+        "reason": event.get("reason"),
+        "times": event.get("count") or (event.get("series") or {}).get("count") or 1,
+        "message": " ".join(str(event.get("message") or "").split()),
+    }
+
+
+def is_pod_ready(pod: Json) -> bool:
+    return condition(pod, "Ready").get("status") == "True" and not is_leaving(pod)
+
+
+def is_leaving(pod: Json) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def phase(pod: Json) -> str:
+    """As kubectl shows it: the reason a container waits, rather than the pod's phase."""
+    if is_leaving(pod):
+        return "Terminating"
+    for container in containers(pod):
+        waiting = (container.get("state") or {}).get("waiting")
+        if waiting and waiting.get("reason"):
+            return str(waiting["reason"])
+    return str((pod.get("status") or {}).get("phase") or "Unknown")
+
+
+def containers(pod: Json) -> list[Json]:
+    """States of all containers, init containers first."""
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def restarts(pod: Json) -> int:
+    return sum(int(one.get("restartCount") or 0) for one in containers(pod))
+
+
+def age(now: datetime, text: str | None) -> str | None:
+    """`12s`, `5m`, `3h`, `9d`: as kubectl counts; None if never."""
+    moment = parse_time(text)
+    if moment is None:
+        return None
+    seconds = max(0, int((now - moment).total_seconds()))
+    for size, letter in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{letter}"
+    return f"{seconds}s"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first names and how many more."""
+    more = len(names) - NAMES_SHOWN
+    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

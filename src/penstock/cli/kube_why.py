@@ -1,0 +1,352 @@
+"""What `kubectl penstock why` says: what is awaited, since when, the evidence, what to do. Pure.
+
+    Snapshot ──explain──▶ Findings, the causes first
+
+A finding is one thing that is wrong or awaited. Order is the order in which causes lead to each
+other: nobody works (operator, pause), nothing runs (volumes, pods), nobody leads (controllers),
+data is short of replicas (partitions); what the resources themselves say comes first, because
+that is what people asked about.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from penstock.cli.kube_api import Json
+from penstock.cli.kube_pods import pod_findings
+from penstock.cli.kube_snapshot import (
+    OPERATOR,
+    Snapshot,
+    condition,
+    full_name,
+    is_paused,
+    name_of,
+)
+from penstock.cli.kube_status import (
+    Shortfall,
+    age,
+    broker_id,
+    is_pod_ready,
+    is_ready,
+    lease_expired,
+    lease_holder,
+    phase,
+    shortfalls,
+    some,
+    topic_name,
+)
+from penstock.cli.kube_words import Finding, warnings_about
+
+TOPICS_SHOWN: Final = 10
+_KINDS: Final = {
+    "offline": "have no leader: they can be neither written nor read",
+    "under_min_isr": "have fewer in-sync replicas than min.insync.replicas: "
+    "writes with acks=all are refused",
+    "under_replicated": "have replicas that lag or are away: they are written and read",
+}
+_TO_DO: Final = {
+    "offline": "bring back a broker that has them in sync; nothing else keeps every record",
+    "under_min_isr": "bring back the brokers that are away; they catch up by themselves",
+    "under_replicated": "nothing, if the brokers are back and catching up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """`waiting` False: there is nothing to explain."""
+
+    subject: str
+    ready: bool
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> Json:
+        return {
+            "subject": self.subject,
+            "ready": self.ready,
+            "findings": [asdict(one) for one in self.findings],
+        }
+
+
+def explain(snapshot: Snapshot) -> Explanation:
+    """Why the Cluster is as it is."""
+    topics = [one for one in snapshot.topics if not is_ready(one)]
+    findings = [
+        *_said(snapshot, snapshot.cluster, "Cluster"),
+        *_causes(snapshot),
+        *_partitions(snapshot, shortfalls(snapshot)),
+        *(one for topic in topics[:TOPICS_SHOWN] for one in _said(snapshot, topic, "Topic")),
+        *_gaps(snapshot),
+    ]
+    subject = f"Cluster {full_name(snapshot.cluster)}"
+    return Explanation(subject, is_ready(snapshot.cluster), tuple(findings))
+
+
+def explain_topic(snapshot: Snapshot, topic: Json) -> Explanation:
+    """Why one Topic is as it is: also what its Cluster suffers from."""
+    name = topic_name(topic)
+    short = [one for one in shortfalls(snapshot) if one.topic == name]
+    findings = [
+        *_said(snapshot, topic, "Topic"),
+        *_absent(snapshot, topic),
+        *_partitions(snapshot, short),
+    ]
+    if findings:
+        findings += [*_said(snapshot, snapshot.cluster, "Cluster"), *_causes(snapshot)]
+    return Explanation(
+        f"Topic {full_name(topic)} of Cluster {snapshot.name}",
+        is_ready(topic),
+        (*findings, *_gaps(snapshot)),
+    )
+
+
+def _causes(snapshot: Snapshot) -> list[Finding]:
+    return [
+        *_operator(snapshot),
+        *_claims(snapshot),
+        *_missing_pods(snapshot),
+        *(
+            one
+            for pod in (*snapshot.pods_of("broker"), *snapshot.pods_of("controller"))
+            for one in pod_findings(snapshot.now, pod, snapshot.events)
+        ),
+        *_controllers(snapshot),
+        *_unregistered(snapshot),
+    ]
+
+
+def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:
+    """What the resource itself says: its conditions, and whether they are about its last change."""
+    subject = f"{kind} {name_of(thing)}"
+    if is_paused(thing):
+        yield Finding(
+            subject,
+            "paused",
+            "is paused: the operator changes nothing",
+            do=f"kubectl penstock resume {name_of(thing)}"
+            if kind == "Cluster"
+            else "remove its annotation penstock.dev/paused",
+        )
+    generation = thing["metadata"].get("generation", 0)
+    seen = (thing.get("status") or {}).get("observedGeneration", 0)
+    if seen < generation:
+        yield Finding(
+            subject,
+            "not-seen",
+            f"was changed (generation {generation}), and the operator has "
+            + (f"seen generation {seen} only" if seen else "not looked at it yet"),
+            since=age(snapshot.now, _changed(thing)),
+            do="wait a few seconds; if it stays, look at the operator's log",
+        )
+    ready, stalled = condition(thing, "Ready"), condition(thing, "Stalled")
+    if stalled.get("status") == "True":
+        yield _of_condition(snapshot, subject, stalled, "is stuck and needs you")
+    if ready.get("status") != "True" and ready.get("message") != stalled.get("message"):
+        yield _of_condition(snapshot, subject, ready, "is not ready")
+    moving = condition(thing, "Reconciling")
+    if moving.get("status") == "True" and moving.get("message") != ready.get("message"):
+        yield _of_condition(snapshot, subject, moving, "is being worked on")
+
+
+def _changed(thing: Json) -> str | None:
+    """When the spec was last written, as far as the object tells."""
+    times = [
+        entry.get("time")
+        for entry in thing["metadata"].get("managedFields") or []
+        if entry.get("subresource") != "status"
+    ]
+    known = [time for time in times if time] or [thing["metadata"].get("creationTimestamp")]
+    return max((time for time in known if time), default=None)
+
+
+def _of_condition(snapshot: Snapshot, subject: str, seen: Json, what: str) -> Finding:
+    reason = f" ({seen['reason']})" if seen.get("reason") else ""
+    return Finding(
+        subject,
+        str(seen.get("reason") or "unknown"),
+        f"{what}: {seen.get('message') or 'no reason given'}{reason}",
+        since=age(snapshot.now, seen.get("lastTransitionTime")),
+    )
+
+
+def _operator(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nothing changes while no operator works; brokers go on serving."""
+    operator = snapshot.operator
+    readable = not any("deployments" in gap or "leases" in gap for gap in snapshot.gaps)
+    if not operator.deployments and not operator.leases:
+        if readable:
+            yield Finding(
+                "operator",
+                "operator-missing",
+                "no operator is installed in this Kubernetes cluster: nothing will change",
+                do="install it: helm install penstock charts/penstock",
+            )
+        return
+    for deployment in operator.deployments:
+        ready = (deployment.get("status") or {}).get("readyReplicas") or 0
+        wanted = (deployment.get("spec") or {}).get("replicas", 1)
+        if ready < 1:
+            where = f"{deployment['metadata']['namespace']}/{name_of(deployment)}"
+            yield Finding(
+                "operator",
+                "operator-down",
+                f"Deployment {where} has {ready} of {wanted} pods ready: nothing will change",
+                do="see its pods below"
+                if operator.pods
+                else "kubectl describe it: no pod is there",
+            )
+    for pod in operator.pods:
+        yield from pod_findings(snapshot.now, pod, ())
+    if all(lease_expired(lease, snapshot.now) for lease in operator.leases):
+        renewed = max(
+            (str(lease["spec"].get("renewTime") or "") for lease in operator.leases), default=""
+        )
+        yield Finding(
+            "operator",
+            "operator-lease",
+            f"no operator holds the Lease {OPERATOR}: nobody works on this Cluster",
+            since=age(snapshot.now, renewed or None),
+            do="look at the operator's pods and their logs",
+        )
+
+
+def _missing_pods(snapshot: Snapshot) -> Iterator[Finding]:
+    wanted = int((snapshot.cluster.get("spec") or {}).get("brokers") or 0)
+    present = {broker_id(pod) for pod in snapshot.pods_of("broker")}
+    missing = [one for one in range(wanted) if one not in present]
+    if not missing:
+        return
+    owner = f"{snapshot.name}-broker"
+    refused = warnings_about(snapshot.events, "StatefulSet", owner)
+    if any(name_of(one) == owner for one in snapshot.statefulsets):
+        do = "the evidence says why Kubernetes does not create it"
+    else:
+        do = f"the StatefulSet {owner} is not there yet: the operator creates it"
+    yield Finding(
+        "brokers",
+        "pod-missing",
+        f"{len(missing)} of {wanted} pods are not there: {some([f'{owner}-{i}' for i in missing])}",
+        evidence=refused,
+        do=do if refused or "not there yet" in do else "wait: they may be about to be created",
+    )
+
+
+def _claims(snapshot: Snapshot) -> Iterator[Finding]:
+    for claim in snapshot.claims:
+        status = claim.get("status") or {}
+        wanted = claim["spec"]["resources"]["requests"]["storage"]
+        has = (status.get("capacity") or {}).get("storage")
+        said = warnings_about(snapshot.events, "PersistentVolumeClaim", name_of(claim))
+        subject = f"volume claim {name_of(claim)}"
+        since = age(snapshot.now, claim["metadata"].get("creationTimestamp"))
+        if status.get("phase") != "Bound":
+            storage_class = claim["spec"].get("storageClassName")
+            named = (
+                f"StorageClass {storage_class!r}" if storage_class else "the default StorageClass"
+            )
+            yield Finding(
+                subject,
+                "claim-pending",
+                f"is {status.get('phase') or 'Pending'}: no volume of {wanted} yet from {named}",
+                since=since,
+                evidence=said,
+                do="check the StorageClass and its provisioner; with WaitForFirstConsumer the "
+                "volume comes when the pod has a node",
+            )
+        elif has and has != wanted:
+            resizing = [
+                str(one.get("message") or one["type"]) for one in status.get("conditions") or []
+            ]
+            yield Finding(
+                subject,
+                "claim-resizing",
+                f"has {has}, {wanted} are asked for",
+                evidence=(*resizing, *said),
+                do="the StorageClass must have allowVolumeExpansion; some drivers need the pod "
+                "to restart, which the operator does",
+            )
+
+
+def _controllers(snapshot: Snapshot) -> Iterator[Finding]:
+    pods = snapshot.pods_of("controller")
+    holder = lease_holder(snapshot.lease)
+    lease = f"{snapshot.name}-controller"
+    if any(f"/leases/{lease}" in gap or "leases" in gap for gap in snapshot.gaps):
+        return
+    if not pods:
+        yield Finding(
+            "controllers",
+            "controllers-missing",
+            f"no controller pod is there (Deployment {lease}): nobody elects leaders",
+            evidence=warnings_about(snapshot.events, "ReplicaSet", lease, prefix=True),
+        )
+    elif not holder or lease_expired(snapshot.lease, snapshot.now):
+        who = f"{holder} no longer renews" if holder else "nobody holds"
+        renewed = ((snapshot.lease or {}).get("spec") or {}).get("renewTime")
+        yield Finding(
+            "controllers",
+            "controller-lease",
+            f"{who} the Lease {lease}: leaders are not elected, in-sync replicas do not change; "
+            "brokers go on serving",
+            since=age(snapshot.now, renewed),
+            evidence=tuple(f"{name_of(pod)} is {phase(pod)}" for pod in pods),
+            do="look at the controllers' pods and logs; another one takes over by itself",
+        )
+
+
+def _unregistered(snapshot: Snapshot) -> Iterator[Finding]:
+    """Pods that run, and that the controller does not count as alive."""
+    if snapshot.document is None:
+        return
+    alive = {int(one) for one, broker in snapshot.document.brokers.items() if broker.alive}
+    for pod in snapshot.pods_of("broker"):
+        if broker_id(pod) not in alive and phase(pod) == "Running":
+            is_not = "is ready" if is_pod_ready(pod) else "runs"
+            yield Finding(
+                f"pod {name_of(pod)}",
+                "not-registered",
+                f"{is_not}, but the controller has no session with broker {broker_id(pod)}",
+                do=f"kubectl logs {name_of(pod)} says what it tries; is the network between "
+                "brokers and controllers open?",
+            )
+
+
+def _partitions(snapshot: Snapshot, short: Sequence[Shortfall]) -> Iterator[Finding]:
+    by_id = {broker_id(pod): pod for pod in snapshot.pods_of("broker")}
+    for kind, meaning in _KINDS.items():
+        found = [one for one in short if one.kind == kind]
+        if not found:
+            continue
+        away = sorted({broker for one in found for broker in set(one.replicas) - set(one.isr)})
+        evidence = [
+            f"broker {one} is not in sync: pod {name_of(pod)} is {phase(pod)}"
+            if (pod := by_id.get(one))
+            else f"broker {one} is not in sync: it has no pod"
+            for one in away
+        ]
+        needs = max(one.min_isr for one in found)
+        if kind == "under_min_isr":
+            evidence.append(f"in sync: {min(len(one.isr) for one in found)} of {needs} needed")
+        names = some([one.text for one in found])
+        yield Finding(
+            "partitions",
+            kind.replace("_", "-"),
+            f"{len(found)} {meaning}: {names}",
+            evidence=tuple(evidence),
+            do=_TO_DO[kind],
+        )
+
+
+def _absent(snapshot: Snapshot, topic: Json) -> Iterator[Finding]:
+    name = topic_name(topic)
+    if snapshot.document is not None and name not in snapshot.topic_documents:
+        yield Finding(
+            f"Topic {name_of(topic)}",
+            "topic-not-created",
+            f"the cluster has no topic {name!r} yet",
+            since=age(snapshot.now, topic["metadata"].get("creationTimestamp")),
+        )
+
+
+def _gaps(snapshot: Snapshot) -> Iterator[Finding]:
+    for gap in dict.fromkeys(snapshot.gaps):
+        yield Finding("kubectl penstock", "not-readable", f"could not read everything: {gap}")

@@ -1,0 +1,43 @@
+"""A finding, and the events that bear it out: what `kube_why` and `kube_pods` share. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.cli.kube_api import Json
+
+WARNINGS_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong or awaited.
+
+    `subject` and `what` make a sentence; `code` is for programs; `since` as `5m`; `do`: what the
+    reader can do, None = nothing but wait.
+    """
+
+    subject: str
+    code: str
+    what: str
+    since: str | None = None
+    evidence: tuple[str, ...] = ()
+    do: str | None = None
+
+
+def warnings_about(
+    events: Sequence[Json], kind: str, name: str, *, prefix: bool = False
+) -> tuple[str, ...]:
+    """The latest warnings about an object, each once, the newest last."""
+    found = dict.fromkeys(
+        f"{event.get('reason')}: {' '.join(str(event.get('message') or '').split())}"
+        for event in events
+        if event.get("type") == "Warning"
+        and event["involvedObject"].get("kind") == kind
+        and _is(str(event["involvedObject"].get("name", "")), name, prefix=prefix)
+    )
+    return tuple(found)[-WARNINGS_SHOWN:]
+
+
+def _is(seen: str, name: str, *, prefix: bool) -> bool:
+    return seen == name or (prefix and seen.startswith(f"{name}-"))
