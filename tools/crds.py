@@ -24,11 +24,11 @@ from penstock.core.manifest.rows import (
 )
 from penstock.core.manifest.schema import (
     CLUSTER_SPEC,
-    CONSUMER_GROUP_SPEC,
     GROUP,
     TOPIC_SPEC,
     VERSION,
 )
+from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.status import (
     CLUSTER_STATUS,
     CONSUMER_GROUP_STATUS,

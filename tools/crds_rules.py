@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.core.manifest.rows import Field
-from penstock.core.manifest.schema import CLUSTER_NAME_MAX_CHARS, RESET_VALUES
+from penstock.core.manifest.schema import CLUSTER_NAME_MAX_CHARS
+from penstock.core.manifest.schema_groups import RESET_VALUES
 from penstock.core.settings import CLUSTER_SETTINGS, INT64_MAX, TOPIC_SETTINGS, Setting
 from penstock.core.topic import TOPIC_NAME_MAX_CHARS
 
@@ -161,6 +162,12 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
         ),
     )
     yield from _config(CLUSTER_SETTINGS, "cluster")
+    yield from _cluster_settings()
+    yield _volumes()
+
+
+def _cluster_settings() -> Iterator[tuple[tuple[str, ...], Rule]]:
+    """Settings against each other and against the brokers."""
     factor = _number("default.replication.factor", "(self.brokers < 3 ? self.brokers : 3)")
     set_factor = _number("default.replication.factor", "1")
     yield (
@@ -203,8 +210,11 @@ def _cluster() -> Iterator[tuple[tuple[str, ...], Rule]]:
             heartbeat,
         ),
     )
+
+
+def _volumes() -> tuple[tuple[str, ...], Rule]:
     new, old = "string(self)", "string(oldSelf)"
-    yield (
+    return (
         ("spec", "storage", "size"),
         rule(
             f"!isQuantity({new}) || !isQuantity({old}) || "

@@ -11,7 +11,8 @@ from support.manifests import PLURALS, Case, cases, crd, schema, structural_prob
 
 from penstock.core.manifest import Manifest, ManifestError, parse_manifest
 from penstock.core.manifest.rows import Field
-from penstock.core.manifest.schema import CLUSTER_SPEC, CONSUMER_GROUP_SPEC, TOPIC_SPEC
+from penstock.core.manifest.schema import CLUSTER_SPEC, TOPIC_SPEC
+from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.status import CLUSTER_STATUS, CONSUMER_GROUP_STATUS, TOPIC_STATUS
 from penstock.core.settings import CLUSTER_SETTINGS, TOPIC_SETTINGS
 from tools.crds import ROOT, main, rendered

@@ -28,10 +28,10 @@ from penstock.core.manifest.schema import (
     API_VERSION,
     CLUSTER_METADATA,
     CLUSTER_SPEC,
-    CONSUMER_GROUP_SPEC,
     OBJECT_METADATA,
     TOPIC_SPEC,
 )
+from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.status import CLUSTER_STATUS, CONSUMER_GROUP_STATUS, TOPIC_STATUS
 
 

@@ -7,7 +7,7 @@ import re
 
 from penstock.core.manifest.objects import ConsumerGroupSpec, OffsetReset, ScaleTarget
 from penstock.core.manifest.problems import Report
-from penstock.core.manifest.schema import RESET_VALUES
+from penstock.core.manifest.schema_groups import RESET_VALUES
 
 
 def check_group(spec: ConsumerGroupSpec, report: Report) -> None:

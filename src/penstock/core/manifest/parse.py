@@ -27,11 +27,11 @@ from penstock.core.manifest.schema import (
     API_VERSION,
     CLUSTER_METADATA,
     CLUSTER_SPEC,
-    CONSUMER_GROUP_SPEC,
     OBJECT_METADATA,
     SERVER_METADATA,
     TOPIC_SPEC,
 )
+from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.settings import check_cluster_settings, check_topic_settings
 from penstock.core.topic import validate_topic_name
 from penstock.errors import ErrorCode, MisuseError, PenstockError
