@@ -75,10 +75,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses]   # whether volumes can grow
   verbs: [get]
+{{- if not .Values.watchNamespaces }}
 - apiGroups: [apiextensions.k8s.io]
   resources: [customresourcedefinitions]
   verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get, list, watch]
+{{- end }}
 {{- end }}
