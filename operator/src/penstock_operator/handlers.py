@@ -28,6 +28,11 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
     """The handlers, bound to these workers."""
     registry = kopf.OperatorRegistry()
 
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> Any:
+        """In a pod by its account, elsewhere by kubeconfig."""
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
     @kopf.on.event(GROUP, VERSION, "clusters", registry=registry)
     def cluster_changed(namespace: str | None, name: str | None, **_: Any) -> None:
         workers.wake(namespace or "", name or "")

@@ -19,7 +19,7 @@ STUCK_S: Final = 600.0
 
 @asynccontextmanager
 async def serve_health(
-    port: int, metrics: Metrics, refresh: Callable[[], float]
+    listen: tuple[str, int], metrics: Metrics, refresh: Callable[[], float]
 ) -> AsyncIterator[None]:
     """Serves until the block ends. `refresh`: brings gauges up to date, tells the oldest pass.
 
@@ -52,7 +52,7 @@ async def serve_health(
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 - probes come from outside
+        await web.TCPSite(runner, *listen).start()
         yield
     finally:
         await runner.cleanup()

@@ -47,7 +47,7 @@ class Settings:
     namespaces: tuple[str, ...]
     namespace: str
     identity: str
-    port: int
+    health_listen: tuple[str, int]
     log_level: str
 
 
@@ -66,7 +66,12 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         help="watch only these, separated by commas; empty: all",
     )
     add("--namespace", default=env.get("POD_NAMESPACE", ""), help="where the Lease is kept")
-    add("--health-port", type=int, default=8080, help="port of /healthz, /readyz and /metrics")
+    add(
+        "--health-listen",
+        default="0.0.0.0:8080",
+        metavar="HOST:PORT",
+        help="address of /healthz, /readyz and /metrics",
+    )
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     args = parser.parse_args(argv)
     if not args.broker_image:
@@ -77,9 +82,16 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         namespaces=namespaces,
         namespace=args.namespace or _own_namespace(),
         identity=env.get("POD_NAME", socket.gethostname()),
-        port=args.health_port,
+        health_listen=_address(parser, args.health_listen),
         log_level=args.log_level,
     )
+
+
+def _address(parser: argparse.ArgumentParser, text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        parser.error(f"--health-listen is {text!r}; it must be HOST:PORT, as in 0.0.0.0:8080")
+    return host, int(port)
 
 
 def _own_namespace() -> str:
@@ -109,7 +121,10 @@ async def serve(settings: Settings) -> int:
 
     code = 0
     try:
-        async with serve_health(settings.port, metrics, refresh), asyncio.TaskGroup() as group:
+        async with (
+            serve_health(settings.health_listen, metrics, refresh),
+            asyncio.TaskGroup() as group,
+        ):
             group.create_task(_until(stop), name="signals")
             await lease.acquire()
             metrics.leader.set(1)

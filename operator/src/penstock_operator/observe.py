@@ -142,10 +142,13 @@ async def observe(
 ) -> Observed:
     """The snapshot. Raises KubeError; brokers that do not answer are part of it."""
     await children.read(desired)
-    facts, problem = await brokers.ask(desired)
+    pods = children.pods()
+    facts, problem = None, "no broker is ready yet"
+    if any(pod.ready for pod in pods.values()):
+        facts, problem = await brokers.ask(desired)
     return Observed(
         objects=children.objects,
-        pods=children.pods(),
+        pods=pods,
         claims=await children.claims(desired),
         brokers=facts,
         brokers_problem=problem,

@@ -1,0 +1,187 @@
+"""The operator's process against a real API server: it accepts what we build, and is left alone.
+
+No kubelets here: pods never appear, so a Cluster stays `Creating`; what pods do is e2e's.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.apiserver import ApiServer
+from support.operator_process import OURS, Operator, condition, get, install_crds, running
+from support.waiting import wait_until
+
+SPEC = {"brokers": 3, "config": {"min.insync.replicas": 2, "cache.bytes": 1_000_000}}
+
+
+@pytest.fixture
+def server(api_server: ApiServer) -> ApiServer:
+    install_crds(api_server)
+    return api_server
+
+
+@pytest.fixture
+def namespace(server: ApiServer) -> str:
+    return server.namespace("operator")
+
+
+@pytest.fixture
+def operator(server: ApiServer, namespace: str, tmp_path: Path) -> Iterator[Operator]:
+    with running(server, tmp_path, namespace) as operator:
+        yield operator
+
+
+def create(server: ApiServer, namespace: str, kind: str, name: str, **spec: Any) -> Any:
+    body = {
+        "apiVersion": "penstock.dev/v1alpha1",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+    return server.request("POST", f"{OURS}/namespaces/{namespace}/{kind.lower()}s", body)
+
+
+def cluster(server: ApiServer, namespace: str, name: str = "flights") -> Any:
+    return get(server, f"{OURS}/namespaces/{namespace}/clusters/{name}")
+
+
+def patch(server: ApiServer, path: str, body: Any) -> Any:
+    return server.request("PATCH", path, body, Content_Type="application/merge-patch+json")
+
+
+def test_a_cluster_gets_all_its_objects_and_a_status_that_tells(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    created = create(server, namespace, "Cluster", "flights", **SPEC)
+    assert condition(created, "Ready")["status"] == "Unknown", "true from second zero"
+    sts = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/flights-broker"
+    wait_until(lambda: get(server, sts), what="the StatefulSet")
+    for path in (
+        f"/apis/apps/v1/namespaces/{namespace}/deployments/flights-controller",
+        f"/api/v1/namespaces/{namespace}/services/flights-brokers",
+        f"/api/v1/namespaces/{namespace}/services/flights-bootstrap",
+        f"/api/v1/namespaces/{namespace}/services/flights-controllers",
+        f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/flights-broker",
+        f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/flights-broker",
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings/flights-controller",
+    ):
+        assert get(server, path), path
+    args = get(server, sts)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--config=cache.bytes=1000000" in args
+    assert not [each for each in args if "min.insync" in each], "that one is the controllers'"
+
+    def told() -> bool:
+        seen = cluster(server, namespace)
+        return bool(condition(seen, "Reconciling").get("status") == "True")
+
+    wait_until(told, what="a status")
+    seen = cluster(server, namespace)
+    assert condition(seen, "Ready")["status"] == "False"
+    assert "pod flights-broker-0 is being made" in condition(seen, "Reconciling")["message"]
+    assert seen["status"]["observedGeneration"] == seen["metadata"]["generation"]
+    assert seen["status"]["phase"] == "Creating"
+
+
+def test_what_drifts_is_healed_and_at_rest_nothing_is_written(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    create(server, namespace, "Cluster", "flights", **SPEC)
+    service = f"/api/v1/namespaces/{namespace}/services/flights-bootstrap"
+    wait_until(lambda: get(server, service), what="the Service")
+    patch(server, service, {"spec": {"selector": {"wrong": "selector"}}})
+
+    def healed() -> bool:
+        selector = get(server, service)["spec"]["selector"]
+        return "penstock.dev/cluster" in selector and "wrong" not in selector
+
+    wait_until(healed, what="the Service is healed")
+    passes = "penstock_operator_reconcile_seconds_count"
+
+    def at_rest() -> bool:
+        """Eight passes without a write, but for the Lease's renewals."""
+        before = operator.metric(passes), operator.metric("penstock_operator_api_writes")
+        wait_until(lambda: operator.metric(passes) >= before[0] + 8, what="eight passes")
+        return operator.metric("penstock_operator_api_writes") - before[1] <= 5
+
+    wait_until(at_rest, what="no more writes", timeout_s=60)
+
+
+def test_a_spec_that_cannot_be_carried_out_is_refused_in_the_status(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    # The schema cannot know that the Service of this name is somebody else's.
+    body = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "flights-brokers"},
+        "spec": {"ports": [{"port": 1}]},
+    }
+    server.request("POST", f"/api/v1/namespaces/{namespace}/services", body)
+    create(server, namespace, "Cluster", "flights", **SPEC)
+
+    def stalled() -> bool:
+        return condition(cluster(server, namespace), "Stalled").get("reason") == "NameTaken"
+
+    wait_until(stalled, what="the Cluster is Stalled")
+    assert (
+        get(server, f"/apis/apps/v1/namespaces/{namespace}/deployments/flights-controller") is None
+    )
+    server.request("DELETE", f"/api/v1/namespaces/{namespace}/services/flights-brokers")
+    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/flights-controller"
+    wait_until(lambda: get(server, deployment), what="it goes on by itself", timeout_s=60)
+
+
+def test_a_paused_cluster_is_left_alone(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    create(server, namespace, "Cluster", "flights", **SPEC)
+    service = f"/api/v1/namespaces/{namespace}/services/flights-bootstrap"
+    wait_until(lambda: get(server, service), what="the Service")
+    mine = f"{OURS}/namespaces/{namespace}/clusters/flights"
+    patch(server, mine, {"metadata": {"annotations": {"penstock.dev/paused": "true"}}})
+
+    def paused() -> bool:
+        return bool((cluster(server, namespace).get("status") or {}).get("phase") == "Paused")
+
+    wait_until(paused, what="the Cluster says so")
+    server.request("DELETE", service)
+    patch(server, mine, {"spec": {"brokers": 4}})
+    wait_until(
+        lambda: cluster(server, namespace)["status"]["observedGeneration"] == 2, what="it was seen"
+    )
+    assert get(server, service) is None
+    patch(server, mine, {"metadata": {"annotations": {"penstock.dev/paused": None}}})
+    wait_until(lambda: get(server, service), what="it goes on")
+
+
+def test_topics_without_their_cluster_wait_and_can_be_deleted(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    create(server, namespace, "Topic", "t", cluster="nowhere", deletionPolicy="Delete")
+    topic = f"{OURS}/namespaces/{namespace}/topics/t"
+
+    def waits() -> bool:
+        return condition(get(server, topic), "Ready").get("reason") == "NoCluster"
+
+    wait_until(waits, what="the Topic says what it waits for")
+    server.request("DELETE", topic)
+    wait_until(lambda: get(server, topic) is None, what="no finalizer holds it")
+
+
+def test_one_operator_leads_and_another_takes_over(
+    server: ApiServer, namespace: str, tmp_path: Path
+) -> None:
+    with (
+        running(server, tmp_path, namespace) as first,
+        running(server, tmp_path, namespace) as second,
+    ):
+        wait_until(lambda: first.leads or second.leads, what="one leads", timeout_s=30)
+        active, standby = (first, second) if first.leads else (second, first)
+        wait_until(lambda: standby.is_up, what="the other stands by", timeout_s=30)
+        assert not standby.leads
+        assert active.stop() == 0
+        wait_until(lambda: standby.leads, what="the other leads", timeout_s=30)
+        create(server, namespace, "Cluster", "flights", **SPEC)
+        path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/flights-broker"
+        wait_until(lambda: get(server, path), what="it reconciles")

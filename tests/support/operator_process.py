@@ -1,0 +1,131 @@
+"""The operator as a process against an API server, and the objects a test looks at."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from support.apiserver import ApiServer
+from support.processes import HOST, free_port
+from support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+OURS = "/apis/penstock.dev/v1alpha1"
+
+
+def install_crds(server: ApiServer) -> None:
+    """Creates our CRDs and waits until they are served."""
+    for file in sorted((ROOT / "crds").glob("*.yaml")):
+        crd = yaml.safe_load(file.read_text())
+        try:
+            server.request("POST", CRDS, crd)
+        except urllib.error.HTTPError as error:
+            if error.code != 409:
+                raise
+    for plural in ("clusters", "topics", "consumergroups"):
+        wait_until(lambda p=plural: _served(server, p), what=f"{plural} are served")
+
+
+def _served(server: ApiServer, plural: str) -> bool:
+    """A CRD's storage answers 404, 429 or 503 until it is ready."""
+    try:
+        return bool(server.request("GET", f"{OURS}/{plural}"))
+    except urllib.error.HTTPError:
+        return False
+
+
+def get(server: ApiServer, path: str) -> Any:
+    """The object, or None."""
+    try:
+        return server.request("GET", path)
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            return None
+        raise
+
+
+def condition(body: dict[str, Any] | None, kind: str) -> dict[str, Any]:
+    """A condition of an object; empty if there is none."""
+    found = ((body or {}).get("status") or {}).get("conditions") or []
+    return next((each for each in found if each["type"] == kind), {})
+
+
+class Operator:
+    """One process. `namespaces`: what it watches, empty for all."""
+
+    def __init__(self, server: ApiServer, directory: Path, *, namespace: str, watch: str) -> None:
+        self.port = free_port()
+        self.log = directory / f"operator-{self.port}.log"
+        self._stderr = self.log.open("ab")
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "penstock_operator",
+                "--broker-image=penstock-broker:test",
+                f"--namespaces={watch}",
+                f"--namespace={namespace}",
+                f"--health-listen={HOST}:{self.port}",
+            ],
+            env={**os.environ, "KUBECONFIG": str(server.kubeconfig), "POD_NAME": f"op-{self.port}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._stderr,
+        )
+
+    def metric(self, name: str) -> float:
+        """A figure without labels from /metrics."""
+        for line in self.ask("/metrics").splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.split()[1])
+        raise AssertionError(f"no metric {name}")
+
+    def ask(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    @property
+    def is_up(self) -> bool:
+        try:
+            return self.ask("/healthz") == "ok\n"
+        except OSError:
+            return False
+
+    @property
+    def leads(self) -> bool:
+        try:
+            return self.metric("penstock_operator_leader") == 1
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(30)
+        self._stderr.close()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(30)
+
+
+@contextmanager
+def running(server: ApiServer, directory: Path, namespace: str) -> Iterator[Operator]:
+    """An operator that watches one namespace, until the block ends; its log with a failure."""
+    operator = Operator(server, directory, namespace=namespace, watch=namespace)
+    try:
+        yield operator
+    except BaseException:
+        print(operator.log.read_text()[-6_000:])
+        raise
+    finally:
+        operator.kill()
