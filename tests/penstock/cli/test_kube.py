@@ -1,0 +1,295 @@
+"""`kubectl penstock status`, `why`, `pause`, `resume` against a real Kubernetes API."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.apiserver import ApiServer
+from support.kube_scene import PENSTOCK, Scene, ago, running
+from typer.testing import CliRunner
+
+from penstock.cli.main import app
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def scene(api_server: ApiServer) -> Scene:
+    return Scene(api_server)
+
+
+@pytest.fixture
+def run(scene: Scene) -> Run:
+    """`penstock …` as administrator in the scene's namespace."""
+
+    def invoke(command: str, *words: str) -> Any:
+        where = ["--kubeconfig", str(scene.kubeconfig), "-n", scene.namespace]
+        done = CliRunner().invoke(app, [command, *words, *where])
+        assert "Traceback" not in done.output
+        return done
+
+    return invoke
+
+
+def codes(done: Any) -> list[str]:
+    return [one["code"] for one in json.loads(done.stdout)["findings"]]
+
+
+def test_a_healthy_cluster_is_shown_and_ends_with_0(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    seen = run("status", "-o", "json")
+    assert seen.exit_code == 0, seen.output
+    status = json.loads(seen.stdout)
+    assert status["cluster"] == f"{scene.namespace}/flights"
+    assert status["ready"] is True
+    assert [(one["broker"], one["node"], one["ready"], one["registered"], one["leaders"],
+             one["replicas"]) for one in status["brokers"]] == [
+        (0, "node-1", True, True, 1, 2), (1, "node-1", True, True, 1, 2),
+        (2, "node-1", True, True, 0, 2),
+    ]  # fmt: skip
+    assert status["partitions"] == {
+        "topics": 1, "total": 2, "offline": [], "under_min_isr": [], "under_replicated": [],
+    }  # fmt: skip
+    assert [(one["pod"], one["active"]) for one in status["controllers"]] == [
+        ("flights-controller-a", True), ("flights-controller-b", False),
+    ]  # fmt: skip
+    assert {one["phase"] for one in status["storage"]} == {"Bound"}
+    assert [one["topic"] for one in status["topics"]] == ["flights"]
+
+    picture = run("status", "flights")
+    assert picture.exit_code == 0
+    assert f"{scene.namespace}/flights  ✔ Ready" in picture.stdout
+    assert "3 of 3 ready" in picture.stdout
+    assert "✔ all in sync" in picture.stdout
+    assert "holds the Lease" in picture.stdout
+
+    explained = run("why")
+    assert explained.exit_code == 0
+    assert "is ready, and nothing is awaited" in explained.stdout, explained.stdout
+
+
+def test_yaml_is_the_same_document(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    assert "cluster_id: id-of-flights\n" in run("status", "-o", "yaml").stdout
+
+
+def test_a_cluster_the_operator_never_saw_is_not_ready(scene: Scene, run: Run) -> None:
+    body = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster",
+            "metadata": {"name": "flights"}, "spec": {"brokers": 3}}  # fmt: skip
+    scene.make(PENSTOCK, "clusters", body)
+    assert run("status").exit_code == 1
+    done = run("why", "-o", "json")
+    assert done.exit_code == 1
+    assert {"not-seen", "Pending", "pod-missing", "controllers-missing"} <= set(codes(done))
+
+
+def test_a_pod_that_no_node_takes_is_explained_by_the_scheduler(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    scheduler = "0/3 nodes are available: 3 Insufficient memory."
+    scene.pod(
+        "flights-broker-3",
+        "broker",
+        node="",
+        status={
+            "phase": "Pending",
+            "conditions": [
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+                 "message": scheduler, "lastTransitionTime": ago(240)}
+            ],
+        },
+    )  # fmt: skip
+    done = run("why")
+    assert f"pod flights-broker-3 has no node: {scheduler} for 4m" in done.stdout
+
+
+def test_a_crash_loop_shows_the_last_words(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    crashed = running(
+        "broker",
+        restartCount=7,
+        state={"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m"}},
+        lastState={"terminated": {"exitCode": 1, "reason": "Error", "finishedAt": ago(130),
+                                  "message": "penstock: the data directory is of broker 2"}},
+    )  # fmt: skip
+    scene.set_status("/api/v1", "pods", "flights-broker-1", crashed)
+    done = run("why")
+    assert "pod flights-broker-1 container broker ended with 1 (Error)" in done.stdout
+    assert "7 restarts for 2m" in done.stdout
+    assert "│ penstock: the data directory is of broker 2" in done.stdout
+    assert "→ kubectl logs flights-broker-1 --previous" in done.stdout
+    assert "CrashLoopBackOff" in run("status").stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "told"),
+    [
+        (
+            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such tag"}}},
+            "image",
+            "cannot pull image penstock-broker:1 (ImagePullBackOff)",
+        ),
+        (
+            {"state": {"waiting": {"reason": "CreateContainerConfigError", "message": "no key"}}},
+            "container-config",
+            "cannot be started (CreateContainerConfigError)",
+        ),
+        (
+            {
+                "restartCount": 1,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+            },
+            "crash",
+            "ended with 137 (OOMKilled)",
+        ),
+        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "pod-starting", "being started"),
+        ({"ready": False, "state": {"running": {"startedAt": ago(9)}}}, "pod-not-ready", "SERVING"),
+    ],
+    ids=["image", "config", "oom", "starting", "not ready"],
+)
+def test_why_a_pod_does_not_run(
+    scene: Scene, run: Run, change: dict[str, Any], code: str, told: str
+) -> None:
+    scene.healthy()
+    scene.set_status("/api/v1", "pods", "flights-broker-1", running("broker", **change))
+    found = json.loads(run("why", "-o", "json").stdout)["findings"]
+    (finding,) = (one for one in found if one["subject"] == "pod flights-broker-1")
+    assert finding["code"] == code
+    assert told in finding["what"]
+
+
+def test_volumes_that_do_not_come_or_grow(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    scene.claim(3, bound=False)
+    scene.claim(4, size="5Gi")
+    scene.event("PersistentVolumeClaim", "data-flights-broker-3", "ProvisioningFailed",
+                'storageclass "fast" not found')  # fmt: skip
+    scene.event("PersistentVolumeClaim", "data-flights-broker-4", "VolumeResizeFailed",
+                "the disk type cannot grow")  # fmt: skip
+    done = run("why")
+    assert "volume claim data-flights-broker-3 is Pending: no volume of 10Gi yet" in done.stdout
+    assert 'ProvisioningFailed: storageclass "fast" not found' in done.stdout
+    assert "volume claim data-flights-broker-4 has 5Gi, 10Gi are asked for" in done.stdout
+    assert "VolumeResizeFailed: the disk type cannot grow" in done.stdout
+
+
+def test_partitions_in_trouble_are_named_with_what_they_lack(scene: Scene, run: Run) -> None:
+    scene.cluster(ready=False, message="partitions are offline or below min ISR")
+    scene.topic("flights")
+    for index in range(2):
+        scene.pod(f"flights-broker-{index}", "broker")
+    scene.metadata(alive={0, 1}, isr=[[0, 1], [1], []])
+    done = run("status", "-o", "json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["partitions"] == {
+        "topics": 1, "total": 3, "offline": ["flights/2"], "under_min_isr": ["flights/1"],
+        "under_replicated": ["flights/0"],
+    }  # fmt: skip
+    text = run("why").stdout
+    assert "1 have no leader: they can be neither written nor read: flights/2" in text
+    assert "broker 2 is not in sync: it has no pod" in text
+    assert "in sync: 1 of 2 needed" in text
+    assert "1 of 3 pods are not there: flights-broker-2" in text
+    topic = run("why", "topic/flights", "-o", "json")
+    assert json.loads(topic.stdout)["subject"] == (
+        f"Topic {scene.namespace}/flights of Cluster flights"
+    )
+    assert {"offline", "under-min-isr", "under-replicated"} <= set(codes(topic))
+
+
+def test_a_pod_without_a_session_is_found(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    scene.set_status("/api/v1", "pods", "flights-broker-1", running("broker"))
+    scene.server.request("DELETE", scene.path("/api/v1", "configmaps", "flights-cluster-x"))
+    scene.server.request("DELETE", scene.path("/api/v1", "configmaps", "flights-topic-x"))
+    scene.metadata(alive={0, 2}, isr=[[0, 2]])
+    assert "the controller has no session with broker 1" in run("why").stdout
+
+
+def test_leases_that_nobody_renews(scene: Scene, run: Run) -> None:
+    scene.cluster()
+    scene.pod("flights-controller-a", "controller")
+    scene.lease("flights-controller-a", renewed_ago_s=120)
+    text = run("why").stdout
+    assert "flights-controller-a no longer renews the Lease flights-controller" in text
+    assert "for 2m" in text
+    status = json.loads(run("status", "-o", "json").stdout)
+    assert [one["active"] for one in status["controllers"]] == [False]
+
+
+def test_pause_and_resume_write_the_annotation(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    done = run("pause", "flights")
+    assert done.exit_code == 0, done.output
+    cluster = scene.get(PENSTOCK, "clusters", "flights")
+    assert cluster["metadata"]["annotations"]["penstock.dev/paused"] == "true"
+    assert "● paused" in run("status").stdout
+    assert "is paused: the operator changes nothing" in run("why").stdout
+    assert run("resume", f"{scene.namespace}/flights").exit_code == 0
+    cluster = scene.get(PENSTOCK, "clusters", "flights")
+    assert "penstock.dev/paused" not in cluster["metadata"].get("annotations", {})
+    assert run("resume", "flights").exit_code == 0  # again: nothing to do, no error
+
+
+def test_a_cluster_or_topic_that_is_not_there(scene: Scene, run: Run) -> None:
+    none = run("status")
+    assert none.exit_code == 1
+    assert f"there is no Cluster in namespace '{scene.namespace}'" in none.stderr
+    scene.cluster()
+    wrong = run("status", "trains")
+    assert (
+        f"there is no Cluster 'trains' in namespace '{scene.namespace}'; there are:" in wrong.stderr
+    )
+    assert f"{scene.namespace}/flights" in wrong.stderr
+    assert "there is no Topic 'x'" in run("why", "topic/x").stderr
+    for done in (none, wrong):
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_several_clusters_are_not_guessed_between(scene: Scene, run: Run) -> None:
+    scene.cluster()
+    scene.name = "trains"
+    scene.cluster()
+    done = run("why")
+    assert done.exit_code == 1
+    assert f"name one of: {scene.namespace}/flights, {scene.namespace}/trains" in done.stderr
+    assert run("status", "trains").exit_code == 0
+
+
+def test_what_may_not_be_read_is_said_and_the_rest_is_shown(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    rules = [{"apiGroups": ["penstock.dev"], "resources": ["*"], "verbs": ["get", "list"]}]
+    limited = scene.server.service_account(scene.namespace, "limited", rules)
+    words = ["status", "flights", "--kubeconfig", str(limited), "-n", scene.namespace]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "✔ Ready" in done.stdout
+    assert 'cannot list resource "pods"' in done.stdout.replace("\n", " ")
+    words = ["pause", "flights", "--kubeconfig", str(limited), "-n", scene.namespace]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 1
+    assert 'cannot patch resource "clusters"' in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["status", "why"])
+def test_bad_kubeconfigs_and_silent_servers_are_one_line(tmp_path: Path, command: str) -> None:
+    done = CliRunner().invoke(app, [command, "--kubeconfig", str(tmp_path / "absent")])
+    assert done.exit_code == 1
+    assert "absent cannot be used" in done.stderr
+    config = tmp_path / "config"
+    config.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+        "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "users: [{name: c, user: {token: t}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: c}}]\n"
+    )
+    done = CliRunner().invoke(app, [command, "--kubeconfig", str(config)])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("penstock: the Kubernetes API at http://127.0.0.1:1 does not")
+    assert len(done.stderr.splitlines()) == 1
+    done = CliRunner().invoke(app, [command, "--kubeconfig", str(config), "--context", "nope"])
+    assert done.exit_code == 1
+    assert len(done.stderr.splitlines()) == 1
