@@ -28,6 +28,8 @@ class LocalBroker:
         self.data = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
         self.version = process.metadata_version
+        self.follower_run = "x"
+        """The incarnation of broker 1, which does not run unless a test plays it."""
 
     async def apply(
         self,
@@ -45,7 +47,10 @@ class LocalBroker:
                 metadata_version=self.version,
                 full=full,
                 brokers=[
-                    pb.BrokerInfo(broker_id=0, host="127.0.0.1", port=self.process.port, alive=True)
+                    pb.BrokerInfo(
+                        broker_id=0, host="127.0.0.1", port=self.process.port, alive=True
+                    ),
+                    pb.BrokerInfo(broker_id=1, incarnation=self.follower_run),
                 ],
                 topics=topics,
                 deleted_topic_ids=deleted,

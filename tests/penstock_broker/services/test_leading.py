@@ -83,12 +83,12 @@ class Follower:
 
 @asynccontextmanager
 async def follower(
-    broker: LocalBroker, *, window_bytes: int = 1_000_000
+    broker: LocalBroker, *, run: str = "x", window_bytes: int = 1_000_000
 ) -> AsyncIterator[Follower]:
     call = ReplicationServiceStub(broker.channel).Replicate()
     await call.write(
         pb.FollowerMessage(
-            hello=pb.FollowerHello(broker_id=1, incarnation="x", window_bytes=window_bytes)
+            hello=pb.FollowerHello(broker_id=1, incarnation=run, window_bytes=window_bytes)
         )
     )
     peer = Follower(call)
@@ -178,6 +178,33 @@ async def test_a_new_stream_replaces_the_old_one(tmp_path: Path) -> None:
                     await old.next()
                 await produce(broker)
                 assert await new.batches(1) == [1]
+
+
+async def test_only_the_run_that_the_image_names_is_fed(tmp_path: Path) -> None:
+    async with local_broker(tmp_path) as broker:
+        await broker.apply(topic_info(replicas=(0, 1)))
+        async with follower(broker) as old:
+            await old.follow()
+            async with follower(broker, run="y") as early:
+                await refused_run(early)
+            await produce(broker)
+            assert await old.batches(1) == [0], "the refused stream has replaced nothing"
+            broker.follower_run = "y"
+            await broker.apply(topic_info(replicas=(0, 1)))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await old.next()
+        async with follower(broker) as late:
+            await refused_run(late)
+        async with follower(broker, run="y") as new:
+            await new.follow()
+            assert await new.batches(1) == [0]
+
+
+async def refused_run(peer: Follower) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await peer.next()
+    error = error_from_rpc(failed.value)
+    assert (error.code, error.retriable) == (ErrorCode.STALE_BROKER_SESSION, True)
 
 
 async def test_a_follower_of_an_unknown_partition_is_refused(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class BrokerProcess:
             self._replicas,
             self._reader,
             self.metrics,
-            lambda: self._view.cluster_id,
+            self._view,
             message_bytes=settings.replica_message_bytes,
         )
 

@@ -8,7 +8,7 @@ the old one is alive. When a stream ends, the machines hear that the follower is
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from penstock.core.replication.contract import (
@@ -22,6 +22,7 @@ from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, Topic
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceServicer
+from penstock_broker.broker.image import ClusterView
 from penstock_broker.broker.metrics import Metrics
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.feeding import FollowerStream
@@ -40,11 +41,11 @@ class Leading(ReplicationServiceServicer):
         replicas: ReplicaSet,
         reader: LogReader,
         metrics: Metrics,
-        cluster_id: Callable[[], str],
+        view: ClusterView,
         *,
         message_bytes: int,
     ) -> None:
-        self._cluster_id = cluster_id
+        self._view = view
         self._replicas = replicas
         self._reader = reader
         self._metrics = metrics
@@ -62,7 +63,8 @@ class Leading(ReplicationServiceServicer):
                 "the first message of a Replicate stream must be a hello",
                 ErrorCode.INVALID_REQUEST,
             )
-        check_cluster_id(hello.hello.cluster_id, self._cluster_id())
+        check_cluster_id(hello.hello.cluster_id, self._view.cluster_id)
+        self._check_run(hello.hello)
         stream = FollowerStream(
             hello.hello,
             self._message_bytes,
@@ -80,6 +82,22 @@ class Leading(ReplicationServiceServicer):
                 writer.cancel()
         finally:
             self._end(stream)
+
+    def _check_run(self, hello: pb.FollowerHello) -> None:
+        """Takes a follower's present run only; raises ClusterError(STALE_BROKER_SESSION).
+
+        What an earlier run acknowledged may be gone: it must not count for the present one, nor
+        for one the controller has not announced here yet (decision 7). Both come back: the run
+        that is over cannot for long, the new one until the image here names it.
+        """
+        info = self._view.brokers.get(BrokerId(hello.broker_id))
+        known = None if info is None else info.incarnation
+        if hello.incarnation != known:
+            raise ClusterError(
+                f"broker {hello.broker_id} says it is run {hello.incarnation!r}, metadata version "
+                f"{self._view.metadata_version} names run {known!r}: try again when it is known",
+                ErrorCode.STALE_BROKER_SESSION,
+            )
 
     def _replace(self, stream: FollowerStream) -> None:
         """Registers a stream; nothing more is taken from the follower's older one."""
