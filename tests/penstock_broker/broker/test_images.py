@@ -149,11 +149,24 @@ async def test_fetches_beyond_the_memory_bound_are_told_to_come_back(tmp_path: P
         for _ in range(2):
             await produce(broker, b"x" * 10_000)
         part = pb.FetchPartition(topic="t")
-        both = pb.FetchRequest(partitions=[part, pb.FetchPartition(topic="t", offset=1)])
+        both = [part, pb.FetchPartition(topic="t", offset=1)]
+        answer = await broker.data.Fetch(pb.FetchRequest(partitions=both))
+        assert [len(result.batches) for result in answer.results] == [1], "as much as there is room"
+        held = pb.FetchRequest(partitions=[part], min_bytes=50_000, max_wait_ms=2_000)
+        waiting = broker.tasks.create_task(waited(broker, held))
+        await wait_until_async(
+            lambda: broker.process.totals().parked_fetches == 1, what="it holds what it has read"
+        )
         with pytest.raises(Exception, match="in flight"):
-            await broker.data.Fetch(both)
+            await broker.data.Fetch(pb.FetchRequest(partitions=[part]))
+        await waiting
         answer = await broker.data.Fetch(pb.FetchRequest(partitions=[part], max_bytes=100))
         assert len(answer.results[0].batches) == 1, "nothing leaked from the budget"
+
+
+async def waited(broker: LocalBroker, request: pb.FetchRequest) -> pb.FetchResponse:
+    """The answer, as a coroutine."""
+    return await broker.data.Fetch(request)
 
 
 async def test_metadata_before_the_first_image_is_retriable(tmp_path: Path) -> None:
