@@ -237,8 +237,9 @@ class AsyncAdmin:
 
         def changed(seen: TopicDescription | None) -> bool:
             known = {} if seen is None else seen.configs
+            own = set() if seen is None else known.keys() - seen.inherited
             return all(known.get(name) == value for name, value in request.set.items()) and not (
-                known.keys() & set(request.unset)
+                own & set(request.unset)
             )
 
         await self._wait_until(topic, changed, SETTLE_S)

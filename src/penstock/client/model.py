@@ -185,13 +185,17 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """`configs` holds only what was set; `AsyncAdmin.describe_configs` knows the defaults too."""
+    """`configs` holds what was set, on the topic or (`inherited`) as the cluster's defaults.
+
+    `AsyncAdmin.describe_configs` knows the built-in defaults, too.
+    """
 
     topic: str
     topic_id: str
     partitions: tuple[PartitionDescription, ...]
     configs: Mapping[str, str]
     internal: bool = False
+    inherited: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ def topic_from_wire(info: pb.TopicInfo) -> TopicDescription:
         partitions=tuple(sorted(partitions, key=lambda entry: entry.partition)),
         configs=dict(info.configs),
         internal=info.internal,
+        inherited=frozenset(info.inherited_configs),
     )
 
 

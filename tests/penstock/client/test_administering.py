@@ -1,5 +1,6 @@
 """The admin client against real brokers: what it changes is changed, what it refuses is named."""
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.client import (
     Producer,
     TopicPartition,
 )
+from penstock.client.admin import SETTLE_S
 from penstock.errors import ClusterError, ErrorCode, MisuseError, OffsetOutOfRangeError
 
 
@@ -186,3 +188,27 @@ async def test_changes_wait_for_a_controller_that_is_away(
         cluster.controller.start(wait=False)
         await admin.create_topic("after", 1, 1)
         assert "after" in await admin.list_topics()
+
+
+def test_what_the_topic_sets_is_told_from_what_it_inherits(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = make_cluster(controller_config={"retention.ms": "1000000"})
+    with Admin(cluster.bootstrap) as admin:
+        made = admin.create_topic("t", 1, 1, {"max.message.bytes": "5000"})
+        assert made.configs == {"retention.ms": "1000000", "max.message.bytes": "5000"}
+        assert made.inherited == {"retention.ms"}
+
+        def own() -> dict[str, str]:
+            entries = admin.describe_configs("t")
+            return {entry.name: entry.value for entry in entries if not entry.is_default}
+
+        assert own() == {"max.message.bytes": "5000"}
+        admin.alter_configs("t", {"retention.ms": "7"}, unset=["max.message.bytes"])
+        assert own() == {"retention.ms": "7"}
+        began = time.monotonic()
+        admin.alter_configs("t", unset=["retention.ms"])
+        assert time.monotonic() - began < SETTLE_S, "it has seen the change"
+        assert own() == {}
+        seen = admin.describe_topics(["t"])["t"]
+        assert (seen.configs, seen.inherited) == ({"retention.ms": "1000000"}, {"retention.ms"})

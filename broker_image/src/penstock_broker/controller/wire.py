@@ -52,6 +52,7 @@ def _topic_to_wire(topic: TopicImage) -> broker_pb2.TopicInfo:
             _partition_to_wire(index, state) for index, state in enumerate(topic.partitions)
         ],
         configs=topic.configs,
+        inherited_configs=sorted(topic.inherited),
         internal=topic.internal,
     )
 

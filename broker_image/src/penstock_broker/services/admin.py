@@ -106,18 +106,19 @@ class AdminService(AdminServiceServicer):
     async def DescribeConfigs(
         self, request: pb.DescribeConfigsRequest, context: Any
     ) -> pb.DescribeConfigsResponse:
-        """All settings of a topic, from the image."""
+        """All settings of a topic, from the image; `is_default`: the topic does not set it."""
         try:
             topic = self._view.topic(request.topic)
         except PenstockError as error:
             return pb.DescribeConfigsResponse(error=error_to_wire(error))
         values = topic.config.to_mapping()
+        own = topic.wire.configs.keys() - set(topic.wire.inherited_configs)
         return pb.DescribeConfigsResponse(
             configs=[
                 pb.ConfigEntry(
                     name=key.name,
                     value=values[key.name],
-                    is_default=key.name not in topic.wire.configs,
+                    is_default=key.name not in own,
                     documentation=key.documentation,
                 )
                 for key in CONFIG_KEYS

@@ -22,12 +22,16 @@ from penstock.core.types import NO_LEADER, BrokerId, ControllerEpoch, PartitionS
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """`configs`: set keys of the topic and of the cluster's defaults; the rest is built in."""
+    """`configs`: set keys of the topic and of the cluster's defaults; the rest is built in.
+
+    `inherited`: those of them that only the cluster's defaults set.
+    """
 
     name: str
     topic_id: TopicId
     partitions: tuple[PartitionState, ...]
     configs: Mapping[str, str]
+    inherited: frozenset[str]
     internal: bool
 
 
@@ -121,6 +125,7 @@ def _topic_image(topic: TopicDocument, config: ControlConfig) -> TopicImage:
         topic.topic_id,
         tuple(partition.state for partition in topic.partitions),
         {**config.topic_defaults, **topic.configs},
+        frozenset(config.topic_defaults.keys() - topic.configs.keys()),
         is_internal(topic.name),
     )
 

@@ -769,6 +769,7 @@ class TopicInfo(_message.Message):
     PARTITIONS_FIELD_NUMBER: _builtins.int
     CONFIGS_FIELD_NUMBER: _builtins.int
     INTERNAL_FIELD_NUMBER: _builtins.int
+    INHERITED_CONFIGS_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     topic_id: _builtins.str
     internal: _builtins.bool
@@ -778,7 +779,11 @@ class TopicInfo(_message.Message):
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionInfo]: ...
     @_builtins.property
     def configs(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Only the keys that were set; the rest has defaults."""
+        """The keys that were set, on the topic or as the cluster's defaults; the rest is built in."""
+
+    @_builtins.property
+    def inherited_configs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those keys of configs that come from the cluster's defaults, sorted."""
 
     def __init__(
         self,
@@ -789,10 +794,11 @@ class TopicInfo(_message.Message):
         partitions: _abc.Iterable[Global___PartitionInfo] | None = ...,
         configs: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         internal: _builtins.bool = ...,
+        inherited_configs: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configs", b"configs", "error", b"error", "internal", b"internal", "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configs", b"configs", "error", b"error", "inherited_configs", b"inherited_configs", "internal", b"internal", "partitions", b"partitions", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
