@@ -11,6 +11,8 @@ import os
 import re
 import shutil
 import subprocess
+import urllib.error
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,17 @@ import pytest
 import yaml
 from support.apiserver import ApiServer, binaries
 from support.manifests import PLURALS, ROOT
+from support.waiting import wait_until
 
 import penstock
-from penstock_operator.objects import controller_objects, read_cluster
+from penstock_operator.kube import RESOURCES
+from penstock_operator.objects import broker_objects, controller_objects, read_cluster
 
 CHART = ROOT / "charts" / "penstock"
 GOLDEN = Path(__file__).parent / "golden"
 SCENARIOS = sorted(path.name.removesuffix(".values.yaml") for path in GOLDEN.glob("*.values.yaml"))
 NAMESPACE = "penstock-system"
+SOME = {"name": "flights", "namespace": "streams", "uid": "1", "generation": 1}
 
 
 def load(path: Path) -> Any:
@@ -148,13 +153,9 @@ class TestWithHelm:
 
     def test_the_operator_holds_what_it_grants_the_controllers(self, helm: str) -> None:
         """The API server lets nobody grant more than they have."""
-        body = {
-            "metadata": {"name": "c", "namespace": "n", "uid": "1", "generation": 1},
-            "spec": {},
-        }
         granted = [
             rule
-            for each in controller_objects(read_cluster(body, "image"))
+            for each in controller_objects(read_cluster({"metadata": SOME, "spec": {}}, "image"))
             if each["kind"] == "Role"
             for rule in each["rules"]
         ]
@@ -190,15 +191,149 @@ GROUPS = {
 }
 
 
-def dry_run(server: ApiServer, made: dict[str, Any]) -> None:
+def place(made: dict[str, Any], namespace: str) -> str:
+    """The URL path of an object."""
     version = made["apiVersion"]
     base = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     plural = GROUPS.get(made["kind"], "")
     if not plural:
         ending = "ies" if made["kind"].endswith("y") else "s"
         plural = made["kind"].lower().removesuffix("y") + ending
+        base += f"/namespaces/{namespace}"
+    return f"{base}/{plural}/{made['metadata']['name']}"
+
+
+def dry_run(server: ApiServer, made: dict[str, Any]) -> None:
+    if made["kind"] not in GROUPS:
         made["metadata"]["namespace"] = "default"
-        base += "/namespaces/default"
-    path = f"{base}/{plural}/{made['metadata']['name']}"
     query = "?dryRun=All&fieldManager=tests&force=true&fieldValidation=Strict"
-    server.request("PATCH", path + query, made, Content_Type="application/apply-patch+yaml")
+    path = place(made, "default") + query
+    server.request("PATCH", path, made, Content_Type="application/apply-patch+yaml")
+
+
+def is_served(server: ApiServer) -> bool:
+    """After a change of a definition it says for a moment that it is not ready."""
+    try:
+        for plural in PLURALS.values():
+            server.request("GET", f"/apis/penstock.dev/v1alpha1/{plural}")
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    return True
+
+
+def forbidden(call: Callable[[], object]) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        call()
+    caught.value.close()
+    assert caught.value.code == 403
+
+
+class TestOnAnApiServer:
+    """Installed for real; there are no controllers, so nothing starts."""
+
+    @pytest.fixture
+    def namespace(self, api_server: ApiServer) -> str:
+        return api_server.namespace("chart")
+
+    @pytest.fixture
+    def on(self, helm: str, api_server: ApiServer, namespace: str) -> Iterator[Callable[..., str]]:
+        """`on("install", chart, …)` in a namespace of its own; removed with the test."""
+
+        def call(verb: str, *arguments: str) -> str:
+            options = ["--kubeconfig", str(api_server.kubeconfig), "--namespace", namespace]
+            done = run(helm, verb, "penstock", *arguments, *options)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        yield call
+        run(
+            helm, "uninstall", "penstock", "--ignore-not-found", "--namespace", namespace,
+            "--kubeconfig", str(api_server.kubeconfig),
+        )  # fmt: skip
+
+    def definition(self, server: ApiServer, plural: str) -> dict[str, Any]:
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.penstock.dev"
+        found: dict[str, Any] = server.request("GET", path)
+        return found
+
+    def test_upgrades_renew_the_definitions_and_an_uninstall_leaves_them(
+        self, on: Callable[..., str], api_server: ApiServer, tmp_path: Path
+    ) -> None:
+        older = tmp_path / "penstock"
+        shutil.copytree(CHART, older)
+        path = older / "files" / "crds" / "topics.yaml"
+        path.write_text(path.read_text().replace("maximum: 5000", "maximum: 4000"))
+        on("install", str(older), "--take-ownership")
+        assert "4000" in json.dumps(self.definition(api_server, "topics")["spec"])
+        on("upgrade", str(CHART))
+        renewed = self.definition(api_server, "topics")
+        assert "4000" not in json.dumps(renewed["spec"])
+        told = on("uninstall")
+        assert "kept due to the resource policy" in told
+        for plural in PLURALS.values():
+            left = self.definition(api_server, plural)
+            assert "deletionTimestamp" not in left["metadata"]
+        assert (
+            self.definition(api_server, "topics")["metadata"]["uid"] == renewed["metadata"]["uid"]
+        )
+        on("install", str(CHART))  # the same release takes them over again
+
+    @pytest.mark.parametrize("watched", [True, False], ids=["namespaces", "everywhere"])
+    def test_the_operator_may_do_what_it_must_and_no_more(
+        self, watched: bool, on: Callable[..., str], api_server: ApiServer, namespace: str
+    ) -> None:
+        streams = api_server.namespace("streams")
+        only = ["--set", f"watchNamespaces={{{streams}}}"] if watched else []
+        on("install", str(CHART), "--take-ownership", *only)
+        wait_until(lambda: is_served(api_server), what="the API server serves our kinds")
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/penstock-operator"
+        token = api_server.request("POST", f"{account}/token", asked)["status"]["token"]
+
+        def call(method: str, path: str, body: Any = None, **headers: str) -> Any:
+            bearer = f"Bearer {token}"
+            return api_server.request(method, path, body, Authorization=bearer, **headers)
+
+        def apply(made: dict[str, Any]) -> None:
+            made["metadata"]["namespace"] = streams
+            path = place(made, streams) + "?fieldManager=tests&force=true"
+            call("PATCH", path, made, Content_Type="application/apply-patch+yaml")
+
+        desired = read_cluster({"metadata": {**SOME, "namespace": streams}, "spec": {}}, "image")
+        for made in [*broker_objects(desired), *controller_objects(desired)]:
+            made["metadata"].pop("ownerReferences", None)  # there is no such Cluster
+            apply(made)
+        for _, (base, plural) in sorted(RESOURCES.items()):
+            namespaced = plural not in {"nodes", "storageclasses"}
+            if plural not in {"events", "storageclasses"}:
+                call("GET", f"/{base}/" + (f"namespaces/{streams}/" if namespaced else "") + plural)
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        call("POST", leases, {**lease, "metadata": {"name": "penstock-operator"}})
+        call("GET", f"{leases}/penstock-operator")
+
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role"}
+        secrets = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
+        for refused in (
+            lambda: call("GET", f"/api/v1/namespaces/{streams}/secrets"),
+            lambda: apply({**role, "metadata": {"name": "more"}, "rules": secrets}),
+            lambda: call("DELETE", f"/api/v1/namespaces/{streams}/persistentvolumeclaims/x"),
+        ):
+            forbidden(refused)
+        if watched:
+            forbidden(lambda: call("GET", "/api/v1/namespaces/default/pods"))
+
+    def test_the_pods_pass_the_restricted_standard(
+        self, helm: str, api_server: ApiServer, namespace: str
+    ) -> None:
+        label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+        path = f"/api/v1/namespaces/{namespace}"
+        api_server.request("PATCH", path, label, Content_Type="application/merge-patch+json")
+        (made,) = [each for each in objects(template(helm)) if each["kind"] == "Deployment"]
+        pod = {"apiVersion": "v1", "kind": "Pod", **made["spec"]["template"]}
+        pod["metadata"]["name"] = "operator"
+        path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+        api_server.request("POST", path, pod)
+        pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+        forbidden(lambda: api_server.request("POST", path, pod))

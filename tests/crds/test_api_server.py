@@ -44,7 +44,8 @@ def established(server: ApiServer, plural: str) -> bool:
         return False
     try:
         server.request("GET", f"{GROUP}/{plural}")
-    except urllib.error.HTTPError:
+    except urllib.error.HTTPError as error:
+        error.close()
         return False
     return True
 
@@ -78,7 +79,8 @@ def refusal(call: Callable[[], object]) -> str:
     """What the API server says to a bad manifest, without the quotes' escapes."""
     with pytest.raises(urllib.error.HTTPError) as caught:
         call()
-    answer = json.loads(caught.value.read())
+    with caught.value as error:
+        answer = json.loads(error.read())
     assert caught.value.code in (400, 422, 500), answer
     message: str = answer["message"]
     return message.replace('\\"', '"')
