@@ -102,12 +102,13 @@ class Kube:
             raise
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
-        """All objects, from a consistent read; items carry no kind, as the server lists them."""
+        """All objects, from a consistent read, each whole: a listing leaves kinds out."""
         found: list[Object] = []
         query = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
         while True:
             page = await self._call("GET", path(kind, namespace), query=query)
-            found += page["items"]
+            served = {"kind": kind, "apiVersion": RESOURCES[kind][0].partition("/")[2]}
+            found += [served | each for each in page["items"]]
             following = page["metadata"].get("continue")
             if not following:
                 return found
