@@ -1,9 +1,12 @@
 """Starting and stopping: what a broker refuses, in one line, and what it keeps."""
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from support.waiting import wait_until
 from support.wire import Wire
 
 from penstock.errors import ErrorCode, PenstockError
+from penstock_broker.broker.main import _read_rack
 
 MakeCluster = Callable[..., Cluster]
 
@@ -177,3 +181,40 @@ def test_everything_is_there_after_a_clean_stop_and_after_a_kill(
     with Wire(broker.address) as wire:
         assert wire.read_all("t") == [b"0", b"1", b"2"]
         assert wire.log("t").high_watermark == 3
+
+
+# ---------------------------------------------------------------- the rack
+
+
+def test_a_rack_file_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "rack"
+    threading.Timer(0.3, path.write_text, ("zone-a\n",)).start()
+    assert _read_rack(path) == "zone-a"
+
+
+def test_without_a_rack_in_the_file_the_broker_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock_broker.broker.main._RACK_WAIT_S", 0.3)
+    (tmp_path / "rack").write_text("\n")
+    assert _read_rack(tmp_path / "rack") == ""
+    assert "no rack in the file" in caplog.text
+
+
+def test_a_rack_is_told_in_one_way_only(tmp_path: Path) -> None:
+    code, text = run_broker(*options(tmp_path, rack="a", rack_file=str(tmp_path / "rack")))
+    assert code == 2
+    assert_one_line(text, "--rack", "--rack-file")
+    code, text = run_broker(*options(tmp_path, rack_file=str(tmp_path)))
+    assert code == 2
+    assert_one_line(text, "--rack-file", "cannot be read")
+
+
+def test_a_controller_that_dies_does_not_hold_up_a_stop(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=1, broker_config={"shutdown.timeout.ms": "60000"})
+    broker = cluster.brokers[0]
+    cluster.controller.pause()  # it hears that the broker wants to stop, and never answers
+    os.kill(broker.pid, signal.SIGTERM)
+    cluster.controller.kill()
+    assert broker.wait_end(timeout_s=20) == 0
+    assert '"leaderships_handed_over": false' in broker.log_text()

@@ -1,6 +1,9 @@
 """The controller as a process: start, clean stop, kill -9, and everything it must refuse."""
 
 import json
+import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,3 +132,37 @@ def test_unreadable_metadata_is_refused_and_left_alone(make: Make, tmp_path: Pat
     store = LocalMetadataStore(tmp_path / "metadata")
     assert store.read_all()["topic/t"].text == "{not json"
     store.close()
+
+
+def bad_arguments(*arguments: str) -> str:
+    """The one line of a controller whose command line cannot be right."""
+    command = [sys.executable, "-m", "penstock_broker", "controller", f"--listen={HOST}:0"]
+    environment = {**os.environ, "KUBECONFIG": "/nowhere/kubeconfig"}
+    environment.pop("KUBERNETES_SERVICE_HOST", None)
+    done = subprocess.run(
+        [*command, *arguments],
+        capture_output=True, text=True, timeout=60, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 2, done
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+KUBERNETES = ("--metadata=kubernetes", "--cluster=flights", "--namespace=shop")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mention"),
+    [
+        ((), "exactly one of --metadata-dir"),
+        ((*KUBERNETES, "--metadata-dir=/tmp/x"), "exactly one of --metadata-dir"),
+        (("--metadata-dir=/tmp/x", "--cluster=flights"), "--cluster is for --metadata=kubernetes"),
+        (("--metadata=kubernetes", "--cluster=flights"), "needs --cluster NAME and --namespace"),
+        ((*KUBERNETES[:2], "--namespace=Shop"), "--namespace is 'Shop'"),
+        ((*KUBERNETES, "--owner-name=x"), "--owner-name needs --owner-uid"),
+        (KUBERNETES, "set KUBECONFIG"),
+    ],
+)
+def test_where_the_metadata_is_must_be_clear(arguments: tuple[str, ...], mention: str) -> None:
+    assert mention in bad_arguments(*arguments)

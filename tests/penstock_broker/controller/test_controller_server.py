@@ -1,7 +1,9 @@
 """The controller over real gRPC: sessions, fail-over, admin calls, standby, restarts."""
 
 import asyncio
+import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,14 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
-from penstock.errors import ErrorCode
+from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
+from penstock_broker.controller.metadata_store.interface import (
+    StoredText,
+    StoreUnavailableError,
+)
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metadata_store.memory import (
     Failure,
@@ -23,6 +29,7 @@ from penstock_broker.controller.metadata_store.memory import (
     SharedDocuments,
 )
 from penstock_broker.controller.server import CONTROLLER_SERVICE
+from penstock_broker.services.edge import first_error
 
 
 async def code_of(call: Any) -> ErrorCode:
@@ -364,3 +371,91 @@ async def test_reflection_lists_the_services(start: Any) -> None:
         answer = await call.read()
     names = {service.name for service in answer.list_services_response.service}
     assert {CONTROLLER_SERVICE, "penstock.proto.v1.AdminService"} <= names
+
+
+# ---------------------------------------------------------------- the metadata store's bad days
+
+
+def one_topic(topic: str) -> Any:
+    return admin_pb2.CreateTopicsRequest(
+        topics=[admin_pb2.NewTopic(topic=topic, partitions=1, replication_factor=1)]
+    )
+
+
+class Moody(MemoryMetadataStore):
+    """Its lease can be unreachable."""
+
+    away = False
+
+    def acquire_lease(self, holder: str, duration_ms: int) -> bool:
+        if self.away:
+            raise StoreUnavailableError("planted: away")
+        return super().acquire_lease(holder, duration_ms)
+
+
+async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
+    start: Any, documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("RENEW", 0.05), ("RETRY", 0.05)):
+        monkeypatch.setattr(f"penstock_broker.controller.runtime._LEASE_{name}_S", seconds)
+    monkeypatch.setattr("penstock_broker.controller.runtime._SUSPEND_S", 0.3)
+    store = Moody(documents)
+    running = await start(store)
+    broker = await running.broker(0)
+    await running.create(replication_factor=1)
+    store.away = True
+    await asyncio.wait_for(broker.ended.wait(), 5.0)
+    assert broker.error.code is ErrorCode.CONTROLLER_UNAVAILABLE
+    assert not running.runtime.active
+    assert running.runtime.usable, "a probe must not fail for it"
+    summary = await running.admin.DescribeCluster(admin_pb2.DescribeClusterRequest())
+    assert summary.topics == 1, "what it knows it still shows"
+    request = admin_pb2.CreateTopicsRequest()
+    assert await code_of(running.admin.CreateTopics(request)) is ErrorCode.CONTROLLER_UNAVAILABLE
+    refused = running.start_broker(0)
+    await asyncio.wait_for(refused.ended.wait(), 5.0)
+    assert refused.registered is None
+    store.away = False
+    await running.runtime.wait_active(5.0)
+    again = await running.broker(0)
+    assert again.registered.controller_epoch == 2
+    assert again.leader() == (0, 1), "nobody was taken for dead"
+
+
+@pytest.mark.parametrize("key", ["cluster", "topic/t"])
+@pytest.mark.parametrize("text", ["{kubectl edit", '{"format":1}', "[]"])
+async def test_an_active_controller_puts_unreadable_documents_back(
+    start: Any, documents: SharedDocuments, key: str, text: str
+) -> None:
+    running = await start()
+    broker = await running.broker(0)
+    await running.create(replication_factor=1)
+    good = json.loads(documents.documents[key].text)
+    documents.writes += 1
+    documents.documents[key] = StoredText(text, str(documents.writes))
+    answer = await running.admin.CreateTopics(one_topic("u"))
+    assert not answer.results[0].HasField("error"), answer
+    configs = admin_pb2.AlterConfigsRequest(topic="t", set={"retention.ms": "1000"})
+    assert not (await running.admin.AlterConfigs(configs)).HasField("error")
+    await running.broker(1)
+    found = json.loads(documents.documents[key].text)
+    assert found["metadata_version"] > good["metadata_version"]
+    identity = "cluster_id" if key == "cluster" else "topic_id"
+    assert found[identity] == good[identity]
+    assert broker.leader() == (0, 1)
+
+
+async def test_a_newer_format_is_not_overwritten(run: Any, documents: SharedDocuments) -> None:
+    newer = StoredText('{"format":2,"name":"t"}', "1000")
+    with pytest.raises(BaseExceptionGroup) as caught:  # noqa: PT012 - it ends the context
+        async with run(MemoryMetadataStore(documents), ControlConfig(), wait=True) as running:
+            await running.broker(0)
+            await running.create(replication_factor=1)
+            documents.documents["topic/t"] = newer
+            configs = admin_pb2.AlterConfigsRequest(topic="t", set={"retention.ms": "1000"})
+            with suppress(grpc.aio.AioRpcError):
+                await running.admin.AlterConfigs(configs)
+    error = first_error(caught.value)
+    assert isinstance(error, PenstockError)
+    assert error.code is ErrorCode.DATA_CORRUPTED
+    assert documents.documents["topic/t"] == newer

@@ -45,6 +45,7 @@ _TICK_S: Final = 0.05
 _STALL_S: Final = 0.5
 _LEASE_MS: Final = 6_000
 _LEASE_RENEW_S: Final = 1.0
+_LEASE_RETRY_S: Final = 0.5
 _SUSPEND_S: Final = 5.0
 """Before anybody else can get the lease, so that sessions end first. Two calls of 2 s fit in."""
 _STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -217,15 +218,16 @@ class ControllerRuntime:
     async def _keep_lease(self) -> None:
         """Loss of the lease ends the machine; an unreachable store does not (guarantees §4.1)."""
         while True:
-            began = monotonic()
+            began, pause_s = monotonic(), _LEASE_RENEW_S
             acquire = partial(self._store.acquire_lease, self._holder, _LEASE_MS)
             try:
                 held = await self._in_thread(acquire, lease=True)
             except StoreUnavailableError as error:
                 _events.warning("lease not renewed, going on", reason=error.message)
+                pause_s = _LEASE_RETRY_S
             else:
                 self._on_lease(held, began)
-            await asyncio.sleep(_LEASE_RENEW_S)
+            await asyncio.sleep(pause_s)
 
     def _on_lease(self, held: bool, asked_at: float) -> None:
         """The store answered. `asked_at`: when the lease's time began at the earliest."""

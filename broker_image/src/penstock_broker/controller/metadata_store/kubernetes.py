@@ -172,7 +172,7 @@ class KubernetesMetadataStore:
             while True:
                 answer = self._api.request("GET", self._objects.config_maps, query=query)
                 if answer.status != 200:
-                    break
+                    break  # 410: the rest of the list has expired
                 items += answer.body["items"]
                 more = answer.body["metadata"].get("continue")
                 if not more:

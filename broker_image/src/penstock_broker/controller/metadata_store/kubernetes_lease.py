@@ -77,6 +77,8 @@ class KubernetesLease:
         answer = self._request("GET", self._path, None)
         if answer.status == 404:
             self._seen = None
+        elif answer.status != 200:
+            raise _unexpected("GET", self._path, answer)
         elif self._seen is None or self._seen.version != answer.version:
             self._seen = _Seen(answer.body, answer.version, self._clock())
         self._doubtful = False
@@ -124,5 +126,11 @@ class KubernetesLease:
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
         answer = self._api.request(method, path, body=body, timeouts=self._timeouts)
         if answer.status == 404 and method == "POST":
-            raise StoreUnavailableError(f"{method} {path}: {answer.message}")
+            raise _unexpected(method, path, answer)
         return answer
+
+
+def _unexpected(method: str, path: str, answer: Answer) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"{method} {path}: the API server answered {answer.status}: {answer.message}"
+    )
