@@ -40,6 +40,8 @@ long for the brokers it knew, and takes who is later for dead."""
 _FAILURES_PER_LINE: Final = 120
 _REGISTER_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 10.0
+_NO_SESSION_S: Final = 1.0
+"""How long a broker that stops looks for a controller: twice what a live one takes to be found."""
 _A = TypeVar("_A")
 _events = EventLog("session")
 
@@ -102,7 +104,9 @@ class ControllerSession:
         self._connection: Connection | None = None
         self._failures = 0
         self._stopping = False
-        self._may_stop = asyncio.Event()
+        self._may_stop = False
+        self._news = asyncio.Event()
+        """A session began or ended, or `may_stop` was said."""
         self._beat = asyncio.Event()
 
     @property
@@ -140,15 +144,19 @@ class ControllerSession:
             raise _unanswered(what, error) from error
 
     async def hand_over(self, timeout_s: float) -> bool:
-        """Asks the controller to move leaderships away; True once none is left here."""
+        """Asks the controller to move leaderships away; True once none is left here.
+
+        Gives up after `timeout_s`, or when there is no session and none comes in a second.
+        """
         self._stopping = True
         self._beat.set()
-        if not self.connected:
-            return False
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._may_stop.wait()
-        return self._may_stop.is_set()
+                while not self._may_stop:
+                    self._news.clear()
+                    async with asyncio.timeout(None if self.connected else _NO_SESSION_S):
+                        await self._news.wait()
+        return self._may_stop
 
     def beat(self) -> None:
         """Sends a heartbeat now: something in it changed."""
@@ -175,6 +183,7 @@ class ControllerSession:
         finally:
             if self._connection is not None:
                 self._connection = None
+                self._news.set()
                 _events.warning("controller session ended", controller=address)
             await channel.close()
 
@@ -188,6 +197,7 @@ class ControllerSession:
             self._connection = Connection(
                 address, channel, registered.broker_session, registered.controller_epoch
             )
+            self._news.set()
             alive = True
             self._failures = 0
             _events.info(
@@ -241,7 +251,8 @@ class ControllerSession:
                     self._beat.set()
                 case "heartbeat_ack":
                     if response.heartbeat_ack.may_stop and self._stopping:
-                        self._may_stop.set()
+                        self._may_stop = True
+                        self._news.set()
                 case _:
                     pass
 
