@@ -9,6 +9,7 @@ tunnel that cannot be made closes its connection, and the reason is told once.
 """
 
 import importlib
+import json
 import re
 import selectors
 import socket
@@ -100,10 +101,10 @@ class Forwarder:
             try:
                 tunnel = self._open(pod, port)
             except Exception as error:  # noqa: BLE001 - whatever it was: say it, close, go on
-                text = " ".join(str(error).split())[:300]
+                text = f"no port-forward to pod {pod}: {reason_of(error)}"
                 if text not in self._told:
                     self._told.add(text)
-                    self._complain(f"no port-forward to pod {pod}: {text}")
+                    self._complain(text)
                 return
             tunnel.carry(local)
 
@@ -198,6 +199,15 @@ def _receive(end: socket.socket) -> bytes | None:
         return end.recv(CHUNK_BYTES)
     except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return None
+
+
+def reason_of(error: Exception) -> str:
+    """What the API server said when it refused the websocket, or what the error says itself."""
+    body = getattr(error, "resp_body", None)
+    try:
+        return str(json.loads(body or b"")["message"])
+    except (ValueError, KeyError, TypeError):
+        return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def open_with(api: KubeApi, namespace: str) -> OpenTunnel:

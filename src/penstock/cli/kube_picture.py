@@ -58,7 +58,7 @@ def show_explanation(explanation: Explanation, console: Console) -> None:
     state = "is ready, but" if explanation.ready else "is not ready"
     console.print(f"{head} [bold]{escape(explanation.subject)}[/] {state}")
     for number, one in enumerate(explanation.findings, 1):
-        since = f" [{DIM}]for {one.since}[/]" if one.since else ""
+        since = f" [{DIM}]· {one.since}[/]" if one.since else ""
         console.print(f"\n{number}. [bold]{escape(one.subject)}[/] {escape(one.what)}{since}")
         for line in one.evidence:
             console.print(f"     [{DIM}]│[/] {escape(line)}")
@@ -166,7 +166,7 @@ def _event(one: Json) -> Json:
 
 def _partitions(partitions: Json, console: Console) -> None:
     console.print(
-        f"\n[bold]Partitions[/]  {partitions['total']} of {partitions['topics']} topics"
+        f"\n[bold]Partitions[/]  {partitions['total']} in {partitions['topics']} topics"
         + ("" if any(partitions[kind] for kind in _SHORT) else f"  [{GOOD}]✔ all in sync[/]")
     )
     for kind, (label, style) in _SHORT.items():
@@ -188,7 +188,7 @@ def _rows(console: Console, title: str, rows: Sequence[Json], note: str = "") ->
     if not rows:
         console.print(f"  [{DIM}]none[/]")
         return
-    table = Table(box=None, padding=(0, 2, 0, 2), header_style=DIM)
+    table = Table(box=None, padding=(0, 1, 0, 2), header_style=DIM)
     for name in rows[0]:
         long = name in ("message", "bootstrap")
         table.add_column(name.upper(), overflow="fold" if long else "ellipsis", no_wrap=not long)

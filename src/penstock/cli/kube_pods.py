@@ -106,7 +106,7 @@ def _crashed(now: datetime, pod: Json) -> Finding | None:
         return Finding(
             f"pod {name_of(pod)}",
             "crash",
-            f"container {container['name']} ended with {code} ({reason}) and {again}: "
+            f"crashes: container {container['name']} ended with {code} ({reason}) and {again}: "
             f"{count} restarts",
             since=age(now, ended.get("finishedAt")),
             evidence=(_short(told),) if told else (),

@@ -39,10 +39,9 @@ from penstock.cli.kube_words import Finding, warnings_about
 
 TOPICS_SHOWN: Final = 10
 _KINDS: Final = {
-    "offline": "have no leader: they can be neither written nor read",
-    "under_min_isr": "have fewer in-sync replicas than min.insync.replicas: "
-    "writes with acks=all are refused",
-    "under_replicated": "have replicas that lag or are away: they are written and read",
+    "offline": "without a leader, can be neither written nor read",
+    "under_min_isr": "below min.insync.replicas, writes with acks=all are refused",
+    "under_replicated": "with a replica that lags or is away, still written and read",
 }
 _TO_DO: Final = {
     "offline": "bring back a broker that has them in sync; nothing else keeps every record",
@@ -175,9 +174,9 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
     if not operator.deployments and not operator.leases:
         if readable:
             yield Finding(
-                "operator",
+                "no operator",
                 "operator-missing",
-                "no operator is installed in this Kubernetes cluster: nothing will change",
+                "is installed in this Kubernetes cluster: nothing will change",
                 do="install it: helm install penstock charts/penstock",
             )
         return
@@ -187,9 +186,9 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
         if ready < 1:
             where = f"{deployment['metadata']['namespace']}/{name_of(deployment)}"
             yield Finding(
-                "operator",
+                f"operator {where}",
                 "operator-down",
-                f"Deployment {where} has {ready} of {wanted} pods ready: nothing will change",
+                f"has {ready} of {wanted} pods ready: nothing will change",
                 do="see its pods below"
                 if operator.pods
                 else "kubectl describe it: no pod is there",
@@ -201,9 +200,9 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
             (str(lease["spec"].get("renewTime") or "") for lease in operator.leases), default=""
         )
         yield Finding(
-            "operator",
+            "no operator",
             "operator-lease",
-            f"no operator holds the Lease {OPERATOR}: nobody works on this Cluster",
+            f"holds the Lease {OPERATOR}: nobody works on this Cluster",
             since=age(snapshot.now, renewed or None),
             do="look at the operator's pods and their logs",
         )
@@ -222,9 +221,9 @@ def _missing_pods(snapshot: Snapshot) -> Iterator[Finding]:
     else:
         do = f"the StatefulSet {owner} is not there yet: the operator creates it"
     yield Finding(
-        "brokers",
+        f"{len(missing)} of {wanted} broker pods",
         "pod-missing",
-        f"{len(missing)} of {wanted} pods are not there: {some([f'{owner}-{i}' for i in missing])}",
+        f"not there: {some([f'{owner}-{i}' for i in missing])}",
         evidence=refused,
         do=do if refused or "not there yet" in do else "wait: they may be about to be created",
     )
@@ -274,18 +273,18 @@ def _controllers(snapshot: Snapshot) -> Iterator[Finding]:
         return
     if not pods:
         yield Finding(
-            "controllers",
+            "no controller pod",
             "controllers-missing",
-            f"no controller pod is there (Deployment {lease}): nobody elects leaders",
+            f"is there (Deployment {lease}): nobody elects leaders",
             evidence=warnings_about(snapshot.events, "ReplicaSet", lease, prefix=True),
         )
     elif not holder or lease_expired(snapshot.lease, snapshot.now):
-        who = f"{holder} no longer renews" if holder else "nobody holds"
+        who = f"is no longer renewed by {holder}" if holder else "is held by nobody"
         renewed = ((snapshot.lease or {}).get("spec") or {}).get("renewTime")
         yield Finding(
-            "controllers",
+            f"Lease {lease}",
             "controller-lease",
-            f"{who} the Lease {lease}: leaders are not elected, in-sync replicas do not change; "
+            f"{who}: leaders are not elected, in-sync replicas do not change; "
             "brokers go on serving",
             since=age(snapshot.now, renewed),
             evidence=tuple(f"{name_of(pod)} is {phase(pod)}" for pod in pods),
@@ -328,9 +327,9 @@ def _partitions(snapshot: Snapshot, short: Sequence[Shortfall]) -> Iterator[Find
             evidence.append(f"in sync: {min(len(one.isr) for one in found)} of {needs} needed")
         names = some([one.text for one in found])
         yield Finding(
-            "partitions",
+            "1 partition" if len(found) == 1 else f"{len(found)} partitions",
             kind.replace("_", "-"),
-            f"{len(found)} {meaning}: {names}",
+            f"{meaning}: {names}",
             evidence=tuple(evidence),
             do=_TO_DO[kind],
         )
@@ -349,4 +348,4 @@ def _absent(snapshot: Snapshot, topic: Json) -> Iterator[Finding]:
 
 def _gaps(snapshot: Snapshot) -> Iterator[Finding]:
     for gap in dict.fromkeys(snapshot.gaps):
-        yield Finding("kubectl penstock", "not-readable", f"could not read everything: {gap}")
+        yield Finding("something", "not-readable", f"could not be read: {gap}")

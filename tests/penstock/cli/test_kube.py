@@ -101,7 +101,7 @@ def test_a_pod_that_no_node_takes_is_explained_by_the_scheduler(scene: Scene, ru
         },
     )  # fmt: skip
     done = run("why")
-    assert f"pod flights-broker-3 has no node: {scheduler} for 4m" in done.stdout
+    assert f"pod flights-broker-3 has no node: {scheduler} · 4m" in done.stdout
 
 
 def test_a_crash_loop_shows_the_last_words(scene: Scene, run: Run) -> None:
@@ -115,8 +115,8 @@ def test_a_crash_loop_shows_the_last_words(scene: Scene, run: Run) -> None:
     )  # fmt: skip
     scene.set_status("/api/v1", "pods", "flights-broker-1", crashed)
     done = run("why")
-    assert "pod flights-broker-1 container broker ended with 1 (Error)" in done.stdout
-    assert "7 restarts for 2m" in done.stdout
+    assert "pod flights-broker-1 crashes: container broker ended with 1 (Error)" in done.stdout
+    assert "7 restarts · 2m" in done.stdout
     assert "│ penstock: the data directory is of broker 2" in done.stdout
     assert "→ kubectl logs flights-broker-1 --previous" in done.stdout
     assert "CrashLoopBackOff" in run("status").stdout
@@ -188,10 +188,10 @@ def test_partitions_in_trouble_are_named_with_what_they_lack(scene: Scene, run: 
         "under_replicated": ["flights/0"],
     }  # fmt: skip
     text = run("why").stdout
-    assert "1 have no leader: they can be neither written nor read: flights/2" in text
+    assert "1 partition without a leader, can be neither written nor read: flights/2" in text
     assert "broker 2 is not in sync: it has no pod" in text
     assert "in sync: 1 of 2 needed" in text
-    assert "1 of 3 pods are not there: flights-broker-2" in text
+    assert "1 of 3 broker pods not there: flights-broker-2" in text
     topic = run("why", "topic/flights", "-o", "json")
     assert json.loads(topic.stdout)["subject"] == (
         f"Topic {scene.namespace}/flights of Cluster flights"
@@ -213,8 +213,8 @@ def test_leases_that_nobody_renews(scene: Scene, run: Run) -> None:
     scene.pod("flights-controller-a", "controller")
     scene.lease("flights-controller-a", renewed_ago_s=120)
     text = run("why").stdout
-    assert "flights-controller-a no longer renews the Lease flights-controller" in text
-    assert "for 2m" in text
+    assert "Lease flights-controller is no longer renewed by flights-controller-a:" in text
+    assert "· 2m" in text
     status = json.loads(run("status", "-o", "json").stdout)
     assert [one["active"] for one in status["controllers"]] == [False]
 

@@ -1,0 +1,400 @@
+"""Commands reach brokers through a real API server's port-forward; frames as they come apart."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.apiserver import ApiServer
+from support.cluster import Cluster
+from support.kube_scene import Scene
+from support.kubelet import Kubelet
+from support.waiting import wait_until
+
+from penstock.cli.kube_forward import Forwarder, reason_of
+from penstock.cli.kube_frames import BINARY, Frame, FrameError, FrameReader
+from penstock.cli.kube_reach import bootstrap_addresses
+from penstock.client import LATEST, Admin, Consumer, Producer, TopicPartition
+
+BROKERS = 2
+
+
+@dataclass
+class Reachable:
+    """A Cluster resource, its brokers' pods, and the processes a kubelet leads to."""
+
+    scene: Scene
+    cluster: Cluster
+    kubelet: Kubelet
+
+    @property
+    def name(self) -> str:
+        return f"{self.scene.namespace}/flights"
+
+    def start(self, *words: object, cluster: bool = True) -> "subprocess.Popen[bytes]":
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
+        which = ["--cluster", self.name] if cluster else ["-n", self.scene.namespace]
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli", *which, *map(str, words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={
+                **clean,
+                "KUBECONFIG": str(self.scene.kubeconfig),
+                "XDG_STATE_HOME": str(self.cluster.path),
+            },
+        )
+
+    def ok(self, *words: object, stdin: str = "", cluster: bool = True) -> str:
+        process = self.start(*words, cluster=cluster)
+        try:
+            out, err = process.communicate(stdin.encode(), timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err.decode()
+        assert b"penstock:" not in err, err.decode()  # progress is allowed, complaints are not
+        return out.decode()
+
+
+@pytest.fixture(scope="module")
+def reachable(
+    api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Reachable]:
+    """Two brokers that advertise names nobody here can resolve."""
+    scene = Scene(api_server)
+    scene.cluster(brokers=BROKERS)
+    files = api_server.directory
+    cluster = Cluster(tmp_path_factory.mktemp("reach"), brokers=BROKERS, start=False)
+    with Kubelet(files / "server.crt", files / "server.key") as kubelet:
+        node = f"node-{scene.namespace}"
+        api_server.request(
+            "POST", "/api/v1/nodes",
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}},
+        )  # fmt: skip
+        api_server.request(
+            "PATCH",
+            f"/api/v1/nodes/{node}/status",
+            {
+                "status": {
+                    "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+                    "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet.port}},
+                }
+            },
+            Content_Type="application/merge-patch+json",
+        )
+        for index, broker in cluster.brokers.items():
+            pod = f"flights-broker-{index}"
+            advertised = f"{pod}.flights-brokers.{scene.namespace}.svc:9092"
+            broker.arguments[broker.arguments.index("--advertise") + 1] = advertised
+            kubelet.targets[pod] = broker.port
+            scene.pod(pod, "broker", node=node)
+        try:
+            cluster.start()
+            cluster.create_topic("flights", assignment=[[0], [1]])
+            yield Reachable(scene, cluster, kubelet)
+        finally:
+            cluster.close()
+
+
+def test_commands_reach_every_broker(reachable: Reachable) -> None:
+    assert "flights" in reachable.ok("topic", "list")
+    seen = json.loads(reachable.ok("cluster", "describe", "-o", "json"))
+    assert [one["broker"] for one in seen["brokers"]] == [0, 1]
+    lines = "".join(f"key{i}:value{i}\n" for i in range(2_000))
+    reachable.ok("produce", "flights", "-K", ":", stdin=lines)
+    read = reachable.ok("consume", "flights", "-e", "-K", ":")
+    assert sorted(read.splitlines()) == sorted(lines.splitlines())
+    offsets = json.loads(reachable.ok("offsets", "flights", "-o", "json"))
+    assert sum(one["records"] for one in offsets) == 2_000
+    assert all(one["records"] for one in offsets)  # both brokers
+
+
+def test_without_any_address_the_only_cluster_is_found(reachable: Reachable) -> None:
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", 9092)) == 0:
+            pytest.skip("something listens on localhost:9092, and is preferred")
+    assert "flights" in reachable.ok("topic", "list", cluster=False)
+
+
+def test_large_records_and_speed_tests_pass_through(reachable: Reachable) -> None:
+    reachable.cluster.create_topic("large", assignment=[[0], [1]])
+    words = ["perf", "produce", "large", "--records", 300, "--record-bytes", 100_000, "-o", "json"]
+    assert json.loads(reachable.ok(*words))["records"] == 300
+    assert json.loads(reachable.ok("perf", "consume", "large", "-o", "json"))["records"] == 300
+
+
+def test_verify_passes_through(reachable: Reachable) -> None:
+    words = ["verify", "run", "--duration", 1, "--replicas", 1, "--partitions", 2, "-o", "json"]
+    process = reachable.start(*words)
+    try:
+        out, err = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err.decode()
+    verdict = json.loads(out)
+    assert verdict["verdict"] == "PASS"
+    assert verdict["acknowledged"] > 0
+
+
+def test_a_restarted_broker_and_a_cut_forward_are_reached_again(reachable: Reachable) -> None:
+    reachable.cluster.create_topic("restarted", assignment=[[0]])
+    writer = reachable.start("produce", "restarted")
+    reader = reachable.start("consume", "restarted", "--count", "3")
+    try:
+        assert writer.stdin is not None
+        with Admin(reachable.cluster.brokers[1].address, resolve_address=_of(reachable)) as admin:
+
+            def written() -> int:
+                where = TopicPartition("restarted", 0)
+                return admin.list_offsets({where: LATEST})[where].offset
+
+            for index, trouble in enumerate((None, "cut", "restart")):
+                if trouble == "cut":
+                    reachable.kubelet.cut()
+                if trouble == "restart":
+                    reachable.cluster.brokers[0].restart()
+                writer.stdin.write(b"record %d\n" % index)
+                writer.stdin.flush()
+                wait_until(lambda n=index: written() == n + 1, what=f"record {index} is written")
+        _, err = writer.communicate(timeout=30)
+        assert writer.returncode == 0, err.decode()
+        out, err = reader.communicate(timeout=30)
+        assert out.decode().splitlines() == ["record 0", "record 1", "record 2"], err.decode()
+    finally:
+        writer.kill()
+        reader.kill()
+
+
+def _of(reachable: Reachable) -> Callable[[str], str]:
+    """Straight to the processes, past Kubernetes."""
+    ports = {
+        f"flights-broker-{index}": broker.address
+        for index, broker in reachable.cluster.brokers.items()
+    }
+    return lambda address: ports.get(address.partition(".")[0], address)
+
+
+def test_a_client_connects_where_it_is_told_and_believes_what_it_was_advertised(
+    reachable: Reachable,
+) -> None:
+    reachable.cluster.create_topic("told", assignment=[[0], [1]])
+    resolve = _of(reachable)
+    bootstrap = f"flights-broker-0.flights-brokers.{reachable.scene.namespace}.svc:9092"
+    with Producer(bootstrap, resolve_address=resolve) as producer:
+        reports = [
+            producer.send("told", b"x", partition=partition).result() for partition in (0, 1)
+        ]
+    assert [one.base_offset for one in reports] == [0, 0]
+    with Admin(bootstrap, resolve_address=resolve) as admin:
+        addresses = [broker.address for broker in admin.describe_cluster().brokers]
+    assert addresses[0] == bootstrap
+    with Consumer(bootstrap, resolve_address=resolve) as consumer:
+        consumer.assign([TopicPartition("told", 0), TopicPartition("told", 1)])
+        seen: list[bytes | None] = []
+        while len(seen) < 2:
+            seen += [record.value for batch in consumer.poll(1) for record in batch.records()]
+    assert seen == [b"x", b"x"]
+
+
+def test_ctrl_c_ends_a_reader_and_its_forwards(reachable: Reachable) -> None:
+    before = reachable.kubelet.forwards
+    reader = reachable.start("consume", "flights")
+    try:
+        wait_until(lambda: reachable.kubelet.forwards > before, what="the reader is connected")
+        reader.send_signal(signal.SIGINT)
+        _, err = reader.communicate(timeout=20)
+    finally:
+        reader.kill()
+    assert reader.returncode == 130, err.decode()
+    assert b"Traceback" not in err
+
+
+def test_a_cluster_without_running_brokers_says_so(reachable: Reachable) -> None:
+    other = Scene(reachable.scene.server)
+    other.cluster()
+    process = Reachable(other, reachable.cluster, reachable.kubelet).start("topic", "list")
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert f"Cluster {other.namespace}/flights has no running broker".encode() in err
+    assert len(err.splitlines()) == 1
+
+
+def test_bootstrap_and_cluster_together_are_refused(reachable: Reachable) -> None:
+    process = reachable.start("topic", "list", "--bootstrap", "127.0.0.1:1")
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert b"--bootstrap (or PENSTOCK_BOOTSTRAP) or --cluster, not both" in err
+
+
+# ---------------------------------------------------------------- without Kubernetes
+
+
+def test_a_forward_that_fails_is_told_once_and_closes_its_connection() -> None:
+    told: list[str] = []
+
+    def refuse(pod: str, port: int) -> object:
+        raise OSError(f"no way to {pod}:{port}")
+
+    forwarder = Forwarder("c", "ns", refuse, told.append)  # type: ignore[arg-type]
+    try:
+        address = forwarder.resolve("c-broker-1.c-brokers.ns.svc:9092")
+        assert forwarder.resolve("c-broker-1.c-brokers.ns.svc:9092") == address
+        host, _, port = address.rpartition(":")
+        for _ in range(2):
+            with socket.create_connection((host, int(port)), 10) as connection:
+                connection.settimeout(10)
+                assert connection.recv(1) == b""
+        assert told == ["no port-forward to pod c-broker-1: no way to c-broker-1:9092"]
+    finally:
+        forwarder.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["example.org:9092", "d-broker-0.d-brokers.ns.svc:9092", "c-broker-0.c-brokers.x.svc:9092",
+     "c-broker-x.c-brokers.ns.svc:9092", "127.0.0.1:9092"],
+)  # fmt: skip
+def test_addresses_of_others_stay_as_they_are(address: str) -> None:
+    forwarder = Forwarder("c", "ns", lambda pod, port: pytest.fail("opened"), lambda text: None)
+    assert forwarder.resolve(address) == address
+
+
+def test_the_longer_name_of_a_pod_is_the_same_pod() -> None:
+    forwarder = Forwarder("c", "ns", lambda pod, port: pytest.fail("opened"), lambda text: None)
+    try:
+        short = forwarder.resolve("c-broker-0.c-brokers.ns.svc:9092")
+        assert forwarder.resolve("c-broker-0.c-brokers.ns.svc.cluster.local:9092") == short
+        assert forwarder.resolve("c-broker-1.c-brokers.ns.svc:9092") != short
+    finally:
+        forwarder.close()
+
+
+def pod(name: str, *, ready: bool = True, **more: object) -> dict[str, object]:
+    return {
+        "metadata": {"name": name, **more},
+        "status": {
+            "phase": "Running" if ready is not None else "Pending",
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+        },
+    }
+
+
+def test_ready_pods_are_asked_first_and_leaving_ones_never() -> None:
+    pods = [
+        pod("c-broker-0", ready=False),
+        pod("c-broker-1"),
+        pod("c-broker-2", deletionTimestamp="2026-01-01T00:00:00Z"),
+        {**pod("c-broker-3"), "status": {"phase": "Pending"}},
+    ]
+    assert bootstrap_addresses("c", "ns", pods) == [
+        "c-broker-1.c-brokers.ns.svc:9092", "c-broker-0.c-brokers.ns.svc:9092",
+    ]  # fmt: skip
+
+
+def test_the_api_servers_reason_is_taken_out_of_a_refusal() -> None:
+    refusal = OSError("Handshake status 403")
+    refusal.resp_body = b'{"message": "pods is forbidden"}'  # type: ignore[attr-defined]
+    assert reason_of(refusal) == "pods is forbidden"
+    assert reason_of(OSError("plain")) == "plain"
+
+
+ANNOUNCED = b"\x82\x03\x00\x84\x23" + b"\x82\x03\x01\x84\x23"
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 100_000])
+def test_frames_come_apart_however_they_are_cut(step: int) -> None:
+    large = bytes(70_000)
+    stream = (
+        ANNOUNCED
+        + b"\x82\x03\x00hi"
+        + b"\x89\x01p"
+        + b"\x82\x7e\x01\x2d\x00" + b"m" * 300
+        + b"\x02\x03\x00fi" + b"\x80\x03nal"
+        + b"\x82\x7f" + (70_001).to_bytes(8, "big") + b"\0" + large
+        + b"\x82\x05\x01oops"
+        + b"\x88\x00"
+    )  # fmt: skip
+    reader = FrameReader()
+    frames = [
+        frame
+        for start in range(0, len(stream), step)
+        for frame in reader.feed(stream[start : start + step])
+    ]
+    assert frames == [
+        Frame(BINARY, b"hi"), Frame(9, b"p"), Frame(BINARY, b"m" * 300), Frame(BINARY, b"fi"),
+        Frame(BINARY, b"nal"), Frame(BINARY, large), Frame(BINARY, b"oops", error=True),
+        Frame(8, b""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [b"\x82\x83", b"\xf2\x01", b"\x82\x02\x05x", b"\x82\x02\x00x", b"\x82\x7f" + b"\x7f" * 8],
+    ids=["masked", "reserved bits", "unknown channel", "bad announcement", "huge"],
+)
+def test_what_the_protocol_does_not_allow_is_an_error(stream: bytes) -> None:
+    with pytest.raises(FrameError):
+        list(FrameReader().feed(stream))
+
+
+def test_a_tunnel_carries_both_ways_at_once_and_ends_with_either_side() -> None:
+    from websocket import ABNF  # noqa: PLC0415
+
+    from penstock.cli.kube_forward import WebSocketTunnel  # noqa: PLC0415
+
+    def encode(data: bytes, opcode: int) -> bytes:
+        return bytes(ABNF.create_frame(data, opcode).format())
+
+    client, local = socket.socketpair()
+    remote, server = socket.socketpair()
+    carrying = threading.Thread(target=WebSocketTunnel(remote, encode).carry, args=(local,))
+    carrying.start()
+    client.settimeout(20)
+    server.settimeout(20)
+    try:
+        size = (
+            8 * 1024 * 1024
+        )  # more than all buffers together: neither side may wait for the other
+
+        def fill() -> None:
+            for _ in range(size // 65_535 + 1):
+                server.sendall(b"\x82\x7e\xff\xff\x00" + bytes(65_534))
+
+        server.sendall(ANNOUNCED)
+        filling = threading.Thread(target=fill)
+        filling.start()
+        client.sendall(b"request")
+        read = 0
+        while read < size:
+            read += len(client.recv(1 << 20))
+        filling.join(20)
+        assert server.recv(100)[:2] == b"\x82\x88"  # masked, the channel and 7 bytes
+        client.close()
+        assert server.recv(1) == b""
+    finally:
+        carrying.join(20)
+        for end in (client, server, local):
+            end.close()
+    assert not carrying.is_alive()
+
+
+def test_nothing_of_kubernetes_is_imported_by_the_client(tmp_path: Path) -> None:
+    program = "import sys, penstock.client; print('kubernetes' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout == "False\n"
