@@ -5,6 +5,7 @@ Belongs here: what is done to a cluster and what must hold. Never here: how to t
 Kubernetes; that is the harness.
 """
 
-from e2e.scenarios import install, pods
+# ruff: noqa: I001 - the order is the order of play
+from e2e.scenarios import install, resources, pods, faults, operations, control, lifecycle
 
-__all__ = ["install", "pods"]
+__all__ = ["control", "faults", "install", "lifecycle", "operations", "pods", "resources"]

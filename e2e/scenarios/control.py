@@ -1,0 +1,115 @@
+"""Those who decide are away: operators, controllers, the API server."""
+
+import time
+from functools import partial
+
+from e2e.harness.kubectl import Kubectl
+from e2e.harness.process import wait_until
+from e2e.harness.scenario import Stage, scenario
+from e2e.scenarios.operations import CLUSTERS, ROLL_S, restore, rolled, uids
+
+OUTAGE_S = 120.0
+OPERATOR = "app.kubernetes.io/name=penstock-operator"
+
+
+def operator_pods(stage: Stage) -> list[str]:
+    pods = stage.penstock.operator.list("pod", OPERATOR)
+    return [pod["metadata"]["name"] for pod in pods]
+
+
+@scenario("Operators are killed at every step of a roll")
+def operator_killed_in_a_roll(stage: Stage) -> None:
+    """Every pod of the operator goes whenever a broker was restarted; the roll still ends well."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running:
+        running.started()
+        before = uids(stage)
+        penstock.streams.patch(
+            CLUSTERS, penstock.cluster, {"spec": {"config": {"cache.bytes": 41_000_000}}}
+        )
+        for step in range(1, 4):
+            wait_until(
+                f"{step} brokers restarted",
+                partial(_has_restarted, stage, before, step),
+                ROLL_S,
+            )
+            penstock.operator.delete("pod", *operator_pods(stage), now=True, wait_s=None)
+        wait_until("brokers restarted", lambda: rolled(stage, before), ROLL_S)
+        running.goes_on()
+        verdict = running.finish()
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
+    restore(stage, {"spec": {"config": {"cache.bytes": None}}})
+
+
+def _has_restarted(stage: Stage, before: dict[str, str], brokers: int) -> bool:
+    return len(set(uids(stage).values()) - set(before.values())) >= brokers
+
+
+@scenario("Two operators act at once")
+def two_operators(stage: Stage) -> None:
+    """The Lease is taken away under the active one, again and again, in the middle of a roll."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running:
+        running.started()
+        before = uids(stage)
+        penstock.streams.patch(
+            CLUSTERS, penstock.cluster, {"spec": {"config": {"cache.bytes": 42_000_000}}}
+        )
+        for _ in range(5):
+            _steal(penstock.operator)
+            running.goes_on(20)
+        wait_until("brokers restarted", lambda: rolled(stage, before), ROLL_S)
+        running.goes_on()
+        verdict = running.finish()
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
+    restore(stage, {"spec": {"config": {"cache.bytes": None}}})
+
+
+def _steal(kubectl: Kubectl) -> None:
+    """Nobody holds the Lease: the standby takes it while the other still believes it has it."""
+    kubectl.patch("lease", "penstock-operator", {"spec": {"holderIdentity": ""}})
+
+
+@scenario("Both controllers are killed")
+def controllers_killed(stage: Stage) -> None:
+    """Reads and writes go on; then a leader dies and is replaced, so controllers decide again."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running:
+        running.started()
+        names = [pod["metadata"]["name"] for pod in penstock.controller_pods()]
+        penstock.streams.delete("pod", *names, now=True, wait_s=None)
+        running.goes_on(30, 30.0)
+        began = time.monotonic()
+        penstock.wait_ready()
+        stage.measure("controllers back", time.monotonic() - began)
+        pod = penstock.pod(penstock.leader(load.topic))
+        stage.nodes.kill_process(pod, penstock.streams)
+        running.goes_on(50, 60.0)
+        penstock.wait_brokers(3)
+        penstock.wait_in_sync(load.topic)
+    penstock.wait_ready()
+
+
+@scenario("The API server is away for two minutes")
+def api_server_away(stage: Stage) -> None:
+    """Reads and writes go on; a broker that dies meanwhile costs its leaderships until the end."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running:
+        running.started()
+        victim = penstock.pod(penstock.leader(load.topic))
+        place = stage.nodes.place(victim, penstock.streams)
+        numbers = " ".join(map(str, stage.nodes.processes(place)))
+        began = time.monotonic()
+        with stage.api_server.away("hang"):
+            until = began + OUTAGE_S / 2
+            wait_until("half of the outage", lambda: time.monotonic() > until, OUTAGE_S)
+            stage.nodes.shell(place.node, f"kill -KILL {numbers}")
+            until = began + OUTAGE_S
+            wait_until("the other half", lambda: time.monotonic() > until, OUTAGE_S)
+        began = time.monotonic()
+        running.goes_on(50, 120.0)
+        penstock.wait_brokers(3, 240.0)
+        penstock.wait_in_sync(load.topic, 240.0)
+        stage.measure("all well after the outage", time.monotonic() - began)
+        running.goes_on()
+    penstock.wait_ready(240.0)

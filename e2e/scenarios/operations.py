@@ -1,0 +1,192 @@
+"""What an administrator does on a working day: settings, images, sizes, drains."""
+
+import time
+
+from e2e.harness import images
+from e2e.harness.kubectl import Manifest
+from e2e.harness.process import CommandError, run, wait_until
+from e2e.harness.scenario import Stage, scenario
+
+CLUSTERS = "clusters.penstock.dev"
+ROLL_S = 300.0
+
+
+def condition(found: Manifest, kind: str) -> Manifest:
+    each = [one for one in found.get("status", {}).get("conditions", []) if one["type"] == kind]
+    return each[0] if each else {}
+
+
+def uids(stage: Stage) -> dict[str, str]:
+    """Of the brokers' pods, by name."""
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in stage.penstock.broker_pods()}
+
+
+def rolled(stage: Stage, before: dict[str, str]) -> bool:
+    """Every pod is another one, and the Cluster is Ready and settled."""
+    now = uids(stage)
+    found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
+    return (
+        len(now) == len(before)
+        and not set(now.values()) & set(before.values())
+        and condition(found, "Ready").get("status") == "True"
+        and condition(found, "Reconciling").get("status") == "False"
+        and found["status"]["observedGeneration"] == found["metadata"]["generation"]
+    )
+
+
+@scenario("A setting changes and the brokers restart one by one")
+def config_rolled(stage: Stage) -> None:
+    """The limit: no write waits longer than a second, and no error reaches a client."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running:
+        running.started()
+        before = uids(stage)
+        began = time.monotonic()
+        penstock.streams.patch(
+            CLUSTERS, penstock.cluster, {"spec": {"config": {"cache.bytes": 40_000_000}}}
+        )
+        wait_until("brokers restarted", lambda: rolled(stage, before), ROLL_S)
+        stage.measure("three brokers restarted", time.monotonic() - began)
+        running.goes_on()
+        verdict = running.finish()
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
+    stage.expect(
+        verdict.partition_write_gap_s <= 1.0,
+        f"a partition could not be written for {verdict.partition_write_gap_s:.2f} s",
+    )
+    restore(stage, {"spec": {"config": {"cache.bytes": None}}})
+
+
+def restore(stage: Stage, patch: Manifest) -> None:
+    """Back to the example's spec, rolled."""
+    before = uids(stage)
+    stage.penstock.streams.patch(CLUSTERS, stage.penstock.cluster, patch)
+    wait_until("brokers as before", lambda: rolled(stage, before), ROLL_S)
+
+
+@scenario("A bad image stops at the first broker and is taken back, then a good one is rolled")
+def image_changed(stage: Stage) -> None:
+    penstock, load = stage.penstock, stage.load()
+    newer = f"{images.BROKER.tag}-newer"
+    run("docker", "tag", images.BROKER.tag, newer)
+    run("kind", "load", "docker-image", newer, "--name", "penstock-e2e", timeout_s=300.0)
+    with stage.workload(load) as running:
+        running.started()
+        before = uids(stage)
+        _image(stage, "penstock-broker:does-not-exist")
+        wait_until("the first broker waits for its image", lambda: _stuck(stage), 120.0)
+        running.goes_on()
+        changed = set(uids(stage).values()) - set(before.values())
+        stage.expect(len(changed) == 1, f"{len(changed)} brokers were restarted, one was expected")
+        _image(stage, None)
+        penstock.wait_brokers(3, ROLL_S)
+        wait_until("settled", lambda: _settled(stage), ROLL_S)
+        before = uids(stage)
+        began = time.monotonic()
+        _image(stage, newer)
+        wait_until("the newer image runs", lambda: rolled(stage, before), ROLL_S)
+        stage.measure("three brokers on another image", time.monotonic() - began)
+        running.goes_on()
+    restore(stage, {"spec": {"image": None}})
+
+
+def _image(stage: Stage, image: str | None) -> None:
+    stage.penstock.streams.patch(CLUSTERS, stage.penstock.cluster, {"spec": {"image": image}})
+
+
+def _stuck(stage: Stage) -> bool:
+    found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
+    return "does-not-exist" in str(found["status"].get("conditions"))
+
+
+def _settled(stage: Stage) -> bool:
+    found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
+    return (
+        condition(found, "Ready").get("status") == "True"
+        and condition(found, "Reconciling").get("status") == "False"
+        and found["status"]["observedGeneration"] == found["metadata"]["generation"]
+    )
+
+
+@scenario("Three brokers become four and three again, refused while replicas live there")
+def scaled(stage: Stage) -> None:
+    penstock, load = stage.penstock, stage.load()
+    streams = penstock.streams
+    with stage.workload(load) as running:
+        running.started()
+        began = time.monotonic()
+        streams.call("scale", f"{CLUSTERS}/{penstock.cluster}", "--replicas=4")
+        penstock.wait_brokers(4)
+        wait_until("settled", lambda: _settled(stage), 120.0)
+        stage.measure("fourth broker serves", time.monotonic() - began)
+        penstock.cli("topic", "create", "on-four", "--partitions=12", "--replicas=3")
+        used = {each for one in penstock.partitions("on-four") for each in one.replicas}
+        stage.expect(3 in used, f"new partitions are on {sorted(used)}, not on broker 3")
+        streams.call("scale", f"{CLUSTERS}/{penstock.cluster}", "--replicas=3")
+        refused = streams.wait(
+            CLUSTERS,
+            penstock.cluster,
+            lambda found: condition(found, "Stalled").get("reason") == "BrokersHoldReplicas",
+        )
+        message = condition(refused, "Stalled")["message"]
+        stage.say(f"refused: {message}")
+        stage.expect("on-four" in message, f"the message does not name the topic: {message}")
+        stage.expect(len(penstock.broker_pods()) == 4, "a pod is gone although it was refused")
+        penstock.cli("topic", "delete", "on-four", "--yes")
+        wait_until("three brokers", lambda: len(penstock.broker_pods()) == 3, 120.0)
+        running.goes_on()
+    penstock.wait_ready()
+
+
+@scenario("A node is drained and takes part again")
+def node_drained(stage: Stage) -> None:
+    """Evictions go through the disruption budget, so writes go on throughout."""
+    penstock, load = stage.penstock, stage.load()
+    with stage.workload(load) as running:
+        running.started()
+        node = stage.nodes.of_pod(penstock.pod(penstock.leader(load.topic)), penstock.streams)
+        if node not in stage.nodes.workers():
+            node = stage.nodes.workers()[0]
+        stage.say(f"draining {node}")
+        began = time.monotonic()
+        try:
+            stage.nodes.drain(node, 90.0)
+        except CommandError as error:
+            # Volumes of the node keep its brokers there: the budget lets one go at a time.
+            stage.expect("disruption budget" in error.output, str(error))
+        stage.measure("drained, or held by the budget", time.monotonic() - began)
+        running.goes_on()
+        stage.nodes.uncordon(node)
+        penstock.wait_brokers(3)
+        penstock.wait_in_sync(load.topic)
+        running.goes_on()
+        verdict = running.finish()
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
+    penstock.wait_ready()
+
+
+@scenario("Clients outside come in by node ports")
+def node_ports(stage: Stage) -> None:
+    """Each broker's external address is the one that clients outside are told."""
+    penstock = stage.penstock
+    before = uids(stage)
+    penstock.streams.patch(
+        CLUSTERS, penstock.cluster, {"spec": {"external": {"type": "NodePort", "nodePort": 31_092}}}
+    )
+    wait_until("brokers restarted", lambda: rolled(stage, before), ROLL_S)
+    node = stage.nodes.workers()[0]
+    address = run(
+        "docker", "inspect", "-f",
+        "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", node,
+    ).strip()  # fmt: skip
+    shown = run(
+        ".venv/bin/penstock", "cluster", "describe", "--bootstrap", f"{address}:31092",
+        "-o", "json", timeout_s=60.0,
+    )  # fmt: skip
+    stage.expect(".svc" not in shown, f"inner names are told outside: {shown}")
+    run(
+        ".venv/bin/penstock", "verify", "run", "--bootstrap", f"{address}:31092",
+        "--topic=from-outside", "--duration=5", "--rate=500", timeout_s=120.0,
+    )  # fmt: skip
+    penstock.cli("topic", "delete", "from-outside", "--yes")
+    restore(stage, {"spec": {"external": None}})

@@ -1,0 +1,108 @@
+"""Topics and manifests: what is created, altered, adopted, healed, deleted and refused."""
+
+import time
+
+from e2e.harness.kubectl import Manifest
+from e2e.harness.process import CommandError, wait_until
+from e2e.harness.scenario import Stage, scenario
+from e2e.scenarios.operations import condition
+
+TOPICS = "topics.penstock.dev"
+API = "penstock.dev/v1alpha1"
+MANY = 200
+
+
+def topic(name: str, **spec: object) -> Manifest:
+    return {
+        "apiVersion": API,
+        "kind": "Topic",
+        "metadata": {"name": name},
+        "spec": {"cluster": "flights", "partitions": 3, "replicas": 3, **spec},
+    }
+
+
+@scenario("A Topic is created, altered, healed, adopted and deleted")
+def topic_life(stage: Stage) -> None:
+    penstock, streams = stage.penstock, stage.penstock.streams
+    streams.apply(topic("orders", deletionPolicy="Delete", config={"retention.ms": 1_000_000}))
+    streams.wait_condition(TOPICS, "orders")
+    stage.expect(len(penstock.partitions("orders")) == 3, "three partitions were asked for")
+    streams.apply(topic("orders", partitions=6, deletionPolicy="Delete",
+                        config={"retention.ms": 2_000_000}))  # fmt: skip
+    wait_until("six partitions", lambda: len(penstock.partitions("orders")) == 6, 60.0)
+    streams.wait_condition(TOPICS, "orders")
+    penstock.cli("topic", "alter", "orders", "--config", "retention.ms=5")
+    wait_until(
+        "the setting is healed",
+        lambda: "2000000" in penstock.cli("topic", "describe", "orders", "-o", "json"),
+        60.0,
+    )
+    penstock.cli("topic", "create", "by-hand", "--partitions=2", "--replicas=3")
+    streams.apply(topic("by-hand", partitions=2))
+    streams.wait_condition(TOPICS, "by-hand")
+    streams.delete(TOPICS, "orders", "by-hand")
+    names = penstock.cli("topic", "list", "-o", "json")
+    stage.expect('"orders"' not in names, "deletionPolicy Delete left the topic there")
+    stage.expect('"by-hand"' in names, "deletionPolicy Retain deleted the topic")
+    penstock.cli("topic", "delete", "by-hand", "--yes")
+
+
+@scenario("Two hundred Topics in one apply")
+def many_topics(stage: Stage) -> None:
+    """The limit: all Ready within 30 seconds."""
+    streams = stage.penstock.streams
+    names = [f"many-{number}" for number in range(MANY)]
+    began = time.monotonic()
+    streams.apply([topic(name, partitions=1, deletionPolicy="Delete") for name in names])
+    stage.measure("applied", time.monotonic() - began)
+
+    def ready() -> int:
+        found = streams.list(TOPICS)
+        return sum(condition(each, "Ready").get("status") == "True" for each in found
+                   if each["metadata"]["name"].startswith("many-"))  # fmt: skip
+
+    wait_until("all Ready", lambda: ready() == MANY, 120.0)
+    took = time.monotonic() - began
+    stage.measure(f"{MANY} topics Ready", took)
+    stage.expect(took <= 30.0, f"{MANY} topics took {took:.0f} s, the limit is 30 s")
+    streams.delete(TOPICS, *names, wait_s=120.0)
+
+
+BAD: list[tuple[Manifest, str]] = [
+    (topic("bad", config={"retention.mss": 1}), "retention.mss"),
+    (topic("bad", replicas=0), "replicas"),
+    (topic("bad", topicName="no spaces"), "topicName"),
+    (topic("bad", config={"min.insync.replicas": 5}), "min.insync.replicas"),
+    (
+        {"apiVersion": API, "kind": "Cluster", "metadata": {"name": "bad"},
+         "spec": {"brokers": 2, "config": {"default.replication.factor": 3}}},
+        "default.replication.factor",
+    ),
+    (
+        {"apiVersion": API, "kind": "Cluster", "metadata": {"name": "bad"},
+         "spec": {"brokers": "many"}},
+        "brokers",
+    ),
+]  # fmt: skip
+
+
+@scenario("Bad manifests are refused by the API server, in our words")
+def bad_manifests(stage: Stage) -> None:
+    streams = stage.penstock.streams
+    for manifest, words in BAD:
+        try:
+            streams.apply(manifest)
+        except CommandError as error:
+            stage.expect(words in error.output, f"{words!r} is not said: {error.output}")
+            continue
+        stage.expect(False, f"accepted: {manifest}")
+    streams.apply(topic("immutable"))
+    for change, words in (({"partitions": 1}, "shrink"), ({"cluster": "other"}, "cluster")):
+        try:
+            streams.patch(TOPICS, "immutable", {"spec": change})
+        except CommandError as error:
+            stage.expect(words in error.output, f"{words!r} is not said: {error.output}")
+            continue
+        stage.expect(False, f"accepted: {change}")
+    streams.delete(TOPICS, "immutable")
+    streams.delete(TOPICS, "bad")
