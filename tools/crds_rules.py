@@ -107,8 +107,10 @@ def _value(setting: Setting) -> Rule:
         expression = f"string(self[{key}]) in {json.dumps(setting.choices)}"
         wanted = " or ".join(setting.choices)
     else:
+        # "-0" is a number to the reader of topic settings and to no other.
+        sign = "-?" if setting in TOPIC_SETTINGS else ""
         expression = (
-            f"[string(self[{key}])].all(v, v.matches('^-?[0-9]{{1,18}}$') ? "
+            f"[string(self[{key}])].all(v, v.matches('^{sign}[0-9]{{1,18}}$') ? "
             f"int(v) >= {setting.minimum}"
         )
         if setting.maximum == INT64_MAX:

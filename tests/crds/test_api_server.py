@@ -17,6 +17,9 @@ from support.apiserver import ApiServer, binaries
 from support.manifests import PLURALS, ROOT, Case, cases, crd
 from support.waiting import wait_until
 
+from penstock.core.manifest import ManifestError, parse_manifest
+from penstock.core.settings import CLUSTER_SETTINGS, TOPIC_SETTINGS, Setting
+
 GROUP = "/apis/penstock.dev/v1alpha1"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPLY = "application/apply-patch+yaml"
@@ -270,3 +273,35 @@ class TestKubectl:
         told = self.run(server, "apply", "-n", namespace, "-f", str(example))
         assert "cluster.penstock.dev/flights created" in told
         assert "topic.penstock.dev/flights created" in told
+
+
+ODD = ("", " 1", "+1", "-0", "-1", "-01", "007", "0", "1", "1_0", "1e3", "0x1", "1.0", "１", "true")
+"""Texts that parsers of numbers disagree about."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [("Cluster", setting) for setting in CLUSTER_SETTINGS]
+    + [("Topic", setting) for setting in TOPIC_SETTINGS],
+    ids=lambda value: value if isinstance(value, str) else value.key,
+)
+def test_each_setting_takes_the_same_values_here_and_there(
+    kind: str, setting: Setting, server: ApiServer, namespace: str
+) -> None:
+    numbers = (setting.minimum - 1, setting.minimum, setting.maximum, setting.maximum + 1)
+    document = example(f"{kind.lower()}-least")
+    path = f"{where(document, namespace).rpartition('/')[0]}?dryRun=All&fieldValidation=Strict"
+    accepted = 0
+    for value in (*numbers, *map(str, numbers), *setting.choices, *ODD, 10**30, -(10**18)):
+        document["spec"] = {"config": {setting.key: value}}
+        room: dict[str, Any] = {"brokers": 100}
+        document["spec"] |= room if kind == "Cluster" else {"cluster": "flights", "replicas": 64}
+        cluster = [] if kind == "Cluster" else [{**example("cluster-least"), "spec": room}]
+        try:
+            parse_manifest([document, *cluster], "x.yaml")
+        except ManifestError:
+            refusal(lambda: server.request("POST", path, document))
+        else:
+            server.request("POST", path, document)
+            accepted += 1
+    assert accepted >= 1

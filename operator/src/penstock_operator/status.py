@@ -79,6 +79,7 @@ def cluster_status(
     )
     wanted = f"{COMPONENT}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
+    ready = sum(pod.ready and not pod.terminating for pod in pods)
     return {
         "observedGeneration": desired.generation,
         "conditions": shown,
@@ -88,7 +89,8 @@ def cluster_status(
         "bootstrap": desired.names.bootstrap_address,
         "brokers": {
             "desired": desired.spec.brokers,
-            "ready": sum(pod.ready and not pod.terminating for pod in pods),
+            "ready": ready,
+            "summary": f"{ready}/{desired.spec.brokers}",
             "registered": _alive(facts, before),
             "updated": sum(pod.template_hash == newest for pod in pods),
         },
