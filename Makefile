@@ -46,7 +46,7 @@ proto: setup  ## Regenerate the protocol stubs
 proto-check: setup  ## Stubs match the protocol; buf lint and breaking changes
 	bash tools/proto_check.sh
 
-crds: setup  ## Regenerate crds/ and the chart's copy from the table of fields
+crds: setup  ## Regenerate crds/, the chart's copy, docs/resources.md from the table of fields
 	$(BIN)/python -m tools.crds
 
 wheel: setup  ## Build the wheel, check its contents, install it bare, import the client

@@ -2,7 +2,7 @@
 
     rows (penstock.core.manifest) ──schema──┐
     rules (tools.crds_rules) ───────────────┼──▶ crds/<plural>.yaml, and a copy for the chart
-    printer columns, names (here) ──────────┘
+    printer columns, names (here) ──────────┘    and the page of all fields, docs/resources.md
 
 Nobody edits the results: `--check` fails when they are not what the tables say.
 """
@@ -35,6 +35,7 @@ from penstock.core.manifest.status import (
     INITIAL_CONDITION,
     TOPIC_STATUS,
 )
+from tools.crds_reference import reference
 from tools.crds_rules import Rules, rules_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -330,6 +331,9 @@ def rendered() -> dict[Path, str]:
         body = yaml.dump(crd(resource), Dumper=_Dumper, sort_keys=False, width=100)
         for folder in FOLDERS:
             files[folder / f"{resource.plural}.yaml"] = HEADER + body
+    files[ROOT / "docs" / "resources.md"] = reference(
+        [(each.kind, each.doc, each.spec, each.status) for each in RESOURCES]
+    )
     return files
 
 

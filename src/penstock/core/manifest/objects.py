@@ -34,15 +34,18 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A listener for clients outside. `host` empty = the node's address, `node_port` None = any."""
+    """A listener for clients outside. `host` empty = the node's address.
+
+    Bootstrap has `node_port`, broker N that + 1 + N.
+    """
 
     type: str
     host: str = ""
-    node_port: int | None = None
+    node_port: int = 31_092
 
     @classmethod
     def from_values(cls, values: Values) -> "External":
-        return cls(values.text("type"), values.text("host"), values.optional_integer("nodePort"))
+        return cls(values.text("type"), values.text("host"), values.integer("nodePort"))
 
 
 @dataclass(frozen=True, slots=True)

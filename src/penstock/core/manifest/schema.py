@@ -36,7 +36,7 @@ def _resources(who: str) -> Field:
     return Field(
         name="resources",
         kind=Kind.OBJECT,
-        doc=f"Requests and limits of {who}; ignored in local mode.",
+        doc=f"Requests and limits of {who}; absent = the operator's. Ignored in local mode.",
         fields=(
             Field(
                 name="requests",
@@ -194,8 +194,7 @@ CLUSTER_SPEC: Final = (
     Field(
         name="imagePullPolicy",
         kind=Kind.TEXT,
-        doc="When nodes pull the image; absent = Kubernetes decides by the image's tag. "
-        "Ignored in local mode.",
+        doc="When nodes pull the image; absent = IfNotPresent. Ignored in local mode.",
         choices=("Always", "IfNotPresent", "Never"),
     ),
     _resources("each broker's container"),
