@@ -5,6 +5,7 @@ like a secret. By look: private keys, tokens, credentials in addresses, wherever
 rather takes too much: a support bundle without a harmless value is still one.
 """
 
+import json
 import re
 from typing import Any, Final
 
@@ -31,37 +32,63 @@ _LOOKS: Final = (
     re.compile(r"(?<=[Bb]earer )[\w.~+/=-]{8,}"),
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
 )
-_QUOTED: Final = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"'}\])]+"
+_WORD: Final = r"[\w.-]{0,64}"
+"""Bounded: a megabyte without a space must not take the square of its length."""
+_VALUE: Final = (
+    r"(?:(?:basic|bearer|digest|negotiate|token)\s+)?"
+    r"(?P<value>\\\"[^\"\n]*\\\"|\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"'}\])]+)"
+)
 _PAIR: Final = re.compile(
-    rf"(?P<name>[\w.-]*(?:{_NAME.pattern})[\w.-]*)(?P<sign>\\?[\"']?\s*[=:]\s*)(?P<value>{_QUOTED})",
+    rf"(?P<before>(?:{_NAME.pattern}){_WORD}\\?[\"']?\s*[=:]\s*"
+    rf"|(?<!\S)--?{_WORD}(?:{_NAME.pattern}){_WORD}\s+(?!-)){_VALUE}",
     re.IGNORECASE,
 )
+"""`name=value`, `"name": "value"`, `--name value`, with quotes that may be escaped."""
 
 
 def redact_text(text: str) -> str:
-    """A log or a message, line by line or whole."""
+    """A log or a message; lines that are JSON objects are read as such."""
     for look in _LOOKS:
         text = look.sub(GONE, text)
-    return _PAIR.sub(_without_value, text)
+    return "\n".join(_redact_line(line) for line in text.split("\n"))
+
+
+def _redact_line(line: str) -> str:
+    if line.startswith(("{", "[")):
+        try:
+            found = json.loads(line)
+            without = redact(found)
+        except (ValueError, RecursionError):
+            pass  # not JSON, or too deep to be looked through: a line like others
+        else:
+            return line if without == found else json.dumps(without, ensure_ascii=False)
+    return _PAIR.sub(_without_value, line)
 
 
 def _without_value(match: re.Match[str]) -> str:
     value = match["value"]
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{match['name']}{match['sign']}{quote}{GONE}{quote}"
+    quote = next((mark for mark in ('\\"', '"', "'") if value.startswith(mark)), "")
+    return f"{match['before']}{quote}{GONE}{quote}"
 
 
-def redact(thing: Any, name: str = "") -> Any:
-    """A JSON value without secrets; lists and objects are copied."""
+def redact(thing: Any, name: str = "", *, hidden: bool = False) -> Any:
+    """A JSON value without secrets; lists and objects are copied.
+
+    `hidden`: below something that sounds like a secret, where every value goes.
+    """
+    hidden = hidden or _is_secret(name)
     if isinstance(thing, dict):
+        kept = {key: one for key, one in thing.items() if key != "managedFields"}
         if _is_named_value(thing):
-            return {**{key: redact(one, key) for key, one in thing.items()}, "value": GONE}
-        return {key: redact(one, key) for key, one in thing.items() if key != "managedFields"}
+            kept["value"] = GONE
+        return {key: redact(one, key, hidden=hidden) for key, one in kept.items()}
     if isinstance(thing, list):
-        return [redact(one, name) for one in _without_argument_values(thing)]
-    if not isinstance(thing, str):
-        return thing if not _is_secret(name) or isinstance(thing, bool) else GONE
-    return GONE if thing and _is_secret(name) else redact_text(thing)
+        return [redact(one, hidden=hidden) for one in _without_argument_values(thing)]
+    if thing is None or isinstance(thing, bool) or thing == "":
+        return thing
+    if hidden:
+        return GONE
+    return redact_text(thing) if isinstance(thing, str) else thing
 
 
 def _is_secret(name: str) -> bool:
