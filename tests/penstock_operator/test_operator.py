@@ -185,3 +185,15 @@ def test_one_operator_leads_and_another_takes_over(
         create(server, namespace, "Cluster", "flights", **SPEC)
         path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets/flights-broker"
         wait_until(lambda: get(server, path), what="it reconciles")
+
+
+def test_a_consumer_group_says_that_it_does_nothing_yet(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    create(server, namespace, "ConsumerGroup", "g", cluster="flights")
+    path = f"{OURS}/namespaces/{namespace}/consumergroups/g"
+
+    def told() -> bool:
+        return condition(get(server, path), "Stalled").get("reason") == "NotSupportedYet"
+
+    wait_until(told, what="the ConsumerGroup says so")

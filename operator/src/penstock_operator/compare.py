@@ -13,6 +13,8 @@ from penstock_operator.model import Object
 from penstock_operator.names import APPLIED_HASH
 from penstock_operator.objects.pods import fingerprint
 
+_EXACT: Final = frozenset({"selector", "matchLabels", "nodeSelector", "podSelector"})
+"""Maps that mean something else with one entry more; the server treats them as one value."""
 _UNITS: Final = {
     "": Decimal(1),
     "m": Decimal("0.001"),
@@ -46,7 +48,7 @@ def contains(live: Any, wanted: Any) -> bool:
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return not wanted and live is None
-        return all(contains(live.get(key), value) for key, value in wanted.items())
+        return all(_has(live.get(key), key, value) for key, value in wanted.items())
     if isinstance(wanted, list):
         if not isinstance(live, list):
             return not wanted and live is None
@@ -54,6 +56,10 @@ def contains(live: Any, wanted: Any) -> bool:
     if live == wanted:
         return True
     return isinstance(wanted, str) and isinstance(live, str) and _same_quantity(live, wanted)
+
+
+def _has(live: Any, key: str, wanted: Any) -> bool:
+    return live == wanted if key in _EXACT else contains(live, wanted)
 
 
 def _same_quantity(one: str, other: str) -> bool:

@@ -38,7 +38,8 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
         workers.wake(namespace or "", name or "")
 
     @kopf.on.event(GROUP, VERSION, "topics", registry=registry)
-    def topic_changed(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
+    @kopf.on.event(GROUP, VERSION, "consumergroups", registry=registry)
+    def user_of_a_cluster_changed(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
         if spec.get("cluster"):
             workers.wake(namespace or "", str(spec["cluster"]), topics=True)
 

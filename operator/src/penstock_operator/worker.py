@@ -20,6 +20,7 @@ from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
+from penstock_operator.groups import reconcile_groups
 from penstock_operator.kube import Kube, KubeError
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
@@ -156,6 +157,9 @@ class Worker:
         self._topics_dirty = False
         try:
             found = await self._deps.kube.list("Topic", self.namespace)
+            groups = await self._deps.kube.list("ConsumerGroup", self.namespace)
+            mine = [each for each in groups if each["spec"].get("cluster") == self.name]
+            await reconcile_groups(self._deps.kube, self.namespace, mine)
         except BaseException:
             self._topics_dirty = True
             raise

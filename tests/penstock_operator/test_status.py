@@ -1,0 +1,95 @@
+"""The status: what it says, that it is stable, and that the CRD keeps every field of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.operator_world import desired, settled
+
+from penstock_operator.model import Plan, Severity, Wait
+from penstock_operator.plan import plan_cluster
+from penstock_operator.status import cluster_status, conditions
+
+ROOT = Path(__file__).parents[2]
+NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+WISH = desired()
+
+
+def schema() -> dict[str, Any]:
+    crd = yaml.safe_load((ROOT / "crds/clusters.yaml").read_text())
+    found: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return dict(found["properties"]["status"])
+
+
+def unknown(value: Any, shape: dict[str, Any], where: str = "status") -> list[str]:
+    """Paths of `value` that the API server would drop; each would be written again and again."""
+    if isinstance(value, dict):
+        known = shape.get("properties", {})
+        paths = [f"{where}.{key}" for key in value if key not in known]
+        for key in value.keys() & known.keys():
+            paths += unknown(value[key], known[key], f"{where}.{key}")
+        return paths
+    if isinstance(value, list):
+        return [path for each in value for path in unknown(each, shape["items"], f"{where}[]")]
+    return []
+
+
+def ready_status(before: dict[str, Any] | None = None, now: str = NOW) -> dict[str, Any]:
+    observed = settled(WISH).observed()
+    return cluster_status(WISH, observed, plan_cluster(WISH, observed), before or {}, now)
+
+
+def test_the_crd_keeps_every_field_of_the_status() -> None:
+    assert unknown(ready_status(), schema()) == []
+
+
+def test_a_ready_cluster_says_so_to_kstatus() -> None:
+    status = ready_status()
+    shown = {each["type"]: each["status"] for each in status["conditions"]}
+    assert shown == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
+    assert status["phase"] == "Ready"
+    assert status["message"] == ""
+    assert status["brokers"]["ready"] == status["brokers"]["registered"] == 3
+
+
+def test_the_same_state_is_the_same_status_whenever_it_is_looked_at() -> None:
+    first = ready_status()
+    assert ready_status(first, LATER) == first
+
+
+def test_a_condition_says_since_when() -> None:
+    wait = Wait("CatchingUp", "replicas catch up: t-0")
+    before = conditions(wait, [wait], 1, (), NOW)
+    more = Wait("CatchingUp", "replicas catch up: t-1")
+    after = conditions(more, [more], 1, before, LATER)
+    assert [each["lastTransitionTime"] for each in after] == [NOW] * 3
+    done = conditions(None, [], 1, after, LATER)
+    assert done[0]["status"] == "True"
+    assert done[0]["lastTransitionTime"] == LATER
+
+
+@pytest.mark.parametrize(
+    ("waits", "phase"),
+    [
+        ((Wait("Rolling", "one of three"),), "Rolling"),
+        ((Wait("BrokersHoldReplicas", "no", Severity.BLOCKED),), "Blocked"),
+        ((Wait("CatchingUp", "t-0"),), "Settling"),
+    ],
+)
+def test_the_phase_is_one_word_for_what_goes_on(waits: tuple[Wait, ...], phase: str) -> None:
+    observed = settled(WISH).observed()
+    status = cluster_status(WISH, observed, Plan(waits=waits), {}, NOW)
+    assert status["phase"] == phase
+    assert status["message"] == waits[0].message
+    assert status["conditions"][0]["status"] == "True", "it serves all the while"
+
+
+def test_while_no_broker_answers_the_last_numbers_stay() -> None:
+    world = settled(WISH)
+    before = ready_status()
+    world.reachable = False
+    observed = world.observed()
+    status = cluster_status(WISH, observed, plan_cluster(WISH, observed), before, NOW)
+    assert status["partitions"] == before["partitions"] == 6
+    assert status["conditions"][0]["status"] == "False"
