@@ -361,6 +361,10 @@ class TopicBuffer:
             )
         return chosen
 
+    def may_lack(self, partition: int | None) -> bool:
+        """A partition that is not known; it may have been added since the metadata was read."""
+        return isinstance(partition, int) and partition >= len(self.queues)
+
     def queue(self, partition: int) -> PartitionQueue:
         """The queue of a partition given by the user; raises MisuseError if there is none."""
         if not isinstance(partition, int) or not 0 <= partition < len(self.queues):

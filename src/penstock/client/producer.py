@@ -127,7 +127,7 @@ class AsyncProducer:
         delivery = self.try_append(topic, arguments)
         if delivery is not None:
             return delivery
-        buffer = await self._topic(topic)
+        buffer = await self._topic(topic, partition)
         return await self._with_room(lambda: buffer.append(*arguments))
 
     def send_nowait(
@@ -147,12 +147,18 @@ class AsyncProducer:
         """
         delivery = self.try_append(topic, (value, key, partition, timestamp_ms, headers))
         if delivery is None:
+            known = self.buffer_of(topic)
+            if known is not None and known.may_lack(partition):
+                known.queue(partition or 0)
             raise self._buffer_full(f"no room, or topic {topic!r} is not prepared")
         return delivery
 
-    async def prepare(self, topic: str) -> TopicBuffer:
-        """Gets the topic's metadata, so that `send_nowait` works. Raises as `send`."""
-        return await self._topic(topic)
+    async def prepare(self, topic: str, partition: int | None = None) -> TopicBuffer:
+        """Gets the topic's metadata, so that `send_nowait` works. Raises as `send`.
+
+        `partition`: looks again if this one is not known: it may be new.
+        """
+        return await self._topic(topic, partition)
 
     async def send_columns(
         self,
@@ -180,7 +186,7 @@ class AsyncProducer:
         The buffers must not change before the delivery is done. Records with the same key keep
         their order. Raises as `send`; what was accepted before the error is sent.
         """
-        buffer = await self._topic(topic)
+        buffer = await self._topic(topic, partition)
         parts: list[tuple[Outcome, int]] = []
         for shard in shard_columns(
             buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
@@ -258,11 +264,25 @@ class AsyncProducer:
         if self._ended is not None:
             raise self._ended
         buffer = self._accumulator.topics.get(topic)
-        return None if buffer is None else buffer.append(*arguments)
+        if buffer is None or buffer.may_lack(arguments[2]):
+            return None
+        return buffer.append(*arguments)
 
     # -- inside ------------------------------------------------------------------------------
 
-    async def _topic(self, name: str) -> TopicBuffer:
+    async def _topic(self, name: str, partition: int | None = None) -> TopicBuffer:
+        """The topic, and if it can be, with this partition: a new one is looked for a while."""
+        deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
+        buffer = await self._buffer(name)
+        while buffer.may_lack(partition) and monotonic() < deadline:
+            assert self._cluster is not None
+            await self._cluster.refresh()
+            buffer = await self._buffer(name)
+            if buffer.may_lack(partition):
+                await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+        return buffer
+
+    async def _buffer(self, name: str) -> TopicBuffer:
         await self.start()
         buffer = self._accumulator.topics.get(name)
         if buffer is None:

@@ -83,8 +83,8 @@ class Producer:
     ) -> ColumnsDelivery:
         """Sends many records at once; see `AsyncProducer.send_columns`."""
         buffer = self._core.buffer_of(topic)
-        if buffer is None:
-            buffer = self._loop.run(self._core.prepare(topic))
+        if buffer is None or buffer.may_lack(partition):
+            buffer = self._loop.run(self._core.prepare(topic, partition))
         parts: list[tuple[Outcome, int]] = []
         for shard in shard_columns(
             buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers

@@ -84,6 +84,43 @@ def test_partitions_grow_and_producers_use_them(shared_cluster: Cluster, admin: 
     assert shrunk.value.code is ErrorCode.INVALID_PARTITIONS
 
 
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_partition_added_later_is_written_to_by_its_number(
+    shared_cluster: Cluster, admin: Admin, columns: bool
+) -> None:
+    topic = f"grown-{columns}"
+    admin.create_topic(topic, 1, 1)
+    with Producer(shared_cluster.bootstrap) as producer:
+        producer.send(topic, b"v", partition=0).result(30)
+        for partition in (1, 2):
+            admin.create_partitions(topic, partition + 1)
+            if columns:
+                sent = producer.send_columns(topic, [b"v"], partition=partition)
+                assert sent.result(30)[0].partition == partition
+            else:
+                assert producer.send(topic, b"v", partition=partition).result(30).offset == 0
+        with pytest.raises(MisuseError, match="partitions 0 to 2, not 3"):
+            producer.send(topic, b"v", partition=3)
+
+
+def test_a_topic_may_be_deleted_and_created_again_by_one_admin(
+    shared_cluster: Cluster, admin: Admin
+) -> None:
+    ids = set()
+    for partitions in (1, 3, 2):
+        made = admin.create_topic("again", partitions, 3)
+        assert len(made.partitions) == partitions
+        ids.add(made.topic_id)
+        offsets = admin.list_offsets(
+            {TopicPartition("again", index): LATEST for index in range(partitions)}
+        )
+        assert {found.offset for found in offsets.values()} == {0}
+        with Producer(shared_cluster.bootstrap) as producer:
+            assert producer.send("again", b"v", partition=0).result(30).offset == 0
+        admin.delete_topic("again")
+    assert len(ids) == 3
+
+
 def test_configs_are_set_unset_and_described(admin: Admin) -> None:
     admin.create_topic("configured", 1, 1)
     admin.alter_configs("configured", {"retention.ms": "5000000", "max.message.bytes": "9999"})

@@ -5,7 +5,6 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -85,7 +84,6 @@ class Bench:
     admin: Admin
     producer: Producer
     home: Path
-    clients: ExitStack
     topic: str = field(default_factory=lambda: f"topic-{next(_numbers)}")
 
     def create(self, partitions: int = 1, replication: int = 1, **configs: str) -> str:
@@ -99,12 +97,6 @@ class Bench:
         delivery = self.producer.send_columns(self.topic, encoded, partition=partition)
         self.producer.flush(30)
         delivery.result(30)
-
-    def renew_clients(self) -> None:
-        """Clients that know nothing of what the topic was before."""
-        stack = self.clients
-        self.admin = stack.enter_context(Admin(self.cluster.bootstrap))
-        self.producer = stack.enter_context(Producer(self.cluster.bootstrap))
 
     def reader(self, **options: str) -> DataFrameReader:
         return self.spark.read.format("penstock").options(**self.options(options))
@@ -126,9 +118,8 @@ class Bench:
 @pytest.fixture
 def bench(
     spark: SparkSession, cluster: Cluster, admin: Admin, producer: Producer, tmp_path: Path
-) -> Iterator[Bench]:
-    with ExitStack() as clients:
-        yield Bench(spark, cluster, admin, producer, tmp_path, clients)
+) -> Bench:
+    return Bench(spark, cluster, admin, producer, tmp_path)
 
 
 @dataclass
