@@ -8,13 +8,14 @@ The schema is the one Spark's Kafka source has, without `timestampType`:
     key binary | value binary | topic string | partition int32 | offset int64
     timestamp timestamp[us, UTC] | headers list<struct<key string, value binary>> (on request)
 
-A record without headers has an empty list, never null. This module alone imports numpy and
+A record without headers has an empty list, never null. The Spark source puts columns of other
+types together from the same functions (`penstock.spark.arrow`). This module alone imports numpy and
 pyarrow; the client loads it on first use. The columns must be consistent, which is what
 `penstock.core.records.decode_batch` makes sure of.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -51,15 +52,15 @@ def batch_to_arrow(
     """
     count = columns.record_count
     arrays = [
-        _binary(columns.key_data, columns.key_lengths, count),
-        _binary(columns.value_data, columns.value_lengths, count),
+        binary_column(columns.key_data, columns.key_lengths, count, pa.binary()),
+        binary_column(columns.value_data, columns.value_lengths, count, pa.binary()),
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.array(np.full(count, partition, np.int32)),
         pa.array(np.arange(base_offset, base_offset + count, dtype=np.int64)),
-        _timestamps(columns),
+        timestamp_column(columns, 0, count),
     ]
     if include_headers:
-        arrays.append(_headers(columns))
+        arrays.append(headers_column(columns, HEADERS_TYPE))
     schema = SCHEMA_WITH_HEADERS if include_headers else SCHEMA
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return batch if (lo, hi) == (0, count) else batch.slice(lo, hi - lo)
@@ -72,57 +73,46 @@ def batches_to_table(batches: Sequence[ConsumedBatch], *, include_headers: bool)
     return pa.Table.from_batches(chunks, schema=schema)
 
 
-def _offsets(lengths: "np.ndarray[Any, np.dtype[np.int32]]") -> pa.Buffer:
-    offsets = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
-    return pa.py_buffer(offsets)
-
-
-def _variable(
-    kind: pa.DataType, data: memoryview, lengths: "np.ndarray[Any, np.dtype[np.int32]]"
+def binary_column(
+    data: memoryview, lengths: memoryview | None, count: int, kind: pa.DataType
 ) -> pa.Array:
-    """A binary or string array; lengths -1 become nulls."""
-    nulls = lengths < 0
-    null_count = int(nulls.sum())
-    validity = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if null_count else None
-    buffers = [validity, _offsets(lengths), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, len(lengths), buffers, null_count=null_count)
-
-
-def _binary(data: memoryview, lengths: memoryview | None, count: int) -> pa.Array:
+    """A binary or string array (`kind`) over `data`; `lengths` None = all null, -1 = null."""
     if lengths is None:
-        return pa.nulls(count, pa.binary())
-    return _variable(pa.binary(), data, np.frombuffer(lengths, np.int32))
+        return pa.nulls(count, kind)
+    sizes = np.frombuffer(lengths, np.int32)
+    offsets = np.zeros(count + 1, np.int32)
+    nulls = int(np.count_nonzero(sizes < 0))
+    np.cumsum(np.maximum(sizes, 0) if nulls else sizes, out=offsets[1:])
+    validity = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little")) if nulls else None
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, count, buffers, nulls)
 
 
-def _timestamps(columns: Columns) -> pa.Array:
-    count = columns.record_count
+def headers_column(columns: Columns, kind: pa.DataType) -> pa.Array:
+    """A list of (key, value) structs per record; `kind` like `HEADERS_TYPE`."""
+    offsets = np.zeros(columns.record_count + 1, np.int32)
+    if columns.header_counts is not None:
+        np.cumsum(np.frombuffer(columns.header_counts, np.int32), out=offsets[1:])
+    total = int(offsets[-1])
+    entry = kind.value_type
+    names = binary_column(
+        columns.header_key_data, columns.header_key_lengths, total, entry.field("key").type
+    )
+    values = binary_column(
+        columns.header_value_data, columns.header_value_lengths, total, entry.field("value").type
+    )
+    entries = pa.Array.from_buffers(entry, total, [None], children=[names, values])
+    buffers = [None, pa.py_buffer(offsets)]
+    return pa.Array.from_buffers(kind, columns.record_count, buffers, children=[entries])
+
+
+def timestamp_column(columns: Columns, lo: int, hi: int) -> pa.Array:
+    """The timestamps of records [lo, hi), in microseconds."""
     first_ms = columns.append_time_ms or columns.first_timestamp_ms
-    times_us = np.full(count, first_ms * 1000, np.int64)
-    if columns.timestamp_deltas_ms is not None and not columns.append_time_ms:
-        times_us += np.frombuffer(columns.timestamp_deltas_ms, np.int64) * 1000
-    kind = pa.timestamp("us", tz="UTC")
-    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(times_us)], null_count=0)
-
-
-def _headers(columns: Columns) -> pa.Array:
-    count = columns.record_count
-    if columns.header_counts is None:
-        counts = np.zeros(count, np.int32)
-        names = values = np.zeros(0, np.int32)
+    if columns.append_time_ms or columns.timestamp_deltas_ms is None:
+        times_us = np.full(hi - lo, first_ms * 1000, np.int64)
     else:
-        counts = np.frombuffer(columns.header_counts, np.int32)
-        assert columns.header_key_lengths is not None
-        assert columns.header_value_lengths is not None
-        names = np.frombuffer(columns.header_key_lengths, np.int32)
-        values = np.frombuffer(columns.header_value_lengths, np.int32)
-    pairs = pa.StructArray.from_arrays(
-        [
-            _variable(pa.string(), columns.header_key_data, names),
-            _variable(pa.binary(), columns.header_value_data, values),
-        ],
-        fields=list(HEADERS_TYPE.value_type),
-    )
-    return pa.Array.from_buffers(
-        HEADERS_TYPE, count, [None, _offsets(counts)], null_count=0, children=[pairs]
-    )
+        deltas_ms = np.frombuffer(columns.timestamp_deltas_ms, np.int64)[lo:hi]
+        times_us = (deltas_ms + first_ms) * 1000
+    buffers = [None, pa.py_buffer(times_us)]
+    return pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), hi - lo, buffers, 0)

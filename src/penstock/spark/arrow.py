@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.client.arrow import binary_column, headers_column, timestamp_column
 from penstock.core.columns import Columns
 
 MIN_ROWS: Final = 8_192
@@ -86,52 +87,18 @@ def _pieces(part: Slice) -> Iterator[tuple[int, int]]:
         yield lo, min(part.hi, lo + rows)
 
 
-def _binary(
-    data: memoryview, lengths: memoryview | None, count: int, kind: pa.DataType
-) -> pa.Array:
-    """A binary or string array over `data`; `lengths` None = all null, -1 = null."""
-    if lengths is None:
-        return pa.nulls(count, kind)
-    sizes = np.frombuffer(lengths, dtype=np.int32)
-    offsets = np.zeros(count + 1, dtype=np.int32)
-    nulls = int(np.count_nonzero(sizes < 0))
-    np.cumsum(np.maximum(sizes, 0) if nulls else sizes, out=offsets[1:])
-    validity = None
-    if nulls:
-        validity = pa.py_buffer(np.packbits(sizes >= 0, bitorder="little"))
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, count, buffers, nulls)
-
-
 def _keys(columns: Columns, kind: pa.DataType) -> pa.Array:
-    return _binary(columns.key_data, columns.key_lengths, columns.record_count, kind)
+    return binary_column(columns.key_data, columns.key_lengths, columns.record_count, kind)
 
 
 def _values(columns: Columns, kind: pa.DataType) -> pa.Array:
-    return _binary(columns.value_data, columns.value_lengths, columns.record_count, kind)
-
-
-def _headers(columns: Columns, kind: pa.DataType) -> pa.Array:
-    offsets = np.zeros(columns.record_count + 1, dtype=np.int32)
-    if columns.header_counts is not None:
-        np.cumsum(np.frombuffer(columns.header_counts, dtype=np.int32), out=offsets[1:])
-    total = int(offsets[-1])
-    entry = kind.value_type
-    names = _binary(
-        columns.header_key_data, columns.header_key_lengths, total, entry.field("key").type
-    )
-    values = _binary(
-        columns.header_value_data, columns.header_value_lengths, total, entry.field("value").type
-    )
-    entries = pa.Array.from_buffers(entry, total, [None], children=[names, values])
-    buffers = [None, pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(kind, columns.record_count, buffers, children=[entries])
+    return binary_column(columns.value_data, columns.value_lengths, columns.record_count, kind)
 
 
 _WHOLE: Final[dict[str, Callable[[Columns, pa.DataType], pa.Array]]] = {
     "key": _keys,
     "value": _values,
-    "headers": _headers,
+    "headers": headers_column,
 }
 
 
@@ -167,14 +134,7 @@ def _offset(part: Slice, lo: int, hi: int) -> pa.Array:
 
 
 def _timestamp(part: Slice, lo: int, hi: int) -> pa.Array:
-    columns = part.columns
-    first = columns.append_time_ms or columns.first_timestamp_ms
-    if columns.append_time_ms or columns.timestamp_deltas_ms is None:
-        micros = np.full(hi - lo, first * 1000, dtype=np.int64)
-    else:
-        deltas = np.frombuffer(columns.timestamp_deltas_ms, dtype=np.int64)[lo:hi]
-        micros = (deltas + first) * 1000
-    return _from_numpy(micros, pa.timestamp("us", tz="UTC"))
+    return timestamp_column(part.columns, lo, hi)
 
 
 def _from_numpy(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
