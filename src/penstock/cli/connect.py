@@ -48,7 +48,7 @@ class Wanted:
         local = _local_cluster()
         if local is not None:
             return Located(local)
-        if not _listens_locally() and kubeconfig_is_there(self.choice):
+        if kubeconfig_is_there(self.choice) and not _listens_locally():
             reach: Any = importlib.import_module("penstock.cli.kube_reach")
             reached = reach.reach_only(self.choice)
             if reached is not None:

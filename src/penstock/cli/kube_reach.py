@@ -18,6 +18,7 @@ from penstock.cli.kube_snapshot import (
     COMPONENT_LABEL,
     choose_cluster,
     find_clusters,
+    find_visible_clusters,
     full_name,
     name_of,
 )
@@ -49,15 +50,20 @@ def reach_only(choice: KubeChoice) -> Reached | None:
     """
     try:
         api = connect(choice)
-        clusters = find_clusters(api, choice.namespace)
+        found = find_clusters(api, choice.namespace) if choice.namespace else None
     except PenstockError:
         return None
+    clusters = find_visible_clusters(api) if found is None else found
     if len(clusters) > 1:
         names = ", ".join(full_name(one) for one in clusters)
         raise MisuseError(
             f"kubeconfig shows several Clusters; give --cluster before the command: {names}"
         )
-    return reach_cluster(api, clusters[0]) if clusters else None
+    if not clusters:
+        return None
+    # Nobody named it: whoever deletes a topic should see where.
+    sys.stderr.write(f"Cluster {full_name(clusters[0])}, found through kubeconfig\n")
+    return reach_cluster(api, clusters[0])
 
 
 def reach_cluster(api: KubeApi, cluster: Json) -> Reached:

@@ -121,7 +121,7 @@ def choose_cluster(api: KubeApi, name: str | None, namespace: str | None) -> Jso
         path = f"{PENSTOCK}/namespaces/{where}/clusters/{after}"
         found = _penstock(lambda: api.find(path))
         if found is None:
-            present = ", ".join(full_name(one) for one in find_clusters_forgiving(api))
+            present = ", ".join(full_name(one) for one in find_visible_clusters(api))
             raise MisuseError(
                 f"there is no Cluster {after!r} in namespace {where!r}; "
                 + (f"there are: {present}" if present else "there are none, or you may not list")
@@ -129,7 +129,7 @@ def choose_cluster(api: KubeApi, name: str | None, namespace: str | None) -> Jso
         return found
     clusters = find_clusters(api, namespace or api.namespace)
     if not clusters and namespace is None:
-        clusters = find_clusters(api, None)
+        clusters = find_visible_clusters(api)
     if len(clusters) == 1:
         return clusters[0]
     if not clusters:
@@ -139,12 +139,14 @@ def choose_cluster(api: KubeApi, name: str | None, namespace: str | None) -> Jso
     raise MisuseError(f"there are several Clusters; name one of: {names}")
 
 
-def find_clusters_forgiving(api: KubeApi) -> list[Json]:
-    """All there are, or none if that may not be asked."""
-    try:
-        return find_clusters(api, None)
-    except PenstockError:
-        return []
+def find_visible_clusters(api: KubeApi) -> list[Json]:
+    """In all namespaces, or in the context's where only that may be read; [] if not even that."""
+    for namespace in (None, api.namespace):
+        try:
+            return find_clusters(api, namespace)
+        except PenstockError:
+            continue
+    return []
 
 
 def full_name(cluster: Json) -> str:
@@ -234,18 +236,30 @@ class _Reader:
             return None
 
     def operator(self) -> Operator:
-        """In whatever namespace it is installed; by name or by label, as charts name things."""
-        selector = f"app.kubernetes.io/component in (operator),{_PENSTOCK_NAME}"
-        deployments = self._everywhere("/apis/apps/v1/deployments", labelSelector=selector)
-        named = self._everywhere(
-            "/apis/apps/v1/deployments", fieldSelector=f"metadata.name={OPERATOR}"
-        )
-        pods = self._everywhere("/api/v1/pods", labelSelector=selector)
-        leases = self._everywhere(
-            "/apis/coordination.k8s.io/v1/leases", fieldSelector=f"metadata.name={OPERATOR}"
-        )
-        by_uid = {one["metadata"]["uid"]: one for one in (*deployments, *named)}
-        return Operator(tuple(by_uid.values()), pods, leases)
+        """In whatever namespace it is installed, found by name or by labels."""
+        apps, leases = "/apis/apps/v1", "/apis/coordination.k8s.io/v1"
+        labelled = self._anywhere(apps, "deployments", labelSelector=_OPERATOR_LABELS)
+        named = self._anywhere(apps, "deployments", fieldSelector=f"metadata.name={OPERATOR}")
+        deployments = {one["metadata"]["uid"]: one for one in (*labelled, *named)}
+        pods = [pod for one in deployments.values() for pod in self._pods_of(one)]
+        held = self._anywhere(leases, "leases", fieldSelector=f"metadata.name={OPERATOR}")
+        return Operator(tuple(deployments.values()), tuple(pods), held)
+
+    def _pods_of(self, deployment: Json) -> tuple[Json, ...]:
+        wanted = (deployment["spec"].get("selector") or {}).get("matchLabels") or {}
+        selector = ",".join(f"{key}={value}" for key, value in wanted.items())
+        path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"
+        return self._all(path, labelSelector=selector) if selector else ()
+
+    def _anywhere(self, group: str, plural: str, **query: object) -> tuple[Json, ...]:
+        """In all namespaces; in the Cluster's, where only that may be read."""
+        try:
+            return tuple(self._api.list(f"{group}/{plural}", **query))
+        except KubeForbiddenError:
+            return self._list(group, plural, **query)
+        except PenstockError as error:
+            self.gaps.append(error.message)
+            return ()
 
     def documents(
         self, config_maps: tuple[Json, ...]
@@ -264,9 +278,9 @@ class _Reader:
         return cluster, topics
 
     def _list(self, group: str, plural: str, **query: object) -> tuple[Json, ...]:
-        return self._everywhere(f"{group}/namespaces/{self._namespace}/{plural}", **query)
+        return self._all(f"{group}/namespaces/{self._namespace}/{plural}", **query)
 
-    def _everywhere(self, path: str, **query: object) -> tuple[Json, ...]:
+    def _all(self, path: str, **query: object) -> tuple[Json, ...]:
         try:
             return tuple(self._api.list(path, **query))
         except PenstockError as error:
@@ -274,7 +288,9 @@ class _Reader:
             return ()
 
 
-_PENSTOCK_NAME: Final = "app.kubernetes.io/name in (penstock,penstock-operator)"
+_OPERATOR_LABELS: Final = (
+    "app.kubernetes.io/component=operator,app.kubernetes.io/name in (penstock,penstock-operator)"
+)
 
 
 def event_time(event: Json) -> str | None:

@@ -170,7 +170,7 @@ def _of_condition(snapshot: Snapshot, subject: str, seen: Json, what: str) -> Fi
 def _operator(snapshot: Snapshot) -> Iterator[Finding]:
     """Nothing changes while no operator works; brokers go on serving."""
     operator = snapshot.operator
-    readable = not any("deployments" in gap or "leases" in gap for gap in snapshot.gaps)
+    readable = not any(word in gap for gap in snapshot.gaps for word in ("deployments", "leases"))
     if not operator.deployments and not operator.leases:
         if readable:
             yield Finding(

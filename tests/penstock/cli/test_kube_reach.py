@@ -121,7 +121,14 @@ def test_without_any_address_the_only_cluster_is_found(reachable: Reachable) -> 
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", 9092)) == 0:
             pytest.skip("something listens on localhost:9092, and is preferred")
-    assert "flights" in reachable.ok("topic", "list", cluster=False)
+    process = reachable.start("topic", "list", cluster=False)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err.decode()
+    assert b"flights" in out
+    assert err.decode() == f"Cluster {reachable.name}, found through kubeconfig\n"
 
 
 def test_large_records_and_speed_tests_pass_through(reachable: Reachable) -> None:
@@ -390,6 +397,28 @@ def test_a_tunnel_carries_both_ways_at_once_and_ends_with_either_side() -> None:
         for end in (client, server, local):
             end.close()
     assert not carrying.is_alive()
+
+
+def test_help_needs_no_kubernetes_and_commands_say_what_to_install(tmp_path: Path) -> None:
+    hide = "import sys\nfor name in ('kubernetes', 'urllib3', 'websocket', 'rich'):\n"
+    (tmp_path / "sitecustomize.py").write_text(hide + "    sys.modules[name] = None\n")
+
+    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "penstock.cli", *words],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    assert run("--help").returncode == 0
+    assert run("status", "--help").returncode == 0
+    done = run("status", "--kubeconfig", str(tmp_path / "config"))
+    assert done.returncode == 1
+    assert "pip install 'penstock[cli]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_nothing_of_kubernetes_is_imported_by_the_client(tmp_path: Path) -> None:
