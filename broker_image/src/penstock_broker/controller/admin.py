@@ -137,6 +137,20 @@ class ControllerAdminService(AdminServiceServicer):
         assert isinstance(result, c.LeadersMoved)
         return pb.ElectLeadersResponse(moved=result.count)
 
+    async def UnregisterBroker(
+        self, request: pb.UnregisterBrokerRequest, context: Any
+    ) -> pb.UnregisterBrokerResponse:
+        """Forgets a broker that is gone and holds nothing."""
+        try:
+            await self._runtime.submit(
+                lambda request_id: c.UnregisterBroker(
+                    request_id, request.cluster_id, BrokerId(request.broker_id)
+                )
+            )
+        except PenstockError as error:
+            return pb.UnregisterBrokerResponse(error=error_to_wire(error))
+        return pb.UnregisterBrokerResponse()
+
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Any
     ) -> pb.DescribeClusterResponse:

@@ -46,6 +46,7 @@ _STALL_S: Final = 0.5
 _LEASE_MS: Final = 6_000
 _LEASE_RENEW_S: Final = 1.0
 _LEASE_RETRY_S: Final = 0.5
+_FAILURES_PER_LINE: Final = 60
 _SUSPEND_S: Final = 5.0
 """Before anybody else can get the lease, so that sessions end first. Two calls of 2 s fit in."""
 _STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -217,15 +218,18 @@ class ControllerRuntime:
 
     async def _keep_lease(self) -> None:
         """Loss of the lease ends the machine; an unreachable store does not (guarantees §4.1)."""
+        failures = 0
         while True:
             began, pause_s = monotonic(), _LEASE_RENEW_S
             acquire = partial(self._store.acquire_lease, self._holder, _LEASE_MS)
             try:
                 held = await self._in_thread(acquire, lease=True)
             except StoreUnavailableError as error:
-                _events.warning("lease not renewed, going on", reason=error.message)
-                pause_s = _LEASE_RETRY_S
+                if failures % _FAILURES_PER_LINE == 0:
+                    _events.warning("lease not renewed, going on", reason=error.message)
+                failures, pause_s = failures + 1, _LEASE_RETRY_S
             else:
+                failures = 0
                 self._on_lease(held, began)
             await asyncio.sleep(pause_s)
 
