@@ -76,6 +76,7 @@ def _objects(snapshot: Snapshot) -> Iterator[Entry]:
     groups: dict[str, tuple[Json, ...]] = {
         "clusters": (snapshot.cluster,),
         "topics": snapshot.topics,
+        "consumer-groups": snapshot.groups,
         "pods": snapshot.pods,
         "statefulsets": snapshot.statefulsets,
         "deployments": snapshot.deployments,

@@ -47,6 +47,7 @@ class Snapshot:
     now: datetime
     cluster: Json
     topics: tuple[Json, ...] = ()
+    groups: tuple[Json, ...] = ()
     pods: tuple[Json, ...] = ()
     claims: tuple[Json, ...] = ()
     statefulsets: tuple[Json, ...] = ()
@@ -174,7 +175,8 @@ def take_snapshot(api: KubeApi, cluster: Json) -> Snapshot:
     return Snapshot(
         now=datetime.now(UTC),
         cluster=cluster,
-        topics=reader.topics(),
+        topics=reader.of_cluster("topics"),
+        groups=reader.of_cluster("consumergroups"),
         pods=pods,
         claims=reader.claims(),
         statefulsets=reader.labelled("/apis/apps/v1", "statefulsets"),
@@ -201,8 +203,9 @@ class _Reader:
     def labelled(self, group: str, plural: str, extra: str = "") -> tuple[Json, ...]:
         return self._list(group, plural, labelSelector=f"{CLUSTER_LABEL}={self._cluster}{extra}")
 
-    def topics(self) -> tuple[Json, ...]:
-        every = self._list(PENSTOCK, "topics")
+    def of_cluster(self, plural: str) -> tuple[Json, ...]:
+        """Topics or ConsumerGroups whose spec names the Cluster."""
+        every = self._list(PENSTOCK, plural)
         return tuple(one for one in every if one["spec"].get("cluster") == self._cluster)
 
     def claims(self) -> tuple[Json, ...]:

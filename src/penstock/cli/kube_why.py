@@ -170,6 +170,8 @@ def _of_condition(snapshot: Snapshot, subject: str, seen: Json, what: str) -> Fi
 def _operator(snapshot: Snapshot) -> Iterator[Finding]:
     """Nothing changes while no operator works; brokers go on serving."""
     operator = snapshot.operator
+    if any(not lease_expired(lease, snapshot.now) for lease in operator.leases):
+        return
     readable = not any(word in gap for gap in snapshot.gaps for word in ("deployments", "leases"))
     if not operator.deployments and not operator.leases:
         if readable:
@@ -195,17 +197,14 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
             )
     for pod in operator.pods:
         yield from pod_findings(snapshot.now, pod, ())
-    if all(lease_expired(lease, snapshot.now) for lease in operator.leases):
-        renewed = max(
-            (str(lease["spec"].get("renewTime") or "") for lease in operator.leases), default=""
-        )
-        yield Finding(
-            "no operator",
-            "operator-lease",
-            f"holds the Lease {OPERATOR}: nobody works on this Cluster",
-            since=age(snapshot.now, renewed or None),
-            do="look at the operator's pods and their logs",
-        )
+    renewed = max((str(one["spec"].get("renewTime") or "") for one in operator.leases), default="")
+    yield Finding(
+        "no operator",
+        "operator-lease",
+        f"holds the Lease {OPERATOR}: nobody works on this Cluster",
+        since=age(snapshot.now, renewed or None),
+        do="look at the operator's pods and their logs",
+    )
 
 
 def _missing_pods(snapshot: Snapshot) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from support.apiserver import ApiServer
 from support.kube_scene import PENSTOCK, Scene, ago, running
 from typer.testing import CliRunner
 
+from penstock.cli.kube_snapshot import Operator, Snapshot
+from penstock.cli.kube_why import explain
 from penstock.cli.main import app
 
 Run = Callable[..., Any]
@@ -217,6 +220,37 @@ def test_leases_that_nobody_renews(scene: Scene, run: Run) -> None:
     assert "· 2m" in text
     status = json.loads(run("status", "-o", "json").stdout)
     assert [one["active"] for one in status["controllers"]] == [False]
+
+
+def test_an_operator_that_does_not_work_is_found_wherever_it_is() -> None:
+    """Objects as an API server sends them: on a shared one, others' operators would be seen."""
+    now = datetime.now(UTC)
+    wait = {"waiting": {"reason": "ImagePullBackOff", "message": "no such tag"}}
+    pod = {"metadata": {"name": "op-1"}, "spec": {}, "status": running("operator", state=wait)}
+    deployment = {
+        "metadata": {"name": "penstock-operator", "namespace": "ops"},
+        "spec": {"replicas": 2},
+        "status": {},
+    }
+    lease = {"spec": {"holderIdentity": "op-0", "leaseDurationSeconds": 15,
+                      "renewTime": ago(600)}}  # fmt: skip
+    cluster = {"metadata": {"name": "flights", "namespace": "ns", "generation": 2},
+               "status": {"observedGeneration": 1}}  # fmt: skip
+
+    def found(operator: Operator) -> dict[str, str]:
+        explanation = explain(Snapshot(now=now, cluster=cluster, operator=operator))
+        return {one.code: f"{one.subject} {one.what}" for one in explanation.findings}
+
+    broken = found(Operator((deployment,), (pod,), (lease,)))
+    assert broken["operator-down"].startswith("operator ops/penstock-operator has 0 of 2 pods")
+    assert broken["image"].startswith("pod op-1 cannot pull image")
+    assert broken["operator-lease"].startswith("no operator holds the Lease penstock-operator")
+    assert broken["not-seen"].endswith("and the operator has seen generation 1 only")
+    assert found(Operator())["operator-missing"].startswith("no operator is installed")
+    works = {"spec": {**lease["spec"], "renewTime": ago(1)}}
+    assert not {"operator-down", "operator-lease", "operator-missing", "image"} & set(
+        found(Operator((deployment,), (pod,), (lease, works)))
+    )
 
 
 def test_pause_and_resume_write_the_annotation(scene: Scene, run: Run) -> None:
