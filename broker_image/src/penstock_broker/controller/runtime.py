@@ -38,6 +38,7 @@ from penstock_broker.controller.metadata_store.interface import (
     WriteConflictError,
 )
 from penstock_broker.controller.outbox import Outbox
+from penstock_broker.controller.refusals import not_active, suspended
 from penstock_broker.controller.wire import image_to_wire
 from penstock_broker.observability import EventLog
 
@@ -114,13 +115,13 @@ class ControllerRuntime:
     def machine(self) -> ControllerMachine:
         """The machine, for views; also while suspended. Raises ClusterError(NOT_CONTROLLER)."""
         if self._machine is None or not self._has_view:
-            raise _not_active()
+            raise not_active()
         return self._machine
 
     def check_active(self) -> None:
         """Raises why no session and no change can be taken now."""
         if self._suspended:
-            raise _suspended()
+            raise suspended()
         _ = self.machine
 
     @property
@@ -149,7 +150,7 @@ class ControllerRuntime:
         store has not answered in time: whether it is done is unknown then.
         """
         if self._machine is None or self._suspended:
-            raise _suspended() if self._suspended else _not_active()
+            raise suspended() if self._suspended else not_active()
         request_id = self._next_id()
         future: asyncio.Future[c.Result] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
@@ -362,13 +363,13 @@ class ControllerRuntime:
         """Standby: everyone who waits is told, every stream ends."""
         if self._machine is None:
             return
-        self._end_work(_not_active())
+        self._end_work(not_active())
         self._machine, self._suspended, self._image_cache = None, False, None
 
     def _suspend(self) -> None:
         """See the module. The machine stays for views."""
         _events.warning("suspended: the lease could not be renewed", limit_s=_SUSPEND_S)
-        self._end_work(_suspended())
+        self._end_work(suspended())
         self._suspended = True
 
     def _end_work(self, reason: ClusterError) -> None:
@@ -393,21 +394,6 @@ class ControllerRuntime:
     def _next_id(self) -> int:
         self._ids += 1
         return self._ids
-
-
-def _not_active() -> ClusterError:
-    return ClusterError(
-        "this controller is standing by; the active one answers elsewhere",
-        ErrorCode.NOT_CONTROLLER,
-    )
-
-
-def _suspended() -> ClusterError:
-    return ClusterError(
-        "this controller does not reach its metadata store; whether a change that was under way is "
-        "made is unknown, others were not begun: try again",
-        ErrorCode.CONTROLLER_UNAVAILABLE,
-    )
 
 
 def _now_ms() -> int:
