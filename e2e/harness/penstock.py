@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.harness.kubectl import Kubectl, Manifest
-from e2e.harness.process import ROOT, run, wait_until
+from e2e.harness.process import ROOT, CommandError, run, wait_until
 
 RELEASE: Final = "penstock"
 OPERATOR_NAMESPACE: Final = "penstock"
@@ -86,16 +86,25 @@ class Penstock:
 
     def remove(self) -> None:
         """Streams, volumes, operator, CRDs."""
-        for kind in ("topics.penstock.dev", "clusters.penstock.dev"):
-            if self.operator.find("crd", kind) is not None:
-                self.streams.delete(kind, "--all", wait_s=90.0)
+        crds = [each["metadata"]["name"] for each in self.operator.list("crd")]
+        ours = [name for name in crds if name.endswith(".penstock.dev")]
+        # Topics before their Cluster; and before the operator, which takes their finalizers away.
+        for kind in sorted(ours, reverse=True):
+            self._delete_all(kind)
         if self._releases():
             run("helm", "uninstall", RELEASE, "-n", OPERATOR_NAMESPACE, "--wait", timeout_s=120.0)
         self.operator.delete("namespace", STREAMS, OPERATOR_NAMESPACE, wait_s=180.0)
-        crds = [each["metadata"]["name"] for each in self.operator.list("crd")]
-        ours = [name for name in crds if name.endswith(".penstock.dev")]
         if ours:
             self.operator.delete("crd", *ours)
+
+    def _delete_all(self, kind: str) -> None:
+        """Deletes all of a kind; an operator that does not work must not keep them."""
+        try:
+            self.streams.delete(kind, "--all", wait_s=60.0)
+        except CommandError:
+            for each in self.streams.list(kind):
+                name = each["metadata"]["name"]
+                self.streams.patch(kind, name, {"metadata": {"finalizers": None}})
 
     def _releases(self) -> list[Any]:
         found: list[Any] = json.loads(

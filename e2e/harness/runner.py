@@ -57,23 +57,25 @@ class Runner:
         """Plays all of them; what was played until a Ctrl-C stays in `results`."""
         for one in scenarios:
             say(f"\n{one.name}: {one.title}")
-            stage = self._stage(one)
-            began = time.monotonic()
-            error = ""
             try:
-                if not one.fresh:
-                    self._ready(stage)
-                    began = time.monotonic()
-                one.play(stage)
-            except E2EError as failure:
-                error = str(failure)
-                say(f"  FAILED: {error}")
-                self._keep_evidence(stage)
+                self.results.append(self._play(one))
             finally:
-                seconds = time.monotonic() - began
                 self._heal()
-            self.results.append(_result(one, stage, seconds, error))
         return self.results
+
+    def _play(self, one: Scenario) -> Result:
+        stage, error = self._stage(one), ""
+        began = time.monotonic()
+        try:
+            if not one.fresh:
+                self._ready(stage)
+                began = time.monotonic()
+            one.play(stage)
+        except E2EError as failure:
+            error = str(failure)
+            say(f"  FAILED: {error}")
+            self._keep_evidence(stage)
+        return _result(one, stage, time.monotonic() - began, error)
 
     def kubernetes(self) -> str:
         """Version of the API server."""

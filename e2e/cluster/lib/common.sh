@@ -36,8 +36,13 @@ busy() {
   shift
   log="$CACHE/log/${label//[^A-Za-z0-9.-]/-}.log"
   say "  $label …"
-  "$@" >"$log" 2>&1 &
+  # A process group of its own: when this script ends early, all of it ends.
+  set -m
+  "$@" >"$log" 2>&1 </dev/null &
   job=$!
+  set +m
+  # shellcheck disable=SC2064
+  trap "kill -TERM -- -$job 2>/dev/null || true" EXIT
   while kill -0 "$job" 2>/dev/null; do
     sleep 0.3
     if ((SECONDS - began >= next)); then
@@ -49,6 +54,7 @@ busy() {
     tail -n 15 "$log" >&2
     die "$label failed; all of its output is in $log"
   fi
+  trap - EXIT
   say "  $label: $((SECONDS - began)) s"
 }
 

@@ -67,7 +67,8 @@ DOCKERFILE
 # The tag carries a digest of what the node is made of: a changed file makes a new image.
 node_image_tag() {
   local digest
-  digest=$(cd "$CLUSTER_DIR" && cat lib/*.sh node/* go/*/go.mod | sha256sum | cut -c1-10)
+  digest=$( (cd "$CLUSTER_DIR" && cat node/* go/*/go.mod && echo "$COREDNS $LOCAL_PATH $DEBIAN") |
+    sha256sum | cut -c1-10)
   echo "penstock-node:$KUBERNETES-$digest"
 }
 
@@ -81,23 +82,25 @@ node_image() {
 }
 
 make_node_image() {
-  local context="$CACHE/run/node" name pack=()
+  local context="$CACHE/run/node" name every control_plane
   rm -rf "$context"
   mkdir -p "$context/bin" "$context/images"
   cp "$CLUSTER_DIR"/node/* "$context/"
-  # kube-proxy calls iptables, so its base is what the node's first layers are.
-  docker build -t penstock-node-base:local --target base "$context"
+  docker build -t penstock-node-net:local --target net "$context"
+  control_plane=("rancher/local-path-provisioner:$LOCAL_PATH" "registry.k8s.io/etcd:${ETCD#v}-0")
   for name in kube-apiserver kube-controller-manager kube-scheduler; do
     wrap "registry.k8s.io/$name:$KUBERNETES" "$name" scratch
+    control_plane+=("registry.k8s.io/$name:$KUBERNETES")
   done
-  wrap "registry.k8s.io/kube-proxy:$KUBERNETES" kube-proxy penstock-node-base:local
-  wrap "registry.k8s.io/etcd:${ETCD#v}-0" etcd scratch
-  wrap "registry.k8s.io/coredns/coredns:$COREDNS" coredns scratch
-  wrap registry.k8s.io/pause:3.10.1 pause scratch
-  wrap "docker.io/rancher/local-path-provisioner:$LOCAL_PATH" local-path-provisioner scratch
-  mapfile -t pack < <(docker images --format '{{.Repository}}:{{.Tag}}' \
-    --filter label=penstock.dev/e2e=node | sort)
-  docker save -o "$context/images/all.tar" "${pack[@]}" "$BASE_IMAGE"
+  wrap "${control_plane[0]}" local-path-provisioner scratch
+  wrap "${control_plane[1]}" etcd scratch
+  every=("registry.k8s.io/kube-proxy:$KUBERNETES" registry.k8s.io/pause:3.10.1
+    "registry.k8s.io/coredns/coredns:$COREDNS")
+  wrap "${every[0]}" kube-proxy penstock-node-net:local
+  wrap "${every[1]}" pause scratch
+  wrap "${every[2]}" coredns scratch
+  docker save -o "$context/images/every-node.tar" "${every[@]}" "$BASE_IMAGE"
+  docker save -o "$context/images/control-plane.tar" "${control_plane[@]}"
   cp "$CACHE"/bin/{kubelet,kubeadm,kubectl} "$context/bin/"
   docker build -t "$1" --build-arg "VERSION=$KUBERNETES" "$context"
   rm -rf "$context"
@@ -109,6 +112,6 @@ wrap() { # wrap IMAGE BINARY BASE: an image around one binary
   ln "$CACHE/bin/$2" "$context/$2" 2>/dev/null || cp "$CACHE/bin/$2" "$context/$2"
   printf 'FROM %s\nCOPY %s /usr/local/bin/%s\nENTRYPOINT ["/usr/local/bin/%s"]\n' "$3" "$2" "$2" "$2" \
     >"$context/Dockerfile"
-  docker build -t "$1" --label penstock.dev/e2e=node "$context"
+  docker build -t "$1" "$context"
   rm -r "$context"
 }
