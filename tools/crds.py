@@ -287,14 +287,14 @@ def crd(resource: Resource) -> dict[str, Any]:
 
 def _root(resource: Resource) -> Schema:
     rules = rules_of(resource.kind, resource.spec)
-    spec = {"description": f"What the {resource.kind} should be."}
+    spec: Schema = {"description": f"What the {resource.kind} should be."}
     spec |= _object(resource.spec, ("spec",), rules)
     required = [row.name for row in resource.spec if row.required]
     if not required:
         spec["default"] = defaults(resource.spec)
     if ("spec",) in rules:
         spec["x-kubernetes-validations"] = rules["spec",]
-    status = {"description": "What it is, as the operator saw it last."}
+    status: Schema = {"description": "What it is, as the operator saw it last."}
     status |= _object(resource.status, ("status",), {})
     # An object says that it waits from the first second on, not only once the operator has come.
     status["default"] = {"observedGeneration": 0, "conditions": [INITIAL_CONDITION]}
