@@ -168,6 +168,7 @@ def test_scaling_down_happens_once_proven_empty() -> None:
     assert run(world, desired(brokers=3)).is_idle
     assert sorted(world.pods) == [0, 1, 2]
     assert 3 in world.claims, "the volume stays"
+    assert world.registered == {0, 1, 2}, "the controller forgets it"
 
 
 def test_scaling_down_waits_while_nobody_can_be_asked() -> None:

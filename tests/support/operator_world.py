@@ -18,6 +18,7 @@ from penstock_operator.model import (
     BrokerFacts,
     BrokerState,
     ClaimState,
+    ForgetBroker,
     GrowClaim,
     MarkRack,
     MoveLeaders,
@@ -63,6 +64,7 @@ class World:
     expandable: bool = True
     racks: dict[str, str] = field(default_factory=dict)
     uids: int = 0
+    registered: set[int] = field(default_factory=set)
 
     # ── What the plan sees ────────────────────────────────────────────────────────────────
 
@@ -80,7 +82,7 @@ class World:
     def facts(self) -> BrokerFacts:
         brokers = {
             each: BrokerState(each, NAMES.broker_host(each), each in self.alive)
-            for each in self.pods
+            for each in self.registered
         }
         topics = {
             each.topic: TopicState(each.topic, "id", 1, len(each.replicas), {})
@@ -102,17 +104,21 @@ class World:
                     self._led_elsewhere(p, action.broker_id) for p in self.partitions
                 ]
             case GrowClaim():
-                for broker_id, claim in self.claims.items():
-                    if claim.name == action.claim:
-                        size = int(quantity(action.size) or 0)
-                        self.claims[broker_id] = replace(claim, requested=size)
+                self._grow(action.claim, int(quantity(action.size) or 0))
             case OrphanSet():
                 del self.objects["StatefulSet", action.name]
+            case ForgetBroker():
+                self.registered.discard(action.broker_id)
             case RemoveObject():
                 del self.objects[action.kind, action.name]
             case MarkRack():
                 broker_id = int(action.pod.rpartition("-")[2])
                 self.pods[broker_id] = replace(self.pods[broker_id], rack=action.rack)
+
+    def _grow(self, name: str, size: int) -> None:
+        for broker_id, claim in self.claims.items():
+            if claim.name == name:
+                self.claims[broker_id] = replace(claim, requested=size)
 
     def _apply(self, wanted: dict[str, Any]) -> None:
         key = (wanted["kind"], wanted["metadata"]["name"])
@@ -155,9 +161,10 @@ class World:
         for broker_id, pod in [*self.pods.items()]:
             if pod.terminating and self.maybe():
                 del self.pods[broker_id]
-            elif not pod.ready and not pod.trouble and self.maybe():
+            elif not (pod.terminating or pod.ready or pod.trouble) and self.maybe():
                 self.pods[broker_id] = replace(pod, ready=True)
                 self.alive.add(broker_id)
+                self.registered.add(broker_id)
         if live is not None:
             self._statefulset(live)
         self.partitions = [self._later(each) for each in self.partitions]

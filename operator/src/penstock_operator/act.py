@@ -15,6 +15,7 @@ from penstock_operator.kube import Kube
 from penstock_operator.model import (
     Action,
     Apply,
+    ForgetBroker,
     GrowClaim,
     MarkRack,
     MoveLeaders,
@@ -58,6 +59,8 @@ class Acting:
                 await self._move(action, desired)
             case RestartPod():
                 await self._restart(action, body, namespace)
+            case ForgetBroker():
+                await self._forget(action, desired)
             case RemoveObject():
                 await self._kube.delete(action.kind, namespace, action.name, action.uid)
             case _:
@@ -88,6 +91,12 @@ class Acting:
             await self._brokers.move_leaders(desired, action.broker_id)
         except PenstockError as error:
             _log.warning("leaders not moved", broker=action.broker_id, error=error.message)
+
+    async def _forget(self, action: ForgetBroker, desired: DesiredCluster) -> None:
+        try:
+            await (await self._brokers.admin(desired)).unregister_broker(action.broker_id)
+        except PenstockError as error:
+            _log.warning("broker not forgotten", broker=action.broker_id, error=error.message)
 
     async def _restart(self, action: RestartPod, body: Object, namespace: str) -> None:
         note = f"broker {action.broker_id} restarts: {action.reason}"

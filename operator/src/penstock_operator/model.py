@@ -205,6 +205,13 @@ class RestartPod:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetBroker:
+    """Asks the controller to forget a broker that was scaled away."""
+
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveObject:
     """Deletes an owned object that is no longer wanted."""
 
@@ -213,7 +220,16 @@ class RemoveObject:
     uid: str
 
 
-Action = Apply | GrowClaim | OrphanSet | MarkRack | MoveLeaders | RestartPod | RemoveObject
+Action = (
+    Apply
+    | GrowClaim
+    | OrphanSet
+    | MarkRack
+    | MoveLeaders
+    | RestartPod
+    | RemoveObject
+    | ForgetBroker
+)
 
 
 class Severity(Enum):

@@ -339,6 +339,16 @@ class AsyncAdmin:
         answer = await self._change(lambda connection: connection.admin.ElectLeaders, request)
         return int(answer.moved)
 
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forgets a broker that is gone for good; nothing happens if it is not known.
+
+        Raises ClusterError(INVALID_REQUEST) while it is alive or holds a replica.
+        """
+        request = pb.UnregisterBrokerRequest(
+            cluster_id=await self._cluster_id(), broker_id=broker_id
+        )
+        await self._change(lambda connection: connection.admin.UnregisterBroker, request)
+
     async def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
     ) -> list[LogDescription]:

@@ -238,6 +238,10 @@ class Admin:
             self._core.elect_leaders(partitions, away_from_broker=away_from_broker)
         )
 
+    def unregister_broker(self, broker_id: int) -> None:
+        """See AsyncAdmin.unregister_broker."""
+        self._loop.run(self._core.unregister_broker(broker_id))
+
     def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
     ) -> list[LogDescription]:

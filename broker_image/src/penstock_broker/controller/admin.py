@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.core.control import contract as c
 from penstock.core.topic import CONFIG_KEYS
-from penstock.core.types import TopicId
+from penstock.core.types import BrokerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceServicer

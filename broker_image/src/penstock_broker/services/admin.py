@@ -101,6 +101,14 @@ class AdminService(AdminServiceServicer):
             "ElectLeaders", self._session.connection().admin.ElectLeaders(request)
         )
 
+    async def UnregisterBroker(
+        self, request: pb.UnregisterBrokerRequest, context: Any
+    ) -> pb.UnregisterBrokerResponse:
+        """Passed on."""
+        return await self._session.call(
+            "UnregisterBroker", self._session.connection().admin.UnregisterBroker(request)
+        )
+
     # ------------------------------------------------------------ told here
 
     async def DescribeConfigs(

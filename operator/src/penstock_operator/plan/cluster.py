@@ -20,7 +20,7 @@ from penstock_operator.objects import DesiredCluster, broker_objects, broker_set
 from penstock_operator.objects.broker import template_hash
 from penstock_operator.plan.gates import can_lose_one
 from penstock_operator.plan.roll import plan_roll
-from penstock_operator.plan.scale import wanted_replicas
+from penstock_operator.plan.scale import forgotten, wanted_replicas
 from penstock_operator.plan.storage import plan_storage, with_claim_template
 from penstock_operator.plan.waiting import plan_waits
 
@@ -112,7 +112,7 @@ def _brokers(desired: DesiredCluster, observed: Observed) -> _Track:
     replicas, waits = wanted_replicas(desired, observed, live)
     wanted = with_claim_template(broker_set(desired, replicas), live)
     if is_applied(wanted, live):
-        return _Track(waits=waits)
+        return _Track(forgotten(desired, observed), waits)
     return _Track((Apply(stamped(wanted)),), waits)
 
 

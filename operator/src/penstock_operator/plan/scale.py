@@ -5,7 +5,7 @@ themselves say that those to go hold no replica (I26); until draining exists, so
 move or delete what is there.
 """
 
-from penstock_operator.model import BrokerFacts, Object, Observed, Severity, Wait
+from penstock_operator.model import BrokerFacts, ForgetBroker, Object, Observed, Severity, Wait
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.plan.gates import trusted
 
@@ -30,6 +30,21 @@ def wanted_replicas(
     if not full:
         return wanted, ()
     return present, tuple(_refusal(broker_id, names, wanted) for broker_id, names in full.items())
+
+
+def forgotten(desired: DesiredCluster, observed: Observed) -> tuple[ForgetBroker, ...]:
+    """Brokers beyond the spec that are gone and hold nothing."""
+    facts = trusted(observed)
+    if facts is None:
+        return ()
+    return tuple(
+        ForgetBroker(broker_id)
+        for broker_id, state in sorted(facts.brokers.items())
+        if broker_id >= desired.spec.brokers
+        and broker_id not in observed.pods
+        and not state.alive
+        and not _held(facts, broker_id)
+    )
 
 
 def _held(facts: BrokerFacts, broker_id: int) -> list[str]:

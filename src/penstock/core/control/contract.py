@@ -218,6 +218,15 @@ class ElectLeaders:
 
 
 @dataclass(frozen=True, slots=True)
+class UnregisterBroker:
+    """Forget a broker that is gone for good."""
+
+    request_id: int
+    cluster_id: str
+    broker_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed."""
 
@@ -230,6 +239,7 @@ Request = (
     | CreatePartitions
     | AlterConfigs
     | ElectLeaders
+    | UnregisterBroker
 )
 Event = (
     Loaded

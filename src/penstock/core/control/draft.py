@@ -156,6 +156,11 @@ class Draft:
             brokers = {**self.cluster.brokers, broker.broker_id: broker}
             self.put_cluster(replace(self.cluster, brokers=brokers))
 
+    def drop_broker(self, broker_id: BrokerId) -> None:
+        """Removes a registration."""
+        brokers = {key: value for key, value in self.cluster.brokers.items() if key != broker_id}
+        self.put_cluster(replace(self.cluster, brokers=brokers))
+
     def decide(self, severity: Severity, event: str, **fields: object) -> None:
         """Notes a decision for the log; it is logged once it is durable."""
         self.decisions.append(Decision(severity, event, fields))

@@ -146,6 +146,7 @@ class ControllerMachine:
                 | c.CreatePartitions()
                 | c.AlterConfigs()
                 | c.ElectLeaders()
+                | c.UnregisterBroker()
             ):
                 self._enqueue(event)
             case _:

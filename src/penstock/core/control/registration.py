@@ -14,7 +14,7 @@ before the registration (`Draft.finish`), so a crash in between repeats it.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.core.control.contract import BrokerRegistered, Severity
+from penstock.core.control.contract import BrokerRegistered, Severity, UnregisterBroker
 from penstock.core.control.documents import BrokerRegistration
 from penstock.core.control.draft import Draft
 from penstock.core.control.election import Liveness, forget
@@ -80,6 +80,31 @@ def decide_deaths(
             died.add(broker_id)
     if died:
         draft.settle_all(Liveness(draft.live, leaving), frozenset(died))
+
+
+def decide_unregistration(draft: Draft, event: UnregisterBroker, sessions: Sessions) -> None:
+    """Forgets a broker. Nothing happens if it is not known.
+
+    Raises ClusterError(INVALID_REQUEST) while it has a session or holds a replica (I26).
+    """
+    check_cluster_id(draft, event.cluster_id)
+    broker_id = event.broker_id
+    if sessions.get(broker_id) is not None:
+        raise ClusterError(
+            f"broker {broker_id} has a session; stop it before it is unregistered",
+            ErrorCode.INVALID_REQUEST,
+        )
+    for topic in draft.topics():
+        for index, partition in enumerate(topic.partitions):
+            if broker_id in partition.state.replicas:
+                raise ClusterError(
+                    f"broker {broker_id} holds a replica of {topic.name}/{index}; it cannot be "
+                    "unregistered before no partition needs it",
+                    ErrorCode.INVALID_REQUEST,
+                )
+    if broker_id in draft.cluster.brokers:
+        draft.drop_broker(broker_id)
+        draft.decide(Severity.INFO, "broker unregistered", broker=broker_id)
 
 
 def _check(draft: Draft, event: BrokerRegistered) -> None:

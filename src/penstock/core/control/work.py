@@ -18,7 +18,11 @@ from penstock.core.control.admin import (
 )
 from penstock.core.control.draft import Draft, Stored
 from penstock.core.control.election import Liveness
-from penstock.core.control.registration import decide_deaths, decide_registration
+from penstock.core.control.registration import (
+    decide_deaths,
+    decide_registration,
+    decide_unregistration,
+)
 from penstock.core.control.requests import (
     decide_alter_isr,
     decide_elect_leaders,
@@ -126,6 +130,27 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             return decide_alter_isr(draft, event, sessions, liveness)
         case c.AllocateProducerIds():
             return decide_producer_ids(draft, event, sessions)
+        case c.CreateTopics() | c.DeleteTopics() | c.CreatePartitions() | c.AlterConfigs():
+            return _decide_topics(draft, event, entry, liveness)
+        case c.ElectLeaders():
+            held = None if event.away_from is None else sessions.get(event.away_from)
+            if held is not None:
+                held.held_until_ms = now_ms + draft.config.away_hold_ms
+            return decide_elect_leaders(draft, event, liveness)
+        case c.UnregisterBroker():
+            decide_unregistration(draft, event, sessions)
+            return c.Done()
+        case _:
+            assert_never(event)
+
+
+def _decide_topics(
+    draft: Draft,
+    event: c.CreateTopics | c.DeleteTopics | c.CreatePartitions | c.AlterConfigs,
+    entry: Pending,
+    liveness: Liveness,
+) -> c.Result:
+    match event:
         case c.CreateTopics():
             return decide_create_topics(draft, event, liveness)
         case c.DeleteTopics():
@@ -134,11 +159,6 @@ def _decide_or_raise(draft: Draft, entry: Pending, sessions: Sessions, now_ms: i
             return decide_create_partitions(draft, event, liveness, entry.before)
         case c.AlterConfigs():
             return decide_alter_configs(draft, event, liveness)
-        case c.ElectLeaders():
-            held = None if event.away_from is None else sessions.get(event.away_from)
-            if held is not None:
-                held.held_until_ms = now_ms + draft.config.away_hold_ms
-            return decide_elect_leaders(draft, event, liveness)
         case _:
             assert_never(event)
 

@@ -69,6 +69,11 @@ class AdminServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ElectLeadersRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ElectLeadersResponse.FromString,
                 _registered_method=True)
+        self.UnregisterBroker = channel.unary_unary(
+                '/penstock.proto.v1.AdminService/UnregisterBroker',
+                request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.UnregisterBrokerResponse.FromString,
+                _registered_method=True)
         self.DescribeCluster = channel.unary_unary(
                 '/penstock.proto.v1.AdminService/DescribeCluster',
                 request_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.DescribeClusterRequest.SerializeToString,
@@ -128,6 +133,13 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UnregisterBroker(self, request, context):
+        """Forgets a broker that is gone for good. Refused while it has a session or holds a replica.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeCluster(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -178,6 +190,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ElectLeaders,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ElectLeadersRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.ElectLeadersResponse.SerializeToString,
+            ),
+            'UnregisterBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnregisterBroker,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_admin__pb2.UnregisterBrokerRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_admin__pb2.UnregisterBrokerResponse.SerializeToString,
             ),
             'DescribeCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeCluster,
@@ -379,6 +396,33 @@ class AdminService:
             '/penstock.proto.v1.AdminService/ElectLeaders',
             penstock_dot_proto_dot_v1_dot_admin__pb2.ElectLeadersRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_admin__pb2.ElectLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnregisterBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.AdminService/UnregisterBroker',
+            penstock_dot_proto_dot_v1_dot_admin__pb2.UnregisterBrokerRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_admin__pb2.UnregisterBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,8 @@ class AdminServiceStub:
     """Deletes records before an offset. Moves log start."""
     ElectLeaders: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ElectLeadersRequest, _admin_pb2.ElectLeadersResponse]
     """Gives partitions back to the first broker of their replica list."""
+    UnregisterBroker: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnregisterBrokerRequest, _admin_pb2.UnregisterBrokerResponse]
+    """Forgets a broker that is gone for good. Refused while it has a session or holds a replica."""
     DescribeCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeClusterRequest, _admin_pb2.DescribeClusterResponse]
     DescribeLogs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogsRequest, _admin_pb2.DescribeLogsResponse]
     """What this broker itself holds: sizes, log ends, high watermarks."""
@@ -58,6 +60,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     """Deletes records before an offset. Moves log start."""
     ElectLeaders: _aio.UnaryUnaryMultiCallable[_admin_pb2.ElectLeadersRequest, _admin_pb2.ElectLeadersResponse]  # type: ignore[assignment]
     """Gives partitions back to the first broker of their replica list."""
+    UnregisterBroker: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnregisterBrokerRequest, _admin_pb2.UnregisterBrokerResponse]  # type: ignore[assignment]
+    """Forgets a broker that is gone for good. Refused while it has a session or holds a replica."""
     DescribeCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeClusterRequest, _admin_pb2.DescribeClusterResponse]  # type: ignore[assignment]
     DescribeLogs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeLogsRequest, _admin_pb2.DescribeLogsResponse]  # type: ignore[assignment]
     """What this broker itself holds: sizes, log ends, high watermarks."""
@@ -113,6 +117,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ElectLeadersResponse, _abc.Awaitable[_admin_pb2.ElectLeadersResponse]]:
         """Gives partitions back to the first broker of their replica list."""
+
+    @_abc_1.abstractmethod
+    def UnregisterBroker(
+        self,
+        request: _admin_pb2.UnregisterBrokerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UnregisterBrokerResponse, _abc.Awaitable[_admin_pb2.UnregisterBrokerResponse]]:
+        """Forgets a broker that is gone for good. Refused while it has a session or holds a replica."""
 
     @_abc_1.abstractmethod
     def DescribeCluster(
