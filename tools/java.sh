@@ -4,20 +4,29 @@ set -euo pipefail
 
 java_major() { "$1" -version 2>&1 | sed -nE '1s/.*version "([0-9]+).*/\1/p'; }
 
-if [ -n "${JAVA_HOME:-}" ] && [ -x "$JAVA_HOME/bin/java" ]; then java=$JAVA_HOME/bin/java
-else java=$(command -v java || true); fi
-if [ -n "$java" ] && [ "$(java_major "$java")" -ge 17 ] 2>/dev/null; then exit 0; fi
+have_java() {
+  local java
+  if [ -n "${JAVA_HOME:-}" ] && [ -x "$JAVA_HOME/bin/java" ]; then java=$JAVA_HOME/bin/java
+  else java=$(command -v java) || return 1; fi
+  [ "$(java_major "$java")" -ge 17 ] 2>/dev/null
+}
+
+have_java && exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
   echo "Installing a Java 17 runtime for Spark …"
+  export DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq openjdk-17-jre-headless >/dev/null \
-    || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq default-jre-headless >/dev/null
-else
-  cat >&2 <<'MSG'
+  for package in openjdk-17-jre-headless default-jre-headless; do
+    said=$(apt-get install -y -qq "$package" 2>&1) || continue
+    hash -r
+    have_java && exit 0
+  done
+  tail -n 5 <<<"$said" >&2
+fi
+cat >&2 <<'MSG'
 Spark needs Java 17 or newer and none was found. Run:
     sudo apt-get install openjdk-17-jre-headless
-(or point JAVA_HOME at one), then make again.
+(default-jre-headless on Debian 13 and newer), or point JAVA_HOME at one; then make again.
 MSG
-  exit 1
-fi
+exit 1

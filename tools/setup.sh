@@ -3,6 +3,12 @@
 set -euo pipefail
 python=$1 venv=$2
 
+if ! command -v "$python" >/dev/null; then
+  echo "penstock needs Python 3.11 or newer, and there is no $python. Run:" >&2
+  echo "    sudo apt-get install python3 python3-venv" >&2
+  echo "or name another one: make PYTHON=python3.12 setup" >&2
+  exit 1
+fi
 "$python" - <<'PY' || exit 1
 import sys
 if sys.version_info < (3, 11):
@@ -10,15 +16,20 @@ if sys.version_info < (3, 11):
              "install it, then run make PYTHON=python3.12 setup")
 PY
 
+# Debian and Ubuntu pack it apart, one for each Python.
 if ! "$python" -c "import ensurepip, venv" 2>/dev/null; then
+  package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null
+    echo "Installing $package …"
+    export DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes
+    apt-get update -qq && apt-get install -y -qq "$package" >/dev/null
   else
-    echo "Python's venv module is missing. Run: sudo apt-get install python3-venv" >&2
+    echo "Python's venv module is missing. Run: sudo apt-get install $package" >&2
     exit 1
   fi
 fi
-[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+# One that was interrupted while it was made has a python and no pip: it gets one now.
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv "$venv"
 echo "Installing Python packages (a few minutes the first time; PySpark alone is 490 MB) …"
 "$venv/bin/python" -m pip install -q --disable-pip-version-check uv
 "$venv/bin/uv" pip install -q --python "$venv/bin/python" -r requirements.lock
