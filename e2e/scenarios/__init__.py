@@ -6,6 +6,6 @@ Kubernetes; that is the harness.
 """
 
 # ruff: noqa: I001 - the order is the order of play
-from e2e.scenarios import install, resources, pods, faults, operations, control, lifecycle
+from e2e.scenarios import install, resources, pods, faults, operations, control, lifecycle, spark
 
-__all__ = ["control", "faults", "install", "lifecycle", "operations", "pods", "resources"]
+__all__ = ["control", "faults", "install", "lifecycle", "operations", "pods", "resources", "spark"]
