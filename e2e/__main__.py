@@ -5,12 +5,14 @@ at its end, unless `--keep`. What was compiled and the images stay for the next 
 """
 
 import argparse
+import fcntl
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from e2e import scenarios  # noqa: F401 - registers them
 from e2e.harness import report
-from e2e.harness.process import ROOT, E2EError, kubeconfig, stream
+from e2e.harness.process import ROOT, E2EError, cache, kubeconfig, stream
 from e2e.harness.runner import Runner, say
 from e2e.harness.scenario import REGISTRY, Scenario
 
@@ -34,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for one in chosen:
             say(f"{one.name:28} {one.title}")
         return 0
+    turn = my_turn()
     keep = args.keep or kubeconfig().exists()
     runner = Runner()
     try:
@@ -47,6 +50,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if not keep:
             stream(str(ROOT / "e2e/cluster/down"))
+        turn.close()
+
+
+def my_turn() -> TextIO:
+    """Waits until no other run plays on this machine's cluster; the turn ends with the file."""
+    path = cache() / "run/scenarios"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        say("waiting for another run on this cluster")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
 
 
 def play(runner: Runner, chosen: list[Scenario], *, build: bool, whole: bool) -> int:
