@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.cluster import Cluster
 from support.processes import HOST, ServerProcess, free_port
 from support.waiting import wait_until
 from support.wire import Wire
 
 from penstock.errors import ErrorCode, PenstockError
+from penstock.rpc.channel import open_channel
 from penstock_broker.broker.main import _read_rack
 
 MakeCluster = Callable[..., Cluster]
@@ -218,3 +220,30 @@ def test_a_controller_that_dies_does_not_hold_up_a_stop(make_cluster: MakeCluste
     cluster.controller.kill()
     assert broker.wait_end(timeout_s=20) == 0
     assert '"leaderships_handed_over": false' in broker.log_text()
+
+
+# ---------------------------------------------------------------- probes
+
+
+def says(address: str, service: str) -> int:
+    with open_channel(address) as channel:
+        request = health_pb2.HealthCheckRequest(service=service)
+        return health_pb2_grpc.HealthStub(channel).Check(request, timeout=5.0).status
+
+
+def test_probes_tell_waiting_from_serving_and_do_not_need_a_controller(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(brokers=1, start=False)
+    broker = cluster.brokers[0]
+    status = health_pb2.HealthCheckResponse
+    broker.start(wait=False)
+    wait_until(lambda: "listening" in broker.log_text(), what="it listens", timeout_s=40.0)
+    assert says(broker.address, "penstock.liveness") == status.SERVING
+    assert says(broker.address, "") == status.NOT_SERVING
+    cluster.controller.start()
+    broker.wait_serving()
+    cluster.controller.kill()
+    wait_until(lambda: "controller session ended" in broker.log_text(), what="it is alone")
+    assert says(broker.address, "penstock.liveness") == status.SERVING
+    assert says(broker.address, "") == status.SERVING

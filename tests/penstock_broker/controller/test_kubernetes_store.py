@@ -12,6 +12,7 @@ from kubernetes.config import incluster_config
 from support.api_proxy import ApiProxy, Kind, documents, leases
 from support.apiserver import ApiServer
 from support.kubernetes_store import QUICK, open_store
+from support.waiting import wait_until
 
 from penstock_broker.controller.metadata_store import kubernetes as module
 from penstock_broker.controller.metadata_store.interface import (
@@ -435,3 +436,39 @@ def test_in_a_pod_the_token_is_read_again(
     with pytest.raises(StoreUnavailableError, match="401"):
         api.request("GET", path)
     api.close()
+
+
+# ---------------------------------------------------------------- the API server itself
+
+
+def test_an_api_server_that_freezes_or_restarts_is_survived(
+    api_server: ApiServer, namespace: str
+) -> None:
+    objects = ClusterObjects("flights", namespace)
+    store = open_store(api_server.kubeconfig, objects, timeouts=QUICK)
+    version = store.write([[Put("topic/t", "1", None)]])["topic/t"]
+    api_server.pause()
+    try:
+        with pytest.raises(StoreUnavailableError, match="did not answer in time"):
+            store.write([[Put("topic/t", "2", version)]])
+    finally:
+        api_server.resume()
+    found = store.read_all()["topic/t"]
+    assert found.text in {"1", "2"}, "frozen or not, it may have been carried out"
+    api_server.kill()
+    try:
+        with pytest.raises(StoreUnavailableError):
+            store.read_all()
+    finally:
+        api_server.start()
+    wait_until(lambda: readable(store), what="the store works again")
+    assert store.read_all()["topic/t"].text in {found.text, "2"}
+    store.close()
+
+
+def readable(store: KubernetesMetadataStore) -> bool:
+    try:
+        store.read_all()
+    except StoreUnavailableError:
+        return False
+    return True

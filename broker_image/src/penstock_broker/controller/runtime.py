@@ -10,10 +10,10 @@ machine. A Ready's replies go out at once: they belong to writes that are alread
 While this process does not hold the lease there is no machine, and every request is answered
 NOT_CONTROLLER.
 
-Not renewed for `_SUSPEND_S`, another controller may be about to take over: this one is
-*suspended*. It ends all sessions, so that brokers look for that other one before it takes them
-for dead, and decides nothing; what it knows it still shows. When the store answers again it
-takes over anew or stands by. Safety never rests on this: writes are compare-and-swaps.
+Not renewed for `_SUSPEND_S`, another may be about to take over: this controller is *suspended*. It
+ends all sessions, so that brokers find that other one before it takes them for dead, and decides
+nothing; what it knows it still shows. When the store answers again it takes over anew or stands
+by. Safety never rests on this: writes are compare-and-swaps.
 """
 
 import asyncio
@@ -231,7 +231,9 @@ class ControllerRuntime:
                 failures, pause_s = failures + 1, _LEASE_RETRY_S
             else:
                 failures = 0
-                self._on_lease(held, began)
+                # A yes from before this process stood still may be another's yes by now.
+                if not held or monotonic() - began < _SUSPEND_S:
+                    self._on_lease(held, began)
             await asyncio.sleep(pause_s)
 
     def _on_lease(self, held: bool, asked_at: float) -> None:
