@@ -29,7 +29,7 @@ HOST: Final = "127.0.0.1"
 
 
 class Tunnel(Protocol):
-    """Carries bytes until one side closes; then both are closed."""
+    """Carries bytes until one side closes; the caller closes `local`."""
 
     def carry(self, local: socket.socket) -> None: ...
 

@@ -88,6 +88,18 @@ def test_a_cluster_the_operator_never_saw_is_not_ready(scene: Scene, run: Run) -
     assert {"not-seen", "Pending", "pod-missing", "controllers-missing"} <= set(codes(done))
 
 
+def test_ready_of_an_older_spec_is_not_ready(scene: Scene, run: Run) -> None:
+    scene.healthy()
+    path = scene.path(PENSTOCK, "clusters", "flights")
+    scene.server.request(
+        "PATCH", path, {"spec": {"brokers": 4}}, Content_Type="application/merge-patch+json"
+    )
+    assert run("status").exit_code == 1
+    done = run("why", "-o", "json")
+    assert done.exit_code == 1
+    assert {"not-seen", "pod-missing"} <= set(codes(done))
+
+
 def test_a_pod_that_no_node_takes_is_explained_by_the_scheduler(scene: Scene, run: Run) -> None:
     scene.healthy()
     scheduler = "0/3 nodes are available: 3 Insufficient memory."
