@@ -24,7 +24,9 @@ make_debian() {
   [ ! -d "$authorities" ] || cp -r "$authorities/." "$root$authorities/"
   chroot "$root" update-ca-certificates
   printf '%s\n' 'Acquire::Check-Valid-Until "false";' 'Acquire::Check-Date "false";' \
-    'Acquire::Languages "none";' 'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/90penstock"
+    'Acquire::Languages "none";' 'APT::Install-Recommends "false";' \
+    'APT::Keep-Downloaded-Packages "false";' 'Dir::Cache::pkgcache "";' 'Dir::Cache::srcpkgcache "";' \
+    'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };' >"$root/etc/apt/apt.conf.d/90penstock"
   tar -C "$root" --exclude='./var/cache/apt/*' --exclude='./var/lib/apt/lists/*' -c . |
     docker import --change 'CMD ["bash"]' - "$BASE_IMAGE"
   rm -rf --one-file-system "$root"
