@@ -151,6 +151,8 @@ async def _watch(settings: Settings, workers: Workers, stop: asyncio.Event) -> N
         registry=register(workers),
         settings=kopf_settings(cluster_wide=everywhere),
         standalone=True,
+        # Kopf would make one of the system's user name, which a pod's user need not have.
+        identity=settings.identity,  # type: ignore[arg-type]  # its NewType is not public
         clusterwide=everywhere,
         namespaces=settings.namespaces,
         stop_flag=stop,

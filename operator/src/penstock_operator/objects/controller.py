@@ -25,35 +25,8 @@ def controller_objects(desired: DesiredCluster) -> list[Object]:
     """In the order in which they must exist."""
     names = desired.names
     selector = names.selector(CONTROLLER)
-    rbac = "rbac.authorization.k8s.io"
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": meta(desired, names.controller, CONTROLLER),
-        },
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "Role",
-            "metadata": meta(desired, names.controller, CONTROLLER),
-            "rules": [
-                _rule("", "configmaps"),
-                _rule("coordination.k8s.io", "leases"),
-            ],
-        },
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "RoleBinding",
-            "metadata": meta(desired, names.controller, CONTROLLER),
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": names.controller},
-            "subjects": [
-                {
-                    "kind": "ServiceAccount",
-                    "name": names.controller,
-                    "namespace": names.namespace,
-                }
-            ],
-        },
+        *_account(desired),
         {
             "apiVersion": "v1",
             "kind": "Service",
@@ -85,6 +58,41 @@ def controller_objects(desired: DesiredCluster) -> list[Object]:
             },
         },
         _deployment(desired),
+    ]
+
+
+def _account(desired: DesiredCluster) -> list[Object]:
+    """Who the controllers are, and what they may do."""
+    names = desired.names
+    rbac = "rbac.authorization.k8s.io"
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": meta(desired, names.controller, CONTROLLER),
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "Role",
+            "metadata": meta(desired, names.controller, CONTROLLER),
+            "rules": [
+                _rule("", "configmaps"),
+                _rule("coordination.k8s.io", "leases"),
+            ],
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": meta(desired, names.controller, CONTROLLER),
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": names.controller},
+            "subjects": [
+                {
+                    "kind": "ServiceAccount",
+                    "name": names.controller,
+                    "namespace": names.namespace,
+                }
+            ],
+        },
     ]
 
 
