@@ -9,7 +9,7 @@ The stream keeps its state in Spark (`--work`/checkpoint) and gets from every mi
 that changed, whole: their present numbers, not differences. So a batch that Spark plays again after
 a crash changes nothing. What it merged is in `--work`/totals.json before the batch counts as done,
 hence a driver that starts again goes on where the last one was. `--work` must be one directory
-for driver and executors. SIGTERM stops the query and the session.
+for driver and executors. SIGTERM lets the batch under way end, then stops query and session.
 
 The set of values per key makes `distinct` exact, and the state as large as the topic: leave it
 away for more than a demonstration.
@@ -21,6 +21,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ SHUFFLE_PARTITIONS = 2
 RECORDS_PER_BATCH_MAX = 50_000
 TRIGGER = "1 second"
 POLL_S = 1
+LAST_BATCH_S = 30.0
+"""How long a batch may go on after SIGTERM; half of a pod's grace."""
 
 
 def say(**event: object) -> None:
@@ -135,6 +138,9 @@ def stream(spark: SparkSession, args: argparse.Namespace, stopping: threading.Ev
     )
     while not stopping.is_set() and not query.awaitTermination(POLL_S):
         pass
+    end = time.monotonic() + LAST_BATCH_S
+    while query.status["isTriggerActive"] and time.monotonic() < end:
+        time.sleep(POLL_S / 10)
     query.stop()
     say(stopped=True, **totals.line())
 
