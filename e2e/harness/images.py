@@ -25,7 +25,6 @@ class Image:
 
     name: str
     dockerfile: str
-    workers_only: bool = False
     own_base: bool = False
 
     @property
@@ -35,7 +34,7 @@ class Image:
 
 BROKER: Final = Image("broker", "broker_image/Dockerfile")
 OPERATOR: Final = Image("operator", "operator/Dockerfile")
-SPARK: Final = Image("spark", "examples/spark/Dockerfile", workers_only=True, own_base=True)
+SPARK: Final = Image("spark", "examples/spark/Dockerfile", own_base=True)
 IMAGES: Final = {image.name: image for image in (BROKER, OPERATOR, SPARK)}
 
 
@@ -67,9 +66,8 @@ def contents(*images: Image) -> str:
 
 def load(image: Image, nodes: Nodes) -> None:
     """Puts an image into the nodes that run it and do not have this build yet."""
-    names = nodes.workers() if image.workers_only else nodes.names()
     wanted = image_id(image.tag)
-    missing = [name for name in names if _note(image, name) != wanted]
+    missing = [name for name in nodes.names() if _note(image, name) != wanted]
     if not missing:
         return
     run(
