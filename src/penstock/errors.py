@@ -58,6 +58,16 @@ class ErrorCode(IntEnum):
     SHUTTING_DOWN = 63
     REQUEST_TIMED_OUT = 64
     DATA_CORRUPTED = 65
+    NOT_COORDINATOR = 70
+    COORDINATOR_LOADING = 71
+    UNKNOWN_MEMBER = 72
+    STALE_MEMBER_EPOCH = 73
+    FENCED_INSTANCE_ID = 74
+    UNRELEASED_INSTANCE_ID = 75
+    UNSUPPORTED_ASSIGNOR = 76
+    GROUP_NOT_EMPTY = 77
+    UNKNOWN_GROUP = 78
+    OFFSET_WENT_BACK = 79
     MISUSE = 1000
     UNREACHABLE = 1001
     DELIVERY_TIMED_OUT = 1002
@@ -113,6 +123,16 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.SHUTTING_DOWN: Traits(14, retriable=True, refresh_metadata=True),
     ErrorCode.REQUEST_TIMED_OUT: Traits(4, retriable=True, refresh_metadata=True),
     ErrorCode.DATA_CORRUPTED: Traits(15),
+    ErrorCode.NOT_COORDINATOR: Traits(9, retriable=True, refresh_metadata=True),
+    ErrorCode.COORDINATOR_LOADING: Traits(14, retriable=True),
+    ErrorCode.UNKNOWN_MEMBER: Traits(5),
+    ErrorCode.STALE_MEMBER_EPOCH: Traits(9),
+    ErrorCode.FENCED_INSTANCE_ID: Traits(9),
+    ErrorCode.UNRELEASED_INSTANCE_ID: Traits(6, retriable=True),
+    ErrorCode.UNSUPPORTED_ASSIGNOR: Traits(3),
+    ErrorCode.GROUP_NOT_EMPTY: Traits(9),
+    ErrorCode.UNKNOWN_GROUP: Traits(5),
+    ErrorCode.OFFSET_WENT_BACK: Traits(9),
     ErrorCode.MISUSE: Traits(3),
     ErrorCode.UNREACHABLE: Traits(14, retriable=True),
     ErrorCode.DELIVERY_TIMED_OUT: Traits(4),

@@ -79,10 +79,30 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """
     ERROR_CODE_DATA_CORRUPTED: _ErrorCode.ValueType  # 65
     """Stored data failed its CRC. It is never served."""
+    ERROR_CODE_NOT_COORDINATOR: _ErrorCode.ValueType  # 70
+    """Another broker coordinates this group: ask FindCoordinator again."""
+    ERROR_CODE_COORDINATOR_LOADING: _ErrorCode.ValueType  # 71
+    """The coordinator has yet to read its log."""
+    ERROR_CODE_UNKNOWN_MEMBER: _ErrorCode.ValueType  # 72
+    """The group has no such member: it left, or was fenced. Join anew."""
+    ERROR_CODE_STALE_MEMBER_EPOCH: _ErrorCode.ValueType  # 73
+    """The request names another member epoch than the current one; for one partition: the member
+    does not own it (any more).
+    """
+    ERROR_CODE_FENCED_INSTANCE_ID: _ErrorCode.ValueType  # 74
+    """Another member has taken over this group.instance.id."""
+    ERROR_CODE_UNRELEASED_INSTANCE_ID: _ErrorCode.ValueType  # 75
+    """A live member has this group.instance.id."""
+    ERROR_CODE_UNSUPPORTED_ASSIGNOR: _ErrorCode.ValueType  # 76
+    ERROR_CODE_GROUP_NOT_EMPTY: _ErrorCode.ValueType  # 77
+    """The group has live members."""
+    ERROR_CODE_UNKNOWN_GROUP: _ErrorCode.ValueType  # 78
+    ERROR_CODE_OFFSET_WENT_BACK: _ErrorCode.ValueType  # 79
+    """The offset is below the committed one; only a reset goes back."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
-    """Numbers are never reused. 70-79 groups, 80-89 transactions, 90-99 security and
-    quotas are kept for the protocol parts that come next (ADR 0002).
+    """Numbers are never reused. 80-89 transactions, 90-99 security and quotas are kept for the
+    protocol parts that come next (ADR 0002).
     """
 
 ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
@@ -137,6 +157,26 @@ producer id, epoch and sequence is safe.
 """
 ERROR_CODE_DATA_CORRUPTED: ErrorCode.ValueType  # 65
 """Stored data failed its CRC. It is never served."""
+ERROR_CODE_NOT_COORDINATOR: ErrorCode.ValueType  # 70
+"""Another broker coordinates this group: ask FindCoordinator again."""
+ERROR_CODE_COORDINATOR_LOADING: ErrorCode.ValueType  # 71
+"""The coordinator has yet to read its log."""
+ERROR_CODE_UNKNOWN_MEMBER: ErrorCode.ValueType  # 72
+"""The group has no such member: it left, or was fenced. Join anew."""
+ERROR_CODE_STALE_MEMBER_EPOCH: ErrorCode.ValueType  # 73
+"""The request names another member epoch than the current one; for one partition: the member
+does not own it (any more).
+"""
+ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode.ValueType  # 74
+"""Another member has taken over this group.instance.id."""
+ERROR_CODE_UNRELEASED_INSTANCE_ID: ErrorCode.ValueType  # 75
+"""A live member has this group.instance.id."""
+ERROR_CODE_UNSUPPORTED_ASSIGNOR: ErrorCode.ValueType  # 76
+ERROR_CODE_GROUP_NOT_EMPTY: ErrorCode.ValueType  # 77
+"""The group has live members."""
+ERROR_CODE_UNKNOWN_GROUP: ErrorCode.ValueType  # 78
+ERROR_CODE_OFFSET_WENT_BACK: ErrorCode.ValueType  # 79
+"""The offset is below the committed one; only a reset goes back."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final
