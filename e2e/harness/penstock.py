@@ -17,6 +17,7 @@ from e2e.harness.process import ROOT, CommandError, run, wait_until
 
 RELEASE: Final = "penstock"
 OPERATOR_NAMESPACE: Final = "penstock"
+OPERATOR_SELECTOR: Final = "app.kubernetes.io/name=penstock-operator"
 STREAMS: Final = "streams"
 CHART: Final = ROOT / "charts/penstock"
 VALUES: Final = ROOT / "e2e/values.yaml"

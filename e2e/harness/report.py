@@ -30,6 +30,19 @@ Played {date} at commit {commit}, Kubernetes {kubernetes}.
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value, with the limit that it must not pass, if there is one."""
+
+    value: float
+    unit: str
+    limit: float | None = None
+
+    def __str__(self) -> str:
+        limit = "" if self.limit is None else f" (limit {self.limit:g} {self.unit})"
+        return f"{self.value:g} {self.unit}{limit}"
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One played scenario. `verdict` of its workloads; '-' without one. `error` '' if it passed."""
 
@@ -40,7 +53,7 @@ class Result:
     write_gap_s: float | None
     verdict: str
     error: str = ""
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
     workloads: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -81,11 +94,11 @@ def write(results: list[Result], kubernetes: str, *, whole: bool) -> Path:
     text += "".join(f"| {' | '.join(row)} |\n" for row in rows(results))
     measured = [one for one in results if one.figures]
     if measured:
-        text += "\n| measured | seconds |\n|---|---|\n"
+        text += "\n| measured | value |\n|---|---|\n"
         text += "".join(
-            f"| {one.title}: {what} | {seconds:.1f} |\n"
+            f"| {one.title}: {what} | {figure} |\n"
             for one in measured
-            for what, seconds in one.figures.items()
+            for what, figure in one.figures.items()
         )
     page.write_text(text)
     lines.write_text("".join(json.dumps({**run_of, **asdict(one)}) + "\n" for one in results))

@@ -24,6 +24,7 @@ from e2e.harness.kubectl import Kubectl
 from e2e.harness.nodes import Nodes
 from e2e.harness.penstock import Penstock
 from e2e.harness.process import E2EError
+from e2e.harness.report import Figure
 from e2e.harness.workload import Load, Verdict, Workload
 
 
@@ -39,13 +40,16 @@ class Stage:
     penstock: Penstock
     logs: Path
     say: Callable[[str], None]
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
 
-    def measure(self, what: str, seconds: float) -> None:
-        """A figure of the result, in seconds; name it so that it reads on its own."""
-        self.figures[what] = round(seconds, 2)
-        self.say(f"{what}: {seconds:.1f} s")
+    def measure(
+        self, what: str, value: float, unit: str = "s", *, limit: float | None = None
+    ) -> None:
+        """A figure of the result; name it so that it reads on its own. Fails beyond `limit`."""
+        figure = self.figures[what] = Figure(round(value, 2), unit, limit)
+        self.say(f"{what}: {figure}")
+        self.expect(limit is None or value <= limit, f"{what}: {figure}")
 
     def expect(self, condition: object, otherwise: str) -> None:
         """Fails the scenario, saying `otherwise`, unless the condition holds."""

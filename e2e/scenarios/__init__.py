@@ -6,6 +6,26 @@ Kubernetes; that is the harness.
 """
 
 # ruff: noqa: I001 - the order is the order of play
-from e2e.scenarios import install, resources, pods, faults, operations, control, lifecycle, spark
+from e2e.scenarios import (
+    install,
+    resources,
+    pods,
+    faults,
+    operations,
+    clients,
+    control,
+    lifecycle,
+    spark,
+)
 
-__all__ = ["control", "faults", "install", "lifecycle", "operations", "pods", "resources", "spark"]
+__all__ = [
+    "clients",
+    "control",
+    "faults",
+    "install",
+    "lifecycle",
+    "operations",
+    "pods",
+    "resources",
+    "spark",
+]

@@ -4,16 +4,16 @@ import time
 from functools import partial
 
 from e2e.harness.kubectl import Kubectl
+from e2e.harness.penstock import OPERATOR_SELECTOR
 from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.operations import CLUSTERS, ROLL_S, restore, rolled, uids
 
 OUTAGE_S = 120.0
-OPERATOR = "app.kubernetes.io/name=penstock-operator"
 
 
 def operator_pods(stage: Stage) -> list[str]:
-    pods = stage.penstock.operator.list("pod", OPERATOR)
+    pods = stage.penstock.operator.list("pod", OPERATOR_SELECTOR)
     return [pod["metadata"]["name"] for pod in pods]
 
 

@@ -2,7 +2,17 @@
 
 import time
 
+from e2e.harness.penstock import OPERATOR_NAMESPACE, OPERATOR_SELECTOR, STREAMS
+from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
+
+WATCHED = (
+    "clusters.penstock.dev,topics.penstock.dev,consumergroups.penstock.dev,statefulset,deployment,"
+    "service,configmap,pod,pvc,poddisruptionbudget,role,rolebinding,serviceaccount,networkpolicy,"
+    "event"
+)
+REST_S = 60.0
+TICKS_PER_S = 100
 
 
 @scenario("Installed from nothing", fresh=True)
@@ -14,8 +24,54 @@ def install(stage: Stage) -> None:
     stage.measure("operator available", time.monotonic() - began)
     began = time.monotonic()
     stage.penstock.create()
-    stage.measure("Cluster Ready", time.monotonic() - began)
+    stage.measure("Cluster Ready", time.monotonic() - began, limit=60.0)
     with stage.workload() as load:
         load.started()
         stage.measure("first records acknowledged", time.monotonic() - began)
         load.goes_on()
+
+
+@scenario("At rest nothing is written but Leases, and the operator costs next to nothing")
+def at_rest(stage: Stage) -> None:
+    """A minute without any change; versions of all objects of ours tell whether one was written."""
+    kubectl = stage.penstock.operator
+    pods = [pod["metadata"]["name"] for pod in kubectl.list("pod", OPERATOR_SELECTOR)]
+    before, spent = versions(stage), {pod: cpu_s(stage, pod) for pod in pods}
+    began = time.monotonic()
+    wait_until("a quiet minute", lambda: time.monotonic() - began > REST_S, 2 * REST_S)
+    took = time.monotonic() - began
+    after = versions(stage)
+    written = sorted(name for name in before | after if before.get(name) != after.get(name))
+    stage.expect(not written, f"written at rest: {written}")
+    stage.measure("objects that were written, besides Leases", len(written), "per minute", limit=0)
+    for place, pod in enumerate(pods, 1):
+        used = 100.0 * (cpu_s(stage, pod) - spent[pod]) / took
+        stage.measure(f"CPU of operator {place} of {len(pods)}", used, "% of a core", limit=1.0)
+        stage.measure(f"memory of operator {place}", resident_mb(stage, pod), "MB", limit=150.0)
+
+
+def versions(stage: Stage) -> dict[str, str]:
+    """The version of every object that belongs to a cluster of ours, Leases and nodes apart."""
+    found: dict[str, str] = {}
+    for each in stage.kubectl.list(WATCHED, everywhere=True):
+        meta = each["metadata"]
+        if meta["namespace"] in (OPERATOR_NAMESPACE, STREAMS):
+            found[f"{each['kind']}/{meta['name']}"] = meta["resourceVersion"]
+    return found
+
+
+def cpu_s(stage: Stage, pod: str) -> float:
+    """Processor time that a pod's processes have used."""
+    place = stage.nodes.place(pod, stage.penstock.operator)
+    files = " ".join(f"/proc/{number}/stat" for number in stage.nodes.processes(place))
+    lines = stage.nodes.shell(place.node, f"cat {files}").splitlines()
+    ticks = [line.rpartition(") ")[2].split()[11:13] for line in lines]
+    return sum(int(each) for pair in ticks for each in pair) / TICKS_PER_S
+
+
+def resident_mb(stage: Stage, pod: str) -> float:
+    """Resident memory of a pod's processes."""
+    place = stage.nodes.place(pod, stage.penstock.operator)
+    files = " ".join(f"/proc/{number}/status" for number in stage.nodes.processes(place))
+    lines = stage.nodes.shell(place.node, f"grep -h VmRSS {files}").splitlines()
+    return sum(int(line.split()[1]) for line in lines) / 1000

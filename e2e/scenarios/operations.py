@@ -49,11 +49,7 @@ def config_rolled(stage: Stage) -> None:
         stage.measure("three brokers restarted", time.monotonic() - began)
         running.goes_on()
         verdict = running.finish()
-    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
-    stage.expect(
-        verdict.partition_write_gap_s <= 1.0,
-        f"a partition could not be written for {verdict.partition_write_gap_s:.2f} s",
-    )
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s, limit=1.0)
     restore(stage, {"spec": {"config": {"cache.bytes": None}}})
 
 
@@ -163,30 +159,3 @@ def node_drained(stage: Stage) -> None:
         verdict = running.finish()
     stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
     penstock.wait_ready()
-
-
-@scenario("Clients outside come in by node ports")
-def node_ports(stage: Stage) -> None:
-    """Each broker's external address is the one that clients outside are told."""
-    penstock = stage.penstock
-    before = uids(stage)
-    penstock.streams.patch(
-        CLUSTERS, penstock.cluster, {"spec": {"external": {"type": "NodePort", "nodePort": 31_092}}}
-    )
-    wait_until("brokers restarted", lambda: rolled(stage, before), ROLL_S)
-    node = stage.nodes.workers()[0]
-    address = run(
-        "docker", "inspect", "-f",
-        "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", node,
-    ).strip()  # fmt: skip
-    shown = run(
-        ".venv/bin/penstock", "cluster", "describe", "--bootstrap", f"{address}:31092",
-        "-o", "json", timeout_s=60.0,
-    )  # fmt: skip
-    stage.expect(".svc" not in shown, f"inner names are told outside: {shown}")
-    run(
-        ".venv/bin/penstock", "verify", "run", "--bootstrap", f"{address}:31092",
-        "--topic=from-outside", "--duration=5", "--rate=500", timeout_s=120.0,
-    )  # fmt: skip
-    penstock.cli("topic", "delete", "from-outside", "--yes")
-    restore(stage, {"spec": {"external": None}})
