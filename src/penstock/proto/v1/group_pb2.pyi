@@ -179,7 +179,7 @@ class MemberHello(_message.Message):
     """Empty: uniform. The assignor most members ask for is used."""
     session_timeout_ms: _builtins.int
     """How long the coordinator waits for a sign of life, 1,000 to 1,800,000. 0 = 45,000. Once the
-    stream is broken it waits for 1,500 at most.
+    stream is broken it waits for 1,500 at most, unless the member has an instance id.
     """
     rebalance_timeout_ms: _builtins.int
     """How long the member may take to give up partitions; then it is fenced. 0 = 300,000.
@@ -300,16 +300,23 @@ class OwnedPartitions(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    ASSIGNMENT_NUMBER_FIELD_NUMBER: _builtins.int
+    assignment_number: _builtins.int
+    """The newest MemberAssignment of this stream that the member has taken into account; 0: none.
+    Without it an answer that crosses a newer assignment on the way would be taken for its
+    acknowledgement.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
     def __init__(
         self,
         *,
         partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
+        assignment_number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_number", b"assignment_number", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -418,8 +425,11 @@ class MemberAssignment(_message.Message):
 
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     member_epoch: _builtins.int
     """For commits from now on."""
+    number: _builtins.int
+    """Counts this stream's assignments, from 1."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
     def __init__(
@@ -427,10 +437,11 @@ class MemberAssignment(_message.Message):
         *,
         member_epoch: _builtins.int = ...,
         partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["member_epoch", b"member_epoch", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["member_epoch", b"member_epoch", "number", b"number", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,8 +100,10 @@ class GroupServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Refused as a whole with UNKNOWN_MEMBER, STALE_MEMBER_EPOCH, FENCED_INSTANCE_ID; each partition
-        has its own result otherwise.
+        """Refused as a whole with UNKNOWN_MEMBER, FENCED_INSTANCE_ID, GROUP_NOT_EMPTY (a consumer
+        without membership while there are members) and STALE_MEMBER_EPOCH: a MemberAssignment with a
+        newer epoch is here or on its way, then commit again what is still owned. Each partition has
+        its own result otherwise.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -51,8 +51,10 @@ class GroupServiceStub:
       INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, OVERLOADED (too many members or groups): as they say.
     """
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_group_pb2.CommitOffsetsRequest, _group_pb2.CommitOffsetsResponse]
-    """Refused as a whole with UNKNOWN_MEMBER, STALE_MEMBER_EPOCH, FENCED_INSTANCE_ID; each partition
-    has its own result otherwise.
+    """Refused as a whole with UNKNOWN_MEMBER, FENCED_INSTANCE_ID, GROUP_NOT_EMPTY (a consumer
+    without membership while there are members) and STALE_MEMBER_EPOCH: a MemberAssignment with a
+    newer epoch is here or on its way, then commit again what is still owned. Each partition has
+    its own result otherwise.
     """
     FetchOffsets: _grpc.UnaryUnaryMultiCallable[_group_pb2.FetchOffsetsRequest, _group_pb2.FetchOffsetsResponse]
     ResetOffsets: _grpc.UnaryUnaryMultiCallable[_group_pb2.ResetOffsetsRequest, _group_pb2.ResetOffsetsResponse]
@@ -78,8 +80,10 @@ class GroupServiceAsyncStub(GroupServiceStub):
       INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, OVERLOADED (too many members or groups): as they say.
     """
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_group_pb2.CommitOffsetsRequest, _group_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
-    """Refused as a whole with UNKNOWN_MEMBER, STALE_MEMBER_EPOCH, FENCED_INSTANCE_ID; each partition
-    has its own result otherwise.
+    """Refused as a whole with UNKNOWN_MEMBER, FENCED_INSTANCE_ID, GROUP_NOT_EMPTY (a consumer
+    without membership while there are members) and STALE_MEMBER_EPOCH: a MemberAssignment with a
+    newer epoch is here or on its way, then commit again what is still owned. Each partition has
+    its own result otherwise.
     """
     FetchOffsets: _aio.UnaryUnaryMultiCallable[_group_pb2.FetchOffsetsRequest, _group_pb2.FetchOffsetsResponse]  # type: ignore[assignment]
     ResetOffsets: _aio.UnaryUnaryMultiCallable[_group_pb2.ResetOffsetsRequest, _group_pb2.ResetOffsetsResponse]  # type: ignore[assignment]
@@ -120,8 +124,10 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _group_pb2.CommitOffsetsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_group_pb2.CommitOffsetsResponse, _abc.Awaitable[_group_pb2.CommitOffsetsResponse]]:
-        """Refused as a whole with UNKNOWN_MEMBER, STALE_MEMBER_EPOCH, FENCED_INSTANCE_ID; each partition
-        has its own result otherwise.
+        """Refused as a whole with UNKNOWN_MEMBER, FENCED_INSTANCE_ID, GROUP_NOT_EMPTY (a consumer
+        without membership while there are members) and STALE_MEMBER_EPOCH: a MemberAssignment with a
+        newer epoch is here or on its way, then commit again what is still owned. Each partition has
+        its own result otherwise.
         """
 
     @_abc_1.abstractmethod
