@@ -5,6 +5,7 @@ Set PENSTOCK_TEST_SEED to repeat a run's random choices.
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(2**31)))
+
+
+# A shell's background jobs ignore SIGINT, and children inherit that: the tests of Ctrl-C could not
+# end what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
