@@ -72,7 +72,7 @@ def main() -> None:
         return list(zip(columns.keys(), columns.values(), columns.timestamps(), strict=True))
 
     def to_arrow() -> object:
-        return batch_to_arrow(decode_batch(batch), "t", 0, 0, 0, count, include_headers=False)
+        return batch_to_arrow(decode_batch(batch), "t", 0, 0, count, include_headers=False)
 
     vs = "one message per record"
     figure(f"encode, {label}", rate(count, encode), "records/s", vs, rate(count, encode_rows))

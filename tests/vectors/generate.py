@@ -10,6 +10,7 @@ the file: libraries of another version may compress otherwise, but must read the
 import argparse
 import json
 import sys
+from array import array
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from penstock.core.batch import (
     pack_batch,
     pack_sealed,
 )
+from penstock.core.columns import Columns
 from penstock.core.compression import compress
 from penstock.core.partitioner import partition_for_key
 from penstock.core.records import build_batch, decode_batch, encode_columns
@@ -132,10 +134,60 @@ def case(name: str, rows: list[Row], codec: Codec, kept: dict[str, bytes]) -> di
     }
 
 
+def compacted_case(
+    name: str, rows: list[Row], deltas: list[int], covered: int, producer: dict[str, int]
+) -> dict[str, Any]:
+    """A batch as compaction leaves it at offset `STAMPS["base_offset"]`."""
+    columns = Columns(0, NOON, covered_offsets=covered)
+    if rows:
+        keys, values, stamps, headers = (list(column) for column in zip(*rows, strict=True))
+        columns = replace(
+            encode_columns(values, keys, timestamps_ms=stamps, headers=headers),
+            offset_deltas=memoryview(array("i", deltas)),
+            covered_offsets=covered,
+        )
+    batch = build_batch(
+        columns,
+        producer_id=ProducerId(producer["producer_id"]),
+        producer_epoch=producer["producer_epoch"],
+        base_sequence=producer["base_sequence"],
+    ).stamped(Offset(STAMPS["base_offset"]), LeaderEpoch(STAMPS["leader_epoch"]), 0)
+    return {
+        "name": name,
+        "records": [
+            {
+                "offset": STAMPS["base_offset"] + delta,
+                "key": hexed(key),
+                "value": hexed(value),
+                "timestamp_ms": stamp,
+                "headers": [[header, hexed(content)] for header, content in pairs],
+            }
+            for (key, value, stamp, pairs), delta in zip(rows, deltas, strict=True)
+        ],
+        "record_count": covered,
+        "next_offset": batch.next_offset,
+        **producer,
+        "records_message": encode_message(columns).hex(),
+        "record_batch": batch_to_wire(batch).SerializeToString(deterministic=True).hex(),
+        "stored": pack_batch(batch).hex(),
+    }
+
+
+def compacted_cases() -> list[dict[str, Any]]:
+    headers = RECORDS["headers"]
+    return [
+        compacted_case("the last of three is left", [headers[2]], [2], 3, NOT_IDEMPOTENT),
+        compacted_case("a gap behind the last", [headers[0], headers[2]], [0, 7], 9, PRODUCER),
+        compacted_case("nothing is left but the sequence", [], [], 5, PRODUCER),
+        compacted_case("a gap of more than 1048576", [], [], 2_147_483_647, NOT_IDEMPOTENT),
+    ]
+
+
 def refused() -> list[dict[str, str]]:
     """Batches a reader must refuse, as the RecordBatch message, with the error code's name."""
     good = build_batch(encode_columns([b"one", b"two"], timestamps_ms=NOON))
     header, payload = good.header, good.payload
+    compacted = replace(header, flags=BatchFlags.COMPACTED)
     message = records_pb2.Records
     odd_utf8 = message(
         header_counts=[1, 0],
@@ -162,7 +214,17 @@ def refused() -> list[dict[str, str]]:
         "producer id without epoch and sequence": sealed(
             replace(header, producer_id=ProducerId(1)), payload
         ),
-        "unknown flag": sealed(replace(header, flags=BatchFlags(4)), payload),
+        "unknown flag": sealed(replace(header, flags=BatchFlags(8)), payload),
+        "offset deltas without the flag": with_message(message(offset_deltas=[0, 1]), header),
+        "compacted, offset deltas that do not rise": with_message(
+            message(offset_deltas=[1, 1]), compacted
+        ),
+        "compacted, an offset behind the batch": with_message(
+            message(offset_deltas=[0, 2]), compacted
+        ),
+        "compacted, more lengths than records": with_message(
+            message(offset_deltas=[1], value_data=b"ab", value_lengths=[1, 1]), compacted
+        ),
         "length -2": with_message(message(value_lengths=[-2, 2]), header),
         "lengths add up to more than the data": with_message(
             message(value_lengths=[1, 1], value_data=b"a"), header
@@ -205,7 +267,12 @@ def records_document(kept: dict[str, bytes]) -> dict[str, Any]:
         for codec in (Codec.ZSTD, Codec.LZ4)
         for name in ("keys and values", "headers", "lengths of more than one byte")
     ]
-    return {"format": 1, "accepted": cases, "refused": refused()}
+    return {
+        "format": 1,
+        "accepted": cases,
+        "compacted": compacted_cases(),
+        "refused": refused(),
+    }
 
 
 def partitioner_document() -> dict[str, Any]:

@@ -8,6 +8,7 @@ Ctrl-C end it at once; nothing is committed anywhere.
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -177,8 +178,8 @@ def _print_batch(
 ) -> int:
     """Prints what lies before the end, at most `left` records; returns how many."""
     end = ends.get(batch.topic_partition, batch.next_offset)
-    if left is not None:
-        end = min(end, batch.first_offset + left)
     part = batch.between(batch.first_offset, end)
+    if left is not None:
+        part = replace(part, hi=min(part.hi, part.lo + left))
     sys.stdout.buffer.write(b"".join(render(record) for record in part.records()))
     return part.record_count

@@ -40,13 +40,12 @@ def batch_to_arrow(
     columns: Columns,
     topic: str,
     partition: int,
-    base_offset: int,
     lo: int,
     hi: int,
     *,
     include_headers: bool = False,
 ) -> pa.RecordBatch:
-    """Records [lo, hi) of a batch whose record 0 has offset `base_offset`; 0 <= lo <= hi.
+    """Records [lo, hi) of a batch; 0 <= lo <= hi <= record_count.
 
     Keys and values point into the columns' memory, which the result keeps alive.
     """
@@ -56,7 +55,7 @@ def batch_to_arrow(
         binary_column(columns.value_data, columns.value_lengths, count, pa.binary()),
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.array(np.full(count, partition, np.int32)),
-        pa.array(np.arange(base_offset, base_offset + count, dtype=np.int64)),
+        offset_column(columns, 0, count),
         timestamp_column(columns, 0, count),
     ]
     if include_headers:
@@ -104,6 +103,16 @@ def headers_column(columns: Columns, kind: pa.DataType) -> pa.Array:
     entries = pa.Array.from_buffers(entry, total, [None], children=[names, values])
     buffers = [None, pa.py_buffer(offsets)]
     return pa.Array.from_buffers(kind, columns.record_count, buffers, children=[entries])
+
+
+def offset_column(columns: Columns, lo: int, hi: int) -> pa.Array:
+    """The offsets of records [lo, hi)."""
+    base = columns.base_offset
+    if columns.offset_deltas is None:
+        offsets = np.arange(base + lo, base + hi, dtype=np.int64)
+    else:
+        offsets = np.frombuffer(columns.offset_deltas, np.int32)[lo:hi] + np.int64(base)
+    return pa.Array.from_buffers(pa.int64(), hi - lo, [None, pa.py_buffer(offsets)], 0)
 
 
 def timestamp_column(columns: Columns, lo: int, hi: int) -> pa.Array:

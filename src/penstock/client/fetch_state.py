@@ -133,12 +133,14 @@ class FetchState:
                 self._behind(batch)
                 continue
             columns = self._open(batch)
-            lo = max(0, self.position - batch.base_offset)
+            lo = columns.index_of(self.position)
             hi = min(columns.record_count, lo + max_records)
             if hi == columns.record_count:
                 self._behind(batch)
             else:
-                self.position = batch.base_offset + hi
+                self.position = columns.offset_at(hi)
+            if lo == hi:
+                continue  # compaction left nothing of it
             return ConsumedBatch(
                 topic=self.where.topic,
                 partition=self.where.partition,

@@ -4,7 +4,7 @@ Offsets are positions in a partition, times are milliseconds since 1970 UTC, siz
 Half-open ranges are written [lo, hi).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -69,9 +69,9 @@ class Record(NamedTuple):
 class ConsumedBatch:
     """Records of one partition in the columns they travelled in.
 
-    `columns` holds the whole stored batch, whose record 0 has offset `columns.base_offset`;
-    yours are its records [lo, hi), trimmed to the consumer's position. The accessors below
-    return only those. `high_watermark` is the one seen when the batch was fetched.
+    `columns` holds the whole stored batch; yours are its records [lo, hi), trimmed to the
+    consumer's position. The accessors below return only those. Offsets rise by one, but in a
+    compacted topic some are missing. `high_watermark` is the one seen when the batch was fetched.
     """
 
     topic: str
@@ -88,17 +88,17 @@ class ConsumedBatch:
 
     @property
     def first_offset(self) -> int:
-        return self.columns.base_offset + self.lo
+        return self.columns.offset_at(self.lo)
 
     @property
     def last_offset(self) -> int:
         """Offset of the last record, inclusive."""
-        return self.columns.base_offset + self.hi - 1
+        return self.columns.offset_at(self.hi - 1)
 
     @property
     def next_offset(self) -> int:
         """Where reading goes on behind this batch."""
-        return self.columns.base_offset + self.hi
+        return self.columns.offset_at(self.hi)
 
     @property
     def record_count(self) -> int:
@@ -109,13 +109,13 @@ class ConsumedBatch:
 
     def between(self, first_offset: int, end_offset: int) -> "ConsumedBatch":
         """The part with offsets in [first_offset, end_offset); may be empty. Shares the columns."""
-        base = self.columns.base_offset
-        lo = min(max(self.lo, first_offset - base), self.hi)
-        hi = max(min(self.hi, end_offset - base), lo)
+        lo = min(max(self.lo, self.columns.index_of(first_offset)), self.hi)
+        hi = max(min(self.hi, self.columns.index_of(end_offset)), lo)
         return replace(self, lo=lo, hi=hi)
 
-    def offsets(self) -> range:
-        return range(self.first_offset, self.next_offset)
+    def offsets(self) -> Sequence[int]:
+        """An offset per record, rising."""
+        return self.columns.offsets()[self.lo : self.hi]
 
     def keys(self) -> list[bytes | None]:
         return self.columns.keys()[self.lo : self.hi]
@@ -151,7 +151,6 @@ class ConsumedBatch:
             self.columns,
             self.topic,
             self.partition,
-            self.columns.base_offset,
             self.lo,
             self.hi,
             include_headers=include_headers,

@@ -45,13 +45,17 @@ class BatchFlags(IntFlag):
     NONE = 0
     TRANSACTIONAL = 1
     CONTROL = 2
+    COMPACTED = 4
+    """Some of its offsets hold no record any more (`Records.offset_deltas`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
     """All that is known of a batch without its payload. Times in ms since 1970 UTC, sizes in bytes.
 
-    `append_time_ms` 0 = records keep their own timestamps. `producer_id` -1 = not idempotent.
+    `record_count` is how many offsets the batch takes; compaction never changes it, it only leaves
+    fewer records (COMPACTED), down to none. `append_time_ms` 0 = records keep their own timestamps.
+    `producer_id` -1 = not idempotent.
     """
 
     record_count: int
@@ -70,12 +74,12 @@ class BatchHeader:
 
     @property
     def next_offset(self) -> Offset:
-        """The offset behind the last record."""
+        """The offset behind the batch."""
         return Offset(self.base_offset + self.record_count)
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; sequences wrap from 2**31 - 1 to 0, as Kafka's do."""
+        """Sequence of the last offset; sequences wrap from 2**31 - 1 to 0, as Kafka's do."""
         return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
 
     @property

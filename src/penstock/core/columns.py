@@ -12,11 +12,15 @@ with an entry per header, and a count per record that says how many are its own.
 
 Every memoryview here is one-dimensional, contiguous and in the byte order of this machine
 (format "B", "i" or "q"), so that `numpy.frombuffer` and `pyarrow.py_buffer` take it as it is.
+A compacted batch keeps its place in the log and loses records: `offset_deltas` says which of its
+offsets the records have that are left, `covered_offsets` how many offsets it stands for.
+
 They may point, unaligned, into a received payload: nothing is copied until an accessor makes
 Python objects. `penstock.core.records` makes Columns, and only consistent ones; the accessors
 trust them.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -48,10 +52,14 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """All records of a batch. `record_count` >= 1; times in ms since 1970-01-01 UTC.
+    """All records of a batch. Times in ms since 1970-01-01 UTC.
 
-    base_offset: offset of record 0; the others follow without gaps. 0 before a broker set it.
+    record_count: at least 1, but 0 in a batch that compaction emptied.
+    base_offset: where the batch begins; 0 before a broker set it. Record i has offset
+        base_offset + i, or base_offset + offset_deltas[i] in a compacted batch.
     append_time_ms: when not 0, the timestamp of every record, whatever their producer said.
+    offset_deltas: int32 each, strictly rising, below `covered_offsets`; None = 0, 1, 2 …
+    covered_offsets: of a compacted batch, the offsets it takes; 0 = as many as records.
     """
 
     record_count: int
@@ -68,6 +76,13 @@ class Columns:
     header_value_lengths: memoryview | None = None
     base_offset: Offset = Offset(0)
     append_time_ms: int = 0
+    offset_deltas: memoryview | None = None
+    covered_offsets: int = 0
+
+    @property
+    def next_offset(self) -> Offset:
+        """The offset behind the batch, whether its last record is still there or not."""
+        return Offset(self.base_offset + (self.covered_offsets or self.record_count))
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -84,9 +99,27 @@ class Columns:
         """A value per record."""
         return _entries(self.value_data, self.value_lengths, self.record_count)
 
-    def offsets(self) -> range:
-        """An offset per record."""
-        return range(self.base_offset, self.base_offset + self.record_count)
+    def offsets(self) -> Sequence[int]:
+        """An offset per record, rising."""
+        base = self.base_offset
+        if self.offset_deltas is None:
+            return range(base, base + self.record_count)
+        return [base + delta for delta in self.offset_deltas.tolist()]
+
+    def offset_at(self, index: int) -> int:
+        """Offset of the record at 0 <= index < record_count; `next_offset` for record_count."""
+        if index == self.record_count:
+            return self.next_offset
+        return self.base_offset + (
+            index if self.offset_deltas is None else self.offset_deltas[index]
+        )
+
+    def index_of(self, offset: int) -> int:
+        """Index of the first record at or behind `offset`; record_count if there is none."""
+        delta = max(0, offset - self.base_offset)
+        if self.offset_deltas is None:
+            return min(delta, self.record_count)
+        return bisect_left(self.offset_deltas, delta)
 
     def timestamps(self) -> list[int]:
         """A timestamp per record: the append time if the broker set one, else its own."""
@@ -120,7 +153,7 @@ class Columns:
         if self.timestamp_deltas_ms is not None and not self.append_time_ms:
             timestamp_ms += self.timestamp_deltas_ms[index]
         return Record(
-            self.base_offset + index,
+            self.offset_at(index),
             timestamp_ms,
             _entry(self.key_data, self.key_lengths, index),
             _entry(self.value_data, self.value_lengths, index),

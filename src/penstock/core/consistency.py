@@ -5,6 +5,9 @@ Every rule is a sum, minimum or count over a whole column, in C; a list is only 
 whose number of entries has passed its limit (I23). What fails names column, value and limit.
 """
 
+from itertools import islice
+from operator import lt
+
 from penstock.core.columns import NULL, Columns, data_bytes
 from penstock.core.limits import MAX_RECORDS, MIN_TIMESTAMP_MS
 from penstock.core.records_wire import corrupt
@@ -29,6 +32,24 @@ def check_columns(columns: Columns, max_timestamp_ms: int) -> None:
     if headers and (columns.header_key_lengths is None or columns.header_value_lengths is None):
         raise corrupt(f"{headers} headers without header_key_lengths or header_value_lengths")
     _check_names(columns)
+    _check_offsets(columns)
+
+
+def _check_offsets(columns: Columns) -> None:
+    """Only a compacted batch says which offsets its records have; then one by one."""
+    deltas = columns.offset_deltas
+    if deltas is None:
+        return
+    if not columns.covered_offsets:
+        raise corrupt("offset_deltas in a batch that is not flagged as compacted")
+    listed = deltas.tolist()
+    if listed[0] < 0 or listed[-1] >= columns.covered_offsets:
+        raise corrupt(
+            f"offset_deltas run from {listed[0]} to {listed[-1]}, the batch covers "
+            f"{columns.covered_offsets} offsets"
+        )
+    if not all(map(lt, listed, islice(listed, 1, None))):
+        raise corrupt("offset_deltas do not rise")
 
 
 def _check_binary(

@@ -8,6 +8,8 @@ from typing import Final
 
 MAX_RECORDS: Final = 1 << 20
 """Records in a batch, and headers in a batch."""
+MAX_COVERED_OFFSETS: Final = (1 << 31) - 1
+"""Offsets a compacted batch stands for, most of them without a record any more."""
 MAX_UNCOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """Serialized `Records` message of a batch, before compression."""
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000

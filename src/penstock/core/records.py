@@ -28,6 +28,7 @@ from penstock.core.encode import (
     encode_columns,
 )
 from penstock.core.limits import (
+    MAX_COVERED_OFFSETS,
     MAX_RECORDS,
     MAX_TIMESTAMP_MS,
     MAX_UNCOMPRESSED_BYTES,
@@ -58,7 +59,7 @@ __all__ = [
 _CODECS: Final = frozenset(Codec)
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
-_KNOWN_FLAGS: Final = int(BatchFlags.TRANSACTIONAL | BatchFlags.CONTROL)
+_KNOWN_FLAGS: Final = int(BatchFlags.TRANSACTIONAL | BatchFlags.CONTROL | BatchFlags.COMPACTED)
 
 
 def build_batch(
@@ -72,7 +73,8 @@ def build_batch(
 ) -> Batch:
     """Seals columns into a batch that passes `check_batch` and `decode_batch`.
 
-    Base offset, leader epoch and append time stay 0 for the broker to stamp.
+    Base offset, leader epoch and append time stay 0 for the broker to stamp. Columns with
+    `covered_offsets` make a compacted batch.
     Raises MisuseError: RECORD_TOO_LARGE if the columns exceed MAX_RECORDS or
     MAX_UNCOMPRESSED_BYTES (cut them first), or if the codec's package is missing.
     """
@@ -89,8 +91,10 @@ def build_batch(
             ErrorCode.RECORD_TOO_LARGE,
         )
     payload = compress(codec, message)
+    if columns.covered_offsets:
+        flags |= BatchFlags.COMPACTED
     header = BatchHeader(
-        record_count=columns.record_count,
+        record_count=columns.covered_offsets or columns.record_count,
         first_timestamp_ms=columns.first_timestamp_ms,
         max_timestamp_ms=columns.max_timestamp_ms,
         uncompressed_bytes=len(message),
@@ -111,7 +115,7 @@ def check_batch(batch: Batch, *, max_bytes: int, allow_internal_flags: bool = Fa
         batch: As received from a producer or a leader.
         max_bytes: Limit of header and payload, compressed, both ends included
             (`max.message.bytes` of the topic).
-        allow_internal_flags: Whether the batch may be transactional or control: true for
+        allow_internal_flags: Whether the batch may be transactional, control, compacted: true for
             batches from a leader and from the broker itself, false for producers.
 
     Raises ClusterError: CORRUPT_BATCH, RECORD_TOO_LARGE, UNSUPPORTED_CODEC, INVALID_TIMESTAMP,
@@ -148,12 +152,19 @@ def decode_batch(batch: Batch, *, max_uncompressed_bytes: int = MAX_UNCOMPRESSED
     header = batch.header
     _check_header(batch, max_uncompressed_bytes)
     message = decompress(header.codec, batch.payload, header.uncompressed_bytes)
+    found = decode_message(message)
+    count, covered = header.record_count, 0
+    if header.flags & BatchFlags.COMPACTED:
+        count, covered = len(found.get("offset_deltas", ())), header.record_count
+        if count > MAX_RECORDS:
+            raise _corrupt(f"it has {count} records left, allowed are 0 to {MAX_RECORDS}")
     columns = Columns(
-        record_count=header.record_count,
+        record_count=count,
         first_timestamp_ms=header.first_timestamp_ms,
         base_offset=header.base_offset,
         append_time_ms=header.append_time_ms,
-        **decode_message(message),
+        covered_offsets=covered,
+        **found,
     )
     check_columns(columns, header.max_timestamp_ms)
     return columns
@@ -162,8 +173,9 @@ def decode_batch(batch: Batch, *, max_uncompressed_bytes: int = MAX_UNCOMPRESSED
 def _check_header(batch: Batch, max_uncompressed_bytes: int) -> None:
     """All that can be known without the payload's content."""
     header = batch.header
-    if not 1 <= header.record_count <= MAX_RECORDS:
-        raise _corrupt(f"record count is {header.record_count}, allowed are 1 to {MAX_RECORDS}")
+    most = MAX_COVERED_OFFSETS if header.flags & BatchFlags.COMPACTED else MAX_RECORDS
+    if not 1 <= header.record_count <= most:
+        raise _corrupt(f"record count is {header.record_count}, allowed are 1 to {most}")
     if header.codec not in _CODECS:
         raise ClusterError(
             f"batch has codec {int(header.codec)}, known are 0 to {max(_CODECS)}; "

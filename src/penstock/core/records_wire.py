@@ -29,6 +29,7 @@ _FIELDS: Final = {
     8: ("header_key_lengths", 4),
     9: ("header_value_data", 1),
     10: ("header_value_lengths", 4),
+    11: ("offset_deltas", 4),
 }
 _LENGTH_DELIMITED: Final = 2
 _FIXED_BYTES: Final = {1: 8, 5: 4}

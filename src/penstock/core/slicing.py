@@ -18,7 +18,7 @@ from penstock.core.records_wire import message_bytes
 from penstock.core.types import Offset
 
 _FRAMING_BYTES: Final = 64
-"""More than the tags and lengths of all ten fields of a message of under 2**32 bytes take."""
+"""More than the tags and lengths of the ten fields a producer writes take, each below 2**32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class _Cursor:
 def slice_columns(columns: Columns, start: int, stop: int) -> Columns:
     """The records start <= i < stop; 0 <= start < stop <= record_count. Buffers are shared."""
     assert 0 <= start < stop <= columns.record_count
+    assert not columns.covered_offsets, "a compacted batch is not cut by record"
     cursor = _Cursor()
     if start:
         _, cursor = _take(columns, cursor, start)
@@ -55,6 +56,7 @@ def split_columns(
         max_records: Limit of a piece's records, at least 1.
     """
     assert max_records >= 1
+    assert not columns.covered_offsets, "a compacted batch is not cut by record"
     count = columns.record_count
     if count <= max_records and message_bytes(columns) <= max_bytes:
         yield columns

@@ -18,7 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.client.arrow import binary_column, headers_column, timestamp_column
+from penstock.client.arrow import (
+    binary_column,
+    headers_column,
+    offset_column,
+    timestamp_column,
+)
 from penstock.core.columns import Columns
 
 MIN_ROWS: Final = 8_192
@@ -129,8 +134,7 @@ def _timestamp_type(part: Slice, lo: int, hi: int) -> pa.Array:
 
 
 def _offset(part: Slice, lo: int, hi: int) -> pa.Array:
-    base = part.columns.base_offset
-    return _from_numpy(np.arange(base + lo, base + hi, dtype=np.int64), pa.int64())
+    return offset_column(part.columns, lo, hi)
 
 
 def _timestamp(part: Slice, lo: int, hi: int) -> pa.Array:

@@ -95,11 +95,11 @@ class _Cursor:
         return answer.batches[-1].next_offset > self.position
 
     def take(self, answer: Answer) -> list[tuple[Batch, int, int]]:
-        """Batches with the part [lo, hi) of each that belongs to the range; moves on."""
+        """Batches with the offsets [lo, hi) of each that belong to the range; moves on."""
         taken = []
         for batch in answer.batches:
-            lo = max(0, self.position - batch.base_offset)
-            hi = min(batch.header.record_count, self.wanted.hi - batch.base_offset)
+            lo = max(batch.base_offset, self.position)
+            hi = min(batch.next_offset, self.wanted.hi)
             if lo < hi and not batch.header.flags & BatchFlags.CONTROL:
                 taken.append((batch, lo, hi))
                 self.record_bytes = batch.size_bytes / batch.header.record_count
@@ -134,7 +134,9 @@ class RangeReader:
                 if index < len(cursors):
                     pending = self._start(cursors[index])
                 for batch, lo, hi in taken:
-                    yield self._slice(cursor.wanted, batch, lo, hi)
+                    part = self._slice(cursor.wanted, batch, lo, hi)
+                    if part.lo < part.hi:
+                        yield part
         finally:
             if pending is not None:
                 pending.cancel()
@@ -221,6 +223,7 @@ class RangeReader:
                 f"{problem.message}",
                 problem.code,
             ) from None
+        lo, hi = columns.index_of(lo), columns.index_of(hi)
         return Slice(wanted.topic, wanted.partition, columns, lo, hi)
 
 

@@ -25,7 +25,7 @@ def stored(
 
 def arrow(columns: Columns, lo: int = 0, hi: int | None = None, **options: Any) -> pa.RecordBatch:
     end = columns.record_count if hi is None else hi
-    return batch_to_arrow(columns, "flights", 7, columns.base_offset, lo, end, **options)
+    return batch_to_arrow(columns, "flights", 7, lo, end, **options)
 
 
 def random_columns(rng: random.Random, count: int) -> Columns:

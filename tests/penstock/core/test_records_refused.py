@@ -110,12 +110,12 @@ def test_a_producer_may_not_set_flags_but_a_leader_may_send_them() -> None:
 
 
 def test_unknown_flags_are_refused_by_everyone() -> None:
-    batch = seal(flags=BatchFlags(4))
+    batch = seal(flags=BatchFlags(8))
     for check in (
         lambda: check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True),
         lambda: decode_batch(batch),
     ):
-        with pytest.raises(ClusterError, match="flags are 0x4, known are 0x3"):
+        with pytest.raises(ClusterError, match="flags are 0x8, known are 0x7"):
             check()
 
 

@@ -133,6 +133,23 @@ def test_this_client_writes_the_same_bytes(case: dict[str, Any]) -> None:
     assert batch_to_wire(batch).SerializeToString().hex() == case["record_batch"]
 
 
+@pytest.mark.parametrize("case", RECORDS["compacted"], ids=lambda case: case["name"])
+def test_compacted_batches_keep_their_place_and_what_is_left(case: dict[str, Any]) -> None:
+    wire = records_pb2.RecordBatch.FromString(bytes.fromhex(case["record_batch"]))
+    records = records_pb2.Records.FromString(bytes.fromhex(case["records_message"]))
+    offsets = [record["offset"] for record in case["records"]]
+    assert [wire.base_offset + delta for delta in records.offset_deltas] == offsets
+    assert (wire.record_count, wire.flags) == (case["record_count"], 4)
+    for batch in (batch_from_wire(wire), unpack_batch(bytes.fromhex(case["stored"]))):
+        columns = decode_batch(batch)
+        assert batch.next_offset == columns.next_offset == case["next_offset"]
+        assert columns.covered_offsets == case["record_count"]
+        assert [tuple(record) for record in columns.records()] == [
+            (offset, stamp, key, value, headers)
+            for offset, (key, value, stamp, headers) in zip(offsets, rows(case), strict=True)
+        ]
+
+
 @pytest.mark.parametrize("case", RECORDS["refused"], ids=lambda case: case["name"])
 def test_this_client_refuses_what_it_must(case: dict[str, str]) -> None:
     wire = records_pb2.RecordBatch.FromString(bytes.fromhex(case["record_batch"]))

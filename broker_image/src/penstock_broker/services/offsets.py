@@ -105,8 +105,11 @@ class Offsets:
             if entry is None:
                 return -1, -1
             offset = max(entry.offset, start)
-            for batch in self._store.read(replica.slot, offset, 1, end):
-                return record_at(batch, timestamp_ms, start)
+            while batches := self._store.read(replica.slot, offset, 1, end):
+                found = record_at(batches[0], timestamp_ms, start)
+                if found is not None:
+                    return found
+                offset = batches[0].next_offset
             return -1, -1
 
         return await self._in_thread(blocking)
@@ -135,21 +138,21 @@ class Offsets:
         return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
 
 
-def record_at(batch: Batch, timestamp_ms: int, start: int) -> tuple[int, int]:
+def record_at(batch: Batch, timestamp_ms: int, start: int) -> tuple[int, int] | None:
     """Offset and timestamp of the first record at or after `timestamp_ms`, from `start` on.
 
-    The batch's largest timestamp says there is one; if only records before `start` qualify, the
-    first readable record stands for them. Raises ClusterError(CORRUPT_BATCH, UNSUPPORTED_CODEC).
+    None if this batch has none: only records before `start` qualify, or compaction removed them.
+    Raises ClusterError(CORRUPT_BATCH, UNSUPPORTED_CODEC).
     """
     header = batch.header
-    if header.append_time_ms:
+    if header.append_time_ms and not header.flags:
         return max(header.base_offset, start), header.append_time_ms
-    timestamps = decode_batch(batch).timestamps()
-    first = max(start - header.base_offset, 0)
-    for index in range(first, len(timestamps)):
+    columns = decode_batch(batch)
+    timestamps = columns.timestamps()
+    for index in range(columns.index_of(start), len(timestamps)):
         if timestamps[index] >= timestamp_ms:
-            return header.base_offset + index, timestamps[index]
-    return header.next_offset, timestamp_ms
+            return columns.offset_at(index), timestamps[index]
+    return None
 
 
 def _check_settled(replica: Replica, marks: Marks) -> None:

@@ -74,6 +74,9 @@ class RecordBatch(_message.Message):
     base_offset: _builtins.int
     """Offset of the first record; records have consecutive offsets. 0 when produced."""
     record_count: _builtins.int
+    """Offsets the batch takes: the next batch begins at base_offset + record_count. As many
+    records, unless the batch is flagged as compacted.
+    """
     leader_epoch: _builtins.int
     """Epoch of the leader that appended it. 0 when produced."""
     first_timestamp_ms: _builtins.int
@@ -83,7 +86,9 @@ class RecordBatch(_message.Message):
     """With message.timestamp.type=LogAppendTime: the timestamp of every record. 0 = not set."""
     codec: Global___Codec.ValueType
     flags: _builtins.int
-    """Bit 0: transactional. Bit 1: control (never handed to users)."""
+    """Bit 0: transactional. Bit 1: control (never handed to users). Bit 2: compacted: only the
+    records named by Records.offset_deltas are left, maybe none; never sent by a producer.
+    """
     crc: _builtins.int
     producer_id: _builtins.int
     """-1 = not idempotent; then producer_epoch and base_sequence are -1 too."""
@@ -138,6 +143,7 @@ class Records(_message.Message):
     HEADER_KEY_LENGTHS_FIELD_NUMBER: _builtins.int
     HEADER_VALUE_DATA_FIELD_NUMBER: _builtins.int
     HEADER_VALUE_LENGTHS_FIELD_NUMBER: _builtins.int
+    OFFSET_DELTAS_FIELD_NUMBER: _builtins.int
     key_data: _builtins.bytes
     value_data: _builtins.bytes
     header_key_data: _builtins.bytes
@@ -159,6 +165,13 @@ class Records(_message.Message):
     def header_key_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def header_value_lengths(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def offset_deltas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """In a batch flagged as compacted, and only there: per record its offset less base_offset,
+        strictly rising, 0 to record_count - 1. Absent there: no record is left, and the two
+        timestamps of the header are equal and mean nothing.
+        """
+
     def __init__(
         self,
         *,
@@ -172,10 +185,11 @@ class Records(_message.Message):
         header_key_lengths: _abc.Iterable[_builtins.int] | None = ...,
         header_value_data: _builtins.bytes = ...,
         header_value_lengths: _abc.Iterable[_builtins.int] | None = ...,
+        offset_deltas: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header_counts", b"header_counts", "header_key_data", b"header_key_data", "header_key_lengths", b"header_key_lengths", "header_value_data", b"header_value_data", "header_value_lengths", b"header_value_lengths", "key_data", b"key_data", "key_lengths", b"key_lengths", "timestamp_deltas_ms", b"timestamp_deltas_ms", "value_data", b"value_data", "value_lengths", b"value_lengths"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["header_counts", b"header_counts", "header_key_data", b"header_key_data", "header_key_lengths", b"header_key_lengths", "header_value_data", b"header_value_data", "header_value_lengths", b"header_value_lengths", "key_data", b"key_data", "key_lengths", b"key_lengths", "offset_deltas", b"offset_deltas", "timestamp_deltas_ms", b"timestamp_deltas_ms", "value_data", b"value_data", "value_lengths", b"value_lengths"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
