@@ -1,0 +1,189 @@
+"""What a group member's machine hears and what it has done; `membership.py` decides.
+
+    Event ──▶ Membership.handle ──▶ Ready, whose fields are obeyed in their order
+
+Events come from the user's calls (through the consumer), from the member's stream and from the
+clock. Everything here is plain data; partitions carry their topic's id, because a topic that is
+created again is another topic.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from penstock.core.types import TopicPartition
+from penstock.errors import ErrorCode, PenstockError
+
+FENCED: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID}
+)
+"""The coordinator has given the member's partitions away."""
+
+
+class GroupPartition(NamedTuple):
+    """A partition of a topic with its id: a topic created again has other partitions."""
+
+    topic_id: str
+    topic: str
+    partition: int
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+Partitions = frozenset[GroupPartition]
+NONE: Final[Partitions] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a member subscribes to: topics by name and, if not empty, those a pattern matches."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds. Retries double from `retry_first_ms` to `retry_max_ms`."""
+
+    session_timeout_ms: int
+    max_poll_interval_ms: int
+    retry_first_ms: int
+    retry_max_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The user's wish; None = out of the group."""
+
+    wish: Wish | None
+
+
+@dataclass(frozen=True, slots=True)
+class PollBegan:
+    """The user asks for records: it is done with those it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PollEnded:
+    """The user got an answer and is at work with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed. `yielded` counts records taken one by one: a sign of life as a poll is."""
+
+    yielded: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """First answer on a stream."""
+
+    member_epoch: int
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """All that the member may own from now on; `number` counts on this stream."""
+
+    member_epoch: int
+    partitions: Partitions
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The coordinator is alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """`error` None: with OK, after a leave. `throttle_ms`: come back no earlier."""
+
+    error: PenstockError | None
+    throttle_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The consumer has let go of these: nothing of them is read or committed any more."""
+
+    partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """A commit was refused because the member is not one any more."""
+
+    code: ErrorCode
+
+
+Event = (
+    Subscribed
+    | PollBegan
+    | PollEnded
+    | Tick
+    | Joined
+    | Assigned
+    | Heard
+    | StreamEnded
+    | Released
+    | Fenced
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """How to begin a stream. `new_member_id`: make one up first."""
+
+    member_epoch: int
+    owned: Partitions
+    wish: Wish
+    new_member_id: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """`owned` None: no news. `number`: the newest assignment taken into account, 0 = none."""
+
+    owned: Partitions | None = None
+    number: int = 0
+    wish: Wish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """`keep_seat`: a static member that means to come back."""
+
+    keep_seat: bool
+
+
+@dataclass(slots=True)
+class Ready:
+    """What the shell does, in the order of the fields.
+
+    Attributes:
+        close: End the stream there is; nothing it says is wanted any more.
+        lost: Stop reading these at once: others may have them. Tell the user with the next poll.
+        revoke: With the next poll let the user commit and stop reading; then send `Released`.
+        take: Owned from now on: find positions, tell the user, read.
+        send: To the coordinator, in this order.
+        open: Begin a stream.
+        failed: Polls raise this until the user subscribes again.
+        notice: One line for the log.
+        wake_at_ms: When to send `Tick` at the latest; None = not needed.
+    """
+
+    close: bool = False
+    lost: Partitions = NONE
+    revoke: Partitions = NONE
+    take: Partitions = NONE
+    send: list[Heartbeat | Leave] = field(default_factory=list)
+    open: Hello | None = None
+    failed: PenstockError | None = None
+    notice: str = ""
+    wake_at_ms: int | None = None
