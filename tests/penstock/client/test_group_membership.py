@@ -248,6 +248,9 @@ class Seat:
     assigned: set[int] = field(default_factory=set)
     pending: set[int] = field(default_factory=set)
     number: int = 0
+    reading: Partitions = NONE
+    """What the member's user reads: from `take` until it releases."""
+    asked_back: Partitions = NONE
 
 
 class Coordinator:
@@ -273,6 +276,8 @@ class Coordinator:
     def take(self, index: int, ready: Ready) -> None:
         """What a member says; `owned` counts only if it is about the newest assignment."""
         seat = self.seats[index]
+        seat.reading |= ready.take
+        seat.asked_back |= ready.revoke
         for said in ready.send:
             if (
                 isinstance(said, Heartbeat)
@@ -280,6 +285,13 @@ class Coordinator:
                 and said.number == seat.number
             ):
                 seat.pending &= {p.partition for p in said.owned}
+
+    def release(self, index: int) -> None:
+        """The member's user lets go of what it was asked for."""
+        seat = self.seats[index]
+        done, seat.asked_back = seat.asked_back, NONE
+        seat.reading -= done
+        self.take(index, seat.member.does(Released(done)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4), st.booleans()), max_size=60))
@@ -294,13 +306,12 @@ def test_no_two_members_read_a_partition_whatever_the_order(
     coordinator = Coordinator(members)
 
     def check() -> None:
-        seen = [p for member in members for p in member.machine.owned]
+        seen = [p for seat in coordinator.seats for p in seat.reading]
         assert len(seen) == len(set(seen)), "two owners"
 
     for index, partition, release in steps:
         if release:
-            ready = members[index].does(Released(members[index].machine.revoking))
-            coordinator.take(index, ready)
+            coordinator.release(index)
         else:
             coordinator.target[partition] = index
             kept = {p.partition for p in members[index].machine.readable}
@@ -311,7 +322,7 @@ def test_no_two_members_read_a_partition_whatever_the_order(
     for _ in range(4):
         for index in range(3):
             coordinator.push(index)
-            coordinator.take(index, members[index].does(Released(members[index].machine.revoking)))
+            coordinator.release(index)
             check()
     for partition, owner in coordinator.target.items():
         assert parts(partition) <= members[owner].machine.readable, "it settles as wished"
