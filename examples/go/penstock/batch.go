@@ -19,8 +19,10 @@ const (
 	minTimestampMs       = -62_135_596_800_000 // 0001-01-01
 	maxTimestampMs       = 253_402_300_799_999 // 9999-12-31, its last millisecond
 	maxZstdWindowBytes   = 8 << 20
-	knownFlags           = 3
+	maxCoveredOffsets    = 1<<31 - 1 // of a compacted batch
+	knownFlags           = 7
 	flagControl          = 2
+	flagCompacted        = 4
 )
 
 // Identity makes a batch idempotent: brokers tell it from one they have. All -1: not idempotent.
@@ -109,9 +111,13 @@ func checksum(batch *pb.RecordBatch) uint32 {
 }
 
 func checkHeader(batch *pb.RecordBatch) error {
+	most := uint32(maxRecords)
+	if batch.Flags&flagCompacted != 0 {
+		most = maxCoveredOffsets
+	}
 	switch first, largest := batch.FirstTimestampMs, batch.MaxTimestampMs; {
-	case batch.RecordCount < 1 || batch.RecordCount > maxRecords:
-		return corrupt("record count is %d; 1 to %d are allowed", batch.RecordCount, maxRecords)
+	case batch.RecordCount < 1 || batch.RecordCount > most:
+		return corrupt("record count is %d; 1 to %d are allowed", batch.RecordCount, most)
 	case batch.Codec < pb.Codec_CODEC_NONE || batch.Codec > pb.Codec_CODEC_LZ4:
 		return unsupported(batch.Codec)
 	case batch.Flags&^knownFlags != 0:

@@ -127,7 +127,11 @@ func decodeRecords(serialized []byte, header *pb.RecordBatch) ([]Record, error) 
 	if err := proto.Unmarshal(serialized, message); err != nil {
 		return nil, corrupt("not a Records message: %v", err)
 	}
-	count := int(header.RecordCount)
+	deltas, err := offsetDeltas(message.OffsetDeltas, header)
+	if err != nil {
+		return nil, err
+	}
+	count := len(deltas)
 	keys, err := cut("keys", message.KeyData, message.KeyLengths, count)
 	if err != nil {
 		return nil, err
@@ -140,14 +144,14 @@ func decodeRecords(serialized []byte, header *pb.RecordBatch) ([]Record, error) 
 	if err != nil {
 		return nil, err
 	}
-	times, err := timestamps(message.TimestampDeltasMs, header)
+	times, err := timestamps(message.TimestampDeltasMs, count, header)
 	if err != nil {
 		return nil, err
 	}
 	records := make([]Record, count)
 	for i := range records {
 		records[i] = Record{
-			Offset:      header.BaseOffset + int64(i),
+			Offset:      header.BaseOffset + deltas[i],
 			TimestampMs: times[i],
 			Key:         keys[i],
 			Value:       values[i],
@@ -195,12 +199,40 @@ func cutHeaders(message *pb.Records, count int) ([][]Header, error) {
 	return perRecord, nil
 }
 
-func timestamps(deltas []int64, header *pb.RecordBatch) ([]int64, error) {
-	count := int(header.RecordCount)
+// offsetDeltas says where the records are that a batch holds: everywhere in what it covers, but
+// in a compacted batch only where the message says.
+func offsetDeltas(given []int32, header *pb.RecordBatch) ([]int64, error) {
+	if header.Flags&flagCompacted == 0 {
+		if len(given) > 0 {
+			return nil, corrupt("offset deltas in a batch that is not flagged as compacted")
+		}
+		deltas := make([]int64, header.RecordCount)
+		for i := range deltas {
+			deltas[i] = int64(i)
+		}
+		return deltas, nil
+	}
+	if len(given) > maxRecords {
+		return nil, corrupt("%d records are left; at most %d are allowed", len(given), maxRecords)
+	}
+	deltas := make([]int64, len(given))
+	last := int64(-1)
+	for i, delta := range given {
+		deltas[i] = int64(delta)
+		if deltas[i] <= last || deltas[i] >= int64(header.RecordCount) {
+			return nil, corrupt("offset delta %d behind %d, %d offsets are covered",
+				delta, last, header.RecordCount)
+		}
+		last = deltas[i]
+	}
+	return deltas, nil
+}
+
+func timestamps(deltas []int64, count int, header *pb.RecordBatch) ([]int64, error) {
 	if len(deltas) == 0 {
 		deltas = make([]int64, count)
 	}
-	if len(deltas) != count || deltas[0] != 0 {
+	if len(deltas) != count || count > 0 && deltas[0] != 0 {
 		return nil, corrupt("%d timestamp differences for %d records, or the first is not 0",
 			len(deltas), count)
 	}
@@ -233,7 +265,7 @@ func timestamps(deltas []int64, header *pb.RecordBatch) ([]int64, error) {
 // checkWire refuses what proto3 would allow and the format does not: a known field that is not
 // packed, or comes twice.
 func checkWire(message []byte) error {
-	const known, fieldsMax = 10, 64
+	const known, fieldsMax = 11, 64
 	var seen [known + 1]bool
 	for fields := 0; len(message) > 0; fields++ {
 		number, kind, size := protowire.ConsumeField(message)

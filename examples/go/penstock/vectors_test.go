@@ -57,6 +57,16 @@ type vectors struct {
 		SealedHeader   hexBytes `json:"sealed_header"`
 		RecordBatch    hexBytes `json:"record_batch"`
 	}
+	Compacted []struct {
+		Name    string
+		Records []struct {
+			Offset      int64
+			Key, Value  hexBytes
+			TimestampMs int64 `json:"timestamp_ms"`
+		}
+		NextOffset  int64    `json:"next_offset"`
+		RecordBatch hexBytes `json:"record_batch"`
+	}
 	Refused []struct {
 		Name, Code  string
 		RecordBatch hexBytes `json:"record_batch"`
@@ -155,6 +165,32 @@ func expect(t *testing.T, seen, want []Record, baseOffset int64) {
 	}
 	if !reflect.DeepEqual(seen, want) {
 		t.Errorf("records\n%#v, want\n%#v", seen, want)
+	}
+}
+
+func TestCompactedBatches(t *testing.T) {
+	known := readVectors(t)
+	if len(known.Compacted) == 0 {
+		t.Fatal("records.json has no compacted batches")
+	}
+	for _, one := range known.Compacted {
+		t.Run(one.Name, func(t *testing.T) {
+			batch := batchOf(t, one.RecordBatch)
+			records, err := OpenBatch(batch)
+			if err != nil || len(records) != len(one.Records) {
+				t.Fatalf("got %v, %v; want %v", records, err, one.Records)
+			}
+			for i, want := range one.Records {
+				got := records[i]
+				if got.Offset != want.Offset || got.TimestampMs != want.TimestampMs ||
+					!bytes.Equal(got.Key, want.Key) || !bytes.Equal(got.Value, want.Value) {
+					t.Errorf("got %v, want %v", got, want)
+				}
+			}
+			if next := batch.BaseOffset + int64(batch.RecordCount); next != one.NextOffset {
+				t.Errorf("next offset %d, want %d", next, one.NextOffset)
+			}
+		})
 	}
 }
 

@@ -88,7 +88,9 @@ func (Codec) EnumDescriptor() ([]byte, []int) {
 type RecordBatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Offset of the first record; records have consecutive offsets. 0 when produced.
-	BaseOffset  int64  `protobuf:"varint,1,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
+	BaseOffset int64 `protobuf:"varint,1,opt,name=base_offset,json=baseOffset,proto3" json:"base_offset,omitempty"`
+	// Offsets the batch takes: the next batch begins at base_offset + record_count. As many
+	// records, unless the batch is flagged as compacted.
 	RecordCount uint32 `protobuf:"varint,2,opt,name=record_count,json=recordCount,proto3" json:"record_count,omitempty"`
 	// Epoch of the leader that appended it. 0 when produced.
 	LeaderEpoch int32 `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
@@ -98,7 +100,8 @@ type RecordBatch struct {
 	// With message.timestamp.type=LogAppendTime: the timestamp of every record. 0 = not set.
 	AppendTimeMs int64 `protobuf:"varint,6,opt,name=append_time_ms,json=appendTimeMs,proto3" json:"append_time_ms,omitempty"`
 	Codec        Codec `protobuf:"varint,7,opt,name=codec,proto3,enum=penstock.proto.v1.Codec" json:"codec,omitempty"`
-	// Bit 0: transactional. Bit 1: control (never handed to users).
+	// Bit 0: transactional. Bit 1: control (never handed to users). Bit 2: compacted: only the
+	// records named by Records.offset_deltas are left, maybe none; never sent by a producer.
 	Flags uint32 `protobuf:"varint,8,opt,name=flags,proto3" json:"flags,omitempty"`
 	Crc   uint32 `protobuf:"fixed32,9,opt,name=crc,proto3" json:"crc,omitempty"`
 	// -1 = not idempotent; then producer_epoch and base_sequence are -1 too.
@@ -259,8 +262,12 @@ type Records struct {
 	HeaderKeyLengths   []int32 `protobuf:"fixed32,8,rep,packed,name=header_key_lengths,json=headerKeyLengths,proto3" json:"header_key_lengths,omitempty"`
 	HeaderValueData    []byte  `protobuf:"bytes,9,opt,name=header_value_data,json=headerValueData,proto3" json:"header_value_data,omitempty"`
 	HeaderValueLengths []int32 `protobuf:"fixed32,10,rep,packed,name=header_value_lengths,json=headerValueLengths,proto3" json:"header_value_lengths,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// In a batch flagged as compacted, and only there: per record its offset less base_offset,
+	// strictly rising, 0 to record_count - 1. Absent there: no record is left, and the two
+	// timestamps of the header are equal and mean nothing.
+	OffsetDeltas  []int32 `protobuf:"fixed32,11,rep,packed,name=offset_deltas,json=offsetDeltas,proto3" json:"offset_deltas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Records) Reset() {
@@ -363,6 +370,13 @@ func (x *Records) GetHeaderValueLengths() []int32 {
 	return nil
 }
 
+func (x *Records) GetOffsetDeltas() []int32 {
+	if x != nil {
+		return x.OffsetDeltas
+	}
+	return nil
+}
+
 var File_penstock_proto_v1_records_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_records_proto_rawDesc = "" +
@@ -385,7 +399,7 @@ const file_penstock_proto_v1_records_proto_rawDesc = "" +
 	"\x0eproducer_epoch\x18\v \x01(\x05R\rproducerEpoch\x12#\n" +
 	"\rbase_sequence\x18\f \x01(\x05R\fbaseSequence\x12-\n" +
 	"\x12uncompressed_bytes\x18\r \x01(\rR\x11uncompressedBytes\x12\x18\n" +
-	"\apayload\x18\x0e \x01(\fR\apayload\"\x92\x03\n" +
+	"\apayload\x18\x0e \x01(\fR\apayload\"\xb7\x03\n" +
 	"\aRecords\x12\x19\n" +
 	"\bkey_data\x18\x01 \x01(\fR\akeyData\x12\x1f\n" +
 	"\vkey_lengths\x18\x02 \x03(\x0fR\n" +
@@ -399,7 +413,8 @@ const file_penstock_proto_v1_records_proto_rawDesc = "" +
 	"\x12header_key_lengths\x18\b \x03(\x0fR\x10headerKeyLengths\x12*\n" +
 	"\x11header_value_data\x18\t \x01(\fR\x0fheaderValueData\x120\n" +
 	"\x14header_value_lengths\x18\n" +
-	" \x03(\x0fR\x12headerValueLengths*6\n" +
+	" \x03(\x0fR\x12headerValueLengths\x12#\n" +
+	"\roffset_deltas\x18\v \x03(\x0fR\foffsetDeltas*6\n" +
 	"\x05Codec\x12\x0e\n" +
 	"\n" +
 	"CODEC_NONE\x10\x00\x12\x0e\n" +
