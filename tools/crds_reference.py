@@ -79,6 +79,8 @@ def _what(row: Field) -> str:
 def _setting(setting: Setting) -> str:
     if setting.choices:
         values = ", ".join(f"`{choice}`" for choice in setting.choices)
+    elif setting.share:
+        values = "0 to 1"
     elif setting.maximum == INT64_MAX:
         values = f"{setting.minimum} or more"
     else:

@@ -16,7 +16,7 @@ from penstock.core.manifest.rows import Field
 from penstock.core.manifest.schema import CLUSTER_NAME_MAX_CHARS
 from penstock.core.manifest.schema_groups import RESET_VALUES
 from penstock.core.settings import CLUSTER_SETTINGS, INT64_MAX, TOPIC_SETTINGS, Setting
-from penstock.core.topic import TOPIC_NAME_MAX_CHARS
+from penstock.core.topic import SHARE_PATTERN, SHARE_RANGE, TOPIC_NAME_MAX_CHARS
 
 Rule = dict[str, str]
 Rules = dict[tuple[str, ...], list[Rule]]
@@ -106,6 +106,9 @@ def _value(setting: Setting) -> Rule:
     if setting.choices:
         expression = f"string(self[{key}]) in {json.dumps(setting.choices)}"
         wanted = " or ".join(setting.choices)
+    elif setting.share:
+        expression = f"string(self[{key}]).matches({text(f'^({SHARE_PATTERN})$')})"
+        wanted = SHARE_RANGE
     else:
         # "-0" is a number to the reader of topic settings and to no other.
         sign = "-?" if setting in TOPIC_SETTINGS else ""

@@ -23,8 +23,8 @@ INT64_MAX: Final = 2**63 - 1
 class Setting:
     """One key. Numbers: `minimum` <= value <= `maximum`; otherwise one of `choices`.
 
-    `default` as text; settings whose default depends on the number of brokers say so in
-    `documentation`.
+    A `share` is a number from 0 to 1 (`topic.SHARE_PATTERN`). `default` as text; settings whose
+    default depends on the number of brokers say so in `documentation`.
     """
 
     key: str
@@ -33,6 +33,7 @@ class Setting:
     minimum: int = 1
     maximum: int = INT64_MAX
     choices: tuple[str, ...] = ()
+    share: bool = False
 
 
 BROKER_SETTINGS: Final = (
@@ -78,6 +79,24 @@ BROKER_SETTINGS: Final = (
         "How often old records are looked for, in milliseconds.",
     ),
     Setting(
+        "log.cleaner.backoff.ms",
+        "15000",
+        "How often logs of topics with cleanup.policy=compact are looked at, in milliseconds.",
+    ),
+    Setting(
+        "log.cleaner.dedupe.buffer.size",
+        str(64 * MIB),
+        "Memory for the keys of one pass of compaction, about 200 bytes each; a log with more "
+        "new keys takes several passes.",
+        minimum=4096,
+    ),
+    Setting(
+        "log.cleaner.io.max.bytes.per.second",
+        str(16 * MIB),
+        "What compaction reads and writes per second at most, over all partitions of a broker.",
+        minimum=1024,
+    ),
+    Setting(
         "producer.snapshot.bytes",
         str(16 * MIB),
         "Log written between two snapshots of producer state: what a restart reads again.",
@@ -110,7 +129,9 @@ def _topic_setting(key: ConfigKey) -> Setting:
     if key.boolean:
         return Setting(key.name, default, key.documentation, choices=("true", "false"))
     choices = tuple(str(choice.value) for choice in key.choices or ())
-    return Setting(key.name, default, key.documentation, key.minimum, key.maximum, choices)
+    return Setting(
+        key.name, default, key.documentation, key.minimum, key.maximum, choices, key.share
+    )
 
 
 TOPIC_SETTINGS: Final = tuple(_topic_setting(key) for key in CONFIG_KEYS)

@@ -26,6 +26,9 @@ _NAME_RULE: Final = (
     "'.', '_' and '-', and is neither '.' nor '..'"
 )
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+SHARE_PATTERN: Final = r"0(\.[0-9]{1,4})?|1(\.0{1,4})?"
+"""A share of a whole as text: 0 to 1, at most four digits behind the point."""
+SHARE_RANGE: Final = "a number from 0 to 1 with at most four digits behind the point, like 0.5"
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -60,7 +63,21 @@ class TimestampType(StrEnum):
 
 
 class CleanupPolicy(StrEnum):
+    """What becomes of old records: they go by age and size, by key, or both."""
+
     DELETE = "delete"
+    COMPACT = "compact"
+    COMPACT_DELETE = "compact,delete"
+
+    @property
+    def deletes(self) -> bool:
+        """Whether retention.ms and retention.bytes count."""
+        return self is not CleanupPolicy.COMPACT
+
+    @property
+    def compacts(self) -> bool:
+        """Whether only the newest value per key is promised to stay."""
+        return self is not CleanupPolicy.DELETE
 
 
 class CompressionType(StrEnum):
@@ -81,6 +98,10 @@ class TopicConfig:
     timestamp_before_max_ms: int = _INT64_MAX
     timestamp_after_max_ms: int = 3_600_000
     cleanup_policy: CleanupPolicy = CleanupPolicy.DELETE
+    min_cleanable_dirty_ratio: float = 0.5
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _INT64_MAX
     unclean_leader_election: bool = False
     compression_type: CompressionType = CompressionType.PRODUCER
 
@@ -113,7 +134,7 @@ class TopicConfig:
 class ConfigKey:
     """One config: Kafka's name, the field of `TopicConfig`, the range, what it means.
 
-    Numbers: `minimum` <= value <= `maximum`, both inclusive.
+    Numbers: `minimum` <= value <= `maximum`, both inclusive. `share`: `SHARE_PATTERN`.
     """
 
     name: str
@@ -123,19 +144,22 @@ class ConfigKey:
     maximum: int = _INT64_MAX
     choices: type[StrEnum] | None = None
     boolean: bool = False
+    share: bool = False
 
-    def parse(self, text: str) -> int | bool | StrEnum:
+    def parse(self, text: str) -> float | bool | StrEnum:
         """The typed value; raises MisuseError(INVALID_CONFIG)."""
         if self.boolean:
             if text in {"true", "false"}:
                 return text == "true"
             raise self._refused(text, "true or false")
         if self.choices is not None:
-            if text == "compact" and self.name == "cleanup.policy":
-                raise self._refused(text, "delete (compaction is not there yet)")
             if text in set(self.choices):
                 return self.choices(text)
             raise self._refused(text, " or ".join(choice.value for choice in self.choices))
+        if self.share:
+            if re.fullmatch(SHARE_PATTERN, text):
+                return float(text)
+            raise self._refused(text, SHARE_RANGE)
         # int() alone would also take "1_000" and digits of other scripts.
         if not _NUMBER.fullmatch(text):
             raise self._refused(text, "a whole number")
@@ -144,7 +168,7 @@ class ConfigKey:
             raise self._refused(text, f"{self.minimum} to {self.maximum}")
         return number
 
-    def serialise(self, value: int | bool | Enum) -> str:
+    def serialise(self, value: float | bool | Enum) -> str:
         """The text form `parse` reads."""
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -204,8 +228,33 @@ CONFIG_KEYS: Final = (
     ConfigKey(
         "cleanup.policy",
         "cleanup_policy",
-        "What happens to old records: delete.",
+        "What becomes of old records. delete: they go by retention.ms and retention.bytes; "
+        "compact: the newest record per key stays, older ones go, and every record needs a key; "
+        "compact,delete: both.",
         choices=CleanupPolicy,
+    ),
+    ConfigKey(
+        "min.cleanable.dirty.ratio",
+        "min_cleanable_dirty_ratio",
+        "Compaction starts when this share of a log has not been compacted yet.",
+        share=True,
+    ),
+    ConfigKey(
+        "delete.retention.ms",
+        "delete_retention_ms",
+        "Milliseconds a null value (its key is deleted) stays after compaction passed it; whoever "
+        "reads a whole log within that time sees every deletion.",
+    ),
+    ConfigKey(
+        "min.compaction.lag.ms",
+        "min_compaction_lag_ms",
+        "Milliseconds a record is safe from compaction.",
+    ),
+    ConfigKey(
+        "max.compaction.lag.ms",
+        "max_compaction_lag_ms",
+        "Milliseconds after which a record is compacted even if little else is to be done.",
+        minimum=1,
     ),
     ConfigKey(
         "unclean.leader.election.enable",
@@ -230,10 +279,6 @@ _NOT_APPLICABLE: Final = {
     "index.interval.bytes": "logs have no segments here",
     "flush.messages": "ask for sync=DISK per produce request instead",
     "flush.ms": "ask for sync=DISK per produce request instead",
-    "delete.retention.ms": "compaction is not there yet",
-    "min.cleanable.dirty.ratio": "compaction is not there yet",
-    "min.compaction.lag.ms": "compaction is not there yet",
-    "max.compaction.lag.ms": "compaction is not there yet",
     "remote.storage.enable": "there is no tiered storage",
 }
 

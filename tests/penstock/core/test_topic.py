@@ -60,6 +60,10 @@ def test_defaults_are_those_users_expect() -> None:
         "message.timestamp.before.max.ms": str(2**63 - 1),
         "message.timestamp.after.max.ms": "3600000",
         "cleanup.policy": "delete",
+        "min.cleanable.dirty.ratio": "0.5",
+        "delete.retention.ms": "86400000",
+        "min.compaction.lag.ms": "0",
+        "max.compaction.lag.ms": str(2**63 - 1),
         "unclean.leader.election.enable": "false",
         "compression.type": "producer",
     }
@@ -70,7 +74,8 @@ def test_every_value_survives_the_way_to_text_and_back() -> None:
         retention_ms=-1,
         max_message_bytes=2_000,
         timestamp_type=TimestampType.LOG_APPEND_TIME,
-        cleanup_policy=CleanupPolicy.DELETE,
+        cleanup_policy=CleanupPolicy.COMPACT_DELETE,
+        min_cleanable_dirty_ratio=0.05,
         unclean_leader_election=True,
     )
     assert TopicConfig.parse(config.to_mapping()) == config
@@ -95,7 +100,11 @@ def test_only_what_is_given_differs_from_the_defaults_given() -> None:
         ("max.message.bytes", "1", "1024 to"),
         ("min.insync.replicas", "0", "1 to"),
         ("message.timestamp.type", "createtime", "CreateTime or LogAppendTime"),
-        ("cleanup.policy", "compact", "compaction is not there yet"),
+        ("cleanup.policy", "compaction", "delete or compact or compact,delete"),
+        ("min.cleanable.dirty.ratio", "1.01", "from 0 to 1"),
+        ("min.cleanable.dirty.ratio", "5e-1", "from 0 to 1"),
+        ("min.cleanable.dirty.ratio", "-0.5", "from 0 to 1"),
+        ("max.compaction.lag.ms", "0", "1 to"),
         ("compression.type", "zstd", "producer"),
         ("unclean.leader.election.enable", "True", "true or false"),
         ("retention.mss", "1", "did you mean 'retention.ms'?"),

@@ -35,6 +35,9 @@ class Settings:
     disk_reserve_bytes: int = _setting("disk.reserve.bytes")
     disk_check_interval_ms: int = _setting("disk.check.interval.ms")
     retention_check_interval_ms: int = _setting("log.retention.check.interval.ms")
+    cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms")
+    cleaner_dedupe_bytes: int = _setting("log.cleaner.dedupe.buffer.size")
+    cleaner_bytes_per_second: int = _setting("log.cleaner.io.max.bytes.per.second")
     producer_snapshot_bytes: int = _setting("producer.snapshot.bytes")
     shutdown_timeout_ms: int = _setting("shutdown.timeout.ms")
 

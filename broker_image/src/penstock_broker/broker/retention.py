@@ -48,7 +48,11 @@ class Retention:
                 _events.error("retention failed; trying again later", reason=str(error))
 
     async def _round(self) -> None:
-        led = [r for r in self._replicas.by_key.values() if r.marks.is_leader]
+        led = [
+            replica
+            for replica in self._replicas.by_key.values()
+            if replica.marks.is_leader and replica.config.cleanup_policy.deletes
+        ]
         for first in range(0, len(led), _SLICE):
             await self._move(led[first : first + _SLICE])
         await self._reclaim()
@@ -61,10 +65,8 @@ class Retention:
             return [
                 self._store.retention_start(
                     replica.slot,
-                    older_than_ms=now_ms - config.retention_ms
-                    if config.retention_ms >= 0
-                    else None,
-                    max_bytes=config.retention_bytes if config.retention_bytes >= 0 else None,
+                    older_than_ms=_limit(config.retention_ms, now_ms - config.retention_ms),
+                    max_bytes=_limit(config.retention_bytes, config.retention_bytes),
                     end=end,
                 )
                 for replica, end, config in asked
