@@ -1,0 +1,376 @@
+"""The coordinator's inputs and outputs: one machine per offsets partition that a broker leads.
+
+    shell: streams, log, clock ──event──▶ GroupCoordinator.handle(event, now_ms) ──Ready──▶ shell
+
+The machine changes its state when it hands out the records of a `Ready`; the world hears of it
+when they are committed. What the shell owes:
+
+- `Ready.records` are appended as one batch, or with those of later Readys in one batch; Readys
+  keep their order in the log. `outputs` leave, in order, once the high watermark has passed every
+  append handed out up to then, those of this Ready included: also answers that only read, so that
+  nothing is told that a failover could take back (I16).
+- An append that fails, or a leadership that ends, ends the machine: its state may be ahead of the
+  log. Whoever leads next feeds a new machine every record below the high watermark of its own
+  leader epoch, in order (`load`), then `start`. Unanswered requests are refused and streams ended
+  with a retriable error by the shell.
+- A stream has an id that is never used again. Events of a stream come in order; after
+  `StreamBroken`, or once an `EndStream` was carried out, there are no more.
+- `TopicsChanged` whenever names, ids or partition counts change. `Tick` at `next_wake_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from penstock.core.groups.records import OffsetReset
+from penstock.core.types import TopicId
+from penstock.errors import PenstockError
+
+Part = tuple[TopicId, int]
+"""A partition of a topic. A plain tuple: sets of hundreds are built all the time."""
+Parts = frozenset[Part]
+NO_PARTS: Parts = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTopic:
+    """A topic of users. `racks[i]`: racks with a replica of partition i; () = none known."""
+
+    name: str
+    topic_id: TopicId
+    partitions: int
+    racks: tuple[frozenset[str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All topics that groups may read. `names` finds a topic's id."""
+
+    topics: Mapping[TopicId, CatalogTopic] = field(default_factory=dict)
+    names: Mapping[str, TopicId] = field(default_factory=dict)
+
+    @staticmethod
+    def of(*topics: CatalogTopic) -> Catalog:
+        """A catalog of these topics."""
+        return Catalog(
+            {topic.topic_id: topic for topic in topics},
+            {topic.name: topic.topic_id for topic in topics},
+        )
+
+
+# ---------------------------------------------------------------- events: shell -> machine
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Topic names, and a pattern whose matches are added ("": none)."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    """A hello. Times in ms, 0 = the default. `member_epoch` 0 = joins anew, else rejoins."""
+
+    stream_id: int
+    group_id: str
+    member_id: str
+    subscription: Subscription
+    instance_id: str = ""
+    client_id: str = ""
+    client_host: str = ""
+    rack: str = ""
+    assignor: str = ""
+    session_timeout_ms: int = 0
+    rebalance_timeout_ms: int = 0
+    member_epoch: int = 0
+    owned: Parts = NO_PARTS
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """What a member owns, having taken assignment `number` into account (0: none yet)."""
+
+    parts: Parts
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberHeard:
+    """A heartbeat; None: no news."""
+
+    stream_id: int
+    owned: Owned | None = None
+    subscription: Subscription | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    stream_id: int
+    keep_seat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBroken:
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPartition:
+    """A partition as a request names it; `topic_id` "" = whichever the name has now."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewOffset:
+    """An offset to commit (>= 0) or to reset to (-1: forget). `leader_epoch` -1 = not known."""
+
+    where: NamedPartition
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequested:
+    """`member_id` "" with epoch -1: a consumer that is no member."""
+
+    request_id: int
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str
+    offsets: tuple[NewOffset, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequested:
+    """`partitions` empty: all."""
+
+    request_id: int
+    group_id: str
+    partitions: tuple[NamedPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResetRequested:
+    request_id: int
+    group_id: str
+    offsets: tuple[NewOffset, ...]
+    reset_id: str = ""
+    reason: str = ""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRequested:
+    request_id: int
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequested:
+    request_id: int
+    states: frozenset[GroupState] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeRequested:
+    request_id: int
+    group_id: str
+    include_offsets: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged:
+    catalog: Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`next_wake_ms` has come."""
+
+
+Request = (
+    CommitRequested
+    | FetchRequested
+    | ResetRequested
+    | DeleteRequested
+    | ListRequested
+    | DescribeRequested
+)
+Event = MemberJoined | MemberHeard | MemberLeft | StreamBroken | Request | TopicsChanged | Tick
+
+# ---------------------------------------------------------------- outputs: machine -> shell
+
+
+class GroupState(Enum):
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class SendJoined:
+    stream_id: int
+    member_epoch: int
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendAssignment:
+    """All that the member may own. `names`: of every topic in `parts`."""
+
+    stream_id: int
+    member_epoch: int
+    number: int
+    parts: Parts
+    names: Mapping[TopicId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EndStream:
+    """None: in good order (the member left)."""
+
+    stream_id: int
+    error: PenstockError | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAnswer:
+    """One committed offset; -1: none."""
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    offset: int = -1
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_time_ms: int = 0
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An error or None per offset, in order."""
+
+    errors: tuple[PenstockError | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    offsets: tuple[OffsetAnswer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLine:
+    """-1: nothing committed."""
+
+    old_offset: int
+    new_offset: int
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDone:
+    lines: tuple[ResetLine, ...]
+    applied: bool = False
+    already_applied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group_id: str
+    state: GroupState
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    member_id: str
+    instance_id: str
+    client_id: str
+    client_host: str
+    rack: str
+    member_epoch: int
+    subscription: Subscription
+    assignor: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    connected: bool
+    assigned: Parts
+    pending: Parts
+    target: Parts
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    group_id: str
+    state: GroupState
+    group_epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = ""
+    members: tuple[DescribedMember, ...] = ()
+    offsets: tuple[OffsetAnswer, ...] = ()
+    empty_since_ms: int = 0
+    last_reset: OffsetReset | None = None
+    names: Mapping[TopicId, str] = field(default_factory=dict)
+
+
+Answer = Committed | Fetched | ResetDone | Deleted | Listed | Described
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The one answer to a request, or why there is none."""
+
+    request_id: int
+    answer: Answer | PenstockError
+
+
+Output = SendJoined | SendAssignment | EndStream | Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """For the log: what was decided, with the numbers it was decided on."""
+
+    event: str
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """See the module. `records` are (key, value); value None removes the key.
+
+    `commits`, `rebalances`: how many offsets were committed, targets computed, for metrics.
+    """
+
+    records: tuple[tuple[bytes, bytes | None], ...] = ()
+    outputs: tuple[Output, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    commits: int = 0
+    rebalances: int = 0
+
+
+NOTHING = Ready()

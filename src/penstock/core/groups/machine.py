@@ -1,0 +1,301 @@
+"""The coordinator of one partition of `__consumer_offsets`: events in, `Ready` out.
+
+    load, load, … ─▶ start ─▶ handle(event, now_ms) ─▶ Ready: records, then what they entitle to say
+
+Who is a member and who owns what: `membership`, `reconcile`. Which offsets are committed:
+`offsets`. This module hands events on and keeps time: members whose session ends, targets that
+are due, the sweep. Waiting costs nothing: a heartbeat moves a number, and `next_wake_ms` is looked
+at when it has come (deadlines in the heap may be early, never late). I16, I18.
+"""
+
+import heapq
+from collections import Counter
+from typing import Final
+
+from penstock.core.groups import membership, offsets, reconcile, views
+from penstock.core.groups.config import GroupConfig
+from penstock.core.groups.contract import (
+    NOTHING,
+    Answer,
+    Catalog,
+    CommitRequested,
+    DeleteRequested,
+    DescribeRequested,
+    EndStream,
+    Event,
+    FetchRequested,
+    GroupState,
+    ListRequested,
+    MemberHeard,
+    MemberJoined,
+    MemberLeft,
+    Ready,
+    Reply,
+    Request,
+    ResetRequested,
+    StreamBroken,
+    Tick,
+    TopicsChanged,
+)
+from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock.core.types import TopicId
+from penstock.errors import PenstockError
+
+_SWEPT_AT_ONCE: Final = 100
+_SWEEP_PAUSE_MS: Final = 100
+
+
+class GroupCoordinator:
+    """Feed it events, obey the Ready (contract.py). Not thread-safe; never blocks."""
+
+    def __init__(self, config: GroupConfig, time_at_zero_ms: int) -> None:
+        """`time_at_zero_ms`: the time since 1970 at which `now_ms` was 0."""
+        self._book = Book(config)
+        self._time_at_zero_ms = time_at_zero_ms
+        self._loader: Loader | None = Loader()
+        self._wakes: list[tuple[int, str, str]] = []
+        self._wake_of: dict[tuple[str, str], int] = {}
+        self._assigning: dict[str, Group] = {}
+        self._to_sweep: list[str] = []
+        self._sweep_at_ms = 0
+        self._gone_since: dict[TopicId, int] = {}
+        self._gone: frozenset[TopicId] = frozenset()
+
+    # ------------------------------------------------------------ begin
+
+    def load(self, key: bytes | None, value: bytes | None) -> None:
+        """The next record of the log. Raises ClusterError(DATA_CORRUPTED)."""
+        assert self._loader is not None, "load comes before start"
+        self._loader.add(key, value)
+
+    def start(self, catalog: Catalog, now_ms: int) -> Ready:
+        """Everything is loaded: members have their whole session timeout to come back.
+
+        Raises ClusterError(DATA_CORRUPTED): then this partition's groups are not served.
+        """
+        assert self._loader is not None, "started once"
+        book = self._book
+        book.groups = self._loader.groups()
+        self._loader = None
+        self._set_time(now_ms)
+        self._sweep_at_ms = now_ms + book.config.sweep_interval_ms
+        for group in book.groups.values():
+            if group.record.epoch > group.record.assignment_epoch:
+                group.assign_at_ms = now_ms
+            for member in group.members.values():
+                member.deadline_ms = now_ms + member.record.session_timeout_ms
+                if member.current.pending:
+                    member.revoke_by_ms = now_ms + member.record.rebalance_timeout_ms
+                self._wake(group, member)
+        self._topics_changed(catalog)
+        self._assign_due()
+        return self._ready()
+
+    # ------------------------------------------------------------ views
+
+    @property
+    def next_wake_ms(self) -> int:
+        """When a `Tick` is due."""
+        due = [self._sweep_at_ms]
+        if self._wakes:
+            due.append(self._wakes[0][0])
+        due += [g.assign_at_ms for g in self._assigning.values() if g.assign_at_ms is not None]
+        return min(due)
+
+    @property
+    def states(self) -> Counter[GroupState]:
+        """How many groups are in each state."""
+        return views.count_states(self._book)
+
+    @property
+    def members(self) -> int:
+        return sum(len(group.members) for group in self._book.groups.values())
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """To look at: tests and metrics. Not to be changed."""
+        return self._book.groups
+
+    # ------------------------------------------------------------ events
+
+    def handle(self, event: Event, now_ms: int) -> Ready:
+        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back."""
+        assert self._loader is None, "start comes first"
+        self._set_time(now_ms)
+        match event:
+            case MemberHeard() | MemberLeft() | StreamBroken():
+                self._sign(event)
+            case MemberJoined():
+                self._joined(event)
+            case TopicsChanged():
+                self._topics_changed(event.catalog)
+                self._assign_due()
+            case Tick():
+                self._tick()
+            case _:
+                self._answer(event)
+        return self._ready()
+
+    def _joined(self, event: MemberJoined) -> None:
+        book = self._book
+        try:
+            member_id = membership.join(book, event)
+        except PenstockError as error:
+            book.say(EndStream(event.stream_id, error))
+            book.decide(
+                "member refused",
+                group=event.group_id,
+                member=event.member_id,
+                code=error.code.name,
+                reason=error.message,
+            )
+            return
+        group = book.groups[event.group_id]
+        self._touched(group)
+        self._wake(group, group.members[member_id])
+
+    def _sign(self, event: MemberHeard | MemberLeft | StreamBroken) -> None:
+        found = self._book.member(event.stream_id)
+        if found is None:
+            return
+        group, member = found
+        match event:
+            case MemberHeard():
+                if event.owned is None and event.subscription is None:
+                    membership.heard(self._book, event)
+                    return
+                try:
+                    membership.heard(self._book, event)
+                except PenstockError as error:
+                    reconcile.remove(self._book, group, member, "fenced", error)
+            case MemberLeft():
+                membership.leave(self._book, event.stream_id, keep_seat=event.keep_seat)
+            case StreamBroken():
+                membership.stream_broken(self._book, event.stream_id)
+        self._touched(group)
+
+    def _answer(self, event: Request) -> None:
+        try:
+            answer = self._answered(event)
+        except PenstockError as error:
+            self._book.say(Reply(event.request_id, error))
+        else:
+            self._book.say(Reply(event.request_id, answer))
+
+    def _answered(self, event: Request) -> Answer:
+        book = self._book
+        match event:
+            case CommitRequested():
+                return offsets.commit(book, event)
+            case FetchRequested():
+                return offsets.fetch(book, event)
+            case ResetRequested():
+                return offsets.reset(book, event)
+            case DeleteRequested():
+                return offsets.delete(book, event)
+            case ListRequested():
+                return views.list_groups(book, event)
+            case DescribeRequested():
+                return views.describe(book, event)
+
+    def _topics_changed(self, catalog: Catalog) -> None:
+        self._book.catalog = catalog
+        for group in self._book.groups.values():
+            if group.members and group.record.epoch == group.record.assignment_epoch:
+                if reconcile.is_out_of_date(self._book, group):
+                    reconcile.change(self._book, group, "topics changed")
+                    self._touched(group)
+            elif group.members:
+                self._touched(group)
+
+    # ------------------------------------------------------------ time
+
+    def _set_time(self, now_ms: int) -> None:
+        self._book.now_ms = now_ms
+        self._book.time_ms = now_ms + self._time_at_zero_ms
+
+    def _tick(self) -> None:
+        now_ms = self._book.now_ms
+        while self._wakes and self._wakes[0][0] <= now_ms:
+            when_ms, group_id, member_id = heapq.heappop(self._wakes)
+            if self._wake_of.get((group_id, member_id)) != when_ms:
+                continue  # a later entry took its place
+            del self._wake_of[group_id, member_id]
+            group = self._book.groups.get(group_id)
+            member = None if group is None else group.members.get(member_id)
+            if group is None or member is None:
+                continue
+            if membership.due_ms(member) <= now_ms:
+                membership.expire(self._book, group, member)
+                self._touched(group)
+            else:
+                self._wake(group, member)
+        self._assign_due()
+        if now_ms >= self._sweep_at_ms:
+            self._sweep()
+
+    def _wake(self, group: Group, member: Member) -> None:
+        """Makes sure that a tick comes when the member's time is over, or before."""
+        key = (group.group_id, member.member_id)
+        due_ms = membership.due_ms(member)
+        known_ms = self._wake_of.get(key)
+        if known_ms is None or due_ms < known_ms:
+            self._wake_of[key] = due_ms
+            heapq.heappush(self._wakes, (due_ms, *key))
+
+    def _touched(self, group: Group) -> None:
+        """Something but a bare heartbeat happened to the group: its times may have changed."""
+        if group.assign_at_ms is not None:
+            self._assigning[group.group_id] = group
+        for member in group.members.values():
+            self._wake(group, member)
+
+    def _assign_due(self) -> None:
+        for group_id, group in list(self._assigning.items()):
+            if self._book.groups.get(group_id) is group:
+                reconcile.settle(self._book, group, ())
+                self._touched(group)
+            if group.assign_at_ms is None:
+                del self._assigning[group_id]
+
+    def _sweep(self) -> None:
+        """Some groups at a time, so that many groups never hold up the others for long."""
+        book = self._book
+        if not self._to_sweep:
+            self._to_sweep = list(book.groups)
+            self._gone = self._find_gone()
+        for _ in range(min(_SWEPT_AT_ONCE, len(self._to_sweep))):
+            group = book.groups.get(self._to_sweep.pop())
+            if group is not None:
+                offsets.sweep(book, group, self._gone)
+            if len(book.records) > offsets.SWEPT_RECORDS_MAX:
+                break
+        pause_ms = _SWEEP_PAUSE_MS if self._to_sweep else book.config.sweep_interval_ms
+        self._sweep_at_ms = book.now_ms + pause_ms
+
+    def _find_gone(self) -> frozenset[TopicId]:
+        """Topics with offsets that do not exist, and did not all through the grace period."""
+        book = self._book
+        used = {part[0] for group in book.groups.values() for part in group.offsets}
+        missing = used - book.catalog.topics.keys()
+        since = self._gone_since
+        self._gone_since = {topic_id: since.get(topic_id, book.now_ms) for topic_id in missing}
+        oldest_ms = book.now_ms - book.config.deleted_topic_grace_ms
+        return frozenset(t for t, since_ms in self._gone_since.items() if since_ms <= oldest_ms)
+
+    # ------------------------------------------------------------ out
+
+    def _ready(self) -> Ready:
+        book = self._book
+        if not (book.records or book.outputs or book.decisions):
+            return NOTHING
+        ready = Ready(
+            tuple(book.records.items()),
+            tuple(book.outputs),
+            tuple(book.decisions),
+            book.commits,
+            book.rebalances,
+        )
+        book.records, book.outputs, book.decisions = {}, [], []
+        book.commits = book.rebalances = 0
+        return ready

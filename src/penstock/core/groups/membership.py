@@ -1,0 +1,325 @@
+"""Members come, say something, leave and disappear.
+
+    hello, epoch 0     ─▶ new member (or a known one that starts over: it owns nothing)
+    hello, its epoch   ─▶ the same member after a broken stream: keeps everything
+    hello, instance id ─▶ takes the seat of a member that is away, partitions and all
+    leave, or no sign of life in time ─▶ out; static members' seats wait for a session timeout
+
+Whatever is refused is refused before anything changes, and its stream ends with the error.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from penstock.core.groups import reconcile
+from penstock.core.groups.contract import (
+    NO_PARTS,
+    MemberHeard,
+    MemberJoined,
+    Owned,
+    Parts,
+    SendJoined,
+)
+from penstock.core.groups.hello import check_hello, check_subscription, invalid
+from penstock.core.groups.records import GroupRecord, MemberRecord
+from penstock.core.groups.state import Book, Group, Member
+from penstock.errors import ClusterError, ErrorCode, OverloadedError
+
+_FULL_MS: Final = 5_000
+
+
+def join(book: Book, event: MemberJoined) -> str:
+    """Takes a hello; returns the member's id. Raises PenstockError, with nothing changed."""
+    record = check_hello(book.config, event)
+    group = book.groups.get(event.group_id)
+    if group is None:
+        group = _new_group(book, event)
+    seat = _seat(group, event)
+    member = group.members.get(event.member_id)
+    _check_epoch(group, member, event)
+    if member is not None:
+        released = _again(book, group, member, event)
+        changed = _differs(member.record, record)
+    elif seat is not None:
+        released = _replace(book, group, seat, event.member_id)
+        member = group.members[event.member_id]
+        changed = _differs(member.record, record)
+    else:
+        _check_room(book, group)
+        released, changed = NO_PARTS, True
+        member = Member(event.member_id, record)
+    if member.record != record or event.member_id not in group.members:
+        book.put_member(group, member, record)
+    _take_seat(book, group, member, event.stream_id)
+    if changed:
+        if group.record.empty_since_ms or group.group_id not in book.groups:
+            book.put_group(group, replace(group.record, empty_since_ms=0))
+        reconcile.change(book, group, f"joined: member {member.member_id}")
+    told = reconcile.advance(book, group, (member.member_id,), released)
+    book.say(_joined(book, member))
+    for member_id in sorted(told | {member.member_id}):
+        reconcile.send_assignment(book, group.members[member_id])
+    return member.member_id
+
+
+def _take_seat(book: Book, group: Group, member: Member, stream_id: int) -> None:
+    """The stream is the member from now on."""
+    reconcile.end_stream(
+        book,
+        member,
+        ClusterError(
+            f"another stream of member {member.member_id} took the place of this one",
+            ErrorCode.STALE_MEMBER_EPOCH,
+        ),
+    )
+    book.streams[stream_id] = (group.group_id, member.member_id)
+    member.stream_id = stream_id
+    member.seen = True
+    member.number = member.revoked_by = 0
+    member.deadline_ms = book.now_ms + member.record.session_timeout_ms
+    if member.current.left:
+        current = replace(member.current, left=False)
+        book.put_current(group, member, current, current.parts, current.pending)
+
+
+def _joined(book: Book, member: Member) -> SendJoined:
+    """The answer to a hello."""
+    assert member.stream_id is not None
+    record = member.record
+    return SendJoined(
+        member.stream_id,
+        member.current.epoch,
+        min(book.config.heartbeat_interval_ms, record.session_timeout_ms // 3),
+        record.session_timeout_ms,
+        record.rebalance_timeout_ms,
+    )
+
+
+# ---------------------------------------------------------------- hello, taken or refused
+
+
+def _new_group(book: Book, event: MemberJoined) -> Group:
+    """A group that is not stored yet."""
+    if event.member_epoch:
+        raise _unknown(event.group_id, event.member_id)
+    check_groups(book)
+    return Group(event.group_id, GroupRecord())
+
+
+def check_groups(book: Book) -> None:
+    """Raises OverloadedError when one more group would be too many."""
+    if len(book.groups) >= book.config.groups_max:
+        raise OverloadedError(
+            f"this coordinator keeps {len(book.groups)} groups, the limit is "
+            f"{book.config.groups_max}; delete groups that are not used",
+            _FULL_MS,
+        )
+
+
+def _check_room(book: Book, group: Group) -> None:
+    if len(group.members) >= book.config.members_max:
+        raise OverloadedError(
+            f"group {group.group_id!r} has {len(group.members)} members, the limit is "
+            f"{book.config.members_max}; stop some or use another group",
+            _FULL_MS,
+        )
+
+
+def _seat(group: Group, event: MemberJoined) -> Member | None:
+    """Who has the instance id that this member comes with, if that is another one."""
+    holder = group.instances.get(event.instance_id) if event.instance_id else None
+    if holder in {None, event.member_id}:
+        return None
+    assert holder is not None
+    if event.member_epoch:
+        raise fenced_instance(group, event.member_id, event.instance_id)
+    seat = group.members[holder]
+    if not seat.away:
+        raise ClusterError(
+            f"instance id {event.instance_id!r} of group {group.group_id!r} is in use by member "
+            f"{holder}; end that one, choose another id, or wait until its session is over",
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+        )
+    return seat
+
+
+def _check_epoch(group: Group, member: Member | None, event: MemberJoined) -> None:
+    """A member that comes back is who it says it is."""
+    if member is not None and member.record.instance_id != event.instance_id:
+        raise invalid(
+            f"member {event.member_id} of group {group.group_id!r} has instance id "
+            f"{member.record.instance_id!r}, not {event.instance_id!r}; make a new member id"
+        )
+    if not event.member_epoch:
+        return
+    if member is None:
+        raise _unknown(event.group_id, event.member_id)
+    current = member.current
+    # An older epoch: the answer that carried the newer one was lost with the stream.
+    known = event.owned <= current.parts | current.pending
+    if event.member_epoch > current.epoch or not known:
+        raise ClusterError(
+            f"member {event.member_id} of group {group.group_id!r} comes back with epoch "
+            f"{event.member_epoch} and {len(event.owned)} partitions; it has epoch "
+            f"{current.epoch} and not all of these are its own: give them up and join anew",
+            ErrorCode.STALE_MEMBER_EPOCH,
+        )
+
+
+def _again(book: Book, group: Group, member: Member, event: MemberJoined) -> Parts:
+    """A known member on a new stream; returns what it does not own any more."""
+    if event.member_epoch:
+        return reconcile.acknowledge(book, group, member, event.owned)
+    member.revoke_by_ms = None
+    current = replace(member.current, epoch=0)
+    return book.put_current(group, member, current, NO_PARTS, NO_PARTS)
+
+
+def _replace(book: Book, group: Group, seat: Member, member_id: str) -> Parts:
+    """Another process takes a seat that is free: what was its own is the newcomer's.
+
+    Returns what the former one had yet to give up: it runs no more.
+    """
+    released = seat.current.pending
+    parts, target, current = seat.current.parts, seat.target, seat.current
+    book.remove_member(group, seat)
+    member = Member(member_id, seat.record)
+    book.put_member(group, member, seat.record)
+    book.put_target(group, member, target)
+    group.targets.update(dict.fromkeys(target, member_id))
+    book.put_current(group, member, replace(current, left=False), parts, NO_PARTS)
+    return released
+
+
+def _differs(before: MemberRecord, after: MemberRecord) -> bool:
+    """What the assignment depends on is another."""
+    return any(
+        getattr(before, name) != getattr(after, name)
+        for name in ("topics", "pattern", "assignor", "rack")
+    )
+
+
+# ---------------------------------------------------------------- later
+
+
+def heard(book: Book, event: MemberHeard) -> None:
+    """A heartbeat. Raises PenstockError, with nothing changed but the deadline."""
+    found = book.member(event.stream_id)
+    if found is None:
+        return
+    group, member = found
+    member.deadline_ms = book.now_ms + member.record.session_timeout_ms
+    if event.owned is None and event.subscription is None:
+        return
+    record = member.record
+    if event.subscription is not None:
+        topics = check_subscription(book.config, event.subscription)
+        record = replace(record, topics=topics, pattern=event.subscription.pattern)
+    released = NO_PARTS
+    if event.owned is not None:
+        _check_owned(group, member, event.owned)
+        # An older number: it was said before the member heard what to give up.
+        if event.owned.number >= member.revoked_by:
+            released = reconcile.acknowledge(book, group, member, event.owned.parts)
+    changed = record != member.record
+    if changed:
+        book.put_member(group, member, record)
+        reconcile.change(book, group, f"subscribed anew: member {member.member_id}")
+    if changed or released:
+        reconcile.settle(book, group, (member.member_id,), released)
+
+
+def _check_owned(group: Group, member: Member, owned: Owned) -> None:
+    """A member that has heard everything and owns what is not its own is no member."""
+    current = member.current
+    foreign = owned.parts - current.parts - current.pending
+    if foreign and owned.number >= member.number:
+        raise ClusterError(
+            f"member {member.member_id} of group {group.group_id!r} says that it owns "
+            f"{len(foreign)} partitions which it was not given, {min(foreign)} for one: "
+            "give everything up and join anew",
+            ErrorCode.STALE_MEMBER_EPOCH,
+        )
+
+
+def leave(book: Book, stream_id: int, *, keep_seat: bool) -> None:
+    """A member goes in good order."""
+    found = book.member(stream_id)
+    if found is None:
+        return
+    group, member = found
+    if not (keep_seat and member.record.instance_id):
+        reconcile.remove(book, group, member, "left", None)
+        return
+    reconcile.end_stream(book, member, None)
+    released = member.current.pending
+    member.revoke_by_ms = None
+    member.deadline_ms = book.now_ms + member.record.session_timeout_ms
+    current = replace(member.current, left=True)
+    book.put_current(group, member, current, current.parts, NO_PARTS)
+    reconcile.settle(book, group, (member.member_id,), released)
+
+
+def stream_broken(book: Book, stream_id: int) -> None:
+    """A dynamic member has little time left to come back; a static one its session timeout."""
+    found = book.member(stream_id)
+    if found is None:
+        return
+    _, member = found
+    del book.streams[stream_id]
+    member.stream_id = None
+    if not member.record.instance_id:
+        soon_ms = book.now_ms + book.config.broken_stream_ms
+        member.deadline_ms = min(member.deadline_ms, soon_ms)
+
+
+def due_ms(member: Member) -> int:
+    """When the member is put out unless it says or does something before."""
+    if member.revoke_by_ms is None:
+        return member.deadline_ms
+    return min(member.deadline_ms, member.revoke_by_ms)
+
+
+def expire(book: Book, group: Group, member: Member) -> None:
+    """The member's time is over."""
+    late = member.revoke_by_ms is not None and member.revoke_by_ms <= book.now_ms
+    if late:
+        reason = "fenced, partitions not given up in time"
+        what = (
+            f"it did not give up {len(member.current.pending)} partitions within its rebalance "
+            f"timeout of {member.record.rebalance_timeout_ms} ms"
+        )
+    else:
+        reason = "session timed out" if member.stream_id is not None else "stream broken"
+        what = f"nothing was heard of it for {member.record.session_timeout_ms} ms"
+    error = ClusterError(
+        f"member {member.member_id} was taken out of group {group.group_id!r}: {what}; join anew",
+        ErrorCode.UNKNOWN_MEMBER,
+    )
+    reconcile.remove(book, group, member, reason, error)
+
+
+# ---------------------------------------------------------------- errors others raise too
+
+
+def fenced_instance(group: Group, member_id: str, instance_id: str) -> ClusterError:
+    return ClusterError(
+        f"instance id {instance_id!r} of group {group.group_id!r} is member "
+        f"{group.instances[instance_id]}, not {member_id}: another process took the seat",
+        ErrorCode.FENCED_INSTANCE_ID,
+    )
+
+
+def unknown_member(groups: Mapping[str, Group], group_id: str, member_id: str) -> ClusterError:
+    """With what is known of the group."""
+    members = len(groups[group_id].members) if group_id in groups else 0
+    return ClusterError(
+        f"group {group_id!r} has no member {member_id[:40]!r} among its {members}: it left or was "
+        "taken out; join anew",
+        ErrorCode.UNKNOWN_MEMBER,
+    )
+
+
+def _unknown(group_id: str, member_id: str) -> ClusterError:
+    return unknown_member({}, group_id, member_id)

@@ -1,0 +1,341 @@
+"""Committed offsets: commit, fetch, reset, delete, expiry.
+
+    commit ─ member, epoch, ownership, never back ─▶ record per partition
+    reset  ─ no members; all or nothing; may go back ─▶ records that carry its id and reason
+    sweep  ─ groups without members for `offsets_retention_ms`, topics that are gone ─▶ tombstones
+
+Offsets belong to topic ids: a topic that was deleted and created again has none. I18.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from penstock.core.groups.config import check_group_id
+from penstock.core.groups.contract import (
+    CommitRequested,
+    Committed,
+    Deleted,
+    DeleteRequested,
+    Fetched,
+    FetchRequested,
+    NamedPartition,
+    NewOffset,
+    OffsetAnswer,
+    Part,
+    ResetDone,
+    ResetLine,
+    ResetRequested,
+)
+from penstock.core.groups.membership import check_groups, fenced_instance, unknown_member
+from penstock.core.groups.records import GroupRecord, OffsetRecord, OffsetReset
+from penstock.core.groups.state import Book, Group, Member
+from penstock.core.types import TopicId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+
+PARTITIONS_MAX: Final = 10_000
+"""Per request: what it writes must fit into one batch."""
+METADATA_SUM_MAX: Final = 2 * 1024 * 1024
+RESET_ID_MAX: Final = 249
+SWEPT_RECORDS_MAX: Final = 5_000
+_INT64_MAX: Final = 2**63 - 1
+_INT32_MAX: Final = 2**31 - 1
+
+
+# ---------------------------------------------------------------- commit and fetch
+
+
+def commit(book: Book, event: CommitRequested) -> Committed:
+    """Each partition on its own; raises PenstockError for all."""
+    check_group_id(event.group_id)
+    _check_size(event.offsets)
+    group = book.groups.get(event.group_id)
+    member = _committer(book, group, event)
+    if group is None:
+        check_groups(book)
+        group = Group(event.group_id)
+    errors: list[PenstockError | None] = []
+    for new in event.offsets:
+        try:
+            _commit_one(book, group, member, new)
+            errors.append(None)
+        except PenstockError as error:
+            errors.append(error)
+    return Committed(tuple(errors))
+
+
+def _commit_one(book: Book, group: Group, member: Member | None, new: NewOffset) -> None:
+    part = resolve(book, new.where)
+    where = f"{new.where.topic}/{new.where.partition}"
+    if member is not None:
+        current = member.current
+        if part not in current.parts and part not in current.pending:
+            raise ClusterError(
+                f"member {member.member_id} does not own {where}, in epoch {current.epoch}; it "
+                "may commit what it owns or is giving up",
+                ErrorCode.STALE_MEMBER_EPOCH,
+            )
+    _check_offset(book, new, where, least=0)
+    known = group.offsets.get(part)
+    if known is not None and new.offset < known.offset:
+        raise ClusterError(
+            f"offset {new.offset} of {where} is below {known.offset}, which group "
+            f"{group.group_id!r} has committed; only a reset goes back",
+            ErrorCode.OFFSET_WENT_BACK,
+        )
+    _put(book, group, part, new)
+    book.commits += 1
+
+
+def _put(
+    book: Book, group: Group, part: Part, new: NewOffset, reset: OffsetReset | None = None
+) -> None:
+    if group.group_id not in book.groups:
+        book.put_group(group, GroupRecord(empty_since_ms=book.time_ms))
+    record = OffsetRecord(
+        new.where.topic,
+        new.offset,
+        new.leader_epoch,
+        new.metadata,
+        book.time_ms,
+        "" if reset is None else reset.reset_id,
+        "" if reset is None else reset.reason,
+    )
+    book.put_offset(group, part, record)
+
+
+def _committer(book: Book, group: Group | None, event: CommitRequested) -> Member | None:
+    """The member that commits; None: a consumer that is no member. Raises ClusterError."""
+    if not event.member_id:
+        if event.member_epoch != -1:
+            raise ClusterError(
+                f"a commit without a member id has member epoch {event.member_epoch}; send -1, or "
+                "the member id",
+                ErrorCode.INVALID_REQUEST,
+            )
+        if group is not None and group.members:
+            raise not_empty(group, "commits without membership are taken")
+        return None
+    member = None if group is None else group.members.get(event.member_id)
+    if group is None or member is None:
+        if group is not None and group.instances.get(event.instance_id):
+            raise fenced_instance(group, event.member_id, event.instance_id)
+        raise unknown_member(book.groups, event.group_id, event.member_id)
+    if event.instance_id and event.instance_id != member.record.instance_id:
+        raise ClusterError(
+            f"member {event.member_id} has instance id {member.record.instance_id!r}, not "
+            f"{event.instance_id!r}",
+            ErrorCode.FENCED_INSTANCE_ID,
+        )
+    if event.member_epoch != member.current.epoch:
+        raise ClusterError(
+            f"member {event.member_id} of group {group.group_id!r} commits with epoch "
+            f"{event.member_epoch}, its epoch is {member.current.epoch}",
+            ErrorCode.STALE_MEMBER_EPOCH,
+        )
+    return member
+
+
+def fetch(book: Book, event: FetchRequested) -> Fetched:
+    """What is committed; a group that does not exist has nothing committed."""
+    check_group_id(event.group_id)
+    group = book.groups.get(event.group_id) or Group(event.group_id)
+    if not event.partitions:
+        return Fetched(committed(book, group))
+    found = []
+    for where in event.partitions:
+        try:
+            part = resolve(book, where)
+        except PenstockError as error:
+            found.append(OffsetAnswer(where.topic, where.topic_id, where.partition, error=error))
+            continue
+        found.append(_answer(part, where.topic, group.offsets.get(part)))
+    return Fetched(tuple(found))
+
+
+def committed(book: Book, group: Group) -> tuple[OffsetAnswer, ...]:
+    """All of a group's offsets in topics that exist, by topic and partition."""
+    topics = book.catalog.topics
+    found = [
+        _answer(part, topics[part[0]].name, record)
+        for part, record in group.offsets.items()
+        if part[0] in topics
+    ]
+    return tuple(sorted(found, key=lambda answer: (answer.topic, answer.partition)))
+
+
+def _answer(part: Part, topic: str, record: OffsetRecord | None) -> OffsetAnswer:
+    topic_id, partition = part
+    if record is None:
+        return OffsetAnswer(topic, topic_id, partition)
+    return OffsetAnswer(
+        topic,
+        topic_id,
+        partition,
+        record.offset,
+        record.leader_epoch,
+        record.metadata,
+        record.time_ms,
+    )
+
+
+# ---------------------------------------------------------------- reset and delete
+
+
+def reset(book: Book, event: ResetRequested) -> ResetDone:
+    """Sets offsets of a group without members, all or none; raises PenstockError."""
+    check_group_id(event.group_id)
+    _check_size(event.offsets)
+    _check_audit(book, event)
+    group = book.groups.get(event.group_id) or Group(event.group_id)
+    if group.members:
+        raise not_empty(group, "its offsets can be reset")
+    last = group.record.reset
+    done = bool(event.reset_id) and last is not None and last.reset_id == event.reset_id
+    if not done and group.group_id not in book.groups:
+        check_groups(book)
+    lines, parts = [], []
+    for new in event.offsets:
+        try:
+            part = resolve(book, new.where)
+            _check_offset(book, new, f"{new.where.topic}/{new.where.partition}", least=-1)
+        except PenstockError as error:
+            lines.append(ResetLine(-1, new.offset, error))
+            continue
+        known = group.offsets.get(part)
+        old = -1 if known is None else known.offset
+        # Carried out before: what is told is what is committed.
+        lines.append(ResetLine(old, old if done else new.offset))
+        parts.append(part)
+    if done or event.dry_run or len(parts) < len(lines) or not parts:
+        return ResetDone(tuple(lines), already_applied=done)
+    _apply_reset(book, group, parts, event)
+    return ResetDone(tuple(lines), applied=True)
+
+
+def _apply_reset(book: Book, group: Group, parts: list[Part], event: ResetRequested) -> None:
+    audit = OffsetReset(event.reset_id, event.reason, book.time_ms)
+    record = group.record
+    if group.group_id not in book.groups:
+        record = replace(record, empty_since_ms=book.time_ms)
+    book.put_group(group, replace(record, reset=audit))
+    for part, new in zip(parts, event.offsets, strict=True):
+        if new.offset < 0:
+            book.put_offset(group, part, None)
+        else:
+            _put(book, group, part, new, audit)
+    book.decide(
+        "offsets reset",
+        group=group.group_id,
+        partitions=len(parts),
+        reset_id=event.reset_id,
+        reason=event.reason,
+    )
+
+
+def _check_audit(book: Book, event: ResetRequested) -> None:
+    for name, text, limit in (
+        ("reset id", event.reset_id, RESET_ID_MAX),
+        ("reason", event.reason, book.config.reason_bytes_max),
+    ):
+        if len(text.encode()) > limit:
+            raise ClusterError(
+                f"the {name} of the reset has {len(text.encode())} bytes, the limit is {limit}",
+                ErrorCode.INVALID_REQUEST,
+            )
+
+
+def delete(book: Book, event: DeleteRequested) -> Deleted:
+    """Forgets a group; raises ClusterError(UNKNOWN_GROUP, GROUP_NOT_EMPTY)."""
+    check_group_id(event.group_id)
+    group = book.group(event.group_id)
+    if group.members:
+        raise not_empty(group, "it can be deleted")
+    book.remove_group(group)
+    book.decide("group deleted", group=group.group_id)
+    return Deleted()
+
+
+def not_empty(group: Group, then: str) -> ClusterError:
+    return ClusterError(
+        f"group {group.group_id!r} has {len(group.members)} members; stop them, or wait for their "
+        f"sessions to end, then {then}",
+        ErrorCode.GROUP_NOT_EMPTY,
+    )
+
+
+# ---------------------------------------------------------------- checks
+
+
+def resolve(book: Book, where: NamedPartition) -> Part:
+    """The partition that is meant. Raises ClusterError: unknown topic or partition, another id."""
+    topic_id = book.catalog.names.get(where.topic)
+    if topic_id is None:
+        raise ClusterError(
+            f"there is no topic {where.topic[:60]!r} that groups could read; check the name",
+            ErrorCode.UNKNOWN_TOPIC,
+        )
+    if where.topic_id not in {"", topic_id}:
+        raise ClusterError(
+            f"topic {where.topic!r} has id {topic_id}, the request names {where.topic_id[:60]}: "
+            "it was deleted and created again",
+            ErrorCode.TOPIC_ID_MISMATCH,
+        )
+    partitions = book.catalog.topics[topic_id].partitions
+    if not 0 <= where.partition < partitions:
+        raise ClusterError(
+            f"topic {where.topic!r} has partitions 0 to {partitions - 1}, not {where.partition}",
+            ErrorCode.UNKNOWN_PARTITION,
+        )
+    return topic_id, where.partition
+
+
+def _check_offset(book: Book, new: NewOffset, where: str, *, least: int) -> None:
+    limit = book.config.metadata_bytes_max
+    problem = ""
+    if not least <= new.offset <= _INT64_MAX:
+        problem = f"offset {new.offset} of {where} is not {least} to {_INT64_MAX}"
+    elif not -1 <= new.leader_epoch <= _INT32_MAX:
+        problem = f"leader epoch {new.leader_epoch} of {where} is not -1 to {_INT32_MAX}"
+    elif len(new.metadata) > limit or len(new.metadata.encode()) > limit:
+        problem = (
+            f"metadata of {where} has {len(new.metadata.encode())} bytes, the limit is {limit}"
+        )
+    if problem:
+        raise ClusterError(problem, ErrorCode.INVALID_REQUEST)
+
+
+def _check_size(offsets: tuple[NewOffset, ...]) -> None:
+    if len(offsets) > PARTITIONS_MAX:
+        raise ClusterError(
+            f"the request names {len(offsets)} partitions, the limit is {PARTITIONS_MAX}; split it",
+            ErrorCode.INVALID_REQUEST,
+        )
+    size = sum(len(new.metadata) for new in offsets)
+    if size > METADATA_SUM_MAX:
+        raise ClusterError(
+            f"the request has {size} characters of metadata, the limit is {METADATA_SUM_MAX}; "
+            "split it",
+            ErrorCode.INVALID_REQUEST,
+        )
+
+
+# ---------------------------------------------------------------- upkeep
+
+
+def sweep(book: Book, group: Group, gone: frozenset[TopicId]) -> None:
+    """Forgets offsets that have expired, of topics that are `gone`, and a group without any."""
+    for part in [part for part in group.offsets if part[0] in gone]:
+        book.put_offset(group, part, None)
+    if group.members:
+        return
+    empty_since_ms = group.record.empty_since_ms
+    oldest_ms = book.time_ms - book.config.offsets_retention_ms
+    if empty_since_ms < oldest_ms:
+        old = [part for part, record in group.offsets.items() if record.time_ms < oldest_ms]
+        for part in old:
+            book.put_offset(group, part, None)
+        if old:
+            book.decide("offsets expired", group=group.group_id, partitions=len(old))
+    if not group.offsets and empty_since_ms < book.time_ms - book.config.deleted_topic_grace_ms:
+        book.remove_group(group)
+        book.decide("group forgotten: no members, no offsets", group=group.group_id)

@@ -1,0 +1,319 @@
+"""The records of `__consumer_offsets`: keys and values as compact JSON, versioned.
+
+    key                                   value
+    [1,"group",group]                     epochs, assignor, since when it is empty, last reset
+    [1,"member",group,member]             who it is, what it subscribes to, its timeouts
+    [1,"target",group,member]             what it is to own in the end
+    [1,"current",group,member]            its epoch, what it may own, what it has yet to give up
+    [1,"offset",group,topic id,partition] the committed offset
+
+A value's "v" is the format's version. The newest value per key is the state; a null value removes
+it, so a compacted log holds exactly what is live (I16). Topic ids decide, names stand beside them
+for people. Partition lists are sorted: the same state is the same bytes. A key of another version
+or kind was written by a newer broker and is skipped; a value that contradicts itself is corruption.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.core.types import TopicId
+from penstock.errors import ClusterError, ErrorCode
+
+VERSION: Final = 1
+_encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+Parts = frozenset[tuple[TopicId, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberKey:
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKey:
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentKey:
+    group_id: str
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    group_id: str
+    topic_id: TopicId
+    partition: int
+
+
+Key = GroupKey | MemberKey | TargetKey | CurrentKey | OffsetKey
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetReset:
+    """The last reset of a group's offsets, for audit. `time_ms` since 1970."""
+
+    reset_id: str
+    reason: str
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """`epoch` counts changes of members, subscriptions, partitions; the target assignment was
+    computed for `assignment_epoch`. `empty_since_ms` (since 1970): 0 while there are members.
+    """
+
+    epoch: int = 0
+    assignment_epoch: int = 0
+    assignor: str = ""
+    empty_since_ms: int = 0
+    reset: OffsetReset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """A member as it introduced itself, with the timeouts in force (ms)."""
+
+    instance_id: str = ""
+    client_id: str = ""
+    client_host: str = ""
+    rack: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assignor: str = ""
+    session_timeout_ms: int = 0
+    rebalance_timeout_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRecord:
+    """`names`: of every topic in `parts`."""
+
+    parts: Parts = frozenset()
+    names: Mapping[TopicId, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentRecord:
+    """`parts`: what the member may own; `pending`: what it has yet to give up; they are disjoint.
+
+    `left`: a static member that went away in good order; its seat is kept for a session timeout.
+    """
+
+    epoch: int = 0
+    parts: Parts = frozenset()
+    pending: Parts = frozenset()
+    names: Mapping[TopicId, str] = field(default_factory=dict)
+    left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """`leader_epoch` -1 = not known; `time_ms` since 1970; `reset_id`, `reason`: set by a reset."""
+
+    topic: str
+    offset: int
+    leader_epoch: int
+    metadata: str
+    time_ms: int
+    reset_id: str = ""
+    reason: str = ""
+
+
+Value = GroupRecord | MemberRecord | TargetRecord | CurrentRecord | OffsetRecord
+
+
+# ---------------------------------------------------------------- out
+
+
+def encode_key(key: Key) -> bytes:
+    """The same key is the same bytes, which compaction relies on."""
+    match key:
+        case GroupKey(group):
+            parts: list[Any] = ["group", group]
+        case MemberKey(group, member):
+            parts = ["member", group, member]
+        case TargetKey(group, member):
+            parts = ["target", group, member]
+        case CurrentKey(group, member):
+            parts = ["current", group, member]
+        case OffsetKey(group, topic_id, partition):
+            parts = ["offset", group, topic_id, partition]
+    return _encoder([VERSION, *parts]).encode()
+
+
+def encode_value(value: Value) -> bytes:
+    """`decode_value` of it, with the same kind of key, gives an equal object."""
+    match value:
+        case OffsetRecord():
+            document = _offset(value)
+        case GroupRecord():
+            document = _group(value)
+        case MemberRecord():
+            document = {name: getattr(value, name) for name in MemberRecord.__slots__}
+            document = {name: seen for name, seen in document.items() if seen}
+        case TargetRecord():
+            document = {"parts": _parts(value.parts, value.names)}
+        case CurrentRecord():
+            document = {
+                "epoch": value.epoch,
+                "parts": _parts(value.parts, value.names),
+                "pending": _parts(value.pending, value.names),
+                "left": value.left,
+            }
+    return _encoder({"v": VERSION, **document}).encode()
+
+
+def _offset(value: OffsetRecord) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "topic": value.topic,
+        "offset": value.offset,
+        "epoch": value.leader_epoch,
+        "time": value.time_ms,
+    }
+    for name in ("metadata", "reset_id", "reason"):
+        if text := getattr(value, name):
+            document[name] = text
+    return document
+
+
+def _group(value: GroupRecord) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "epoch": value.epoch,
+        "assignment_epoch": value.assignment_epoch,
+        "assignor": value.assignor,
+        "empty_since": value.empty_since_ms,
+    }
+    if value.reset is not None:
+        document["reset"] = [value.reset.reset_id, value.reset.reason, value.reset.time_ms]
+    return document
+
+
+def _parts(parts: Parts, names: Mapping[TopicId, str]) -> list[Any]:
+    """[[topic id, name, [partitions]], …], sorted."""
+    by_topic: dict[TopicId, list[int]] = {}
+    for topic_id, partition in sorted(parts):
+        by_topic.setdefault(topic_id, []).append(partition)
+    return [[topic_id, names.get(topic_id, ""), found] for topic_id, found in by_topic.items()]
+
+
+# ---------------------------------------------------------------- back
+
+
+def decode_key(key: bytes | None) -> Key | None:
+    """The key, None for one this version does not know. Raises ClusterError(DATA_CORRUPTED)."""
+    fields = _json(key, list)
+    version, kind, *rest = fields if len(fields) >= 2 else (None, None)
+    if version != VERSION:
+        return None
+    try:
+        match kind:
+            case "group":
+                (group,) = rest
+                return GroupKey(_text(group))
+            case "member" | "target" | "current":
+                group, member = rest
+                return _MEMBER_KINDS[kind](_text(group), _text(member))
+            case "offset":
+                group, topic_id, partition = rest
+                return OffsetKey(_text(group), TopicId(_text(topic_id)), int(partition))
+    except (TypeError, ValueError) as error:
+        raise _corrupt(key, error) from error
+    return None
+
+
+_MEMBER_KINDS: Final[dict[str, Callable[[str, str], Key]]] = {
+    "member": MemberKey,
+    "target": TargetKey,
+    "current": CurrentKey,
+}
+
+
+def decode_value(key: Key, value: bytes) -> Value:
+    """The value of a known key. Raises ClusterError(DATA_CORRUPTED)."""
+    document = _json(value, dict)
+    try:
+        match key:
+            case GroupKey():
+                return _read_group(document)
+            case MemberKey():
+                found = {
+                    name: document[name] for name in MemberRecord.__slots__ if name in document
+                }
+                found["topics"] = tuple(found.get("topics", ()))
+                return MemberRecord(**found)
+            case TargetKey():
+                return TargetRecord(*_read_parts(document["parts"]))
+            case CurrentKey():
+                parts, names = _read_parts(document["parts"])
+                pending, more = _read_parts(document["pending"])
+                return CurrentRecord(
+                    int(document["epoch"]), parts, pending, {**names, **more}, document["left"]
+                )
+            case OffsetKey():
+                return OffsetRecord(
+                    document["topic"],
+                    int(document["offset"]),
+                    int(document["epoch"]),
+                    document.get("metadata", ""),
+                    int(document["time"]),
+                    document.get("reset_id", ""),
+                    document.get("reason", ""),
+                )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _corrupt(value, error) from error
+
+
+def _read_group(document: dict[str, Any]) -> GroupRecord:
+    reset = document.get("reset")
+    return GroupRecord(
+        int(document["epoch"]),
+        int(document["assignment_epoch"]),
+        document["assignor"],
+        int(document["empty_since"]),
+        None if reset is None else OffsetReset(*reset),
+    )
+
+
+def _read_parts(found: list[Any]) -> tuple[Parts, dict[TopicId, str]]:
+    parts = frozenset(
+        (TopicId(topic_id), int(partition))
+        for topic_id, _, partitions in found
+        for partition in partitions
+    )
+    return parts, {TopicId(topic_id): name for topic_id, name, _ in found}
+
+
+def _json(text: bytes | None, kind: type[Any]) -> Any:
+    try:
+        document = json.loads(text or b"")
+    except ValueError as error:
+        raise _corrupt(text, error) from error
+    if not isinstance(document, kind):
+        raise _corrupt(text, f"a JSON {kind.__name__} is expected")
+    return document
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def _corrupt(seen: bytes | None, why: object) -> ClusterError:
+    return ClusterError(
+        f"a record of the offsets topic is not what this broker writes: {(seen or b'')[:80]!r} "
+        f"({why}); the group's partition is not served",
+        ErrorCode.DATA_CORRUPTED,
+    )

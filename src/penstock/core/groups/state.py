@@ -1,0 +1,351 @@
+"""What a coordinator knows: groups, members, offsets; and the records of each change.
+
+    Book.put_* ──▶ changes the state and notes the record (the newest per key) for the Ready
+    Loader     ──▶ the state that a log's records add up to
+
+Durable state is changed through `Book` only, so that state and log cannot part (I16); what a
+coordinator knows only for now (streams, deadlines) is marked below and starts over with the next.
+`Group.owners` is I18: a partition is in the current record of one member at most, as something
+it may own or has yet to give up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.core.groups.assignors import AssignedMember, AssignedTopic
+from penstock.core.groups.config import GroupConfig
+from penstock.core.groups.contract import (
+    NO_PARTS,
+    Catalog,
+    Decision,
+    GroupState,
+    Output,
+    Part,
+    Parts,
+)
+from penstock.core.groups.pattern import TopicPattern
+from penstock.core.groups.records import (
+    CurrentKey,
+    CurrentRecord,
+    GroupKey,
+    GroupRecord,
+    Key,
+    MemberKey,
+    MemberRecord,
+    OffsetKey,
+    OffsetRecord,
+    TargetKey,
+    TargetRecord,
+    Value,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from penstock.core.types import TopicId
+from penstock.errors import ClusterError, ErrorCode
+
+
+@dataclass(slots=True)
+class Member:
+    """One member. Below `current`: only for now, in ms of the machine's clock.
+
+    number: of the newest assignment sent on this stream. revoked_by: the one that first said what
+    is pending. revoke_by_ms: when it is fenced for not giving up; None: it owes nothing.
+    seen: it had a stream since this coordinator began.
+    """
+
+    member_id: str
+    record: MemberRecord
+    target: Parts = NO_PARTS
+    current: CurrentRecord = field(default_factory=CurrentRecord)
+    stream_id: int | None = None
+    deadline_ms: int = 0
+    number: int = 0
+    revoked_by: int = 0
+    revoke_by_ms: int | None = None
+    seen: bool = False
+
+    @property
+    def key(self) -> str:
+        """What assignors order by: the seat, where there is one."""
+        return self.record.instance_id or self.member_id
+
+    @property
+    def away(self) -> bool:
+        """Certainly not running: it left its seat, or its stream broke here."""
+        return self.current.left or (self.stream_id is None and self.seen)
+
+
+@dataclass(slots=True)
+class Group:
+    """One group. Below `names`: only for now."""
+
+    group_id: str
+    record: GroupRecord = field(default_factory=GroupRecord)
+    members: dict[str, Member] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)
+    offsets: dict[Part, OffsetRecord] = field(default_factory=dict)
+    owners: dict[Part, str] = field(default_factory=dict)
+    targets: dict[Part, str] = field(default_factory=dict)
+    names: dict[TopicId, str] = field(default_factory=dict)
+    assign_at_ms: int | None = None
+    assigned_at_ms: int | None = None
+
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.record.epoch > self.record.assignment_epoch:
+            return GroupState.ASSIGNING
+        done = all(
+            member.current.epoch == self.record.assignment_epoch
+            and member.current.parts == member.target
+            and not member.current.pending
+            for member in self.members.values()
+        )
+        return GroupState.STABLE if done else GroupState.RECONCILING
+
+    def named(self, parts: Iterable[Part]) -> dict[TopicId, str]:
+        """The names of the topics of these partitions."""
+        return {topic_id: self.names.get(topic_id, "") for topic_id, _ in parts}
+
+
+@dataclass(slots=True)
+class Book:
+    """All groups, and what the event under way has done so far.
+
+    now_ms: the machine's clock at this event; time_ms: the same since 1970.
+    """
+
+    config: GroupConfig = field(default_factory=GroupConfig)
+    now_ms: int = 0
+    time_ms: int = 0
+    groups: dict[str, Group] = field(default_factory=dict)
+    catalog: Catalog = field(default_factory=Catalog)
+    streams: dict[int, tuple[str, str]] = field(default_factory=dict)
+    records: dict[bytes, bytes | None] = field(default_factory=dict)
+    outputs: list[Output] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    commits: int = 0
+    rebalances: int = 0
+    _patterns: dict[str, tuple[Catalog, frozenset[TopicId]]] = field(default_factory=dict)
+
+    # ------------------------------------------------------------ reading
+
+    def group(self, group_id: str) -> Group:
+        """Raises ClusterError(UNKNOWN_GROUP)."""
+        found = self.groups.get(group_id)
+        if found is None:
+            raise ClusterError(
+                f"there is no group {group_id!r}; check the id", ErrorCode.UNKNOWN_GROUP
+            )
+        return found
+
+    def member(self, stream_id: int) -> tuple[Group, Member] | None:
+        """Whose stream it is; None if it is nobody's any more."""
+        found = self.streams.get(stream_id)
+        if found is None:
+            return None
+        group = self.groups[found[0]]
+        return group, group.members[found[1]]
+
+    def subscribed(self, record: MemberRecord) -> frozenset[TopicId]:
+        """The existing topics that a member wants."""
+        names = self.catalog.names
+        found = frozenset(names[name] for name in record.topics if name in names)
+        return found | self._matching(record.pattern) if record.pattern else found
+
+    def _matching(self, text: str) -> frozenset[TopicId]:
+        known = self._patterns.get(text)
+        if known is None or known[0] is not self.catalog:
+            pattern = TopicPattern(text)
+            found = frozenset(
+                topic_id for name, topic_id in self.catalog.names.items() if pattern.matches(name)
+            )
+            live = {m.record.pattern for g in self.groups.values() for m in g.members.values()}
+            for other in self._patterns.keys() - live:
+                del self._patterns[other]
+            known = self._patterns[text] = (self.catalog, found)
+        return known[1]
+
+    def assigned_members(self, group: Group) -> dict[str, AssignedMember]:
+        """The group's members as assignors take them."""
+        return {
+            member_id: AssignedMember(
+                member.key, self.subscribed(member.record), member.record.rack, member.target
+            )
+            for member_id, member in group.members.items()
+        }
+
+    def assigned_topics(self, wanted: Iterable[TopicId]) -> dict[TopicId, AssignedTopic]:
+        """Topics as assignors take them."""
+        topics = self.catalog.topics
+        return {t: AssignedTopic(topics[t].partitions, topics[t].racks) for t in wanted}
+
+    # ------------------------------------------------------------ durable changes
+
+    def _note(self, key: Key, value: Value | None) -> None:
+        self.records[encode_key(key)] = None if value is None else encode_value(value)
+
+    def put_group(self, group: Group, record: GroupRecord) -> None:
+        """A new group becomes known by its first record."""
+        self.groups[group.group_id] = group
+        group.record = record
+        self._note(GroupKey(group.group_id), record)
+
+    def put_member(self, group: Group, member: Member, record: MemberRecord) -> None:
+        group.members[member.member_id] = member
+        member.record = record
+        if record.instance_id:
+            group.instances[record.instance_id] = member.member_id
+        self._note(MemberKey(group.group_id, member.member_id), record)
+
+    def put_target(self, group: Group, member: Member, parts: Parts) -> None:
+        member.target = parts
+        self._learn(group, parts)
+        record = TargetRecord(parts, group.named(parts))
+        self._note(TargetKey(group.group_id, member.member_id), record)
+
+    def put_current(
+        self, group: Group, member: Member, current: CurrentRecord, parts: Parts, pending: Parts
+    ) -> Parts:
+        """Stores `current` with these partitions; returns those the member owns no more."""
+        before = member.current.parts | member.current.pending
+        after = parts | pending
+        released = before - after
+        for part in released:
+            del group.owners[part]
+        for part in after - before:
+            assert part not in group.owners, f"{part} of {group.group_id} has an owner (I18)"
+            group.owners[part] = member.member_id
+        self._learn(group, after)
+        names = group.named(after)
+        member.current = replace(current, parts=parts, pending=pending, names=names)
+        self._note(CurrentKey(group.group_id, member.member_id), member.current)
+        return released
+
+    def remove_member(self, group: Group, member: Member) -> Parts:
+        """Forgets a member; returns what it owned."""
+        owned = member.current.parts | member.current.pending
+        for part in owned:
+            del group.owners[part]
+        del group.members[member.member_id]
+        if group.instances.get(member.record.instance_id) == member.member_id:
+            del group.instances[member.record.instance_id]
+        for part in member.target:
+            if group.targets.get(part) == member.member_id:
+                del group.targets[part]
+        for kind in (MemberKey, TargetKey, CurrentKey):
+            self._note(kind(group.group_id, member.member_id), None)
+        return owned
+
+    def put_offset(self, group: Group, part: Part, record: OffsetRecord | None) -> None:
+        """None forgets it."""
+        if record is None:
+            group.offsets.pop(part, None)
+        else:
+            group.offsets[part] = record
+        self._note(OffsetKey(group.group_id, *part), record)
+
+    def remove_group(self, group: Group) -> None:
+        """Forgets a group without members, and its offsets."""
+        assert not group.members, f"{group.group_id} has members"
+        for part in list(group.offsets):
+            self.put_offset(group, part, None)
+        del self.groups[group.group_id]
+        self._note(GroupKey(group.group_id), None)
+
+    def _learn(self, group: Group, parts: Iterable[Part]) -> None:
+        topics = self.catalog.topics
+        for topic_id in {topic_id for topic_id, _ in parts}:
+            if topic_id in topics:
+                group.names[topic_id] = topics[topic_id].name
+
+    # ------------------------------------------------------------ for the Ready
+
+    def say(self, output: Output) -> None:
+        self.outputs.append(output)
+
+    def decide(self, event: str, **fields: object) -> None:
+        self.decisions.append(Decision(event, fields))
+
+
+class Loader:
+    """Reads a log's records, oldest first, into groups."""
+
+    def __init__(self) -> None:
+        self._found: dict[Key, Value] = {}
+
+    def add(self, key: bytes | None, value: bytes | None) -> None:
+        """The next record. Raises ClusterError(DATA_CORRUPTED)."""
+        known = decode_key(key)
+        if known is None:
+            return
+        if value is None:
+            self._found.pop(known, None)
+        else:
+            self._found[known] = decode_value(known, value)
+
+    def groups(self) -> dict[str, Group]:
+        """The state as of the last record. Raises ClusterError(DATA_CORRUPTED)."""
+        groups: dict[str, Group] = {}
+        for key, value in self._found.items():
+            if isinstance(key, GroupKey) and isinstance(value, GroupRecord):
+                groups[key.group_id] = Group(key.group_id, value)
+        for key, value in self._found.items():
+            if isinstance(key, MemberKey) and isinstance(value, MemberRecord):
+                group = _known(groups, key)
+                group.members[key.member_id] = Member(key.member_id, value)
+                if value.instance_id:
+                    group.instances[value.instance_id] = key.member_id
+        for key, value in self._found.items():
+            self._add_to(groups, key, value)
+        return groups
+
+    @staticmethod
+    def _add_to(groups: dict[str, Group], key: Key, value: Value) -> None:
+        match key, value:
+            case TargetKey(), TargetRecord():
+                group = _known(groups, key)
+                _member(group, key).target = value.parts
+                group.targets.update(dict.fromkeys(value.parts, key.member_id))
+                group.names.update(value.names)
+            case CurrentKey(), CurrentRecord():
+                group = _known(groups, key)
+                _member(group, key).current = value
+                owned = dict.fromkeys(value.parts | value.pending, key.member_id)
+                if not group.owners.keys().isdisjoint(owned):
+                    raise _contradiction(key, "owns a partition that another member owns")
+                group.owners.update(owned)
+                group.names.update(value.names)
+            case OffsetKey(), OffsetRecord():
+                part = (key.topic_id, key.partition)
+                _known(groups, key).offsets[part] = value
+            case _:
+                pass
+
+
+def _known(
+    groups: Mapping[str, Group], key: MemberKey | TargetKey | CurrentKey | OffsetKey
+) -> Group:
+    group = groups.get(key.group_id)
+    if group is None:
+        raise _contradiction(key, "belongs to a group that was never stored")
+    return group
+
+
+def _member(group: Group, key: TargetKey | CurrentKey) -> Member:
+    member = group.members.get(key.member_id)
+    if member is None:
+        raise _contradiction(key, "belongs to a member that was never stored")
+    return member
+
+
+def _contradiction(key: Key, what: str) -> ClusterError:
+    return ClusterError(
+        f"the offsets topic contradicts itself: {key} {what}; the partition is not served",
+        ErrorCode.DATA_CORRUPTED,
+    )

@@ -1,0 +1,73 @@
+"""What a coordinator tells about its groups, as of its newest record."""
+
+from collections import Counter
+
+from penstock.core.groups.config import check_group_id
+from penstock.core.groups.contract import (
+    Described,
+    DescribedMember,
+    DescribeRequested,
+    GroupState,
+    Listed,
+    ListedGroup,
+    ListRequested,
+    Subscription,
+)
+from penstock.core.groups.offsets import committed
+from penstock.core.groups.state import Book, Member
+
+
+def list_groups(book: Book, event: ListRequested) -> Listed:
+    """By group id; no states: all."""
+    found = [
+        ListedGroup(group.group_id, group.state, len(group.members))
+        for _, group in sorted(book.groups.items())
+    ]
+    return Listed(tuple(g for g in found if not event.states or g.state in event.states))
+
+
+def count_states(book: Book) -> Counter[GroupState]:
+    """For metrics."""
+    return Counter(group.state for group in book.groups.values())
+
+
+def describe(book: Book, event: DescribeRequested) -> Described:
+    """A group that is not known is DEAD."""
+    check_group_id(event.group_id)
+    group = book.groups.get(event.group_id)
+    if group is None:
+        return Described(event.group_id, GroupState.DEAD)
+    members = [_member(member) for _, member in sorted(group.members.items())]
+    parts = {part for m in members for part in m.assigned | m.pending | m.target}
+    return Described(
+        group.group_id,
+        group.state,
+        group.record.epoch,
+        group.record.assignment_epoch,
+        group.record.assignor,
+        tuple(members),
+        committed(book, group) if event.include_offsets else (),
+        group.record.empty_since_ms,
+        group.record.reset,
+        group.named(parts),
+    )
+
+
+def _member(member: Member) -> DescribedMember:
+    record, current = member.record, member.current
+    return DescribedMember(
+        member_id=member.member_id,
+        instance_id=record.instance_id,
+        client_id=record.client_id,
+        client_host=record.client_host,
+        rack=record.rack,
+        member_epoch=current.epoch,
+        subscription=Subscription(record.topics, record.pattern),
+        assignor=record.assignor,
+        session_timeout_ms=record.session_timeout_ms,
+        rebalance_timeout_ms=record.rebalance_timeout_ms,
+        connected=member.stream_id is not None,
+        assigned=current.parts,
+        pending=current.pending,
+        target=member.target,
+    )
