@@ -1,0 +1,67 @@
+"""Patterns: the same verdict as `re` where both know the language, in linear time, or refused."""
+
+import re
+from time import perf_counter
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock.core.groups.pattern import PATTERN_MAX_CHARS, TopicPattern
+from penstock.errors import ClusterError, ErrorCode
+
+atoms = st.one_of(
+    st.sampled_from(["a", "b", "-", ".", "[ab]", "[^a]", "[a-c]", r"\.", r"[\].-]", "[-a]"])
+)
+patterns = st.recursive(
+    atoms,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map("".join),
+        st.tuples(inner, inner).map(lambda two: f"({two[0]}|{two[1]})"),
+        st.tuples(inner, st.sampled_from("*+?")).map(lambda two: f"({two[0]}){two[1]}"),
+        inner.map(lambda one: f"({one}|)"),
+    ),
+    max_leaves=8,
+)
+
+
+@given(patterns, st.lists(st.text("abc.-]", max_size=6), min_size=1, max_size=5))
+@example("a|b", ["a", "b", "ab", ""])
+def test_matches_what_re_matches(pattern: str, names: list[str]) -> None:
+    if len(pattern) > PATTERN_MAX_CHARS:
+        return
+    ours, theirs = TopicPattern(pattern), re.compile(pattern)
+    for name in names:
+        assert ours.matches(name) == bool(theirs.fullmatch(name)), name
+
+
+def test_no_pattern_takes_more_than_linear_time() -> None:
+    pattern = TopicPattern("((a*)*)*" * 20 + "b")
+    started = perf_counter()
+    assert not pattern.matches("a" * 249)
+    assert perf_counter() - started < 2.0
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what"),
+    [
+        ("", "0 characters"),
+        ("a" * 257, "257 characters"),
+        ("(a", "not closed"),
+        ("a)", "closes nothing"),
+        ("[a", "not closed"),
+        ("[]", "holds nothing"),
+        ("[b-a]", "empty"),
+        ("*", "repeats nothing"),
+        ("a{2}", "no meaning"),
+        ("^a$", "no meaning"),
+        (r"\d", "not known"),
+        ("a\\", "not known"),
+        ("(" * 40 + ")" * 40, "brackets are open"),
+        ("]", "no meaning"),
+    ],
+)
+def test_what_is_not_in_the_language_is_refused_with_a_reason(pattern: str, what: str) -> None:
+    with pytest.raises(ClusterError, match=what) as caught:
+        TopicPattern(pattern)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST

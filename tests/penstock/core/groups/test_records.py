@@ -1,0 +1,147 @@
+"""Records of groups: back as they went in, the same bytes for the same state, no guesses."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.groups.records import (
+    CurrentKey,
+    CurrentRecord,
+    GroupKey,
+    GroupRecord,
+    Key,
+    MemberKey,
+    MemberRecord,
+    OffsetKey,
+    OffsetRecord,
+    OffsetReset,
+    TargetKey,
+    TargetRecord,
+    Value,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from penstock.core.groups.state import Loader
+from penstock.core.types import TopicId
+from penstock.errors import ClusterError, ErrorCode
+
+text = st.text(st.characters(codec="utf-8"), max_size=12)
+number = st.integers(0, 2**62)
+topic = st.sampled_from([TopicId("t"), TopicId("u")])
+named = st.frozensets(st.tuples(topic, st.integers(0, 20)))
+NAMES = {"t": "Flüge", "u": "u"}
+
+
+def only(parts: frozenset[tuple[TopicId, int]]) -> dict[TopicId, str]:
+    return {topic_id: NAMES[topic_id] for topic_id, _ in parts}
+
+
+entries = st.one_of(
+    st.tuples(
+        st.builds(GroupKey, text),
+        st.builds(
+            GroupRecord,
+            number,
+            number,
+            text,
+            number,
+            st.none() | st.builds(OffsetReset, text, text, number),
+        ),
+    ),
+    st.tuples(
+        st.builds(MemberKey, text, text),
+        st.builds(
+            MemberRecord, text, text, text, text, st.lists(text).map(tuple), text, text, number
+        ),
+    ),
+    st.tuples(
+        st.builds(TargetKey, text, text),
+        named.map(lambda parts: TargetRecord(parts, only(parts))),
+    ),
+    st.tuples(
+        st.builds(CurrentKey, text, text),
+        st.builds(
+            lambda epoch, parts, pending, left: CurrentRecord(
+                epoch, parts, pending, only(parts | pending), left
+            ),
+            number,
+            named,
+            named,
+            st.booleans(),
+        ),
+    ),
+    st.tuples(
+        st.builds(OffsetKey, text, topic, number),
+        st.builds(OffsetRecord, text, number, st.integers(-1, 9), text, number, text, text),
+    ),
+)
+
+
+@given(entries)
+def test_a_record_comes_back_as_it_went_in(entry: tuple[Key, Value]) -> None:
+    key, value = entry
+    assert decode_key(encode_key(key)) == key
+    assert decode_value(key, encode_value(value)) == value
+
+
+def test_the_bytes_are_what_other_versions_will_read() -> None:
+    """Written into logs: a change here needs another version."""
+    key = OffsetKey("g", TopicId("id"), 3)
+    assert encode_key(key) == b'[1,"offset","g","id",3]'
+    value = OffsetRecord("t", 7, 2, "m", 1_000)
+    assert (
+        encode_value(value)
+        == b'{"v":1,"topic":"t","offset":7,"epoch":2,"time":1000,"metadata":"m"}'
+    )
+    parts = frozenset({(TopicId("id"), 2), (TopicId("id"), 1)})
+    current = CurrentRecord(5, parts, frozenset(), {TopicId("id"): "t"})
+    assert (
+        encode_value(current)
+        == b'{"v":1,"epoch":5,"parts":[["id","t",[1,2]]],"pending":[],"left":false}'
+    )
+
+
+@pytest.mark.parametrize("key", [b"[2]", b"[]", b'[2,"offset","g"]', b'[1,"quota","g"]'])
+def test_a_key_of_another_version_is_skipped(key: bytes) -> None:
+    loader = Loader()
+    loader.add(key, b"whatever")
+    assert loader.groups() == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (None, b"{}"),
+        (b"nonsense", b"{}"),
+        (b"{}", b"{}"),
+        (b'[1,"offset","g"]', b"{}"),
+        (b'[1,"group",7]', b"{}"),
+        (b'[1,"group","g"]', b"[]"),
+        (b'[1,"group","g"]', b'{"v":1}'),
+        (b'[1,"member","g","m"]', b'{"v":1}'),
+        (b'[1,"target","g","m"]', b'{"v":1,"parts":[]}'),
+        (b'[1,"offset","g","t",0]', b'{"v":1,"topic":"t","offset":1,"epoch":0,"time":0}'),
+    ],
+)
+def test_what_cannot_be_understood_is_corruption_and_never_guessed(
+    key: bytes | None, value: bytes
+) -> None:
+    loader = Loader()
+    with pytest.raises(ClusterError) as caught:
+        loader.add(key, value)
+        loader.groups()
+    assert caught.value.code is ErrorCode.DATA_CORRUPTED
+
+
+def test_two_owners_in_a_log_are_corruption() -> None:
+    loader = Loader()
+    parts = frozenset({(TopicId("t"), 0)})
+    loader.add(encode_key(GroupKey("g")), encode_value(GroupRecord()))
+    for member in "mn":
+        loader.add(encode_key(MemberKey("g", member)), encode_value(MemberRecord()))
+        current = CurrentRecord(1, parts, frozenset(), only(parts))
+        loader.add(encode_key(CurrentKey("g", member)), encode_value(current))
+    with pytest.raises(ClusterError, match="another member owns"):
+        loader.groups()
