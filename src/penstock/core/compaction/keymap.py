@@ -1,0 +1,52 @@
+"""The newest offset of every key in the dirty part of a log, in bounded memory (I23).
+
+A key is known by its own bytes if it is shorter than 16, else by a hash of 16 bytes: with 10
+million keys in one pass, two of them share a hash with a probability of 10**-25. When the map is
+full, the pass ends at the batch that filled it, and the next one goes on there.
+"""
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Final
+
+from penstock.core.columns import Columns
+
+DIGEST_BYTES: Final = 16
+ENTRY_BYTES: Final = 200
+"""What a key costs in Python: a hash, an offset, a place in a dict; measured at 170 to 210."""
+
+
+class KeyMap:
+    """Filled batch by batch in log order, then only asked."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes`: memory it may take, about; the last batch may go beyond it."""
+        self._most = max(1, max_bytes // ENTRY_BYTES)
+        self._newest: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    @property
+    def is_full(self) -> bool:
+        """No further batch should be added."""
+        return len(self._newest) >= self._most
+
+    def add(self, columns: Columns) -> None:
+        """Takes in a batch; records without a key count for nothing."""
+        newest = self._newest
+        for offset, key in zip(columns.offsets(), columns.keys(), strict=True):
+            if key is not None:
+                newest[_short(key)] = offset
+
+    def superseded(self, offsets: Iterable[int], keys: Iterable[bytes | None]) -> list[bool]:
+        """Per record whether a newer one of its key was taken in."""
+        get = self._newest.get
+        return [
+            key is not None and get(_short(key), -1) > offset
+            for offset, key in zip(offsets, keys, strict=True)
+        ]
+
+
+def _short(key: bytes) -> bytes:
+    return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()

@@ -1,0 +1,130 @@
+"""When a log is compacted, up to where, and which null values may go.
+
+    log start        first dirty          end (≤ high watermark)          log end
+    ├── compacted before ──┼──── dirty: its keys are read ────┼─── untouched ──▶
+    └────────────────── rewritten in one pass ────────────────┘
+
+A pass reads the keys of the dirty part, then rewrites everything below `end`: a record goes if a
+newer one of its key lies in the dirty part. So no key has two records below `end` afterwards
+(I20). What is remembered between passes (`Cleaned`) is until where the log was compact, and when.
+A null value tells readers that its key is gone: it stays `delete.retention.ms` after the pass
+that made the part it lies in compact. No older record of its key is left by then, so that it
+can go without the key coming back. Names and meanings of settings are Kafka's (KIP-58, KIP-354).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.core.topic import TopicConfig
+from penstock.core.types import Offset
+
+_POINTS_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CleanPoint:
+    """All below `end_offset` was compact at `at_ms` (ms since 1970 UTC, this broker's clock)."""
+
+    end_offset: Offset
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What earlier passes over a log left behind; kept on disk with it.
+
+    points: rising in both fields, at most some dozens.
+    swept_end: null values below it were looked at when their time had come.
+    tombstones: null values below the last point that the last pass kept.
+    """
+
+    points: tuple[CleanPoint, ...] = ()
+    swept_end: Offset = Offset(0)
+    tombstones: int = 0
+
+    @property
+    def end_offset(self) -> Offset:
+        """Where the dirty part begins, if the log has not started behind that."""
+        return self.points[-1].end_offset if self.points else Offset(0)
+
+    def cut(self, to: Offset) -> "Cleaned":
+        """What still holds when the log was truncated to `to`."""
+        if self.end_offset <= to:
+            return self
+        kept = tuple(point for point in self.points if point.end_offset <= to)
+        return replace(self, points=kept, swept_end=min(self.swept_end, to))
+
+    def tombstones_end(self, delete_retention_ms: int, now_ms: int) -> Offset:
+        """Null values below this offset have been kept for long enough."""
+        due = [p.end_offset for p in self.points if p.at_ms + delete_retention_ms <= now_ms]
+        return max(due, default=Offset(0))
+
+    def after(self, plan: "Plan", tombstones: int, now_ms: int) -> "Cleaned":
+        """With a finished pass. Points that are close in time become the later one."""
+        if plan.first_dirty == plan.end:
+            return replace(self, swept_end=plan.tombstones_end, tombstones=tombstones)
+        points = [p for p in self.points if p.end_offset < plan.end]
+        due = [p for p in points if p.end_offset <= plan.tombstones_end]
+        points = points[max(0, len(due) - 1) :]
+        apart_ms = plan.delete_retention_ms // _POINTS_MAX
+        while len(points) > 1 and now_ms - points[-2].at_ms < apart_ms:
+            points.pop()
+        points.append(CleanPoint(plan.end, now_ms))
+        return Cleaned(tuple(points[-2 * _POINTS_MAX :]), plan.tombstones_end, tombstones)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """A log as its index shows it, up to the offset asked for. Sizes in stored bytes.
+
+    start: where its first batch begins. first_dirty: where the first batch begins that no pass
+    has seen, `end` if there is none. first_dirty_ms: that batch's largest timestamp.
+    """
+
+    cleaned: Cleaned
+    start: Offset
+    first_dirty: Offset
+    end: Offset
+    clean_bytes: int = 0
+    dirty_bytes: int = 0
+    first_dirty_ms: int = 0
+
+    @property
+    def dirty_ratio(self) -> float:
+        """Share of the log that no pass has seen, 0 to 1."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One pass: read keys in [first_dirty, end), rewrite all below `end`.
+
+    Null values below `tombstones_end` go. `first_dirty` equals `end` when only they are due.
+    """
+
+    first_dirty: Offset
+    end: Offset
+    tombstones_end: Offset
+    delete_retention_ms: int
+
+
+def plan_compaction(facts: LogFacts, config: TopicConfig, now_ms: int) -> Plan | None:
+    """The pass that is due, None if there is none.
+
+    Args:
+        facts: As of an end that is neither past the high watermark nor younger than
+            `min.compaction.lag.ms`.
+        config: The topic's; its cleanup.policy is not looked at.
+        now_ms: The clock of the records' timestamps, ms since 1970 UTC.
+    """
+    tombstones_end = facts.cleaned.tombstones_end(config.delete_retention_ms, now_ms)
+    late = now_ms - facts.first_dirty_ms > config.max_compaction_lag_ms
+    worth_it = facts.dirty_ratio >= config.min_cleanable_dirty_ratio
+    if facts.dirty_bytes and (worth_it or late):
+        return Plan(facts.first_dirty, facts.end, tombstones_end, config.delete_retention_ms)
+    due = tombstones_end > max(facts.cleaned.swept_end, facts.start)
+    if due and facts.cleaned.tombstones:
+        end = min(facts.first_dirty, facts.cleaned.end_offset)
+        return Plan(end, end, min(tombstones_end, end), config.delete_retention_ms)
+    return None
