@@ -1,15 +1,16 @@
 """The Python client: producer, consumer and admin, an async core with a sync facade.
 
 What belongs here: turning user calls into the protocol's messages and back, batching, retries
-that keep order, prefetching, the picture of who leads what, conversion to Arrow.
-What never may: knowledge of brokers' insides, of groups of processes, of Spark or of the
-command line; imports of numpy, pyarrow, zstandard or lz4 at import time; a second copy of any
-logic for the sync facade (`sync.py` and its parts only wrap).
+that keep order, prefetching, the picture of who leads what, group membership, conversion to
+Arrow. What never may: knowledge of brokers' insides, of Spark or of the command line; imports of
+numpy, pyarrow, zstandard or lz4 at import time; a second copy of any logic for the sync facade
+(`sync.py` and its parts only wrap).
 
     user ──▶ sync facade ──▶ async core ──▶ penstock.rpc ──▶ brokers
              (one loop        accumulator → lanes (pure) → sender → produce links
               thread per      fetch states (pure) → fetcher
-              process)        cluster: metadata cache, connections
+              process)        membership (pure) → group link → group session → commits
+                              cluster: metadata cache, connections
 
 Start reading at `producer.py`, `consumer.py` or `admin.py`; the promises about order and
 duplicates are kept in `lane.py`.
@@ -19,6 +20,15 @@ from penstock.client.admin import AsyncAdmin
 from penstock.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from penstock.client.consumer import AsyncConsumer
 from penstock.client.delivery import ColumnsDelivery, Delivery, DeliveryError
+from penstock.client.group_model import (
+    GroupDescription,
+    GroupListing,
+    GroupState,
+    MemberDescription,
+    OffsetAndMetadata,
+    OffsetChange,
+    RebalanceListener,
+)
 from penstock.client.model import (
     EARLIEST,
     LATEST,
@@ -70,16 +80,23 @@ __all__ = [
     "Delivery",
     "DeliveryError",
     "DeliveryReport",
+    "GroupDescription",
+    "GroupListing",
+    "GroupState",
     "Header",
     "JsonSerializer",
     "ListedOffset",
     "LogDescription",
+    "MemberDescription",
+    "OffsetAndMetadata",
+    "OffsetChange",
     "OffsetSpec",
     "PartitionDescription",
     "PenstockError",
     "Producer",
     "ProducerConfig",
     "ProtobufSerializer",
+    "RebalanceListener",
     "Record",
     "Serializer",
     "StringSerializer",

@@ -24,6 +24,10 @@ loop, any number of times per address: it must answer at once and always the sam
 
 OutOfRangePolicy = Literal["error", "earliest", "latest"]
 StartPosition = Literal["earliest", "latest"]
+OffsetReset = Literal["latest", "earliest", "error"]
+AssignmentStrategy = Literal["uniform", "range"]
+GROUP_ID_CHARS_MAX = 249
+SESSION_TIMEOUT_MS = range(1_000, 1_800_001)
 
 
 def _positive(config: object, *names: str) -> None:
@@ -31,6 +35,21 @@ def _positive(config: object, *names: str) -> None:
         value = getattr(config, name)
         if not isinstance(value, int) or value <= 0:
             raise MisuseError(f"{name} must be a whole number above 0, not {value!r}")
+
+
+def _one_of(config: object, name: str, *choices: str) -> None:
+    value = getattr(config, name)
+    if value not in choices:
+        raise MisuseError(f"{name} is {value!r}; use one of {', '.join(map(repr, choices))}")
+
+
+def check_group_name(name: str, value: object) -> None:
+    """Raises MisuseError unless `value` is printable text of at most 249 characters."""
+    if not isinstance(value, str) or not value.isprintable() or len(value) > GROUP_ID_CHARS_MAX:
+        raise MisuseError(
+            f"{name} is {value!r}; it must be printable text of at most {GROUP_ID_CHARS_MAX} "
+            "characters"
+        )
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
@@ -158,6 +177,21 @@ class ConsumerConfig(ClientConfig):
         max_partition_fetch_bytes: Bound per partition in one answer, 2 MiB.
         buffer_bytes: Bound of what is fetched ahead and not yet polled, 64 MiB; an answer in
             flight may exceed it by `fetch_max_bytes` per broker.
+        group_id: The consumer group, for `subscribe` and `commit`; "" = none.
+        group_instance_id: Makes a static member: its partitions wait for it while it restarts,
+            for a session timeout. One living consumer per id; "" = none.
+        session_timeout_ms: A member that is silent for so long is out of the group, 45,000
+            (Kafka's), 1,000 to 1,800,000. Heartbeats do not need polls.
+        max_poll_interval_ms: A consumer that is not polled for so long leaves its group by
+            itself, and joins with its next poll, 300,000 (Kafka's).
+        enable_auto_commit: Commit by itself what an earlier poll handed out. True (Kafka's).
+        auto_commit_interval_ms: How often, 5,000 (Kafka's).
+        auto_offset_reset: Where a member starts in a partition for which its group has committed
+            nothing. "latest" (Kafka's); "error" makes polls raise OFFSET_OUT_OF_RANGE.
+        partition_assignment_strategy: "uniform", evenly and moving little, or "range", the same
+            partition numbers of all topics together. What most members ask for is done.
+        client_rack: Where this consumer is; partitions that are near are preferred. "" = unknown.
+        client_id: A name for people, shown by `penstock group describe`.
     """
 
     start: StartPosition = "earliest"
@@ -167,6 +201,16 @@ class ConsumerConfig(ClientConfig):
     fetch_max_bytes: int = 16 * 1024 * 1024
     max_partition_fetch_bytes: int = 2 * 1024 * 1024
     buffer_bytes: int = 64 * 1024 * 1024
+    group_id: str = ""
+    group_instance_id: str = ""
+    session_timeout_ms: int = 45_000
+    max_poll_interval_ms: int = 300_000
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    auto_offset_reset: OffsetReset = "latest"
+    partition_assignment_strategy: AssignmentStrategy = "uniform"
+    client_rack: str = ""
+    client_id: str = "penstock"
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
@@ -177,14 +221,22 @@ class ConsumerConfig(ClientConfig):
             "fetch_max_bytes",
             "max_partition_fetch_bytes",
             "buffer_bytes",
+            "max_poll_interval_ms",
+            "auto_commit_interval_ms",
         )
-        if self.start not in ("earliest", "latest"):
-            raise MisuseError(f"start is {self.start!r}; use 'earliest' or 'latest'")
-        if self.on_offset_out_of_range not in ("error", "earliest", "latest"):
+        _one_of(self, "start", "earliest", "latest")
+        _one_of(self, "on_offset_out_of_range", "error", "earliest", "latest")
+        _one_of(self, "auto_offset_reset", "latest", "earliest", "error")
+        _one_of(self, "partition_assignment_strategy", "uniform", "range")
+        for name in ("group_id", "group_instance_id", "client_rack", "client_id"):
+            check_group_name(name, getattr(self, name))
+        if self.session_timeout_ms not in SESSION_TIMEOUT_MS:
             raise MisuseError(
-                f"on_offset_out_of_range is {self.on_offset_out_of_range!r}; "
-                "use 'error', 'earliest' or 'latest'"
+                f"session_timeout_ms is {self.session_timeout_ms!r}; it must be "
+                f"{SESSION_TIMEOUT_MS[0]:,} to {SESSION_TIMEOUT_MS[-1]:,}"
             )
+        if self.group_instance_id and not self.group_id:
+            raise MisuseError("group_instance_id needs a group_id: it is a seat in that group")
 
 
 class ClientOptions(TypedDict, total=False):
@@ -227,3 +279,13 @@ class ConsumerOptions(ClientOptions, total=False):
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
     buffer_bytes: int
+    group_id: str
+    group_instance_id: str
+    session_timeout_ms: int
+    max_poll_interval_ms: int
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    auto_offset_reset: OffsetReset
+    partition_assignment_strategy: AssignmentStrategy
+    client_rack: str
+    client_id: str

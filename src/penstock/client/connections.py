@@ -14,6 +14,7 @@ import grpc
 from penstock.errors import ClusterError, ErrorCode, UnreachableError
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
+from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 
@@ -41,6 +42,7 @@ class Connection:
         self.channel = open_aio_channel(target)
         self.broker = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
+        self.group = GroupServiceStub(self.channel)
 
     async def call(
         self,

@@ -1,33 +1,35 @@
 """The async consumer: positions, polls and seeks; the fetcher works ahead of it.
 
-    assign ──▶ FetchState per partition ◀── Fetcher fills (fetcher.py)
-    poll   ──▶ FetchState.next_batch, in turn ──▶ ConsumedBatch
+    assign    ──▶ FetchState per partition ◀── Fetcher fills (fetcher.py)
+    subscribe ──▶ GroupSession: partitions come and go by themselves (group.py)
+    poll      ──▶ FetchState.next_batch, in turn ──▶ ConsumedBatch (assignment.py)
+    commit    ──▶ the group's offsets (commits.py)
 
 **Never silent about gaps (I17).** A position moves forward by what was handed out and nowhere
 else. When it is not in the log any more, `on_offset_out_of_range` decides; its default raises.
 A topic that was created again is an error, not a continuation. Leaders come and go unnoticed.
 
-Nobody has to poll in time: there are no groups here, and an idle consumer costs its brokers a
-waiting call. A consumer belongs to the event loop it is first used in.
+A consumer that assigned itself need not poll in time; a member of a group has
+`max_poll_interval_ms`. Either way an idle one costs its brokers a waiting call, and it belongs to
+the event loop it is first used in.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
+from penstock.client.assignment import Assignment
 from penstock.client.cluster import Cluster
 from penstock.client.config import ConsumerConfig, ConsumerOptions, parse_bootstrap
 from penstock.client.fetch_state import FetchState
 from penstock.client.fetcher import Fetcher
-from penstock.client.leaders import known_partition, list_offsets
-from penstock.client.model import (
-    EARLIEST,
-    LATEST,
-    ConsumedBatch,
-    OffsetSpec,
-    Record,
-)
+from penstock.client.group import GroupSession, Notify
+from penstock.client.group_model import OffsetAndMetadata, RebalanceListener
+from penstock.client.leaders import known_partition
+from penstock.client.membership_contract import Wish
+from penstock.client.model import EARLIEST, LATEST, ConsumedBatch, Record
 from penstock.client.process import ProcessGuard
+from penstock.client.seeking import Seeker
 from penstock.client.tasks import BackgroundTasks
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
@@ -40,7 +42,7 @@ ITERATION_POLL_S: Final = 1.0
 
 
 class AsyncConsumer:
-    """Reads assigned partitions in order, without gaps."""
+    """Reads partitions in order, without gaps: assigned ones, or its share of a group's."""
 
     def __init__(
         self,
@@ -60,15 +62,20 @@ class AsyncConsumer:
         self.config = config or ConsumerConfig(**options)
         self._timeout_s = self.config.request_timeout_ms / 1000
         self._guard = ProcessGuard("consumer")
-        self._states: dict[TopicPartition, FetchState] = {}
-        self._turn: list[FetchState] = []
+        self._assignment = Assignment()
         self._tasks = BackgroundTasks("consumer", self._crashed)
         self._cluster = Cluster(parse_bootstrap(bootstrap), self.config)
-        self._fetcher = Fetcher(self._cluster, self.config, self._states, self._tasks)
+        self._fetcher = Fetcher(self._cluster, self.config, self._assignment.states, self._tasks)
         self._arrived = asyncio.Event()
         self._fetcher.arrived = self._arrived.set
+        self._seeker = Seeker(self._cluster, self._assignment, self._timeout_s, self._fetcher.poke)
+        self._session = GroupSession(
+            self._cluster, self.config, self._assignment, self._tasks, self._arrived.set
+        )
+        self._session.begun = self._fetcher.poke
         self._starting = asyncio.Lock()
         self._started = False
+        self._closing = False
         self._ended: PenstockError | None = None
 
     async def __aenter__(self) -> Self:
@@ -78,39 +85,89 @@ class AsyncConsumer:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
+    async def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: str = "",
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Reads these topics as a member of `group_id`, beside the group's other members.
+
+        The group is joined by the next poll; later calls change the subscription. What a
+        partition's group has committed decides where it starts, else `auto_offset_reset`.
+
+        Args:
+            topics: Names of topics that exist, or one name.
+            pattern: Topics whose whole name matches are added, now and when they are created:
+                literals, . [ ] ( ) | * + ? and \\ before any of them. "" = none.
+            listener: Hears which partitions come and go.
+
+        Raises MisuseError without a group id, with nothing to subscribe to, or after `assign`;
+        ClusterError(UNKNOWN_TOPIC). What the coordinator refuses (a pattern, an instance id in
+        use) the polls raise.
+        """
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not self.config.group_id:
+            raise MisuseError("subscribe needs a group_id; without a group use assign")
+        if not names and not pattern:
+            raise MisuseError("subscribe to what? Give topics, a pattern, or call unsubscribe")
+        if self._assignment.states and not self._session.subscribed:
+            raise MisuseError("this consumer has assigned itself; assign([]) before subscribe")
+        await self._start()
+        for name in names:
+            await self._cluster.topic(name)
+        self._session.subscribe(Wish(names, pattern), listener)
+
+    def notify_by(self, notify: Notify) -> None:
+        """Has listeners called by `notify`; the sync consumer calls them in its user's thread."""
+        self._session.notify = notify
+
+    async def unsubscribe(self) -> None:
+        """Leaves the group, after a last commit as in `close`."""
+        await self._start()
+        await self._session.leave()
+
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replaces the assignment. Partitions that stay keep their position.
 
-        New ones start where `ConsumerConfig.start` says, unless a seek follows. Raises
-        ClusterError(UNKNOWN_TOPIC), MisuseError(UNKNOWN_PARTITION), UnreachableError; then the
-        assignment is unchanged.
+        New ones start at what `group_id` has committed, else where `ConsumerConfig.start` says,
+        unless a seek follows. Raises MisuseError after `subscribe`, ClusterError(UNKNOWN_TOPIC),
+        MisuseError(UNKNOWN_PARTITION), UnreachableError; then the assignment is unchanged.
         """
+        if self._session.subscribed:
+            raise MisuseError("this consumer is a member of a group; unsubscribe before assign")
         await self._start()
         start = EARLIEST if self.config.start == "earliest" else LATEST
-        states: dict[TopicPartition, FetchState] = {}
+        kept: set[TopicPartition] = set()
+        new: dict[TopicPartition, FetchState] = {}
         for where in partitions:
-            known = self._states.get(where)
+            known = self._assignment.states.get(where)
             replaced = known.replaced_topic_id if known is not None else ""
             topic = await known_partition(self._cluster, where)
             if topic.topic_id == replaced:
                 await self._cluster.await_other_topic(where.topic, replaced)
                 topic = await known_partition(self._cluster, where)
             if known is not None and known.topic_id == topic.topic_id:
-                states[where] = known
+                kept.add(where)
             else:
-                states[where] = FetchState(where, topic.topic_id, start)
-        topics = {where.topic for where in states}
-        for where in self._states.keys() - states.keys():
+                new[where] = FetchState(where, topic.topic_id, start)
+        committed = await self._committed({at: state.topic_id for at, state in new.items()})
+        topics = {where.topic for where in kept | new.keys()}
+        for where in self._assignment.states.keys() - kept:
+            self._assignment.remove(where)
             if where.topic not in topics:
                 self._cluster.forget_topic(where.topic)
-        self._states.clear()
-        self._states.update(states)
-        self._turn = list(states.values())
+        for where, state in new.items():
+            offset = committed.get(where)
+            if offset is not None:
+                state.seek(offset.offset)
+            self._assignment.add(state, -1 if offset is None else offset.offset)
         self._fetcher.poke()
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions assigned."""
-        return set(self._states)
+        """The partitions read now: assigned by hand, or owned as a member of the group."""
+        return set(self._assignment.states)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """The next poll begins at `offset` (0 or more); what was fetched ahead is dropped.
@@ -119,16 +176,16 @@ class AsyncConsumer:
         """
         if offset < 0:
             raise MisuseError(f"{partition}: cannot seek to {offset}, offsets begin at 0")
-        self._state(partition).seek(offset)
+        self._assignment.seek(partition, offset)
         self._fetcher.poke()
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Moves to the first records there are; None = in all partitions."""
-        await self._seek_to(partitions, EARLIEST)
+        await self._seeker.to_spec(partitions, EARLIEST)
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Moves behind the last records there are now; None = in all partitions."""
-        await self._seek_to(partitions, LATEST)
+        await self._seeker.to_spec(partitions, LATEST)
 
     async def seek_to_time(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -137,15 +194,7 @@ class AsyncConsumer:
 
         Returns the positions; the end of the log where no record is that young.
         """
-        states = {where: self._state(where) for where in timestamps_ms}
-        found = await list_offsets(self._cluster, timestamps_ms, self._timeout_s)
-        late = [where for where, listed in found.items() if listed.offset < 0]
-        ends = await list_offsets(self._cluster, dict.fromkeys(late, LATEST), self._timeout_s)
-        positions = {where: listed.offset for where, listed in {**found, **ends}.items()}
-        for where, state in states.items():
-            state.seek(positions[where])
-        self._fetcher.poke()
-        return positions
+        return await self._seeker.to_time(timestamps_ms)
 
     async def poll(
         self, timeout_s: float = 1.0, max_records: int | None = None
@@ -157,25 +206,35 @@ class AsyncConsumer:
 
         Raises OffsetOutOfRangeError (see `on_offset_out_of_range`), ClusterError
         TOPIC_ID_MISMATCH, UNKNOWN_TOPIC, CORRUPT_BATCH or DATA_CORRUPTED naming partition and
-        offset, again on every poll until that partition is seeked, paused or unassigned.
-        Whatever else goes wrong is tried again in the background.
+        offset, again on every poll until that partition is seeked, paused or unassigned; and
+        what a group's coordinator refused for good. Whatever else goes wrong is tried again in
+        the background.
+
+        A poll means that the caller is done with what polls before returned: automatic commits
+        cover that, and partitions that go to other members leave here.
         """
         if max_records is not None and max_records < 1:
             raise MisuseError(f"max_records is {max_records}; it must be at least 1, or None")
         await self._start()
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while True:
-            self._arrived.clear()
-            batches = self._collect(UNLIMITED if max_records is None else max_records)
-            if batches:
-                self._fetcher.poke()
-                return batches
-            self._raise_errors()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._arrived.wait()
-            except TimeoutError:
-                return []
+        self._assignment.poll_began()
+        self._session.poll_began()
+        try:
+            while True:
+                self._arrived.clear()
+                await self._session.rebalance()
+                batches = self._assignment.collect(max_records or UNLIMITED)
+                if batches:
+                    self._fetcher.poke()
+                    return batches
+                self._raise_errors()
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._arrived.wait()
+                except TimeoutError:
+                    return []
+        finally:
+            self._session.poll_ended()
 
     async def poll_arrow(
         self,
@@ -194,51 +253,108 @@ class AsyncConsumer:
         return batches_to_table(batches, include_headers=include_headers)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """All records from the positions on, for ever; ends when the consumer is closed."""
+        """All records from the positions on, for ever; ends when the consumer is closed.
+
+        Taking the next record means being done with the one before. A loop may be left at any
+        record: what follows it comes with the next poll or loop.
+        """
         while self._ended is None:
-            for batch in await self.poll(ITERATION_POLL_S):
-                for record in batch.records():
-                    yield record
+            for record in self.one_by_one(await self.poll(ITERATION_POLL_S)):
+                yield record
+
+    def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
+        """The records of the last poll, each counted as handed out when it is taken.
+
+        `position` and commits follow the loop, not the poll; the loop ends early for partitions
+        that were lost or seeked, and altogether with the next poll.
+        """
+        return self._assignment.one_by_one(batches)
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Polls return nothing of these until `resume`; what was fetched ahead is dropped."""
         for where in partitions:
-            state = self._state(where)
+            state = self._assignment.progress(where).state
             state.paused = True
             state.drop_buffer()
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undoes `pause`."""
         for where in partitions:
-            self._state(where).paused = False
+            self._assignment.progress(where).state.paused = False
         self._fetcher.poke()
 
     async def position(self, partition: TopicPartition) -> int:
         """The offset of the next record that a poll returns."""
-        state = self._state(partition)
-        if state.position is None:
-            await self._look_up([state])
-        assert state.position is not None
-        return state.position
+        return await self._seeker.position(partition)
 
     async def lag(self) -> dict[TopicPartition, int]:
         """Per partition, how many offsets lie between position and end, asked of the leaders now.
 
         0 = everything was handed out.
         """
-        await self._look_up(self._unresolved())
-        asked = dict.fromkeys(self._states, LATEST)
-        ends = await list_offsets(self._cluster, asked, self._timeout_s)
-        return {
-            where: max(0, ends[where].offset - (state.position or 0))
-            for where, state in self._states.items()
-            if where in ends
-        }
+        return await self._seeker.lag()
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Stores the group's offsets; returns when all in-sync replicas have them.
+
+        Args:
+            offsets: The next offset to read per partition. None = behind everything handed out,
+                which in a loop over records includes the one in hand.
+
+        Raises MisuseError without a group id or for offsets that make no sense; ClusterError:
+        OFFSET_WENT_BACK for less than is committed (reset the group's offsets instead),
+        STALE_MEMBER_EPOCH for a partition that others own now, UNKNOWN_MEMBER or
+        FENCED_INSTANCE_ID if this is no member any more (the next poll joins again),
+        GROUP_NOT_EMPTY for a consumer that assigned itself while the group has members.
+        """
+        await self._start()
+        self._need_group("commit")
+        committer = self._session.committer
+        await committer.commit(None if offsets is None else await committer.checked(offsets))
+
+    async def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callable[[PenstockError | None], None] | None = None,
+    ) -> None:
+        """As `commit`, without waiting: `callback` gets None or the error, in the event loop.
+
+        Commits are stored in the order they were asked for. Without a callback an error is
+        logged. What `offsets` None means is decided now.
+        """
+        await self._start()
+        self._need_group("commit_async")
+        committer = self._session.committer
+        wanted = self._assignment.to_commit(only_done=False)
+        if offsets is not None:
+            wanted = await committer.checked(offsets)
+        self._tasks.spawn(committer.commit_for(wanted, callback), "commit")
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for these partitions; None = nothing."""
+        await self._start()
+        self._need_group("committed")
+        topics = {at: await known_partition(self._cluster, at) for at in partitions}
+        return await self._committed({at: topic.topic_id for at, topic in topics.items()})
 
     async def close(self) -> None:
-        """Ends fetching and closes the connections; may be called again."""
-        if self._ended is None:
-            self._ended = ClusterError("the consumer is closed", ErrorCode.CLOSED)
+        """Leaves the group, ends fetching and closes the connections; may be called again.
+
+        With `enable_auto_commit`, what earlier polls handed out is committed; what the last one
+        did is not, because nobody said that it is done: `commit` before, if it is (I18).
+        """
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            if self._started and self._ended is None:
+                await self._session.close()
+        finally:
+            self._ended = self._ended or ClusterError("the consumer is closed", ErrorCode.CLOSED)
             self._arrived.set()
             await self._tasks.aclose()
             await self._cluster.aclose()
@@ -254,58 +370,27 @@ class AsyncConsumer:
                 await self._tasks.start()
                 self._tasks.spawn(self._cluster.keep_fresh(), "metadata")
                 self._tasks.spawn(self._fetcher.run(), "fetcher")
+                if self.config.group_id and self.config.enable_auto_commit:
+                    self._tasks.spawn(self._session.committer.run(), "auto-commit")
                 self._started = True
 
-    def _state(self, where: TopicPartition) -> FetchState:
-        state = self._states.get(where)
-        if state is None:
-            raise MisuseError(f"{where} is not assigned; assigned are {len(self._states)} others")
-        return state
-
-    def _collect(self, max_records: int) -> list[ConsumedBatch]:
-        """Whole buffers, one partition after the other; another one is first next time."""
-        batches: list[ConsumedBatch] = []
-        left = max_records
-        for state in self._turn:
-            while left > 0 and not state.paused:
-                try:
-                    batch = state.next_batch(left)
-                except ClusterError:
-                    break  # it is the state's error now: raised when all good batches are out
-                if batch is None:
-                    break
-                batches.append(batch)
-                left -= batch.record_count
-        self._turn = self._turn[1:] + self._turn[:1]
-        return batches
-
     def _raise_errors(self) -> None:
-        if self._ended is not None:
-            raise self._ended
-        for state in self._states.values():
-            if state.error is not None and not state.paused:
-                raise state.error
+        session = self._session
+        error = self._ended or session.error
+        error = error or self._assignment.first_error(in_group=session.subscribed)
+        if error is not None:
+            raise error
 
-    def _unresolved(self) -> list[FetchState]:
-        return [state for state in self._states.values() if state.position is None]
+    def _need_group(self, what: str) -> None:
+        if not self.config.group_id:
+            raise MisuseError(f"{what} needs a group_id: offsets are stored for a group")
 
-    async def _look_up(self, states: Sequence[FetchState]) -> None:
-        """Finds missing positions now, for callers that cannot go on without."""
-        generations = [state.generation for state in states]
-        asked = {state.where: state.start for state in states}
-        found = await list_offsets(self._cluster, asked, self._timeout_s)
-        for state, generation in zip(states, generations, strict=True):
-            if state.generation == generation:  # nobody has seeked or found it meanwhile
-                state.seek(found[state.where].offset)
-        self._fetcher.poke()
-
-    async def _seek_to(self, partitions: Iterable[TopicPartition] | None, spec: OffsetSpec) -> None:
-        wanted = list(self._states if partitions is None else partitions)
-        states = [self._state(where) for where in wanted]
-        found = await list_offsets(self._cluster, dict.fromkeys(wanted, spec), self._timeout_s)
-        for state in states:
-            state.seek(found[state.where].offset)
-        self._fetcher.poke()
+    async def _committed(
+        self, ids: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if not self.config.group_id:
+            return {}
+        return await self._session.committer.fetch(ids)
 
     def _crashed(self, cause: BaseException) -> None:
         self._ended = ClusterError(f"the consumer stopped by a defect: {cause!r}")

@@ -11,7 +11,9 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.errors import ClusterError, ErrorCode, MisuseError
@@ -20,6 +22,17 @@ Result = TypeVar("Result")
 EXIT_FLUSH_S: Final = 10.0
 
 _log = logging.getLogger("penstock.client")
+
+
+_Errand = tuple[Callable[[], object], "asyncio.Future[None]"]
+_errands: ContextVar["SimpleQueue[_Errand | None]"] = ContextVar("errands")
+
+
+async def errand(call: Callable[[], object]) -> None:
+    """Has `call` made by the thread that waits in `run_with_errands`; raises what it raises."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    _errands.get().put((call, done))
+    await done
 
 
 class ClosesAtExit(Protocol):
@@ -59,6 +72,37 @@ class LoopThread:
             future.cancel()  # nothing happens if it ended by itself
             raise
 
+    def run_with_errands(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """As `run`; meanwhile the calling thread does what `work` asks of it with `errand`."""
+        queue: SimpleQueue[_Errand | None] = SimpleQueue()
+
+        async def carried() -> Result:
+            _errands.set(queue)
+            try:
+                return await work
+            finally:
+                queue.put(None)
+
+        if threading.current_thread() is self._thread or self._ended:
+            return self.run(work)
+        future = asyncio.run_coroutine_threadsafe(carried(), self.loop)
+        try:
+            while (wanted := queue.get()) is not None:
+                call, done = wanted
+                self._do_errand(call, done)
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _do_errand(self, call: Callable[[], object], done: "asyncio.Future[None]") -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised again by who asked
+            self.loop.call_soon_threadsafe(_fail, done, error)
+        else:
+            self.loop.call_soon_threadsafe(_succeed, done)
+
     def adopt(self, client: ClosesAtExit) -> None:
         """Closes the client at exit, unless it is released before; keeps it alive till then."""
         self._clients.add(client)
@@ -74,6 +118,16 @@ class LoopThread:
         self._ended = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout=1.0)
+
+
+def _succeed(done: "asyncio.Future[None]") -> None:
+    if not done.done():
+        done.set_result(None)
+
+
+def _fail(done: "asyncio.Future[None]", error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
 
 
 _lock = threading.Lock()

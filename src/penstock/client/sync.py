@@ -5,13 +5,14 @@ calling thread until that is done; errors and meanings are documented there. Cli
 shared between threads. Ctrl-C interrupts a waiting call and leaves the client usable.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, Unpack
 
 from penstock.client.admin import AsyncAdmin
 from penstock.client.config import ClientConfig, ClientOptions, ConsumerConfig, ConsumerOptions
 from penstock.client.consumer import ITERATION_POLL_S, AsyncConsumer
-from penstock.client.loop_thread import shared_loop
+from penstock.client.group_model import OffsetAndMetadata, RebalanceListener
+from penstock.client.loop_thread import errand, shared_loop
 from penstock.client.model import (
     ClusterDescription,
     ConfigEntry,
@@ -23,13 +24,17 @@ from penstock.client.model import (
     TopicDescription,
 )
 from penstock.core.types import TopicPartition
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     import pyarrow
 
 
 class Consumer:
-    """Reads assigned partitions in order, without gaps; see AsyncConsumer."""
+    """Reads partitions in order, without gaps; see AsyncConsumer.
+
+    A listener's methods are called in the thread that polls, closes or unsubscribes.
+    """
 
     def __init__(
         self,
@@ -39,6 +44,7 @@ class Consumer:
     ) -> None:
         self._loop = shared_loop()
         self._core = AsyncConsumer(bootstrap, config, **options)
+        self._core.notify_by(errand)
         self._closed = False
         self._loop.adopt(self)
 
@@ -51,6 +57,20 @@ class Consumer:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: str = "",
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Reads topics as a member of the group; joins with the next poll."""
+        self._loop.run(self._core.subscribe(topics, pattern=pattern, listener=listener))
+
+    def unsubscribe(self) -> None:
+        """Leaves the group, after a last commit."""
+        self._loop.run_with_errands(self._core.unsubscribe())
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replaces the assignment; partitions that stay keep their position."""
@@ -80,7 +100,7 @@ class Consumer:
 
     def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedBatch]:
         """What is there; waits up to `timeout_s` for something."""
-        return self._loop.run(self._core.poll(timeout_s, max_records))
+        return self._loop.run_with_errands(self._core.poll(timeout_s, max_records))
 
     def poll_arrow(
         self,
@@ -90,15 +110,18 @@ class Consumer:
         include_headers: bool = False,
     ) -> "pyarrow.Table":
         """As `poll`, as one Arrow table with a chunk per batch."""
-        return self._loop.run(
+        return self._loop.run_with_errands(
             self._core.poll_arrow(timeout_s, max_records, include_headers=include_headers)
         )
 
     def __iter__(self) -> Iterator[Record]:
         """All records from the positions on, for ever; ends when the consumer is closed."""
         while not self._closed:
-            for batch in self.poll(ITERATION_POLL_S):
-                yield from batch.records()
+            yield from self.one_by_one(self.poll(ITERATION_POLL_S))
+
+    def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
+        """The records of the last poll, each counted as handed out when it is taken."""
+        return self._core.one_by_one(batches)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Polls return nothing of these until `resume`."""
@@ -116,11 +139,31 @@ class Consumer:
         """Per partition, how many offsets lie between position and end now."""
         return self._loop.run(self._core.lag())
 
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Stores the group's offsets; None = behind everything handed out."""
+        self._loop.run(self._core.commit(offsets))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callable[[PenstockError | None], None] | None = None,
+    ) -> None:
+        """As `commit`, without waiting; `callback` is called in the client's own thread."""
+        self._loop.run(self._core.commit_async(offsets, callback))
+
+    def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for these partitions; None = nothing."""
+        return self._loop.run(self._core.committed(partitions))
+
     def close(self) -> None:
-        """Ends fetching and closes the connections; may be called again."""
+        """Leaves the group, ends fetching, closes the connections; may be called again."""
         if not self._closed:
             self._closed = True
-            self._loop.run(self._core.close())
+            self._loop.run_with_errands(self._core.close())
             self._loop.release(self)
 
     def close_at_exit(self) -> None:

@@ -256,7 +256,7 @@ def test_what_is_fetched_ahead_is_bounded_and_a_paused_partition_holds_none_of_i
         shared_cluster.bootstrap, buffer_bytes=50_000, fetch_max_bytes=30_000
     ) as consumer:
         consumer.assign([zero])
-        states = consumer._core._states
+        states = consumer._core._assignment.states
 
         def held() -> int:
             return sum(state.buffered_bytes for state in states.values())

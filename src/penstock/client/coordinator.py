@@ -1,0 +1,93 @@
+"""Finds the broker that coordinates a group, and calls it until it answers.
+
+    call ──▶ address known? ──no──▶ FindCoordinator at any broker
+      ▲            │ yes
+      └─ pause ◀── NOT_COORDINATOR, loading, no answer: forget the address, ask again
+
+Every call here may be repeated: membership is told by member id and epoch, commits are the same
+offsets again, resets carry an id.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from penstock.client.cluster import Cluster, is_silence
+from penstock.client.connections import Connection
+from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+from penstock.proto.v1 import group_pb2 as pb
+from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
+
+Answer = TypeVar("Answer")
+Method = Callable[..., Awaitable[Answer]]
+
+PATIENCE_S: Final = 2.0
+"""With one attempt, in the beginning; doubles. A frozen coordinator is replaced in that time."""
+_STAYS: Final = frozenset({ErrorCode.COORDINATOR_LOADING, ErrorCode.OVERLOADED})
+"""The right broker answered, only too early."""
+
+
+class Coordinator:
+    """Of one group. Owned by the client's event loop."""
+
+    def __init__(self, cluster: Cluster, group_id: str) -> None:
+        self.group_id = group_id
+        self._cluster = cluster
+        self._address = ""
+
+    async def connection(self, timeout_s: float) -> Connection:
+        """The coordinator, as far as known; raises what `Cluster.ask` raises."""
+        if not self._address:
+            request = pb.FindCoordinatorRequest(
+                cluster_id=self._cluster.view.cluster_id, group_id=self.group_id
+            )
+            found: pb.FindCoordinatorResponse = await self._cluster.ask(
+                lambda connection, attempt_s: connection.call(
+                    connection.group.FindCoordinator, request, attempt_s
+                ),
+                timeout_s,
+            )
+            self._address = f"{found.host}:{found.port}"
+        return self._cluster.connections.to(self._address)
+
+    def failed(self, error: PenstockError) -> None:
+        """A call or stream ended with `error`: whoever was asked may not be the one any more."""
+        if error.code not in _STAYS:
+            self._address = ""
+
+    async def call(
+        self,
+        method: Callable[[GroupServiceStub], Any],
+        request: Any,
+        timeout_s: float,
+    ) -> Any:
+        """The coordinator's answer; tried again for `timeout_s`.
+
+        Raises what trying again cannot cure, or the last error after `timeout_s`.
+        """
+        deadline = monotonic() + timeout_s
+        pause_s = self._cluster.config.retry_backoff_ms / 1000
+        patience_s = PATIENCE_S
+        while True:
+            left_s = max(deadline - monotonic(), 0.1)
+            try:
+                connection = await self.connection(left_s)
+                request.cluster_id = self._cluster.view.cluster_id
+                return await connection.call(
+                    method(connection.group), request, min(patience_s, left_s)
+                )
+            except PenstockError as error:
+                self.failed(error)
+                if not (error.retriable or is_silence(error)):
+                    raise
+                if isinstance(error, OverloadedError):
+                    pause_s = max(pause_s, error.throttle_ms / 1000)
+                if monotonic() + pause_s >= deadline:
+                    raise ClusterError(
+                        f"group {self.group_id!r}: {error.message} (tried for {timeout_s:g} s)",
+                        error.code,
+                    ) from error
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._cluster.config.retry_backoff_max_ms / 1000)
+            patience_s *= 2

@@ -1,0 +1,110 @@
+"""What the client hands to users about consumer groups: plain frozen data.
+
+Offsets are positions in a partition: a committed offset is the next one to read. Times are
+milliseconds since 1970 UTC.
+"""
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from penstock.core.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset, or one to commit.
+
+    Attributes:
+        offset: The next record to read, 0 or more.
+        metadata: Any text of the user's, at most 4,096 bytes.
+        leader_epoch: Of the record before `offset`; -1 = not known.
+        commit_time_ms: When the cluster stored it; 0 = it has not.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+    commit_time_ms: int = 0
+
+
+class RebalanceListener(Protocol):
+    """Hears which partitions come and go; each method may be async for an async consumer.
+
+    All are called inside `poll`, `unsubscribe` and `close`, one after the other, in the thread
+    that called; they may use the consumer, but not poll it.
+    """
+
+    def on_assigned(self, partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
+        """These are read from now on; a seek here decides where from."""
+
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
+        """These are about to go to others: the last moment to commit what was done with them."""
+
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
+        """These are gone already, others may be reading them: a commit would be refused."""
+
+
+class GroupState(Enum):
+    """What a group is doing."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group_id: str
+    state: GroupState
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """`connected`: its stream is there. `target`: what it is to own in the end."""
+
+    member_id: str
+    instance_id: str
+    client_id: str
+    client_host: str
+    rack: str
+    member_epoch: int
+    assignor: str
+    topics: tuple[str, ...]
+    pattern: str
+    connected: bool
+    assigned: tuple[TopicPartition, ...]
+    pending_revocation: tuple[TopicPartition, ...]
+    target: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as its coordinator sees it. State DEAD: there is none of this name.
+
+    `empty_since_ms` 0 = it has members. `last_reset_ms` 0 = its offsets were never reset.
+    """
+
+    group_id: str
+    state: GroupState
+    group_epoch: int
+    assignor: str
+    coordinator: int
+    members: tuple[MemberDescription, ...]
+    offsets: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    empty_since_ms: int = 0
+    last_reset_ms: int = 0
+    last_reset_id: str = ""
+    last_reset_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """What a reset does to one partition; -1 = nothing is (or was) committed."""
+
+    old_offset: int
+    new_offset: int
