@@ -141,6 +141,8 @@ class Observed:
     brokers_problem: str = ""
     racks: Mapping[str, str] = field(default_factory=dict)
     """Rack of each node by its name; empty unless racks are asked for."""
+    controllers_problem: str = ""
+    """Why a controller's pod does not run, naming the pod; empty if none says so."""
     recorded_cluster_id: str = ""
     """`status.clusterId` of the resource: what the brokers must answer."""
 

@@ -18,6 +18,7 @@ from penstock_operator.model import ClaimState, Object, Observed, PodState
 from penstock_operator.names import CLUSTER_LABEL, COMPONENT, POD_INDEX, RACK, TEMPLATE_HASH
 from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
 from penstock_operator.objects.broker import BROKER
+from penstock_operator.objects.controller import CONTROLLER
 
 OWNED: Final = (
     "ServiceAccount",
@@ -41,6 +42,7 @@ class Children:
         self._listed_at = 0.0
         self._objects: dict[tuple[str, str], Object] = {}
         self._pods: list[Object] = []
+        self._controllers: list[Object] = []
         self._claims: list[Object] = []
         self.dirty = True
 
@@ -76,12 +78,9 @@ class Children:
                 if found is not None:
                     objects[key] = found
         self._objects = objects
-        brokers = [
-            each
-            for each in listings["Pod"].result()
-            if each["metadata"].get("labels", {}).get(COMPONENT) == BROKER
-        ]
-        self._pods = brokers
+        pods = listings["Pod"].result()
+        self._pods = [pod for pod in pods if _component(pod) == BROKER]
+        self._controllers = [pod for pod in pods if _component(pod) == CONTROLLER]
         self._claims = listings["PersistentVolumeClaim"].result()
 
     @property
@@ -91,6 +90,15 @@ class Children:
     def pods(self) -> dict[int, PodState]:
         states = [pod_state(each) for each in self._pods]
         return {state.broker_id: state for state in states}
+
+    def controllers_problem(self) -> str:
+        """The first controller's pod that says why it does not run; see `Observed`."""
+        for pod in self._controllers:
+            status = pod.get("status") or {}
+            trouble = _trouble(status, (status.get("containerStatuses") or [{}])[0])
+            if trouble and "deletionTimestamp" not in pod["metadata"]:
+                return f"pod {pod['metadata']['name']} does not run: {trouble}"
+        return ""
 
     async def claims(self, desired: DesiredCluster) -> dict[int, ClaimState]:
         wanted = quantity(desired.spec.storage_size) or 0
@@ -154,7 +162,13 @@ async def observe(
         brokers_problem=problem,
         racks=await children.racks(desired),
         recorded_cluster_id=recorded_cluster_id,
+        controllers_problem=children.controllers_problem(),
     )
+
+
+def _component(pod: Object) -> str:
+    labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
+    return labels.get(COMPONENT, "")
 
 
 def pod_state(pod: Object) -> PodState:

@@ -137,7 +137,8 @@ def _deployment(desired: DesiredCluster) -> Object:
             "selector": {"matchLabels": names.selector(CONTROLLER)},
             "strategy": {
                 "type": "RollingUpdate",
-                "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1},
+                # An image that does not start must not cost the standby.
+                "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
             },
             "template": {"metadata": {"labels": names.labels(CONTROLLER)}, "spec": spec},
         },

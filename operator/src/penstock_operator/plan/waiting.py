@@ -22,7 +22,8 @@ def plan_waits(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
     waits += [Wait("PodStopping", f"pod {name} is stopping") for name in leaving]
     deployment = observed.live("Deployment", desired.names.controller)
     if not is_rolled_out(deployment):
-        waits.append(Wait("ControllersNotReady", "the controllers are starting"))
+        text = observed.controllers_problem or "the controllers are starting"
+        waits.append(Wait("ControllersNotReady", text))
     waits.extend(_broker_waits(desired, observed))
     waits.sort(key=lambda wait: wait.severity is not Severity.BLOCKED)
     return tuple(waits)
