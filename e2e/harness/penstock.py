@@ -26,6 +26,11 @@ RESTRICTED: Final = {
     "pod-security.kubernetes.io/enforce": "restricted",
     "pod-security.kubernetes.io/enforce-version": "latest",
 }
+CLUSTERS: Final = "clusters.penstock.dev"
+UNDO: Final[Manifest] = {
+    "metadata": {"annotations": {"penstock.dev/paused": None}},
+    "spec": {"image": None, "external": None, "config": {"cache.bytes": None}},
+}
 IMAGES_LABEL: Final = "penstock.dev/e2e-images"
 
 
@@ -81,9 +86,14 @@ class Penstock:
         return bool(labels.get(IMAGES_LABEL) == images and self._releases())
 
     def create(self, manifests: Path = EXAMPLE, deadline_s: float = 240.0) -> None:
-        """Applies a manifest and waits until the Cluster is Ready."""
+        """Applies a manifest and waits until the Cluster is Ready and settled.
+
+        What a scenario changed and did not change back, because it failed, is undone.
+        """
+        if self.streams.find(CLUSTERS, self.cluster) is not None:
+            self.streams.patch(CLUSTERS, self.cluster, UNDO)
         self.streams.apply(manifests)
-        self.wait_ready(deadline_s)
+        self.wait_settled(deadline_s)
 
     def remove(self) -> None:
         """Streams, volumes, operator, CRDs."""
@@ -117,9 +127,19 @@ class Penstock:
 
     def wait_ready(self, deadline_s: float = 180.0) -> Manifest:
         """The Cluster, once it says Ready for its present generation."""
-        return self.streams.wait_condition(
-            "clusters.penstock.dev", self.cluster, deadline_s=deadline_s
-        )
+        return self.streams.wait_condition(CLUSTERS, self.cluster, deadline_s=deadline_s)
+
+    def wait_settled(self, deadline_s: float = 180.0) -> Manifest:
+        """The Cluster, once it is Ready and nothing is left to be done for its generation."""
+
+        def settled(found: Manifest) -> bool:
+            told = {each["type"]: each for each in found.get("status", {}).get("conditions", [])}
+            now = found["metadata"]["generation"]
+            return [told.get(kind, {}).get("status") for kind in ("Ready", "Reconciling")] == [
+                "True", "False",
+            ] and found["status"]["observedGeneration"] == now  # fmt: skip
+
+        return self.streams.wait(CLUSTERS, self.cluster, settled, deadline_s)
 
     def broker_pods(self) -> list[Manifest]:
         return self.streams.list("pod", self.broker_selector)

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 from e2e.harness.kubectl import Manifest
+from e2e.harness.penstock import CLUSTERS
 from e2e.harness.process import (
     ROOT,
     Command,
@@ -16,7 +17,7 @@ from e2e.harness.process import (
     wait_until,
 )
 from e2e.harness.scenario import Stage, scenario
-from e2e.scenarios.operations import CLUSTERS, restore, rolled, uids
+from e2e.scenarios.operations import restore, rolled, uids
 
 OUTSIDE = "from-outside"
 RECORDS = 5_000

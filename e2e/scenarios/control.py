@@ -4,10 +4,10 @@ import time
 from functools import partial
 
 from e2e.harness.kubectl import Kubectl
-from e2e.harness.penstock import OPERATOR_SELECTOR
+from e2e.harness.penstock import CLUSTERS, OPERATOR_SELECTOR
 from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
-from e2e.scenarios.operations import CLUSTERS, ROLL_S, restore, rolled, uids
+from e2e.scenarios.operations import ROLL_S, restore, rolled, uids
 
 OUTAGE_S = 120.0
 

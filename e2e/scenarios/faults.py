@@ -52,7 +52,7 @@ def _restarts(stage: Stage, pod: str) -> int:
 @scenario("Leader pods are killed one after the other, twenty times")
 def leader_killed_twenty_times(stage: Stage) -> None:
     """The figure is the longest time without an acknowledged write of each kill (limit 3 s)."""
-    penstock, load = stage.penstock, stage.load(partitions=3, rate=1_000)
+    penstock, load = stage.penstock, stage.load(partitions=3, rate=3_000)
     with stage.workload(load) as running:
         running.started()
         for _ in range(20):

@@ -4,10 +4,9 @@ import json
 import time
 
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import OPERATOR_NAMESPACE, RELEASE, RESTRICTED
+from e2e.harness.penstock import CLUSTERS, OPERATOR_NAMESPACE, RELEASE, RESTRICTED
 from e2e.harness.process import run, wait_until
 from e2e.harness.scenario import Stage, scenario
-from e2e.scenarios.operations import CLUSTERS
 from e2e.scenarios.resources import API, TOPICS, topic
 
 RECORDS = 500
