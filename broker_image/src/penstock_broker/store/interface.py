@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NewType, Protocol
 
 from penstock.core.batch import Batch
+from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import Offset, ReplicaKey
 
@@ -24,12 +25,33 @@ Slot = NewType("Slot", int)
 
 
 @dataclass(frozen=True, slots=True)
+class Rewrite:
+    """Batches that take the place of stored ones covering the same offsets.
+
+    Ranges of one pass come from the newest to the oldest, so that sizes stay exact: what is saved
+    moves the beginning of the log up, in the bytes that positions count.
+    """
+
+    batches: Sequence[Batch]
+
+    @property
+    def start(self) -> Offset:
+        return self.batches[0].base_offset
+
+    @property
+    def end(self) -> Offset:
+        return self.batches[-1].next_offset
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionWrite:
     """What one tick writes to one partition. Order: truncate_to, then batches; the rest atomically.
 
-    `truncate_to` removes every batch with base offset >= it (a batch never straddles).
+    `truncate_to` removes every batch with base offset >= it. Only a compacted batch may straddle
+    it, in a log that lost writes: that batch goes as well.
     `log_start_offset` removes whole batches that end at or before it.
     `producers` is a snapshot of producer state as of the log end after this write.
+    `rewrites` come last; those that begin before the log does (it moved on meanwhile) are left out.
     """
 
     slot: Slot
@@ -38,6 +60,8 @@ class PartitionWrite:
     truncate_to: Offset | None = None
     log_start_offset: Offset | None = None
     producers: Sequence[ProducerEntry] | None = None
+    rewrites: Sequence[Rewrite] = ()
+    cleaned: Cleaned | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +108,7 @@ class LogStore(Protocol):
         """Removes a replica for good: batches, state, slot."""
         ...
 
-    # Not counted: life cycle and facts for retention and metrics.
+    # Not counted: life cycle and facts for retention, compaction and metrics.
     def size_bytes(self, slot: Slot) -> int: ...
 
     def retention_start(
@@ -94,6 +118,17 @@ class LogStore(Protocol):
 
         Never beyond `end` (the high watermark). Batches leave whole, oldest first; a batch leaves
         by time only when its max timestamp (and all before it) is < `older_than_ms`.
+        """
+        ...
+
+    def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
+        """What planning a pass over the batches below `end` takes; no payload is read."""
+        ...
+
+    def chunk_start(self, slot: Slot, end: Offset, max_bytes: int) -> Offset:
+        """Where the batches begin that end at `end`: as many as fit, at least one.
+
+        `end` is where a stored batch ends.
         """
         ...
 

@@ -9,6 +9,7 @@ One RocksDB database, two column families, all integers big-endian so that bytes
     checkpoint would pin a blob file of others' batches for ever
         'c' │ slot u32                              → checkpoint            (state.py)
         'i' │ slot u32 │ base offset u64            → index entry           (below)
+        'k' │ slot u32                              → what compaction did   (state.py)
         'p' │ slot u32 │ as-of offset u64           → producer snapshot     (state.py)
         'r' │ topic id UTF-8 │ '/' │ partition u32  → slot u32
         'n'                                         → next free slot u32; slots are never reused
@@ -24,7 +25,8 @@ One RocksDB database, two column families, all integers big-endian so that bytes
 `position` counts the bytes of the slot's batches before this one, `running max` is the largest
 effective timestamp up to and including it. Both only grow with the offset, so binary search
 finds a size or a time; recovery, retention and `read`'s choice of batches never touch a payload.
-A running max may come from a batch that retention removed since: users of it check the header.
+A running max may come from a batch that went since: users of it check the header. Compaction
+puts what a batch shrank by before its position, so that between two batches may be a hole.
 """
 
 from dataclasses import dataclass
@@ -52,6 +54,7 @@ _U32: Final = Struct(">I")
 _ENTRY: Final = Struct(">QIqI")
 _SPACE_CHECKPOINT: Final = b"c"
 _SPACE_INDEX: Final = b"i"
+_SPACE_CLEANED: Final = b"k"
 _SPACE_PRODUCERS: Final = b"p"
 
 
@@ -61,6 +64,10 @@ def batch_key(slot: Slot, base_offset: int) -> bytes:
 
 def checkpoint_key(slot: Slot) -> bytes:
     return _SLOT_KEY.pack(_SPACE_CHECKPOINT, slot)
+
+
+def cleaned_key(slot: Slot) -> bytes:
+    return _SLOT_KEY.pack(_SPACE_CLEANED, slot)
 
 
 def index_key(slot: Slot, base_offset: int) -> bytes:

@@ -9,13 +9,14 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from penstock.core.batch import Batch, pack_batch, unpack_batch
+from penstock.core.batch import Batch, BatchFlags, pack_batch, unpack_batch
+from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import state
-from penstock_broker.store.interface import PartitionWrite, Slot, TimeIndexEntry
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot, TimeIndexEntry
 
 
 @dataclass(slots=True)
@@ -25,9 +26,10 @@ class _Log:
     batches: list[Batch] = field(default_factory=list)
     checkpoint: Checkpoint = state.EMPTY_CHECKPOINT
     snapshots: dict[Offset, tuple[ProducerEntry, ...]] = field(default_factory=dict)
+    cleaned: Cleaned = field(default_factory=Cleaned)
 
     def copy(self) -> "_Log":
-        return _Log(list(self.batches), self.checkpoint, dict(self.snapshots))
+        return _Log(list(self.batches), self.checkpoint, dict(self.snapshots), self.cleaned)
 
     @property
     def log_end_offset(self) -> Offset:
@@ -46,6 +48,17 @@ class _Log:
             self._put_snapshot(self.log_end_offset, write.producers)
         if write.log_start_offset is not None:
             self._remove_before(write.log_start_offset)
+        for rewrite in write.rewrites:
+            if self.batches and self.batches[0].base_offset <= rewrite.start:
+                self._rewrite(rewrite)
+        self.cleaned = write.cleaned or self.cleaned
+
+    def _rewrite(self, rewrite: Rewrite) -> None:
+        covered = [rewrite.start <= batch.base_offset < rewrite.end for batch in self.batches]
+        first, count = covered.index(True), sum(covered)
+        old = self.batches[first : first + count]
+        assert (old[0].base_offset, old[-1].next_offset) == (rewrite.start, rewrite.end)
+        self.batches[first : first + count] = rewrite.batches
 
     def producers_as_of(self, end: Offset) -> tuple[ProducerEntry, ...]:
         older = [as_of for as_of in self.snapshots if as_of <= end]
@@ -61,8 +74,12 @@ class _Log:
             return
         if to <= log_start:
             to = min(to, self.batches[0].base_offset)
+        for batch in self.batches:
+            if batch.base_offset < to < batch.next_offset:
+                assert batch.header.flags & BatchFlags.COMPACTED, "truncation inside a batch"
+                to = batch.base_offset
+        self.cleaned = self.cleaned.cut(to)
         self.batches = [batch for batch in self.batches if batch.base_offset < to]
-        assert not self.batches or self.log_end_offset <= to, "truncation inside a batch"
         self.checkpoint = state.truncated(self.checkpoint, to)
         self.snapshots = {as_of: s for as_of, s in self.snapshots.items() if as_of <= to}
 
@@ -170,6 +187,36 @@ class MemoryLogStore:
             size -= batch.size_bytes
         known_start = max(log.batches[0].base_offset, log.checkpoint.log_start_offset)
         return start if start > known_start else None
+
+    def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
+        log = self._log(slot)
+        below = [batch for batch in log.batches if batch.base_offset < end]
+        if not below:
+            return LogFacts(log.cleaned, end, end, end)
+        start = below[0].base_offset
+        dirty = [batch for batch in below if batch.next_offset > log.cleaned.end_offset]
+        clean_bytes = sum(batch.size_bytes for batch in below[: len(below) - len(dirty)])
+        if not dirty:
+            return LogFacts(log.cleaned, start, end, end, clean_bytes)
+        return LogFacts(
+            log.cleaned,
+            start,
+            dirty[0].base_offset,
+            end,
+            clean_bytes=clean_bytes,
+            dirty_bytes=sum(batch.size_bytes for batch in dirty),
+            first_dirty_ms=dirty[0].header.effective_max_timestamp_ms,
+        )
+
+    def chunk_start(self, slot: Slot, end: Offset, max_bytes: int) -> Offset:
+        start, left = end, max_bytes
+        for batch in reversed(self._log(slot).batches):
+            if batch.base_offset < end:
+                left -= batch.size_bytes
+                if left < 0 and start < end:
+                    break
+                start = batch.base_offset
+        return start
 
     def reclaim(self) -> None:
         """Nothing to do: Python frees what nobody holds."""

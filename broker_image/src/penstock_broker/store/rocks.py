@@ -22,12 +22,13 @@ from typing import Final
 
 import rocksdict
 
-from penstock.core.batch import HEADER_BYTES, Batch, unpack_batch
+from penstock.core.batch import Batch
+from penstock.core.compaction.plan import LogFacts
 from penstock.core.replication.contract import RecoveredLog
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
-from penstock_broker.store import layout
+from penstock_broker.store import checks, compacting, layout
 from penstock_broker.store.faults import CallGate, storage_errors
 from penstock_broker.store.interface import PartitionWrite, Slot, TimeIndexEntry
 from penstock_broker.store.layout import IndexEntry, batch_key
@@ -112,15 +113,16 @@ class RocksLogStore:
 
     def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
         with self._gate:
-            for _ in range(_READ_ATTEMPTS):
+            for attempt in range(1, _READ_ATTEMPTS + 1):
                 with storage_errors(f"reading slot {slot} at offset {offset}"):
                     chosen = self._choose(slot, offset, max_bytes, end)
                     keys: list[_Key] = [batch_key(slot, entry.base_offset) for entry in chosen]
                     stored = self._database.batches.get(keys) if keys else []
                 assert isinstance(stored, list)
-                if not any(value is None for value in stored):
-                    return _verified(slot, chosen, stored)
-                # A truncation or retention ran between the two look-ups: choose again.
+                gone = any(value is None for value in stored)
+                if not gone and (checks.fits(chosen, stored) or attempt == _READ_ATTEMPTS):
+                    return checks.verified(slot, chosen, stored)
+                # Something was removed or rewritten between the two look-ups: choose again.
         raise ClusterError(
             f"slot {slot}: the index names batches from offset {offset} on that are not stored; "
             f"rebuild this replica from another one",
@@ -157,6 +159,7 @@ class RocksLogStore:
             for prefix in (layout.index_prefix, layout.producers_prefix):
                 batch.delete_states(prefix(slot), prefix(following))
             batch.delete_state(layout.checkpoint_key(slot))
+            batch.delete_state(layout.cleaned_key(slot))
             for key in keys:
                 batch.delete_state(layout.replica_key(key))
             self._commit(batch, f"dropping slot {slot}")
@@ -197,6 +200,14 @@ class RocksLogStore:
                 start = min(end, holder.base_offset) if holder else end
             known_start = max(tail.first.base_offset, tail.checkpoint.log_start_offset)
             return start if start > known_start else None
+
+    def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
+        with self._gate, storage_errors(f"measuring slot {slot} for compaction"):
+            return compacting.facts(self._database, slot, self._tail(slot), end)
+
+    def chunk_start(self, slot: Slot, end: Offset, max_bytes: int) -> Offset:
+        with self._gate, storage_errors(f"measuring slot {slot} for compaction"):
+            return compacting.chunk_start(self._database, slot, self._tail(slot), end, max_bytes)
 
     def reclaim(self) -> None:
         with self._gate, storage_errors("reclaiming space"):
@@ -362,31 +373,3 @@ class RocksLogStore:
             following = Slot(slot + 1)
             database.batches.compact_range(batch_key(slot, 0), batch_key(following, 0))
             database.state.compact_range(layout.index_prefix(slot), layout.index_prefix(following))
-
-
-def _verified(slot: Slot, chosen: list[IndexEntry], stored: list[bytes]) -> list[Batch]:
-    """Unpacks and checks; good batches before a damaged one are still handed out."""
-    batches: list[Batch] = []
-    for entry, value in zip(chosen, stored, strict=True):
-        try:
-            batch = _unpacked(entry, value)
-        except ClusterError as error:
-            if batches:
-                return batches
-            raise ClusterError(
-                f"slot {slot} offset {entry.base_offset}: {error.message}; "
-                f"the batch is not served, rebuild this replica from another one",
-                ErrorCode.DATA_CORRUPTED,
-            ) from error
-        batches.append(batch)
-    return batches
-
-
-def _unpacked(entry: IndexEntry, stored: bytes) -> Batch:
-    batch = unpack_batch(stored)
-    if stored[:HEADER_BYTES] != entry.packed_header:
-        raise ClusterError(  # a sound batch, but of another time or place
-            f"stored header {batch.header} differs from the index's {entry.header}",
-            ErrorCode.DATA_CORRUPTED,
-        )
-    return batch

@@ -20,13 +20,14 @@ from itertools import islice
 
 import rocksdict
 
-from penstock.core.batch import Batch, pack_batch
+from penstock.core.batch import Batch, BatchFlags, pack_batch
+from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import Offset
 from penstock_broker.store import layout, state
 from penstock_broker.store.index import BatchIndex
-from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 from penstock_broker.store.layout import IndexEntry, batch_key, index_key, producers_key
 
 
@@ -79,6 +80,9 @@ class Database:
         checkpoint = state.EMPTY_CHECKPOINT if stored is None else state.decode_checkpoint(stored)
         last = self.index.last(slot)
         return Tail(self.index.first(slot) if last else None, last, checkpoint)
+
+    def cleaned(self, slot: Slot) -> Cleaned:
+        return state.decode_cleaned(self.state.get(layout.cleaned_key(slot)))
 
     def snapshot(self, slot: Slot, as_of: Offset) -> list[ProducerEntry]:
         stored = self.state.get(producers_key(slot, as_of))
@@ -143,6 +147,13 @@ class StagedSlot:
             self._put_snapshot(self.tail.log_end_offset, write.producers)
         if write.log_start_offset is not None:
             self._remove_before(write.log_start_offset)
+        for rewrite in write.rewrites:
+            if self.tail.first is not None and self.tail.first.base_offset <= rewrite.start:
+                self._rewrite(rewrite)
+        if write.cleaned is not None:
+            self._operations.put_state(
+                layout.cleaned_key(self._slot), state.encode_cleaned(write.cleaned)
+            )
 
     def _truncate(self, to: Offset, log_start: Offset) -> None:
         tail = self.tail
@@ -150,18 +161,27 @@ class StagedSlot:
             return
         if to <= log_start:  # nothing of the log is left, nor of a batch that holds its start
             to = min(to, tail.first.base_offset)
+        holder = next(self._entries(to), None)
+        if holder is not None and holder.base_offset < to:
+            assert holder.header.flags & BatchFlags.COMPACTED, (
+                f"slot {self._slot}: truncation to {to} would cut the batch "
+                f"[{holder.base_offset}, {holder.next_offset})"
+            )
+            to = holder.base_offset
         self._delete_batches(to, layout.MAX_OFFSET)
         self._pending = [entry for entry in self._pending if entry.base_offset < to]
         self._stored_end = min(self._stored_end, to)
         last = self._last_before(to, tail.first)
-        assert last is None or last.next_offset <= to, (
-            f"slot {self._slot}: truncation to {to} would cut the batch "
-            f"[{last.base_offset}, {last.next_offset})"
-        )
+        assert last is None or last.next_offset <= to
         self.tail = replace(tail, first=tail.first if last else None, last=last)
         self._set_checkpoint(state.truncated(tail.checkpoint, to))
         for as_of in [offset for offset in self._known_snapshots() if offset > to]:
             self._drop_snapshot(as_of)
+        cleaned = self._database.cleaned(self._slot)
+        if cleaned.end_offset > to:
+            self._operations.put_state(
+                layout.cleaned_key(self._slot), state.encode_cleaned(cleaned.cut(to))
+            )
 
     def _last_before(self, to: Offset, first: IndexEntry) -> IndexEntry | None:
         if self._pending:
@@ -170,6 +190,53 @@ class StagedSlot:
             return None
         last = self._database.index.at_or_before(self._slot, Offset(to - 1))
         return last if last is not None and last.base_offset >= first.base_offset else None
+
+    def _rewrite(self, rewrite: Rewrite) -> None:
+        """Stages new batches in place of stored ones; positions are counted from their end."""
+        start, end, slot = rewrite.start, rewrite.end, self._slot
+        old, position = self._replaced(start, end)
+        stored = {entry.base_offset: entry for entry in old}
+        new: list[IndexEntry] = []
+        for batch in reversed(rewrite.batches):
+            while old[-1].base_offset >= batch.next_offset:
+                old.pop()
+            position -= batch.size_bytes
+            entry = layout.next_entry(batch, position, old[-1].running_max_ms)
+            new.append(entry)
+            known = stored.pop(batch.base_offset, None)
+            if known is None or known.packed_header != entry.packed_header:
+                self._operations.put_batch(batch_key(slot, batch.base_offset), pack_batch(batch))
+            if entry != known:
+                self._operations.put_state(
+                    index_key(slot, batch.base_offset), layout.pack_entry(entry)
+                )
+        for base_offset in stored:
+            self._operations.delete_batch(batch_key(slot, base_offset))
+            self._operations.delete_state(index_key(slot, base_offset))
+        tail = self.tail
+        assert tail.first is not None
+        assert tail.last is not None
+        self.tail = replace(
+            tail,
+            first=new[-1] if tail.first.base_offset == start else tail.first,
+            last=new[0] if tail.last.next_offset == end else tail.last,
+        )
+        self.removes = True
+
+    def _replaced(self, start: Offset, end: Offset) -> tuple[list[IndexEntry], int]:
+        """The stored batches that cover [start, end), and the position behind the last."""
+        old: list[IndexEntry] = []
+        position = None
+        for entry in self._entries(start):
+            if entry.base_offset >= end:
+                position = entry.position
+                break
+            old.append(entry)
+        assert old, f"slot {self._slot}: nothing is stored in [{start}, {end})"
+        covered = (old[0].base_offset, old[-1].next_offset)
+        assert covered == (start, end), f"slot {self._slot}: {covered} rewritten as {start, end}"
+        assert all(entry.base_offset < self._stored_end for entry in old)
+        return old, old[-1].next_position if position is None else position
 
     def _append(self, batch: Batch) -> None:
         last = self.tail.last

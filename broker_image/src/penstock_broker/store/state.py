@@ -1,4 +1,4 @@
-"""The small records beside the batches: checkpoint and producer snapshot, and their rules.
+"""The small records beside the batches: checkpoint, producer snapshot, passes of compaction.
 
 Encoded as one version byte and msgpack; a version this code does not know is DATA_CORRUPTED,
 never guessed at. The rules are pure and shared by both stores, so that a truncated or trimmed
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from penstock.core.compaction.plan import Cleaned, CleanPoint
 from penstock.core.replication.contract import (
     Checkpoint,
     EpochStart,
@@ -74,6 +75,23 @@ def decode_producers(stored: bytes) -> list[ProducerEntry]:
         )
         for producer_id, epoch, timestamp_ms, batches in rows
     ]
+
+
+def encode_cleaned(cleaned: Cleaned) -> bytes:
+    points = [(point.end_offset, point.at_ms) for point in cleaned.points]
+    return _encode((points, cleaned.swept_end, cleaned.tombstones))
+
+
+def decode_cleaned(stored: bytes | None) -> Cleaned:
+    """None: no pass was finished yet. Raises ClusterError(DATA_CORRUPTED)."""
+    if stored is None:
+        return Cleaned()
+    points, swept_end, tombstones = _decode(stored, tuple[list[tuple[int, int]], int, int])
+    return Cleaned(
+        tuple(CleanPoint(Offset(end), at_ms) for end, at_ms in points),
+        Offset(swept_end),
+        tombstones,
+    )
 
 
 def truncated(checkpoint: Checkpoint, to: Offset) -> Checkpoint:
