@@ -1,7 +1,8 @@
 """Our images: built by docker on the base that this machine has, and put into the nodes.
 
-`python -m e2e.harness.images` is `make images`. A node keeps a note of which build it has, so that
-an image that did not change is not sent again.
+`python -m e2e.harness.images` is `make images`; with a cluster here it also puts them into its
+nodes. A node keeps a note of which build it has, so that an image that did not change is not sent
+again.
 """
 
 import argparse
@@ -11,8 +12,9 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from e2e.harness.kubectl import Kubectl
 from e2e.harness.nodes import Nodes
-from e2e.harness.process import CLUSTER_NAME, ROOT, CommandError, E2EError, run
+from e2e.harness.process import CLUSTER_NAME, ROOT, CommandError, E2EError, kubeconfig, run
 
 TAG: Final = "e2e"
 NOTES: Final = "/kind/penstock-images"
@@ -103,6 +105,9 @@ def main() -> int:
             beyond = size_mb(image.tag) - size_mb(on)
             took = time.monotonic() - began
             print(f"{image.tag}: {beyond} MB beyond {on}, {took:.0f} s", flush=True)
+            if kubeconfig().exists():
+                load(image, Nodes(Kubectl()))
+                print(f"{image.tag}: in all nodes of the cluster here", flush=True)
     except E2EError as error:
         print(f"images: {error}", file=sys.stderr)
         return 1
