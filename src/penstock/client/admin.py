@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, Protocol, Self, TypeVar, Unpack
 
+from penstock.client.admin_groups import GroupAdministration
 from penstock.client.cluster import Cluster, is_silence
 from penstock.client.config import ClientConfig, ClientOptions, parse_bootstrap
 from penstock.client.connections import Connection
@@ -54,8 +55,8 @@ class _HasError(Protocol):
     def HasField(self, field_name: Any) -> bool: ...  # noqa: N802 - protobuf's name
 
 
-class AsyncAdmin:
-    """Creates, changes and describes topics; describes the cluster."""
+class AsyncAdmin(GroupAdministration):
+    """Creates, changes and describes topics and groups; describes the cluster."""
 
     def __init__(
         self,

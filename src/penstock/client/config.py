@@ -12,6 +12,14 @@ from typing import Literal, TypedDict
 
 from penstock.client.serializers import Serializer
 from penstock.core.batch import Codec
+from penstock.core.groups.config import (
+    ASSIGNORS,
+    GROUP_ID_MAX_CHARS,
+    REBALANCE_TIMEOUT_MAX_MS,
+    REBALANCE_TIMEOUT_MIN_MS,
+    SESSION_TIMEOUT_MAX_MS,
+    SESSION_TIMEOUT_MIN_MS,
+)
 from penstock.core.types import Acks, Sync
 from penstock.errors import MisuseError
 
@@ -26,8 +34,6 @@ OutOfRangePolicy = Literal["error", "earliest", "latest"]
 StartPosition = Literal["earliest", "latest"]
 OffsetReset = Literal["latest", "earliest", "error"]
 AssignmentStrategy = Literal["uniform", "range"]
-GROUP_ID_CHARS_MAX = 249
-SESSION_TIMEOUT_MS = range(1_000, 1_800_001)
 
 
 def _positive(config: object, *names: str) -> None:
@@ -43,11 +49,17 @@ def _one_of(config: object, name: str, *choices: str) -> None:
         raise MisuseError(f"{name} is {value!r}; use one of {', '.join(map(repr, choices))}")
 
 
+def _between(config: object, name: str, low: int, high: int) -> None:
+    value = getattr(config, name)
+    if not isinstance(value, int) or not low <= value <= high:
+        raise MisuseError(f"{name} is {value!r}; it must be a whole number, {low:,} to {high:,}")
+
+
 def check_group_name(name: str, value: object) -> None:
     """Raises MisuseError unless `value` is printable text of at most 249 characters."""
-    if not isinstance(value, str) or not value.isprintable() or len(value) > GROUP_ID_CHARS_MAX:
+    if not isinstance(value, str) or not value.isprintable() or len(value) > GROUP_ID_MAX_CHARS:
         raise MisuseError(
-            f"{name} is {value!r}; it must be printable text of at most {GROUP_ID_CHARS_MAX} "
+            f"{name} is {value!r}; it must be printable text of at most {GROUP_ID_MAX_CHARS} "
             "characters"
         )
 
@@ -183,7 +195,7 @@ class ConsumerConfig(ClientConfig):
         session_timeout_ms: A member that is silent for so long is out of the group, 45,000
             (Kafka's), 1,000 to 1,800,000. Heartbeats do not need polls.
         max_poll_interval_ms: A consumer that is not polled for so long leaves its group by
-            itself, and joins with its next poll, 300,000 (Kafka's).
+            itself, and joins with its next poll, 300,000 (Kafka's), 1,000 to 86,400,000.
         enable_auto_commit: Commit by itself what an earlier poll handed out. True (Kafka's).
         auto_commit_interval_ms: How often, 5,000 (Kafka's).
         auto_offset_reset: Where a member starts in a partition for which its group has committed
@@ -221,20 +233,16 @@ class ConsumerConfig(ClientConfig):
             "fetch_max_bytes",
             "max_partition_fetch_bytes",
             "buffer_bytes",
-            "max_poll_interval_ms",
             "auto_commit_interval_ms",
         )
         _one_of(self, "start", "earliest", "latest")
         _one_of(self, "on_offset_out_of_range", "error", "earliest", "latest")
         _one_of(self, "auto_offset_reset", "latest", "earliest", "error")
-        _one_of(self, "partition_assignment_strategy", "uniform", "range")
+        _one_of(self, "partition_assignment_strategy", *ASSIGNORS)
         for name in ("group_id", "group_instance_id", "client_rack", "client_id"):
             check_group_name(name, getattr(self, name))
-        if self.session_timeout_ms not in SESSION_TIMEOUT_MS:
-            raise MisuseError(
-                f"session_timeout_ms is {self.session_timeout_ms!r}; it must be "
-                f"{SESSION_TIMEOUT_MS[0]:,} to {SESSION_TIMEOUT_MS[-1]:,}"
-            )
+        _between(self, "session_timeout_ms", SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS)
+        _between(self, "max_poll_interval_ms", REBALANCE_TIMEOUT_MIN_MS, REBALANCE_TIMEOUT_MAX_MS)
         if self.group_instance_id and not self.group_id:
             raise MisuseError("group_instance_id needs a group_id: it is a seat in that group")
 

@@ -23,6 +23,7 @@ from penstock.client.model import (
     Record,
     TopicDescription,
 )
+from penstock.client.sync_groups import SyncGroupAdministration
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
 
@@ -171,8 +172,8 @@ class Consumer:
         self.close()
 
 
-class Admin:
-    """Creates, changes and describes topics; describes the cluster; see AsyncAdmin."""
+class Admin(SyncGroupAdministration):
+    """Creates, changes and describes topics and groups; see AsyncAdmin."""
 
     def __init__(
         self,

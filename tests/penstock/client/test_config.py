@@ -46,7 +46,22 @@ def test_a_producer_setting_that_makes_no_sense_is_named(
 
 
 @pytest.mark.parametrize(
-    "settings", [{"start": "begin"}, {"on_offset_out_of_range": "none"}, {"fetch_max_bytes": -1}]
+    "settings",
+    [
+        {"start": "begin"},
+        {"on_offset_out_of_range": "none"},
+        {"fetch_max_bytes": -1},
+        {"auto_offset_reset": "none"},
+        {"partition_assignment_strategy": "sticky"},
+        {"session_timeout_ms": 999},
+        {"session_timeout_ms": "45000"},
+        {"max_poll_interval_ms": 0},
+        {"auto_commit_interval_ms": 0},
+        {"group_id": "tab\there"},
+        {"group_id": "g" * 250},
+        {"group_id": None},
+        {"group_instance_id": "seat-1"},
+    ],
 )
 def test_a_consumer_setting_that_makes_no_sense_is_named(settings: dict[str, object]) -> None:
     with pytest.raises(MisuseError, match=next(iter(settings))):

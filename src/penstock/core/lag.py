@@ -1,0 +1,85 @@
+"""How far behind a reader is, in records and in time: the one place that says it.
+
+      log start        committed              first unread     end (high watermark)
+    ─────┬────────────────┬─────── gap ───────────┬────────────────┬──▶ offsets
+                                                  └─── records ────┘
+                                      lag_ms = now − its timestamp
+
+Told by `oldest_unread` from whatever a fetch at `fetch_from` brought. Expired records are not
+lag: reading would begin at the log start. Nor are holes that compaction or control records left:
+a reader behind which only holes remain has read everything. Without a committed offset lag is
+unknown, not 0: whoever scales by it must hold still.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.core.batch import Batch, BatchFlags
+from penstock.core.records import decode_batch
+from penstock.errors import PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition of a group.
+
+    Attributes:
+        committed: -1 = nothing is committed.
+        records: Offsets from the first unread record to the end; None = unknown.
+        lag_ms: How long that record has waited, by its own timestamp; 0 = nothing is unread or
+            the timestamp lies in the future; None = unknown.
+    """
+
+    committed: int
+    log_start: int
+    end: int
+    records: int | None
+    lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The first record at or behind a position."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def fetch_from(committed: int, log_start: int, end: int) -> int | None:
+    """Where to look for the oldest unread record; None = there is none, or nobody can say."""
+    position = max(committed, log_start)
+    return position if committed >= 0 and position < end else None
+
+
+def oldest_unread(batches: Iterable[Batch], position: int) -> Unread | None:
+    """The first record at or behind `position` in these batches; None = they hold none.
+
+    A batch that cannot be opened (corrupt, or its codec is not installed) answers by its header:
+    its first timestamp, which is no younger than the record's by more than a batch.
+    """
+    for batch in batches:
+        header = batch.header
+        if header.flags & BatchFlags.CONTROL or batch.next_offset <= position:
+            continue
+        try:
+            columns = decode_batch(batch)
+        except PenstockError:
+            first_ms = header.append_time_ms or header.first_timestamp_ms
+            return Unread(max(position, batch.base_offset), first_ms)
+        index = columns.index_of(position)
+        if index < columns.record_count:
+            record = columns.record(index)
+            return Unread(record.offset, record.timestamp_ms)
+    return None
+
+
+def partition_lag(
+    committed: int, log_start: int, end: int, unread: Unread | None, now_ms: int
+) -> PartitionLag:
+    """The lag, given what `oldest_unread` found all the way to `end` (None: nothing)."""
+    if committed < 0:
+        return PartitionLag(committed, log_start, end, None, None)
+    if unread is None or unread.offset >= end:
+        return PartitionLag(committed, log_start, end, 0, 0)
+    waited_ms = max(0, now_ms - unread.timestamp_ms)
+    return PartitionLag(committed, log_start, end, end - unread.offset, waited_ms)
