@@ -12,7 +12,7 @@ from typing import TextIO
 
 from e2e import scenarios  # noqa: F401 - registers them
 from e2e.harness import report
-from e2e.harness.process import ROOT, E2EError, cache, kubeconfig, stream
+from e2e.harness.process import ROOT, E2EError, LateError, cache, kubeconfig, stream
 from e2e.harness.runner import Runner, say
 from e2e.harness.scenario import REGISTRY, Scenario
 
@@ -25,6 +25,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
+    parser.add_argument(
+        "--minutes", type=float, metavar="N",
+        help="begin no scenario after N minutes; a cluster that takes longer is no failure then",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-limits", action="store_true",
+        help="show figures beyond their limits, do not fail: for machines that others use too",
+    )  # fmt: skip
     parser.add_argument("--no-build", action="store_true", help="the images as they are")
     return parser.parse_args(argv)
 
@@ -38,9 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     turn = my_turn()
     keep = args.keep or kubeconfig().exists()
-    runner = Runner()
+    runner = Runner(args.minutes, limits=not args.no_limits)
     try:
         return play(runner, chosen, build=not args.no_build, whole=not args.only)
+    except LateError as late:
+        say(f"e2e: {late}: no scenario was played")
+        return 0
     except E2EError as error:
         say(f"e2e: {error}")
         return 1

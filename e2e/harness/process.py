@@ -6,9 +6,11 @@ first, then in /usr/bin: Debian's docker client fits its engine.
 """
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
@@ -31,6 +33,10 @@ class CommandError(E2EError):
     def __init__(self, message: str, output: str = "") -> None:
         super().__init__(message)
         self.output = output
+
+
+class LateError(CommandError):
+    """A command that was ended because its time was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +97,21 @@ def run_bytes(command: Command) -> bytes:
     return ended.stdout
 
 
-def stream(*args: str) -> None:
-    """Runs a long command whose progress the user shall see. Raises CommandError."""
-    code = subprocess.run(args, env=environment(), cwd=ROOT, check=False).returncode
+def stream(*args: str, timeout_s: float | None = None) -> None:
+    """Runs a long command whose progress the user shall see. Raises CommandError.
+
+    One that takes too long is ended as by Ctrl-C, with all that it started.
+    """
+    with subprocess.Popen(args, env=environment(), cwd=ROOT, start_new_session=True) as running:
+        try:
+            code = running.wait(timeout_s)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGTERM)
+            if isinstance(error, subprocess.TimeoutExpired):
+                late = f"{' '.join(args[:4])}: not done after {timeout_s:.0f} s"
+                raise LateError(late) from error
+            raise
     if code != 0:
         raise CommandError(f"{' '.join(args[:4])}: exit {code}")
 

@@ -29,20 +29,29 @@ ALWAYS: Final = (images.BROKER, images.OPERATOR)
 class Runner:
     """Plays scenarios on the cluster of this machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, minutes: float | None = None, *, limits: bool = True) -> None:
+        """No scenario begins once `minutes` are over. `limits`: see `Stage`."""
         self.kubectl = Kubectl()
         self.nodes = Nodes(self.kubectl)
         self.api_server = ApiServer(self.kubectl, self.nodes)
         self.penstock = Penstock(self.kubectl)
         self.results: list[Result] = []
         self._images = ""
+        self._limits = limits
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def _left_s(self) -> float | None:
+        return None if self._end is None else max(self._end - time.monotonic(), 0.0)
 
     def prepare(self, scenarios: Sequence[Scenario], *, build: bool = True) -> None:
-        """Cluster up, images of these scenarios built and in the nodes."""
+        """Cluster up, images of these scenarios built and in the nodes.
+
+        Raises LateError if the cluster is not up before the time is over.
+        """
         names = {name for one in scenarios for name in one.images}
         wanted = [*ALWAYS, *(images.IMAGES[name] for name in sorted(names))]
         began = time.monotonic()
-        stream(str(ROOT / "e2e/cluster/up"))
+        stream(str(ROOT / "e2e/cluster/up"), timeout_s=self._left_s())
         say(f"cluster up: {time.monotonic() - began:.0f} s")
         on = images.base() if build else ""
         for image in wanted:
@@ -56,6 +65,9 @@ class Runner:
     def play(self, scenarios: Iterable[Scenario]) -> list[Result]:
         """Plays all of them; what was played until a Ctrl-C stays in `results`."""
         for one in scenarios:
+            if self._left_s() == 0.0:
+                say("\nthe time is over: the other scenarios are not played")
+                break
             say(f"\n{one.name}: {one.title}")
             try:
                 self.results.append(self._play(one))
@@ -94,6 +106,7 @@ class Runner:
             penstock=self.penstock,
             logs=logs,
             say=lambda text: say(f"  {text}"),
+            limits=self._limits,
         )
 
     def _ready(self, stage: Stage) -> None:
