@@ -32,6 +32,7 @@ class ErrorCode(IntEnum):
     CORRUPT_BATCH = 16
     RECORD_TOO_LARGE = 17
     INVALID_TIMESTAMP = 18
+    INVALID_RECORD = 19
     UNKNOWN_TOPIC = 20
     TOPIC_ALREADY_EXISTS = 21
     TOPIC_ID_MISMATCH = 22
@@ -97,6 +98,7 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.CORRUPT_BATCH: Traits(3),
     ErrorCode.RECORD_TOO_LARGE: Traits(3),
     ErrorCode.INVALID_TIMESTAMP: Traits(3),
+    ErrorCode.INVALID_RECORD: Traits(3),
     ErrorCode.UNKNOWN_TOPIC: Traits(5, retriable=True, refresh_metadata=True),
     ErrorCode.TOPIC_ALREADY_EXISTS: Traits(6),
     ErrorCode.TOPIC_ID_MISMATCH: Traits(9, refresh_metadata=True),

@@ -1,4 +1,4 @@
-"""The newest offset of every key in the dirty part of a log, in bounded memory (I23).
+"""Keys: every record must have one, and the newest offset of each, in bounded memory (I23).
 
 A key is known by its own bytes if it is shorter than 16, else by a hash of 16 bytes: with 10
 million keys in one pass, two of them share a hash with a probability of 10**-25. When the map is
@@ -9,11 +9,32 @@ from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
-from penstock.core.columns import Columns
+from penstock.core.batch import Batch
+from penstock.core.columns import NULL, Columns
+from penstock.core.records import decode_batch
+from penstock.errors import ClusterError, ErrorCode
 
 DIGEST_BYTES: Final = 16
 ENTRY_BYTES: Final = 200
 """What a key costs in Python: a hash, an offset, a place in a dict; measured at 170 to 210."""
+
+
+def check_keys(batch: Batch, where: str) -> None:
+    """Whether a compacted topic may take this batch; `where` names the partition.
+
+    The batch is opened: what compaction could not read would stay for ever.
+    Raises ClusterError: INVALID_RECORD for a record without a key, or what `decode_batch` raises.
+    """
+    columns = decode_batch(batch)
+    lengths = columns.key_lengths
+    listed = [NULL] if lengths is None else lengths.tolist()
+    if NULL in listed:
+        raise ClusterError(
+            f"record {listed.index(NULL)} of {columns.record_count} in the batch for {where} has "
+            "no key (null); the topic has cleanup.policy=compact, which keeps the newest record of "
+            "each key: give every record a key",
+            ErrorCode.INVALID_RECORD,
+        )
 
 
 class KeyMap:

@@ -40,6 +40,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The batch's CRC, count, sizes or columns contradict each other. Nothing was appended."""
     ERROR_CODE_RECORD_TOO_LARGE: _ErrorCode.ValueType  # 17
     ERROR_CODE_INVALID_TIMESTAMP: _ErrorCode.ValueType  # 18
+    ERROR_CODE_INVALID_RECORD: _ErrorCode.ValueType  # 19
+    """The topic does not take such records: a compacted one needs a key in each. Nothing was appended."""
     ERROR_CODE_UNKNOWN_TOPIC: _ErrorCode.ValueType  # 20
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ErrorCode.ValueType  # 21
     ERROR_CODE_TOPIC_ID_MISMATCH: _ErrorCode.ValueType  # 22
@@ -118,6 +120,8 @@ ERROR_CODE_CORRUPT_BATCH: ErrorCode.ValueType  # 16
 """The batch's CRC, count, sizes or columns contradict each other. Nothing was appended."""
 ERROR_CODE_RECORD_TOO_LARGE: ErrorCode.ValueType  # 17
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode.ValueType  # 18
+ERROR_CODE_INVALID_RECORD: ErrorCode.ValueType  # 19
+"""The topic does not take such records: a compacted one needs a key in each. Nothing was appended."""
 ERROR_CODE_UNKNOWN_TOPIC: ErrorCode.ValueType  # 20
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode.ValueType  # 21
 ERROR_CODE_TOPIC_ID_MISMATCH: ErrorCode.ValueType  # 22
