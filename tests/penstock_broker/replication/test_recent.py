@@ -103,3 +103,23 @@ def test_many_partitions_stay_within_the_bound_and_agree_with_the_log(
             start = next(i for i, batch in enumerate(log) if batch.next_offset > asked)
             assert found == log[start : start + len(found)]
             assert found
+
+
+def test_batches_that_were_rewritten_are_forgotten_and_the_bound_still_holds() -> None:
+    cache = RecentCache(20_000)
+    recent, other = cache.new(), cache.new()
+    for offset in range(6):
+        recent.extend([batch_at(offset)])
+        other.extend([batch_at(offset)])
+    before = cache.size_bytes
+    recent.forget_before(Offset(4))
+    assert recent.read(Offset(3), 10_000, Offset(6)) is None
+    assert offsets(recent.read(Offset(4), 10_000, Offset(6))) == [4, 5]
+    assert cache.size_bytes == before - before * 4 // 12
+    recent.extend([batch_at(6)])
+    recent.forget_before(Offset(100))
+    assert recent.read(Offset(6), 10_000, Offset(7)) is None
+    for offset in range(6, 100):
+        other.extend([batch_at(offset)])
+    assert cache.size_bytes <= 20_000
+    assert offsets(other.read(Offset(99), 10_000, Offset(100))) == [99]

@@ -11,11 +11,12 @@ from support.waiting import wait_until_async
 from support.wire import make_batch
 
 from penstock.core.batch import Batch
+from penstock.core.compaction.plan import Cleaned, CleanPoint
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import LeaderEpoch, Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.replication.writer import LogWriter, TickFacts
-from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 from penstock_broker.store.memory import MemoryLogStore
 
 
@@ -119,6 +120,38 @@ async def test_a_truncation_is_followed_by_what_is_left() -> None:
         r.writer.truncate(owner, Offset(1), None)
         r.writer.append(owner, 2, [], None, sync=False)
         await hears(owner, ("persisted", 1, False), ("truncated", 1), ("persisted", 2, False))
+
+
+async def test_a_rewrite_rides_along_and_is_left_out_when_the_log_is_cut_or_goes() -> None:
+    async with rig() as r:
+        owner = r.owner(0)
+        r.writer.append(owner, 1, [batch_at(0), batch_at(1), batch_at(2)], None, sync=False)
+        smaller = Rewrite([batch_at(1, size_bytes=0)])
+        assert await r.writer.rewrite(owner, smaller, None)
+        assert r.store.read(owner.slot, Offset(1), 1, Offset(3)) == smaller.batches
+        cleaned = Cleaned((CleanPoint(Offset(3), 1),))
+        assert await r.writer.rewrite(owner, None, cleaned)
+        assert r.store.compaction_facts(owner.slot, Offset(3)).cleaned == cleaned
+        r.store.gate.clear()
+        r.writer.save(owner)
+        await wait_until_async(lambda: not r.writer._pending, what="it runs")
+        cut = r.writer.rewrite(owner, Rewrite([batch_at(2)]), None)
+        r.writer.truncate(owner, Offset(2), None)
+        late = r.writer.rewrite(owner, Rewrite([batch_at(1)]), None)
+        assert (await cut, await late) == (False, False)
+        gone = r.writer.rewrite(other := r.owner(1), Rewrite([batch_at(0)]), None)
+        r.writer.forget(other)
+        assert not await gone
+        r.store.gate.set()
+        await hears(owner, ("persisted", 1, False), ("truncated", 2))
+        assert all(not write.rewrites for writes, _ in r.store.writes[3:] for write in writes)
+
+
+async def test_a_rewrite_on_a_full_disk_is_left_out() -> None:
+    async with rig() as r:
+        owner = r.owner(0)
+        r.store.failure = ClusterError("full", ErrorCode.DISK_FULL)
+        assert not await r.writer.rewrite(owner, Rewrite([batch_at(0)]), None)
 
 
 async def test_a_full_disk_takes_later_writes_of_the_replica_with_it() -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.batch import Batch
+from penstock.core.compaction.rewrite import trimmed
 from penstock.core.replication.contract import Feed, Marks, SendEpochAnswer, SendRefusal
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey
 from penstock.errors import PenstockError
@@ -231,6 +232,9 @@ class FollowerStream:
     async def _read(self, feeding: _Feeding, offset: Offset, room: int, end: Offset) -> list[Batch]:
         try:
             batches = await self._reader.read(feeding.replica, offset, room, end)
+            if batches and batches[0].base_offset < offset:
+                # Compaction merged what the follower has with what it lacks.
+                return [trimmed(batches[0], offset), *batches[1:]]
         except PenstockError as error:
             _events.error(
                 "cannot feed a follower",

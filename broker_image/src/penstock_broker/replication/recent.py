@@ -5,7 +5,7 @@ the disk. Memory is bounded over all partitions: the batch that entered first le
 Per partition the batches are contiguous, so one bisect finds an offset.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from operator import attrgetter
@@ -47,6 +47,14 @@ class RecentBatches:
         self._batches = []
         self._first = 0
         self.generation += 1
+
+    def forget_before(self, offset: Offset) -> None:
+        """Forgets batches that begin before `offset`: the log has others in their place."""
+        kept = self._batches[self._first :]
+        kept = kept[bisect_left(kept, offset, key=_base_offset) :]
+        self.clear()
+        if kept:
+            self.extend(kept)
 
     def drop_first(self) -> int:
         """Evicts the oldest batch; returns its cost in bytes."""

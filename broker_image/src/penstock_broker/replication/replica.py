@@ -97,6 +97,7 @@ class Replica:
         "slot",
         "sync_asked",
         "topic",
+        "truncations",
         "waiters",
     )
 
@@ -121,6 +122,8 @@ class Replica:
         self.marks_dirty = False
         self.removed_before = Offset(0)
         self.sync_asked = Offset(0)
+        self.truncations = 0
+        """How often this log was cut: what was read of it before may be gone."""
         self._checkpoint_due_ms = 0
         self._unsnapshotted_bytes = 0
         self._shell = shell

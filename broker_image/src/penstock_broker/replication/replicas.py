@@ -19,6 +19,7 @@ from collections.abc import Container, Iterable
 from concurrent.futures import Executor
 from typing import Final, assert_never
 
+from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import (
     NOTHING,
     Assigned,
@@ -52,7 +53,7 @@ from penstock_broker.replication.replica import (
     Replica,
 )
 from penstock_broker.replication.writer import LogWriter
-from penstock_broker.store.interface import LogStore, Slot
+from penstock_broker.store.interface import LogStore, Rewrite, Slot
 
 TICK_S: Final = 0.1
 _events = EventLog("replicas")
@@ -154,6 +155,7 @@ class ReplicaSet:
 
     def _truncate(self, replica: Replica, offset: Offset, checkpoint: Checkpoint | None) -> None:
         replica.recent.clear()
+        replica.truncations += 1
         # An empty log that starts over behind a gap: what was known of producers is void (I9).
         restarts = checkpoint is not None and checkpoint.log_start_offset > offset
         producers = replica.machine.producers if restarts else None
@@ -202,6 +204,17 @@ class ReplicaSet:
             ErrorCode.STORAGE_FAILED,
         )
         self._remove(replica, failure)
+
+    async def rewrite(
+        self, replica: Replica, rewrite: Rewrite | None, cleaned: Cleaned | None, truncations: int
+    ) -> bool:
+        """Has batches rewritten, or what a pass did stored; False if the log is another by now.
+
+        `truncations` is the replica's count when what is rewritten began to be read.
+        """
+        if self.by_key.get(replica.key) is not replica or replica.truncations != truncations:
+            return False
+        return await self._writer.rewrite(replica, rewrite, cleaned)
 
     # ------------------------------------------------------------ peers
 

@@ -22,10 +22,11 @@ from time import monotonic
 from typing import Final, Protocol
 
 from penstock.core.batch import Batch
+from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import Offset
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
+from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
 
 _TICK_BYTES: Final = 8 * 1024 * 1024
 """The store holds the interpreter's lock while it copies, 1.5 ms per MB (ADR 13)."""
@@ -62,6 +63,9 @@ class _Pending:
     size_bytes: int = 0
     producers: Sequence[ProducerEntry] | None = None
     everything: bool = False
+    rewrites: list[Rewrite] = field(default_factory=list)
+    cleaned: Cleaned | None = None
+    rewriting: list[asyncio.Future[bool]] = field(default_factory=list)
 
     def write(self) -> PartitionWrite | None:
         """The store's order for it; None if nothing is left to do."""
@@ -78,8 +82,17 @@ class _Pending:
             truncate_to=self.truncate_to,
             log_start_offset=self.log_start_offset,
             producers=producers,
+            rewrites=tuple(self.rewrites),
+            cleaned=self.cleaned,
         )
         return None if write == PartitionWrite(self.owner.slot, batches=[]) else write
+
+    def rewritten(self, *, done: bool) -> None:
+        """Tells compaction what became of its rewrites; those not done are left out."""
+        for waiting in self.rewriting:
+            if not waiting.done():
+                waiting.set_result(done)
+        self.rewriting, self.rewrites, self.cleaned = [], [], None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +141,25 @@ class LogWriter:
         """Removes the batches before an offset with the next tick."""
         self._for(owner).log_start_offset = log_start_offset
 
+    def rewrite(
+        self, owner: WriteOwner, rewrite: Rewrite | None, cleaned: Cleaned | None
+    ) -> asyncio.Future[bool]:
+        """Replaces batches with the next tick, or stores what a pass did.
+
+        True once that is written; False if it was left out, because the log is truncated first,
+        its owner goes, or the disk is full.
+        """
+        pending = self._for(owner)
+        waiting = asyncio.get_running_loop().create_future()
+        if pending.truncate_to is not None:
+            waiting.set_result(False)
+            return waiting
+        if rewrite is not None:
+            pending.rewrites.append(rewrite)
+        pending.cleaned = cleaned or pending.cleaned
+        pending.rewriting.append(waiting)
+        return waiting
+
     def save(self, owner: WriteOwner) -> None:
         """Writes all lazily kept state of an owner with the next tick."""
         self._for(owner).everything = True
@@ -142,6 +174,7 @@ class LogWriter:
         """
         pending = self._for(owner)
         assert not pending.batches, "only a still log is truncated"
+        pending.rewritten(done=False)
         pending.truncate_to = offset
         pending.producers = producers
 
@@ -152,7 +185,9 @@ class LogWriter:
 
     def forget(self, owner: WriteOwner) -> None:
         """Writes nothing more for an owner that is being removed."""
-        self._pending.pop(owner.slot, None)
+        pending = self._pending.pop(owner.slot, None)
+        if pending is not None:
+            pending.rewritten(done=False)
 
     def _for(self, owner: WriteOwner) -> _Pending:
         pending = self._pending.get(owner.slot)
@@ -201,6 +236,7 @@ class LogWriter:
             self._refused(pending, error)
             return
         for entry in pending:
+            entry.rewritten(done=True)
             if entry.truncate_to is not None:
                 entry.owner.truncated(logs[entry.owner.slot])
             if entry.persist_ids:
@@ -222,7 +258,8 @@ class LogWriter:
     def _refused(self, pending: list[_Pending], error: PenstockError) -> None:
         """Drops what was asked for since and rests on the refused write, then tells the owners."""
         for entry in pending:
-            self._pending.pop(entry.owner.slot, None)
+            entry.rewritten(done=False)
+            self.forget(entry.owner)
         for entry in pending:
             if entry.persist_ids:
                 entry.owner.persist_failed(entry.persist_ids[0], error)
