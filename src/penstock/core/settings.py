@@ -97,6 +97,13 @@ BROKER_SETTINGS: Final = (
         minimum=1024,
     ),
     Setting(
+        "offsets.retention.minutes",
+        "10080",
+        "How long the committed offsets of a consumer group are kept after its last member went, "
+        "in minutes; those of a group with members are kept.",
+        maximum=2**31 - 1,
+    ),
+    Setting(
         "producer.snapshot.bytes",
         str(16 * MIB),
         "Log written between two snapshots of producer state: what a restart reads again.",

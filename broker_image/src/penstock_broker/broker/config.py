@@ -38,6 +38,7 @@ class Settings:
     cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms")
     cleaner_dedupe_bytes: int = _setting("log.cleaner.dedupe.buffer.size")
     cleaner_bytes_per_second: int = _setting("log.cleaner.io.max.bytes.per.second")
+    offsets_retention_minutes: int = _setting("offsets.retention.minutes")
     producer_snapshot_bytes: int = _setting("producer.snapshot.bytes")
     shutdown_timeout_ms: int = _setting("shutdown.timeout.ms")
 

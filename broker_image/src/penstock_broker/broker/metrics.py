@@ -5,8 +5,8 @@ facts about replicas (leaders, under-replicated, log ends) are computed when scr
 series per partition would cost more than the partition.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -29,6 +29,15 @@ class ReplicaTotals:
     disk_free_bytes: int = 0
     inflight_bytes: int = 0
     parked_fetches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTotals:
+    """The consumer groups that this broker coordinates, counted now and then; states by name."""
+
+    states: Mapping[str, int] = field(default_factory=dict)
+    members: int = 0
+    loading: int = 0
 
 
 class Metrics:
@@ -58,6 +67,13 @@ class Metrics:
             registry=self.registry,
             buckets=_SECONDS,
         )
+        self.group_commits = counter("group_commits", "Offsets committed by consumer groups")
+        self.group_rebalances = counter(
+            "group_rebalances", "Target assignments computed for consumer groups"
+        )
+        self.group_load_seconds = histogram(
+            "group_load_seconds", "Reading the log of one group coordinator"
+        )
         self.controller_connected = Gauge(
             "penstock_controller_connected",
             "1 while there is a session with a controller",
@@ -67,6 +83,10 @@ class Metrics:
     def observe_replicas(self, totals: Callable[[], ReplicaTotals]) -> None:
         """Has `totals` called at every scrape, in the endpoint's thread."""
         self.registry.register(_Totals(totals))
+
+    def observe_groups(self, totals: Callable[[], GroupTotals]) -> None:
+        """Has `totals` called at every scrape, in the endpoint's thread."""
+        self.registry.register(_Groups(totals))
 
     def _counter(self, name: str, documentation: str) -> Counter:
         return Counter(f"penstock_{name}", documentation, registry=self.registry)
@@ -102,3 +122,25 @@ class _Totals(Collector):
             ("parked_fetches", "Fetches waiting for records", totals.parked_fetches),
         ):
             yield GaugeMetricFamily(f"penstock_{name}", documentation, value=value)
+
+
+class _Groups(Collector):
+    def __init__(self, totals: Callable[[], GroupTotals]) -> None:
+        self._totals = totals
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        totals = self._totals()
+        groups = GaugeMetricFamily(
+            "penstock_groups", "Consumer groups coordinated here, by state", labels=["state"]
+        )
+        for state, count in totals.states.items():
+            groups.add_metric([state], count)
+        yield groups
+        for name, documentation, value in (
+            ("members", "Members of consumer groups coordinated here", totals.members),
+            ("coordinators_loading", "Group coordinators that are not serving yet", totals.loading),
+        ):
+            yield GaugeMetricFamily(f"penstock_group_{name}", documentation, value=value)

@@ -15,9 +15,15 @@ from typing import Final
 
 import grpc
 
+from penstock.core.groups import GroupConfig
 from penstock.core.types import BrokerId, ControllerEpoch, TopicId
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
-from penstock.proto.v1 import admin_pb2_grpc, broker_pb2_grpc, replication_pb2_grpc
+from penstock.proto.v1 import (
+    admin_pb2_grpc,
+    broker_pb2_grpc,
+    group_pb2_grpc,
+    replication_pb2_grpc,
+)
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.channel import SERVER_OPTIONS
 from penstock_broker.broker.config import BrokerConfig
@@ -27,6 +33,7 @@ from penstock_broker.broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.broker.retention import Retention
 from penstock_broker.broker.session import ControllerSession, Identity
 from penstock_broker.datadir import DataDirectory
+from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.isr import IsrChanges
@@ -38,6 +45,7 @@ from penstock_broker.services.admin import AdminService, LogFacts
 from penstock_broker.services.data import DataService
 from penstock_broker.services.edge import Edge
 from penstock_broker.services.fetching import Fetching
+from penstock_broker.services.groups import GroupService
 from penstock_broker.services.leading import Leading
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.listener import came_from_outside
@@ -51,7 +59,11 @@ from penstock_broker.store.interface import LogStore
 _READ_THREADS: Final = 4
 _GRACE_S: Final = 1.0
 _DRAIN_S: Final = 10.0
-PUBLIC_SERVICES: Final = ("penstock.proto.v1.BrokerService", "penstock.proto.v1.AdminService")
+PUBLIC_SERVICES: Final = (
+    "penstock.proto.v1.BrokerService",
+    "penstock.proto.v1.AdminService",
+    "penstock.proto.v1.GroupService",
+)
 SERVICES: Final = (*PUBLIC_SERVICES, "penstock.proto.v1.ReplicationService")
 _events = EventLog("process")
 
@@ -111,6 +123,7 @@ class BrokerProcess:
         self._tasks: asyncio.TaskGroup | None = None
         self._build_services(store)
         self.metrics.observe_replicas(self.totals)
+        self.metrics.observe_groups(lambda: self._coordinators.totals)
 
     def _build_services(self, store: LogStore) -> None:
         settings = self._config.settings
@@ -134,6 +147,15 @@ class BrokerProcess:
         )
         facts = LogFacts(store, self._maintaining, self._disk_bytes)
         self._admin = AdminService(self._view, self._session, self._replicas, offsets, facts)
+        self._coordinators = Coordinators(
+            self._view,
+            self._replicas,
+            self._session,
+            self._reader,
+            self.metrics,
+            GroupConfig(offsets_retention_ms=settings.offsets_retention_minutes * 60_000),
+        )
+        self._groups = GroupService(self._view, self._coordinators, self._refusal)
         self._leading = Leading(
             self._replicas,
             self._reader,
@@ -163,6 +185,7 @@ class BrokerProcess:
                         self._isr.run(),
                         self._disk.run(),
                         self._retention.run(),
+                        self._coordinators.run(),
                     )
                 ]
                 self.listening.set()
@@ -207,6 +230,7 @@ class BrokerProcess:
         )
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._data, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
+        group_pb2_grpc.add_GroupServiceServicer_to_server(self._groups, server)
         await self._health.add_to(server)
         return server
 

@@ -24,6 +24,7 @@ from penstock_broker.broker.session import ControllerSession
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.listener import for_caller
+from penstock_broker.services.locate import refuse_internal
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.store.interface import LogStore
 
@@ -53,6 +54,8 @@ class AdminService(AdminServiceServicer):
         self, request: pb.CreateTopicsRequest, context: Any
     ) -> pb.CreateTopicsResponse:
         """Passed on; waits for what was created to arrive here."""
+        for topic in request.topics:
+            refuse_internal(topic.topic, "created by users")
         answer = await self._session.call(
             "CreateTopics", self._session.connection().admin.CreateTopics(request)
         )
@@ -73,6 +76,8 @@ class AdminService(AdminServiceServicer):
         self, request: pb.DeleteTopicsRequest, context: Any
     ) -> pb.DeleteTopicsResponse:
         """Passed on."""
+        for topic in request.topics:
+            refuse_internal(topic.topic, "deleted")
         return await self._session.call(
             "DeleteTopics", self._session.connection().admin.DeleteTopics(request)
         )
@@ -81,6 +86,7 @@ class AdminService(AdminServiceServicer):
         self, request: pb.CreatePartitionsRequest, context: Any
     ) -> pb.CreatePartitionsResponse:
         """Passed on."""
+        refuse_internal(request.topic, "given more partitions")
         return await self._session.call(
             "CreatePartitions", self._session.connection().admin.CreatePartitions(request)
         )
@@ -89,6 +95,7 @@ class AdminService(AdminServiceServicer):
         self, request: pb.AlterConfigsRequest, context: Any
     ) -> pb.AlterConfigsResponse:
         """Passed on."""
+        refuse_internal(request.topic, "altered")
         return await self._session.call(
             "AlterConfigs", self._session.connection().admin.AlterConfigs(request)
         )
@@ -137,6 +144,7 @@ class AdminService(AdminServiceServicer):
         self, request: pb.DeleteRecordsRequest, context: Any
     ) -> pb.DeleteRecordsResponse:
         """See `offsets`; the partition's leader must be asked."""
+        refuse_internal(request.topic, "shortened")
         return await self._offsets.delete_records(request)
 
     async def DescribeCluster(

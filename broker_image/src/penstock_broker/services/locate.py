@@ -5,6 +5,7 @@ believes in; the checks and their errors are the same for all (guarantees: I21).
 """
 
 from penstock.core.replication.contract import Marks
+from penstock.core.topic import is_internal
 from penstock.core.types import ReplicaKey
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
 from penstock_broker.broker.image import ClusterView, Topic
@@ -71,6 +72,19 @@ class Locator:
     def _leader(self, replica: Replica) -> CurrentLeader | None:
         state = self._view.state(replica.key)
         return None if state is None else self._view.current_leader(state)
+
+
+def refuse_internal(topic: str, what: str) -> None:
+    """Raises ClusterError(INVALID_TOPIC_NAME) for the cluster's own topics, which only it writes.
+
+    `what` is what cannot be done to them.
+    """
+    if is_internal(topic):
+        raise ClusterError(
+            f"topic {topic[:60]!r} is the cluster's own, as names with two leading underscores "
+            f"are: it cannot be {what}; choose another name",
+            ErrorCode.INVALID_TOPIC_NAME,
+        )
 
 
 def unknown_outcome(what: str) -> ClusterError:

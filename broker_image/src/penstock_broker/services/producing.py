@@ -27,7 +27,7 @@ from penstock_broker.broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.limits import ByteBudget
-from penstock_broker.services.locate import Locator, unknown_outcome
+from penstock_broker.services.locate import Locator, refuse_internal, unknown_outcome
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _MAX_TIMEOUT_MS: Final = 600_000
@@ -108,6 +108,7 @@ class Producing:
         terms: tuple[Acks, Sync, int],
     ) -> None:
         acks, sync, timeout_ms = terms
+        refuse_internal(part.topic, "written by producers")
         topic, replica = self._locator.replica(part.topic, part.topic_id, part.partition)
         if not part.HasField("batch"):
             raise ClusterError(

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from penstock.core.groups.assignors import assign
 from penstock.core.groups.contract import NO_PARTS, EndStream, Parts, SendAssignment
+from penstock.core.groups.records import GroupRecord
 from penstock.core.groups.state import Book, Group, Member
 from penstock.errors import PenstockError
 
@@ -88,20 +89,18 @@ def _assign(book: Book, group: Group) -> None:
     group.assign_at_ms = None
     group.assigned_at_ms = book.now_ms
     group.targets.clear()
-    assignor = ""
+    book.rebalances += 1
     moved = 0
-    if group.members:
-        book.rebalances += 1
-        members = book.assigned_members(group)
-        asked = Counter(member.record.assignor for member in group.members.values())
-        assignor = max(asked, key=lambda name: (asked[name], name))
-        topics = book.assigned_topics({t for m in members.values() for t in m.topics})
-        for member_id, parts in assign(assignor, members, topics).items():
-            member = group.members[member_id]
-            if parts != member.target:
-                moved += len(parts - member.target)
-                book.put_target(group, member, parts)
-            group.targets.update(dict.fromkeys(parts, member_id))
+    members = book.assigned_members(group)
+    asked = Counter(member.record.assignor for member in group.members.values())
+    assignor = max(asked, key=lambda name: (asked[name], name))
+    topics = book.assigned_topics({t for m in members.values() for t in m.topics})
+    for member_id, parts in assign(assignor, members, topics).items():
+        member = group.members[member_id]
+        if parts != member.target:
+            moved += len(parts - member.target)
+            book.put_target(group, member, parts)
+        group.targets.update(dict.fromkeys(parts, member_id))
     epoch = group.record.epoch
     book.put_group(group, replace(group.record, assignment_epoch=epoch, assignor=assignor))
     book.decide(
@@ -180,5 +179,9 @@ def remove(
     released = book.remove_member(group, member)
     change(book, group, f"{reason}: member {member.member_id}")
     if not group.members:
-        book.put_group(group, replace(group.record, empty_since_ms=book.time_ms))
+        # Nothing to compute, and nobody to tell.
+        group.assign_at_ms = None
+        epoch = group.record.epoch
+        record = GroupRecord(epoch, epoch, "", book.time_ms, group.record.reset)
+        book.put_group(group, record)
     settle(book, group, (), released)

@@ -1,0 +1,243 @@
+"""The `GroupService`: calls become events of the group's coordinator, its outputs the answers.
+
+    Join stream ─▶ hello, heartbeats, leave ─▶ Coordinator ─▶ MemberStream ─▶ joined, assignments
+    unary calls ─▶ Coordinator.ask ─▶ answered once all they build on is committed
+
+Nothing here decides; group ids are found by `groups.coordinators`, wire types are turned by
+`penstock.rpc.groups`.
+"""
+
+# ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import count
+from typing import Any, Final
+
+from penstock.core.groups import contract as c
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import group_pb2 as pb
+from penstock.proto.v1.group_pb2_grpc import GroupServiceServicer
+from penstock.rpc import groups as wire
+from penstock.rpc.errors import error_to_wire
+from penstock_broker.broker.image import ClusterView
+from penstock_broker.groups.coordinator import Coordinator
+from penstock_broker.groups.coordinators import Coordinators
+from penstock_broker.groups.streams import MemberStream, StreamEndedError
+from penstock_broker.services.edge import check_cluster_id
+from penstock_broker.services.listener import address_for_caller
+
+_HELLO_TIMEOUT_S: Final = 30.0
+_STREAM_IDS: Final = count(1)
+
+
+class GroupService(GroupServiceServicer):
+    """See the module."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        coordinators: Coordinators,
+        refusal: Callable[[], PenstockError | None],
+    ) -> None:
+        """`refusal` says why nothing may be written now (disk full, stopping), or None."""
+        self._view = view
+        self._coordinators = coordinators
+        self._refusal = refusal
+
+    async def FindCoordinator(
+        self, request: pb.FindCoordinatorRequest, context: Any
+    ) -> pb.FindCoordinatorResponse:
+        """From the image; the first call has the internal topic created."""
+        partition, state = await self._coordinators.locate(request.group_id)
+        host, port = address_for_caller(self._view.brokers[state.leader])
+        return pb.FindCoordinatorResponse(
+            broker_id=state.leader,
+            host=host,
+            port=port,
+            partition=partition,
+            leader_epoch=state.leader_epoch,
+        )
+
+    # ------------------------------------------------------------ membership
+
+    async def Join(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.JoinRequest], context: Any
+    ) -> None:
+        """One member's stream, until either side ends it."""
+        try:
+            async with asyncio.timeout(_HELLO_TIMEOUT_S):
+                first = await anext(request_iterator, None)
+        except TimeoutError:
+            raise _invalid(f"no hello came within {_HELLO_TIMEOUT_S:.0f} s") from None
+        if first is None:
+            return
+        if not first.HasField("hello"):
+            raise _invalid("the first message of a Join stream must be a hello")
+        hello = first.hello
+        check_cluster_id(hello.cluster_id, self._view.cluster_id)
+        coordinator = self._coordinators.find(hello.group_id)
+        self._coordinators.writable(coordinator, self._refusal())
+        stream = MemberStream(next(_STREAM_IDS))
+        event = wire.joined_from_wire(hello, stream.stream_id, _host(context.peer()))
+        coordinator.add_stream(stream)
+        try:
+            coordinator.handle(event)
+            await self._serve(coordinator, stream, request_iterator, context)
+        finally:
+            if coordinator.drop_stream(stream) and coordinator.closed is None:
+                coordinator.handle(c.StreamBroken(stream.stream_id))
+
+    async def _serve(
+        self,
+        coordinator: Coordinator,
+        stream: MemberStream,
+        requests: AsyncIterator[pb.JoinRequest],
+        context: Any,
+    ) -> None:
+        member = _Member(coordinator, stream, context)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writer = tasks.create_task(member.write())
+                await member.read(requests)
+                writer.cancel()  # the member closed its side without a leave, or has left
+        except* StreamEndedError:
+            pass
+
+    # ------------------------------------------------------------ offsets
+
+    async def CommitOffsets(
+        self, request: pb.CommitOffsetsRequest, context: Any
+    ) -> pb.CommitOffsetsResponse:
+        """Answered once the offsets are on all in-sync replicas."""
+        coordinator = self._writable(request.group_id)
+        answer = await coordinator.ask(lambda number: wire.commit_from_wire(request, number))
+        assert isinstance(answer, c.Committed)
+        return wire.commit_response(request, answer)
+
+    async def FetchOffsets(
+        self, request: pb.FetchOffsetsRequest, context: Any
+    ) -> pb.FetchOffsetsResponse:
+        """What is committed."""
+        coordinator = self._coordinators.find(request.group_id)
+        answer = await coordinator.ask(lambda number: wire.fetch_from_wire(request, number))
+        assert isinstance(answer, c.Fetched)
+        return wire.fetch_response(answer)
+
+    async def ResetOffsets(
+        self, request: pb.ResetOffsetsRequest, context: Any
+    ) -> pb.ResetOffsetsResponse:
+        """All or nothing."""
+        coordinator = self._writable(request.group_id)
+        answer = await coordinator.ask(lambda number: wire.reset_from_wire(request, number))
+        assert isinstance(answer, c.ResetDone)
+        return wire.reset_response(request, answer)
+
+    # ------------------------------------------------------------ groups
+
+    async def DeleteGroup(
+        self, request: pb.DeleteGroupRequest, context: Any
+    ) -> pb.DeleteGroupResponse:
+        """Of a group without members."""
+        coordinator = self._writable(request.group_id)
+        await coordinator.ask(lambda number: c.DeleteRequested(number, request.group_id))
+        return pb.DeleteGroupResponse()
+
+    async def ListGroups(
+        self, request: pb.ListGroupsRequest, context: Any
+    ) -> pb.ListGroupsResponse:
+        """Of all coordinators here that are loaded."""
+        states = wire.states_from_wire(request.states)
+        groups: list[pb.GroupListing] = []
+        loading: list[int] = []
+        for coordinator in self._coordinators.led:
+            try:
+                answer = await coordinator.ask(lambda number: c.ListRequested(number, states))
+            except PenstockError:
+                loading.append(coordinator.partition)
+                continue
+            assert isinstance(answer, c.Listed)
+            groups += [wire.listing(group, coordinator.partition) for group in answer.groups]
+        return pb.ListGroupsResponse(groups=groups, loading_partitions=loading)
+
+    async def DescribeGroups(
+        self, request: pb.DescribeGroupsRequest, context: Any
+    ) -> pb.DescribeGroupsResponse:
+        """Each group on its own."""
+        return pb.DescribeGroupsResponse(
+            groups=[
+                await self._describe(group_id, include_offsets=request.include_offsets)
+                for group_id in request.group_ids
+            ]
+        )
+
+    async def _describe(self, group_id: str, *, include_offsets: bool) -> pb.GroupDescription:
+        try:
+            coordinator = self._coordinators.find(group_id)
+            answer = await coordinator.ask(
+                lambda number: c.DescribeRequested(number, group_id, include_offsets)
+            )
+        except PenstockError as error:
+            return pb.GroupDescription(group_id=group_id, error=error_to_wire(error))
+        assert isinstance(answer, c.Described)
+        return wire.description(answer, coordinator.partition, coordinator.broker_id)
+
+    def _writable(self, group_id: str) -> Coordinator:
+        coordinator = self._coordinators.find(group_id)
+        self._coordinators.writable(coordinator, self._refusal())
+        return coordinator
+
+
+class _Member:
+    """The two directions of one stream."""
+
+    def __init__(self, coordinator: Coordinator, stream: MemberStream, context: Any) -> None:
+        self._coordinator = coordinator
+        self._stream = stream
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._told_at_s = self._loop.time()
+        self._writing = asyncio.Lock()
+
+    async def write(self) -> None:
+        """Tells the member what is to be told; ends by raising."""
+        while True:
+            await self._send(wire.join_response(await self._stream.next()))
+
+    async def read(self, requests: AsyncIterator[pb.JoinRequest]) -> None:
+        """Takes what the member says, until it says no more."""
+        async for request in requests:
+            kind = request.WhichOneof("message")
+            if kind == "heartbeat":
+                event = wire.heard_from_wire(request.heartbeat, self._stream.stream_id)
+                self._coordinator.handle(event)
+                await self._show_life()
+            elif kind == "leave":
+                keep_seat = request.leave.keep_seat
+                self._coordinator.handle(c.MemberLeft(self._stream.stream_id, keep_seat))
+                # Until the coordinator ends the stream, which the writer hears.
+                await asyncio.Event().wait()
+            else:
+                raise _invalid("after the hello a member sends heartbeats, and a leave at last")
+
+    async def _show_life(self) -> None:
+        """A member that hears nothing would take the coordinator for dead."""
+        silent_s = self._loop.time() - self._told_at_s
+        if silent_s * 3000 >= self._stream.session_timeout_ms > 0:
+            await self._send(pb.JoinResponse(alive=pb.CoordinatorAlive()))
+
+    async def _send(self, message: pb.JoinResponse) -> None:
+        async with self._writing:
+            self._told_at_s = self._loop.time()
+            await self._context.write(message)
+
+
+def _host(peer: str) -> str:
+    """`ipv4:10.0.0.7:41234` without what it begins and ends with."""
+    return (
+        peer.partition(":")[2].rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
+    )
+
+
+def _invalid(what: str) -> ClusterError:
+    return ClusterError(what, ErrorCode.INVALID_REQUEST)

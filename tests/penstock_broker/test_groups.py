@@ -1,0 +1,235 @@
+"""Consumer groups on one real broker, by the plain protocol."""
+
+from collections.abc import Iterator
+
+import pytest
+from support.cluster import Cluster
+from support.group_wire import Groups
+from support.waiting import wait_until
+from support.wire import Wire
+
+from penstock.core.groups.config import OFFSETS_PARTITIONS, OFFSETS_TOPIC
+from penstock.errors import ErrorCode, PenstockError
+from penstock.proto.v1 import admin_pb2
+from penstock.proto.v1 import group_pb2 as pb
+
+
+@pytest.fixture
+def groups(shared_broker: Cluster) -> Iterator[Groups]:
+    with Groups(shared_broker) as groups:
+        yield groups
+
+
+@pytest.fixture
+def name(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
+    """A topic with four partitions, and the name of a group."""
+    name = request.node.name.replace("[", ".").replace("]", "")[-200:]
+    shared_broker.create_topic(name, partitions=4)
+    return name
+
+
+def parts(topic: str, *partitions: int) -> set[tuple[str, int]]:
+    return {(topic, partition) for partition in partitions}
+
+
+def test_two_members_share_a_topic_and_one_takes_over_when_the_other_is_cut(
+    groups: Groups, name: str
+) -> None:
+    one = groups.join(name, name)
+    wait_until(lambda: one.owned == parts(name, 0, 1, 2, 3), what="one owns all")
+    two = groups.join(name, name)
+    wait_until(lambda: len(one.owned) == len(two.owned) == 2, what="both own two")
+    assert one.owned | two.owned == parts(name, 0, 1, 2, 3)
+    assert one.lost == two.owned, "what one keeps is never taken from it"
+    two.cut()
+    wait_until(lambda: one.owned == parts(name, 0, 1, 2, 3), what="one owns all again")
+    one.leave()
+    assert one.error is None
+    assert groups.describe(name).state == pb.GROUP_STATE_EMPTY
+
+
+def test_a_member_that_comes_back_in_time_keeps_everything(groups: Groups, name: str) -> None:
+    one, two = groups.join(name, name), groups.join(name, name)
+    wait_until(lambda: len(one.owned) == len(two.owned) == 2, what="both own two")
+    before, epoch = set(two.owned), two.epoch
+    two.cut()
+    two.connect()
+    assert (two.owned, two.epoch, two.lost) == (before, epoch, set())
+    assert two.error is None
+    for member in (one, two):
+        member.leave()
+
+
+def test_offsets_are_committed_fetched_reset_and_deleted(groups: Groups, name: str) -> None:
+    member = groups.join(name, name)
+    wait_until(lambda: len(member.owned) == 4, what="the member owns all")
+    none, back = ErrorCode.UNSPECIFIED, ErrorCode.OFFSET_WENT_BACK
+    assert member.commit({(name, 0): 5, (name, 1): 7}) == [none, none]
+    assert member.commit({(name, 0): 4, (name, 1): 7, (name, 9): 1}) == [
+        back,
+        none,
+        ErrorCode.UNKNOWN_PARTITION,
+    ]
+    assert groups.fetch(name) == {(name, 0): 5, (name, 1): 7}
+    for call, request in (
+        ("ResetOffsets", pb.ResetOffsetsRequest(group_id=name)),
+        ("DeleteGroup", pb.DeleteGroupRequest(group_id=name)),
+        ("CommitOffsets", pb.CommitOffsetsRequest(group_id=name, member_epoch=-1)),
+    ):
+        with pytest.raises(PenstockError) as caught:
+            groups.call(call, request)
+        assert caught.value.code is ErrorCode.GROUP_NOT_EMPTY
+    with pytest.raises(PenstockError) as caught:
+        member.commit({(name, 0): 6}, member_epoch=member.epoch - 1)
+    assert caught.value.code is ErrorCode.STALE_MEMBER_EPOCH
+    member.leave()
+    with pytest.raises(PenstockError) as caught:
+        member.commit({(name, 0): 6})
+    assert caught.value.code is ErrorCode.UNKNOWN_MEMBER
+    reset = pb.ResetOffsetsRequest(
+        group_id=name,
+        partitions=[pb.ResetPartition(topic=name, partition=0, offset=2, leader_epoch=-1)],
+        reset_id="r1",
+        reason="read again",
+    )
+    answer = groups.call("ResetOffsets", reset)
+    assert answer.applied
+    assert [(r.old_offset, r.new_offset) for r in answer.results] == [(5, 2)]
+    again = groups.call("ResetOffsets", reset)
+    assert again.already_applied
+    assert not again.applied
+    told = groups.describe(name, offsets=True)
+    assert told.last_reset.reset_id == "r1"
+    assert [(o.partition, o.offset) for o in told.offsets] == [(0, 2), (1, 7)]
+    assert groups.commit(name, {(name, 0): 3}) == [none]
+    groups.call("DeleteGroup", pb.DeleteGroupRequest(group_id=name))
+    assert groups.describe(name).state == pb.GROUP_STATE_DEAD
+    assert groups.fetch(name) == {}
+
+
+def test_a_group_is_described_and_listed(shared_broker: Cluster, groups: Groups, name: str) -> None:
+    member = groups.join(name, name, client_id="c", rack="r", instance_id="i")
+    wait_until(lambda: len(member.owned) == 4, what="the member owns all")
+    told = groups.describe(name)
+    assert told.state == pb.GROUP_STATE_STABLE
+    (seen,) = told.members
+    assert (seen.member_id, seen.client_id, seen.client_host) == (
+        member.member_id,
+        "c",
+        "127.0.0.1",
+    )
+    assert (seen.instance_id, seen.rack, seen.connected) == ("i", "r", True)
+    assert [(t.topic, list(t.partitions)) for t in seen.assigned] == [(name, [0, 1, 2, 3])]
+    stub = groups.at(shared_broker.brokers[0].address)
+    wanted = pb.ListGroupsRequest(states=[pb.GROUP_STATE_STABLE])
+    listed = {group.group_id: group for group in stub.ListGroups(wanted).groups}
+    assert listed[name].members == 1
+    member.leave()
+    assert name not in {group.group_id for group in stub.ListGroups(wanted).groups}
+
+
+def test_a_static_member_returns_to_its_seat_and_two_cannot_have_it(
+    groups: Groups, name: str
+) -> None:
+    other = groups.join(name, name)
+    first = groups.join(name, name, instance_id="i")
+    wait_until(lambda: len(other.owned) == len(first.owned) == 2, what="both own two")
+    second = groups.join(name, name, instance_id="i")
+    assert second.error is not None
+    assert second.error.code is ErrorCode.UNRELEASED_INSTANCE_ID
+    before = set(first.owned)
+    first.leave(keep_seat=True)
+    second.connect()
+    wait_until(lambda: second.owned == before, what="the seat's partitions")
+    assert other.lost <= before, "the other kept what it had"
+    with pytest.raises(PenstockError) as caught:
+        first.commit({min(before): 1}, instance_id="i")
+    assert caught.value.code is ErrorCode.FENCED_INSTANCE_ID
+    for member in (other, second):
+        member.leave()
+
+
+def test_a_member_that_does_not_give_up_is_fenced_and_its_partitions_go_on(
+    groups: Groups, name: str
+) -> None:
+    slow = groups.join(name, name, rebalance_timeout_ms=1_000)
+    wait_until(lambda: len(slow.owned) == 4, what="the first owns all")
+    slow.keeps_everything = True
+    other = groups.join(name, name)
+    wait_until(lambda: len(other.owned) == 4, what="the other owns all")
+    assert slow.ended.wait(10)
+    assert slow.error is not None
+    assert slow.error.code in {ErrorCode.UNKNOWN_MEMBER, ErrorCode.STALE_MEMBER_EPOCH}
+    other.leave()
+
+
+def test_partitions_that_are_added_are_assigned(
+    shared_broker: Cluster, groups: Groups, name: str
+) -> None:
+    member = groups.join(name, name)
+    wait_until(lambda: len(member.owned) == 4, what="the member owns all")
+    with Wire(shared_broker.brokers[0].address) as wire:
+        wire.admin.CreatePartitions(admin_pb2.CreatePartitionsRequest(topic=name, partitions=6))
+    wait_until(lambda: len(member.owned) == 6, what="the new ones too")
+    assert not member.lost
+    member.leave()
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"session_timeout_ms": 999}, ErrorCode.INVALID_REQUEST),
+        ({"session_timeout_ms": 1_800_001}, ErrorCode.INVALID_REQUEST),
+        ({"rebalance_timeout_ms": 1}, ErrorCode.INVALID_REQUEST),
+        ({"assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        ({"rack": "r" * 300}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_hello_that_cannot_be_is_refused_with_a_reason(
+    groups: Groups, name: str, fields: dict[str, object], code: ErrorCode
+) -> None:
+    member = groups.join(name, name, **fields)
+    assert member.error is not None
+    assert member.error.code is code, member.error
+
+
+def test_users_cannot_write_or_change_the_internal_topic(
+    shared_broker: Cluster, groups: Groups, name: str
+) -> None:
+    groups.commit(name, {(name, 0): 1})
+    assert len(shared_broker.metadata(0).topics) > 0
+    with Wire(shared_broker.brokers[0].address) as wire:
+        described = {t.topic: t for t in shared_broker.metadata(0).topics}[OFFSETS_TOPIC]
+        assert described.internal
+        assert len(described.partitions) == OFFSETS_PARTITIONS
+        assert described.configs["cleanup.policy"] == "compact"
+        with pytest.raises(PenstockError) as caught:
+            wire.produce(OFFSETS_TOPIC, [b"x"])
+        assert caught.value.code is ErrorCode.INVALID_TOPIC_NAME
+        for call, request in (
+            (
+                wire.admin.DeleteTopics,
+                admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic=OFFSETS_TOPIC)]),
+            ),
+            (
+                wire.admin.CreatePartitions,
+                admin_pb2.CreatePartitionsRequest(topic=OFFSETS_TOPIC, partitions=60),
+            ),
+            (
+                wire.admin.AlterConfigs,
+                admin_pb2.AlterConfigsRequest(topic=OFFSETS_TOPIC, set={"retention.ms": "1"}),
+            ),
+            (
+                wire.admin.DeleteRecords,
+                admin_pb2.DeleteRecordsRequest(topic=OFFSETS_TOPIC, before_offset=-1),
+            ),
+            (
+                wire.admin.CreateTopics,
+                admin_pb2.CreateTopicsRequest(
+                    topics=[admin_pb2.NewTopic(topic="__mine", partitions=1)]
+                ),
+            ),
+        ):
+            with pytest.raises(PenstockError) as caught:
+                wire._call(call, request, 10.0)
+            assert caught.value.code is ErrorCode.INVALID_TOPIC_NAME
