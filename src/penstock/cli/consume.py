@@ -2,19 +2,22 @@
 
     -o, --to ──▶ an offset per partition ──▶ Consumer ──poll──▶ batches, cut at --to ──▶ stdout
 
+    --group ──▶ a member of the group, which decides where to begin (consume_group.py)
+
 Output is written after every poll, so that a pipe sees records as they come. A closed pipe and
-Ctrl-C end it at once; nothing is committed anywhere.
+Ctrl-C end it at once; without a group nothing is committed anywhere.
 """
 
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.connect import locate, open_admin
+from penstock.cli.consume_group import POLL_RECORDS_MAX, POLL_S, GroupOptions, consume_in_group
 from penstock.cli.options import Bootstrap, Partitions, TopicArgument, example
 from penstock.cli.places import Place, PlaceKind, parse_place, resolve
 from penstock.cli.template import Template, to_json_line
@@ -23,9 +26,6 @@ from penstock.errors import ErrorCode, MisuseError
 if TYPE_CHECKING:
     from penstock.client import Admin, ConsumedBatch, Consumer, Record
     from penstock.core.types import TopicPartition
-
-POLL_S: Final = 1.0
-POLL_RECORDS_MAX: Final = 10_000
 
 
 class ConsumeOutput(StrEnum):
@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
             "penstock consume flights -o -10 -e",
             "penstock consume flights -o @2013-06-01 --to @2013-07-01 -f '%T %k %v\\n'",
             "penstock consume flights -e --output json | jq .value",
+            "penstock consume flights -g billing -e",
         )
     )(consume)
 
@@ -84,14 +85,32 @@ def consume(
     output: Annotated[
         ConsumeOutput, typer.Option("--output", help="Text, or a JSON object per line.")
     ] = ConsumeOutput.TEXT,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            help="Share the topic with this group's other members, and go on where the group "
+            "was; --offset beginning or end counts where it never was.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
 ) -> None:
     """Print the records of a topic.
 
     Order is kept within a partition. Without --exit, --to or --count it waits for more until
-    Ctrl-C.
+    Ctrl-C. With --group what was printed is committed.
     """
     render = _renderer(output, format_, key_delimiter, null)
+    if group is not None:
+        if to is not None or partition:
+            raise MisuseError(
+                "a group decides who reads what: leave --to and --partition away with --group",
+                ErrorCode.INVALID_REQUEST,
+            )
+        options = GroupOptions(group, topic, offset, exit_at_end, count)
+        consume_in_group(locate(bootstrap), options, render)
+        return
     begin = parse_place(offset, "--offset")
     until = _until(to, exit_at_end)
     where = locate(bootstrap)

@@ -20,7 +20,18 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from penstock import __version__
-from penstock.cli import cluster, consume, dump_log, kube, local, offsets, perf, produce, topic
+from penstock.cli import (
+    cluster,
+    consume,
+    dump_log,
+    group,
+    kube,
+    local,
+    offsets,
+    perf,
+    produce,
+    topic,
+)
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.kube_api import KubeChoice
 from penstock.errors import PenstockError
@@ -142,6 +153,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(local.app, name="local")
     app.add_typer(cluster.app, name="cluster")
     app.add_typer(topic.app, name="topic")
+    app.add_typer(group.app, name="group")
     for module in (produce, consume, offsets, dump_log, kube):
         module.register(app)
     app.add_typer(perf.app, name="perf")

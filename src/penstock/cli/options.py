@@ -30,6 +30,7 @@ OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="What to print: for people, or for programs.")
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
 Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),

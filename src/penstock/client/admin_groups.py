@@ -5,6 +5,7 @@ A reset carries an id, so that repeating it after a lost answer changes nothing 
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from time import monotonic
 from typing import Any, Final
@@ -25,11 +26,13 @@ from penstock.client.group_wire import (
     listing_from_wire,
 )
 from penstock.client.lag import ask_lag
-from penstock.client.leaders import known_partition
+from penstock.client.leaders import known_partition, list_offsets
+from penstock.client.model import EARLIEST, LATEST, ListedOffset
 from penstock.core.groups.config import check_group_id
 from penstock.core.lag import PartitionLag
+from penstock.core.offset_reset import Move, ResetTo, move
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, OffsetRange, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 
@@ -120,6 +123,38 @@ class GroupAdministration:
         there = await self._existing({where.topic for where in committed})
         asked = {where: committed[where] for where in sorted(committed) if where.topic in there}
         return await ask_lag(self._cluster, asked, self._timeout_s)
+
+    async def plan_reset(
+        self,
+        to: ResetTo,
+        committed: Mapping[TopicPartition, int],
+        *,
+        clamp: bool = False,
+    ) -> dict[TopicPartition, Move]:
+        """Where `to` moves these partitions, for `reset_offsets`; committed -1 = nothing is.
+
+        Raises MisuseError naming a partition in whose log that is not, UNKNOWN_TOPIC.
+        """
+        await self._cluster_id()
+        timeout_s = self._timeout_s
+        starts = await list_offsets(self._cluster, dict.fromkeys(committed, EARLIEST), timeout_s)
+        ends = await list_offsets(self._cluster, dict.fromkeys(committed, LATEST), timeout_s)
+        time_ms = to.time_ms(time.time_ns() // 1_000_000)
+        at_time: dict[TopicPartition, ListedOffset] = {}
+        if time_ms is not None:
+            asked = dict.fromkeys(committed, time_ms)
+            at_time = await list_offsets(self._cluster, asked, timeout_s)
+        return {
+            where: move(
+                to,
+                where,
+                offset,
+                OffsetRange(starts[where].offset, ends[where].offset),
+                at_time[where].offset if where in at_time else -1,
+                clamp=clamp,
+            )
+            for where, offset in committed.items()
+        }
 
     async def reset_offsets(
         self,

@@ -6,6 +6,7 @@ from penstock.client.admin import AsyncAdmin
 from penstock.client.group_model import GroupDescription, GroupListing, GroupState, OffsetChange
 from penstock.client.loop_thread import LoopThread
 from penstock.core.lag import PartitionLag
+from penstock.core.offset_reset import Move, ResetTo
 from penstock.core.types import TopicPartition
 
 
@@ -26,6 +27,12 @@ class SyncGroupAdministration:
     def group_lag(self, group: str | GroupDescription) -> dict[TopicPartition, PartitionLag]:
         """How far behind the group is in every partition it reads or has read."""
         return self._loop.run(self._core.group_lag(group))
+
+    def plan_reset(
+        self, to: ResetTo, committed: Mapping[TopicPartition, int], *, clamp: bool = False
+    ) -> dict[TopicPartition, Move]:
+        """Where `to` moves these partitions; committed -1 = nothing is."""
+        return self._loop.run(self._core.plan_reset(to, committed, clamp=clamp))
 
     def reset_offsets(
         self,

@@ -1,0 +1,81 @@
+"""`penstock consume --group`: one more member of a group, whose output is its work.
+
+    poll ──▶ print, flush ──▶ the next poll commits what is printed (at least once)
+
+What was printed is committed at the end, too; what a closed pipe did not take is not.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.connect import Located
+from penstock.cli.places import PlaceKind, parse_place
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import Consumer, Record
+    from penstock.client.config import OffsetReset
+
+POLL_S: Final = 1.0
+POLL_RECORDS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """What was asked for. `count` None = no end."""
+
+    group: str
+    topic: str
+    offset: str
+    exit_at_end: bool
+    count: int | None
+
+
+def consume_in_group(
+    where: Located, options: GroupOptions, render: "Callable[[Record], bytes]"
+) -> None:
+    """Prints this member's share until the end, the count or Ctrl-C."""
+    from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
+
+    reset = _reset(options.offset)
+    with Consumer(
+        where.bootstrap,
+        group_id=options.group,
+        auto_offset_reset=reset,
+        client_id="penstock-cli",
+        **where.options,
+    ) as consumer:
+        consumer.subscribe(options.topic)
+        left = options.count
+        while left != 0:
+            batches = consumer.poll(
+                POLL_S, POLL_RECORDS_MAX if left is None else min(left, POLL_RECORDS_MAX)
+            )
+            for batch in batches:
+                sys.stdout.buffer.write(b"".join(render(record) for record in batch.records()))
+                left = None if left is None else left - batch.record_count
+            sys.stdout.buffer.flush()
+            if not batches and options.exit_at_end and _has_read_all(consumer):
+                break
+        consumer.commit()
+
+
+def _reset(offset: str) -> "OffsetReset":
+    place = parse_place(offset, "--offset")
+    if place.kind is PlaceKind.BEGINNING:
+        return "earliest"
+    if place.kind is PlaceKind.END:
+        return "latest"
+    raise MisuseError(
+        f"--offset {offset} is for reading without a group; with --group it is beginning or end, "
+        "or move the group first: penstock group reset --help",
+        ErrorCode.INVALID_REQUEST,
+    )
+
+
+def _has_read_all(consumer: "Consumer") -> bool:
+    """Whether this member has partitions, and nothing unread in them."""
+    lag = consumer.lag()
+    return bool(lag) and not any(lag.values())

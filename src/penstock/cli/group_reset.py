@@ -1,0 +1,179 @@
+"""`penstock group reset`: moves a group's committed offsets, after showing how.
+
+    --to-… ──▶ ResetTo ─┐
+    --topic ─▶ partitions ─▶ Admin.plan_reset ─▶ Admin.reset_offsets, dry unless --execute
+
+Nothing changes without --execute; with it, all partitions change or none.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.connect import open_admin
+from penstock.cli.consume import choose_partitions
+from penstock.cli.options import Bootstrap, GroupArgument, Output, OutputOption, example
+from penstock.cli.output import print_record, print_rows
+from penstock.cli.places import parse_time_ms
+from penstock.errors import ErrorCode, MisuseError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client import Admin, OffsetChange, TopicPartition
+    from penstock.core.offset_reset import Move, ResetTo
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog=example(
+            "penstock group reset billing --topic flights --to-earliest",
+            "penstock group reset billing --topic flights:0,3 --to-offset 1000 --execute",
+            "penstock group reset billing --all-topics --by-duration 1h30m --execute",
+        )
+    )(reset)
+
+
+def reset(
+    group: GroupArgument,
+    *,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC[:P,P…]", help="What to move; may be repeated."),
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="Everything the group has committed.")
+    ] = False,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="To the first records there are.")
+    ] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", help="Behind the last records there are now.")
+    ] = False,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="To the first record at or after: ISO 8601 (UTC) or ms."),
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option(metavar="TIME", help="So far back from now: 1h30m, 2d, PT90S.")
+    ] = None,
+    shift_by: Annotated[
+        int | None, typer.Option(metavar="N", help="By N records; negative = back.")
+    ] = None,
+    clamp: Annotated[
+        bool, typer.Option("--clamp", help="Take the nearest offset where N is not in the log.")
+    ] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without, only show it.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Kept with the group, for the next one.")] = "",
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Move a group's committed offsets; shows what would change unless --execute is given.
+
+    The group must have no members. A partition without a record at or after the time goes to its
+    end.
+    """
+    to = _one_way(
+        {
+            "--to-earliest": ("EARLIEST", 0 if to_earliest else None),
+            "--to-latest": ("LATEST", 0 if to_latest else None),
+            "--to-offset": ("OFFSET", to_offset),
+            "--to-datetime": (
+                "DATETIME",
+                None if to_datetime is None else parse_time_ms(to_datetime, "--to-datetime"),
+            ),
+            "--by-duration": ("DURATION", _duration_ms(by_duration)),
+            "--shift-by": ("SHIFT", shift_by),
+        }
+    )
+    if bool(topic) == all_topics:
+        raise MisuseError("give --topic (once or more) or --all-topics", ErrorCode.INVALID_REQUEST)
+    with open_admin(bootstrap) as admin:
+        committed = _committed(admin, group, topic)
+        moves = admin.plan_reset(to, committed, clamp=clamp)
+        changes = admin.reset_offsets(
+            group,
+            {where: one.offset for where, one in moves.items()},
+            reason=reason,
+            dry_run=not execute,
+        )
+    _print(changes, moves, output, execute=execute)
+
+
+def _one_way(ways: "dict[str, tuple[str, int | None]]") -> "ResetTo":
+    from penstock.core.offset_reset import ResetKind, ResetTo  # noqa: PLC0415 - not for --help
+
+    given = {option: way for option, way in ways.items() if way[1] is not None}
+    if len(given) != 1:
+        seen = f"{' and '.join(given)} are" if given else "nothing is"
+        raise MisuseError(
+            f"where to? {seen} given; give one of {', '.join(ways)}", ErrorCode.INVALID_REQUEST
+        )
+    ((name, number),) = given.values()
+    return ResetTo(ResetKind[name], number or 0)
+
+
+def _duration_ms(text: str | None) -> int | None:
+    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
+
+    return None if text is None else parse_duration_ms(text)
+
+
+def _committed(admin: "Admin", group: str, topics: list[str] | None) -> "dict[TopicPartition, int]":
+    """The partitions to move, with what is committed there; -1 = nothing."""
+    try:
+        offsets = {at: one.offset for at, one in admin.describe_group(group).offsets.items()}
+    except PenstockError as error:
+        if error.code is not ErrorCode.UNKNOWN_GROUP or not topics:
+            raise
+        offsets = {}  # a reset makes the group: it begins where it is told to
+    if not topics:
+        if not offsets:
+            raise MisuseError(f"group {group} has committed nothing; give --topic")
+        return offsets
+    chosen: dict[TopicPartition, int] = {}
+    for text in topics:
+        name, _, numbers = text.partition(":")
+        for where in choose_partitions(admin, name, _numbers(text, numbers)):
+            chosen[where] = offsets.get(where, -1)
+    return chosen
+
+
+def _numbers(text: str, numbers: str) -> list[int] | None:
+    if not numbers:
+        return None
+    parts = numbers.split(",")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise MisuseError(
+            f"--topic {text!r} must be TOPIC or TOPIC:0,1,2", ErrorCode.INVALID_REQUEST
+        )
+    return [int(part) for part in parts]
+
+
+def _print(
+    changes: "dict[TopicPartition, OffsetChange]",
+    moves: "dict[TopicPartition, Move]",
+    output: Output,
+    *,
+    execute: bool,
+) -> None:
+    rows = []
+    for where, change in sorted(changes.items()):
+        wanted = moves[where].wanted
+        rows.append(
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "old": change.old_offset if change.old_offset >= 0 else None,
+                "new": change.new_offset,
+                "note": f"{wanted} is not in the log" if wanted is not None else None,
+            }
+        )
+    if output is not Output.TABLE:
+        print_record({"executed": execute, "offsets": rows}, output)
+        return
+    print_rows(rows, output)
+    if not execute:
+        typer.echo("nothing was changed: add --execute to do it", err=True)
