@@ -35,6 +35,30 @@ class ConsumeOutput(StrEnum):
     JSON = "json"
 
 
+Begin = Annotated[
+    str,
+    typer.Option("--offset", "-o", help="Where to begin: beginning, end, OFFSET, -N, or @TIME."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        "-f",
+        help="%k key, %v value, %o offset, %p partition, %t topic, %T timestamp in ms, "
+        "%h headers, %K %S sizes, %n newline.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        help="Share the topic with this group's other members, and go on where the group was; "
+        "--offset beginning or end counts where it never was.",
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
@@ -50,12 +74,7 @@ def register(app: typer.Typer) -> None:
 def consume(
     topic: TopicArgument,
     *,
-    offset: Annotated[
-        str,
-        typer.Option(
-            "--offset", "-o", help="Where to begin: beginning, end, OFFSET, -N, or @TIME."
-        ),
-    ] = "beginning",
+    offset: Begin = "beginning",
     to: Annotated[
         str | None, typer.Option("--to", help="Where to end, exclusive: end, OFFSET, -N, or @TIME.")
     ] = None,
@@ -66,15 +85,7 @@ def consume(
         int | None, typer.Option("--count", "-c", min=1, help="End after so many records.")
     ] = None,
     partition: Partitions = None,
-    format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            "-f",
-            help="%k key, %v value, %o offset, %p partition, %t topic, %T timestamp in ms, "
-            "%h headers, %K %S sizes, %n newline.",
-        ),
-    ] = None,
+    format_: Format = None,
     key_delimiter: Annotated[
         str | None,
         typer.Option("--key-delimiter", "-K", help="Print the key, this, then the value."),
@@ -85,15 +96,7 @@ def consume(
     output: Annotated[
         ConsumeOutput, typer.Option("--output", help="Text, or a JSON object per line.")
     ] = ConsumeOutput.TEXT,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            help="Share the topic with this group's other members, and go on where the group "
-            "was; --offset beginning or end counts where it never was.",
-        ),
-    ] = None,
+    group: Group = None,
     bootstrap: Bootstrap = None,
 ) -> None:
     """Print the records of a topic.

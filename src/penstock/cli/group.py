@@ -157,4 +157,4 @@ def delete(group: GroupArgument, *, yes: Yes = False, bootstrap: Bootstrap = Non
     typer.echo(f"group {group} deleted")
 
 
-group_reset.register(app)
+app.add_typer(group_reset.app)

@@ -22,51 +22,56 @@ if TYPE_CHECKING:
     from penstock.core.offset_reset import Move, ResetTo
 
 
-def register(app: typer.Typer) -> None:
-    """Adds the command."""
-    app.command(
-        epilog=example(
-            "penstock group reset billing --topic flights --to-earliest",
-            "penstock group reset billing --topic flights:0,3 --to-offset 1000 --execute",
-            "penstock group reset billing --all-topics --by-duration 1h30m --execute",
-        )
-    )(reset)
+app = typer.Typer()
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC[:P,P…]", help="What to move; may be repeated."),
+]
+AllTopics = Annotated[
+    bool, typer.Option("--all-topics", help="Everything the group has committed.")
+]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the first records there are.")]
+ToLatest = Annotated[
+    bool, typer.Option("--to-latest", help="Behind the last records there are now.")
+]
+ToOffset = Annotated[int | None, typer.Option(min=0, help="To this offset.")]
+ToDatetime = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="To the first record at or after: ISO 8601 (UTC) or ms."),
+]
+ByDuration = Annotated[
+    str | None, typer.Option(metavar="TIME", help="So far back from now: 1h30m, 2d, PT90S.")
+]
+ShiftBy = Annotated[int | None, typer.Option(metavar="N", help="By N records; negative = back.")]
+Clamp = Annotated[
+    bool, typer.Option("--clamp", help="Take the nearest offset where N is not in the log.")
+]
+Execute = Annotated[bool, typer.Option("--execute", help="Do it; without, only show it.")]
+Reason = Annotated[str, typer.Option(help="Kept with the group, for the next one.")]
 
 
+@app.command(
+    epilog=example(
+        "penstock group reset billing --topic flights --to-earliest",
+        "penstock group reset billing --topic flights:0,3 --to-offset 1000 --execute",
+        "penstock group reset billing --all-topics --by-duration 1h30m --execute",
+    )
+)
 def reset(
     group: GroupArgument,
     *,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="TOPIC[:P,P…]", help="What to move; may be repeated."),
-    ] = None,
-    all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Everything the group has committed.")
-    ] = False,
-    to_earliest: Annotated[
-        bool, typer.Option("--to-earliest", help="To the first records there are.")
-    ] = False,
-    to_latest: Annotated[
-        bool, typer.Option("--to-latest", help="Behind the last records there are now.")
-    ] = False,
-    to_offset: Annotated[int | None, typer.Option(min=0, help="To this offset.")] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="To the first record at or after: ISO 8601 (UTC) or ms."),
-    ] = None,
-    by_duration: Annotated[
-        str | None, typer.Option(metavar="TIME", help="So far back from now: 1h30m, 2d, PT90S.")
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="By N records; negative = back.")
-    ] = None,
-    clamp: Annotated[
-        bool, typer.Option("--clamp", help="Take the nearest offset where N is not in the log.")
-    ] = False,
-    execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without, only show it.")
-    ] = False,
-    reason: Annotated[str, typer.Option(help="Kept with the group, for the next one.")] = "",
+    topic: Topics = None,
+    all_topics: AllTopics = False,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_offset: ToOffset = None,
+    to_datetime: ToDatetime = None,
+    by_duration: ByDuration = None,
+    shift_by: ShiftBy = None,
+    clamp: Clamp = False,
+    execute: Execute = False,
+    reason: Reason = "",
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
