@@ -26,6 +26,8 @@ from penstock.proto.v1 import (
 )
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.channel import SERVER_OPTIONS
+from penstock_broker.broker.compaction import Compaction
+from penstock_broker.broker.compaction_metrics import CompactionMetrics
 from penstock_broker.broker.config import BrokerConfig
 from penstock_broker.broker.disk import DiskGuard
 from penstock_broker.broker.image import ClusterView
@@ -117,6 +119,8 @@ class BrokerProcess:
             self._maintaining,
             interval_s=settings.retention_check_interval_ms / 1000,
         )
+        metrics = CompactionMetrics(self.metrics.registry)
+        self._compaction = Compaction(self._replicas, store, metrics, settings, self._disk)
         self._health = Health(SERVICES)
         self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
         self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
@@ -185,6 +189,7 @@ class BrokerProcess:
                         self._isr.run(),
                         self._disk.run(),
                         self._retention.run(),
+                        self._compaction.run(),
                         self._coordinators.run(),
                     )
                 ]

@@ -4,7 +4,8 @@
                          └──────────┴─ error of this partition alone
 
 All partitions of a request are handed to their machines before the first await, so that requests
-on one connection are appended in the order they came (I9). Nothing here looks into a payload.
+on one connection are appended in the order they came (I9). Payloads stay closed, but for topics
+that are compacted: they need keys.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from time import time_ns
 from typing import Final, TypeVar
 
 from penstock.core.batch import Batch
+from penstock.core.compaction.keymap import check_keys
 from penstock.core.records import check_batch
 from penstock.core.replication.contract import ProduceReply, ProduceRequested
 from penstock.core.topic import TimestampType, TopicConfig
@@ -117,6 +119,8 @@ class Producing:
         batch = batch_from_wire(part.batch)
         self._reserve(pending, batch)
         check_batch(batch, max_bytes=topic.config.max_message_bytes)
+        if topic.config.cleanup_policy.compacts:
+            check_keys(batch, str(replica))
         append_time_ms = check_timestamps(batch, topic.config, time_ns() // 1_000_000)
         request_id = next(self._request_ids)
         replica.pending[request_id] = partial(self._answered, pending, index, replica, batch)

@@ -13,7 +13,7 @@ A batch that cannot be opened stays as it is, and so do transactional and contro
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Final
@@ -105,10 +105,14 @@ class _Group:
 class Rewriter:
     """One pass over a log. Give it chunks from the newest to the oldest, each once."""
 
-    def __init__(self, keys: KeyMap, plan: Plan) -> None:
+    def __init__(
+        self, keys: KeyMap, plan: Plan, between: Callable[[], None] = lambda: None
+    ) -> None:
+        """`between` is called between two batches: whoever runs this may want to pause."""
         self.statistics = Statistics()
         self._keys = keys
         self._plan = plan
+        self._between = between
         self._sequences: dict[ProducerId, tuple[int, int]] = {}
         """Epoch and number of batches met so far, per producer."""
 
@@ -121,6 +125,7 @@ class Rewriter:
         done: list[Batch] = []
         group = _Group()
         for batch in chunk:
+            self._between()
             part = self._examined(batch)
             if part is not None and batch.base_offset not in kept_headers:
                 if not group.takes(part):

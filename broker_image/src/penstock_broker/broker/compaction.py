@@ -1,0 +1,258 @@
+"""Compaction: every replica of a compacted topic shrinks its own log, one log at a time.
+
+    every interval ─▶ facts of all compacted logs ─▶ plan ─▶ the dirtiest first:
+        read keys, chunk by chunk (thread) ─▶ rewrite, newest chunk first (thread)
+        ─▶ LogWriter (with the next tick) ─▶ what the pass did, stored last
+
+Leaders and followers do it alike; what is decided is `penstock.core.compaction`. The high watermark
+bounds it, so that nothing that could be truncated is touched (I20). A crash leaves each chunk as
+it was or rewritten; a pass that did not finish is done again.
+
+Produce comes first: a chunk is a few hundred KiB, after each the thread rests at least as long as
+it worked, and in between it lets go of the interpreter's lock every millisecond.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic, sleep, time_ns
+from typing import Final, TypeVar
+
+from penstock.core.batch import Batch
+from penstock.core.compaction.keymap import KeyMap
+from penstock.core.compaction.plan import LogFacts, Plan, plan_compaction
+from penstock.core.compaction.rewrite import UNTOUCHABLE, Rewriter
+from penstock.core.records import decode_batch
+from penstock.core.topic import TopicConfig
+from penstock.core.types import Offset, ReplicaKey
+from penstock.errors import PenstockError
+from penstock_broker.broker.compaction_metrics import CompactionMetrics
+from penstock_broker.broker.config import Settings
+from penstock_broker.broker.disk import DiskGuard
+from penstock_broker.observability import EventLog
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.store.interface import LogStore, Rewrite, Slot
+
+_CHUNK_BYTES: Final = 256 * 1024
+_SLICE: Final = 100
+_WORK_S: Final = 0.001
+_BREATH_S: Final = 0.0002
+_events = EventLog("compaction")
+_A = TypeVar("_A")
+
+
+class Pass:
+    """One pass over one log. Its methods block; call them one at a time, in a thread."""
+
+    def __init__(self, store: LogStore, slot: Slot, facts: LogFacts, plan: Plan, keys: KeyMap):
+        self.plan = plan
+        self.keys = keys
+        self._store = store
+        self._slot = slot
+        self._start = facts.start
+        self._reached = plan.first_dirty
+        self._rewriter: Rewriter | None = None
+        self._breath_due_s = 0.0
+
+    @property
+    def rewriter(self) -> Rewriter:
+        assert self._rewriter is not None, "keys are read first"
+        return self._rewriter
+
+    def read_keys(self) -> int:
+        """Takes in the next chunk of the dirty part; the bytes read, 0 when that is done.
+
+        Ends where the map is full, or at a batch that may not be compacted yet.
+        """
+        if self._reached >= self.plan.end or self.keys.is_full:
+            return self._settled()
+        size_bytes = 0
+        for batch in self._store.read(self._slot, self._reached, _CHUNK_BYTES, self.plan.end):
+            if batch.header.flags & UNTOUCHABLE or self.keys.is_full:
+                return size_bytes or self._settled()
+            with suppress(PenstockError):  # It stays as it is; the rewriter counts it.
+                self.keys.add(decode_batch(batch))
+            size_bytes += batch.size_bytes
+            self._reached = batch.next_offset
+            self._breathe()
+        return size_bytes or self._settled()
+
+    def _settled(self) -> int:
+        self.plan = replace(self.plan, end=self._reached)
+        self._rewriter = Rewriter(self.keys, self.plan, self._breathe)
+        return 0
+
+    def rewrite_next(self) -> tuple[int, Rewrite | None] | None:
+        """The next older chunk: bytes read and written, and what takes its place (None: nothing).
+
+        None when the start of the log is reached.
+        """
+        end = self._reached
+        if end <= self._start:
+            return None
+        begin = max(self._start, self._store.chunk_start(self._slot, end, _CHUNK_BYTES))
+        chunk: list[Batch] = []
+        offset = begin
+        while offset < end:
+            found = self._store.read(self._slot, offset, _CHUNK_BYTES, end)
+            if not found:
+                break
+            chunk += found
+            offset = found[-1].next_offset
+        if not chunk:
+            return None  # Retention took it meanwhile, and all before it.
+        self._reached = begin
+        rewritten = self.rewriter.rewrite(chunk)
+        statistics = self.rewriter.statistics
+        size_bytes = sum(batch.size_bytes for batch in chunk)
+        if rewritten == chunk and statistics.bytes_before == statistics.bytes_after:
+            return size_bytes, None
+        size_bytes += sum(batch.size_bytes for batch in rewritten)
+        return size_bytes, Rewrite(rewritten)
+
+    def _breathe(self) -> None:
+        """Lets go of the interpreter's lock once a millisecond."""
+        if monotonic() > self._breath_due_s:
+            sleep(_BREATH_S)
+            self._breath_due_s = monotonic() + _WORK_S
+
+
+class Compaction:
+    """Compacts the logs of a broker, one after the other."""
+
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        store: LogStore,
+        metrics: CompactionMetrics,
+        settings: Settings,
+        disk: DiskGuard,
+    ) -> None:
+        """`settings`: the broker's `log.cleaner.*`."""
+        self._replicas = replicas
+        self._store = store
+        self._metrics = metrics
+        self._settings = settings
+        self._disk = disk
+        self._executor = ThreadPoolExecutor(1, "compaction")
+        self._due_since_s: dict[ReplicaKey, float] = {}
+        metrics.observe_waiting(self._waiting_s)
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        with self._executor:
+            while True:
+                await asyncio.sleep(self._settings.cleaner_backoff_ms / 1000)
+                if not self._disk.is_full:
+                    await self._round()
+
+    async def _round(self) -> None:
+        kept = [r for r in self._replicas.by_key.values() if r.config.cleanup_policy.compacts]
+        due: list[tuple[float, Replica]] = []
+        for first in range(0, len(kept), _SLICE):
+            due += await self._due(kept[first : first + _SLICE])
+        now_s, before = monotonic(), self._due_since_s
+        self._due_since_s = {r.key: before.get(r.key, now_s) for _, r in due}
+        for _, replica in sorted(due, key=lambda each: -each[0]):
+            try:
+                while await self._pass(replica):
+                    pass  # Its keys did not fit into one pass.
+            except (PenstockError, AssertionError) as error:
+                _events.error(
+                    "log not compacted; trying again later",
+                    partition=str(replica),
+                    reason=str(error),
+                )
+                self._metrics.failures.inc()
+            else:
+                self._due_since_s.pop(replica.key, None)
+
+    async def _due(self, replicas: Iterable[Replica]) -> list[tuple[float, Replica]]:
+        """Those with work to do, and how dirty they are."""
+        asked = [(r, r.slot, r.marks.high_watermark, r.config) for r in replicas]
+
+        def blocking() -> list[tuple[float, Replica]]:
+            looked = [(r, *self._look(slot, end, config)) for r, slot, end, config in asked]
+            return [(facts.dirty_ratio, r) for r, facts, plan in looked if plan is not None]
+
+        return await self._in_thread(blocking)
+
+    def _look(self, slot: Slot, end: Offset, config: TopicConfig) -> tuple[LogFacts, Plan | None]:
+        now_ms = time_ns() // 1_000_000
+        if config.min_compaction_lag_ms:
+            young = self._store.find_timestamp(slot, now_ms - config.min_compaction_lag_ms, end)
+            end = young.offset if young is not None else end
+        facts = self._store.compaction_facts(slot, end)
+        return facts, plan_compaction(facts, config, now_ms)
+
+    async def _pass(self, replica: Replica) -> bool:
+        """Compacts one log; True if there is more to do at once. Raises PenstockError."""
+        started_s, truncations = monotonic(), replica.truncations
+        slot, end, config = replica.slot, replica.marks.high_watermark, replica.config
+        facts, plan = await self._in_thread(lambda: self._look(slot, end, config))
+        if plan is None:
+            return False
+        keys = KeyMap(self._settings.cleaner_dedupe_bytes)
+        job = Pass(self._store, slot, facts, plan, keys)
+        while size_bytes := await self._timed(job.read_keys, int):
+            self._metrics.bytes_read.inc(size_bytes)
+        if job.plan.end <= facts.start or not await self._rewrite(replica, job, truncations):
+            return False
+        statistics = job.rewriter.statistics
+        now_ms = time_ns() // 1_000_000
+        cleaned = facts.cleaned.after(job.plan, statistics.tombstones, now_ms)
+        if not await self._replicas.rewrite(replica, None, cleaned, truncations):
+            return False
+        if statistics.removed:
+            replica.recent.forget_before(job.plan.end)
+            self._replicas.removals += 1
+        self._metrics.count(statistics)
+        _events.info(
+            "log compacted",
+            partition=str(replica),
+            up_to=job.plan.end,
+            keys=len(keys),
+            records=statistics.records,
+            removed=statistics.removed,
+            tombstones=statistics.tombstones,
+            bytes_before=statistics.bytes_before,
+            bytes_after=statistics.bytes_after,
+            unreadable=statistics.unreadable,
+            seconds=round(monotonic() - started_s, 3),
+        )
+        return job.plan.end < plan.end and keys.is_full
+
+    async def _rewrite(self, replica: Replica, job: Pass, truncations: int) -> bool:
+        """The second half of a pass; False if the log became another one meanwhile."""
+        while (step := await self._timed(job.rewrite_next, _bytes_of)) is not None:
+            size_bytes, rewrite = step
+            self._metrics.bytes_read.inc(size_bytes)
+            if rewrite is not None and not await self._replicas.rewrite(
+                replica, rewrite, None, truncations
+            ):
+                return False
+        return True
+
+    async def _timed(self, blocking: Callable[[], _A], size_of: Callable[[_A], int]) -> _A:
+        """Runs a step in the thread, then rests: for as long as it took, and for its bytes."""
+        started_s = monotonic()
+        result = await self._in_thread(blocking)
+        took_s = monotonic() - started_s
+        share_s = size_of(result) / self._settings.cleaner_bytes_per_second
+        await asyncio.sleep(max(took_s, share_s - took_s))
+        return result
+
+    def _waiting_s(self) -> float:
+        """Called by the metrics thread."""
+        since = list(self._due_since_s.values())
+        return monotonic() - min(since) if since else 0.0
+
+    async def _in_thread(self, blocking: Callable[[], _A]) -> _A:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+
+
+def _bytes_of(step: tuple[int, Rewrite | None] | None) -> int:
+    return step[0] if step is not None else 0
