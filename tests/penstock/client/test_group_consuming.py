@@ -1,0 +1,473 @@
+"""Consuming as a member of a group, on real brokers: shares, commits, rebalances, losses."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Unpack
+
+import pytest
+from support.cluster import Cluster
+from support.waiting import wait_until
+
+from penstock.client import (
+    Admin,
+    Consumer,
+    GroupState,
+    OffsetAndMetadata,
+    Producer,
+    Record,
+    TopicPartition,
+)
+from penstock.client.config import ConsumerOptions
+from penstock.core.partitioner import partition_for_key
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def name(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
+    """A topic of four partitions for this test alone; also the name of its group."""
+    made = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    shared_broker.create_topic(made, partitions=PARTITIONS)
+    return made
+
+
+Open = Callable[..., Consumer]
+
+
+@pytest.fixture
+def member(shared_broker: Cluster, name: str) -> Iterator[Open]:
+    """Opens members of the test's group; all are closed at the end."""
+    opened: list[Consumer] = []
+
+    def make(**options: Unpack[ConsumerOptions]) -> Consumer:
+        options.setdefault("group_id", name)
+        options.setdefault("auto_offset_reset", "earliest")
+        made = Consumer(shared_broker.bootstrap, **options)
+        opened.append(made)
+        return made
+
+    yield make
+    for consumer in opened:
+        consumer.close()
+
+
+def at(topic: str, *partitions: int) -> set[TopicPartition]:
+    return {TopicPartition(topic, partition) for partition in partitions}
+
+
+def everywhere(topic: str) -> set[TopicPartition]:
+    return at(topic, *range(PARTITIONS))
+
+
+def fill(cluster: Cluster, topic: str, count: int, first: int = 0, *, partition: int = -1) -> None:
+    """Numbers from `first` on, in turn over the partitions, or all into one."""
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        for number in range(first, first + count):
+            where = number % PARTITIONS if partition < 0 else partition
+            producer.send(topic, b"%d" % number, partition=where)
+        producer.flush(30)
+
+
+def poll_until(condition: Callable[[], bool], what: str, *consumers: Consumer) -> list[bytes]:
+    """Polls all in turn until the condition holds; the values that came meanwhile."""
+    seen: list[bytes] = []
+
+    def turn() -> bool:
+        for consumer in consumers:
+            for batch in consumer.poll(0.05):
+                seen.extend(value or b"" for value in batch.values())
+        return condition()
+
+    wait_until(turn, what=what)
+    return seen
+
+
+def read(count: int, *consumers: Consumer) -> list[int]:
+    """Exactly `count` records come."""
+    seen: list[int] = []
+
+    def turn() -> bool:
+        for consumer in consumers:
+            for batch in consumer.poll(0.05):
+                seen.extend(int(value or b"") for value in batch.values())
+        return len(seen) >= count
+
+    wait_until(turn, what=f"{count} records come")
+    assert len(seen) == count
+    return seen
+
+
+class Heard:
+    """A listener that writes down what it hears, and what may then still be done."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, frozenset[TopicPartition]]] = []
+        self.on_revoking: Callable[[], None] = lambda: None
+
+    def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        self.events.append(("assigned", partitions))
+
+    def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        self.on_revoking()
+        self.events.append(("revoked", partitions))
+
+    def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self.events.append(("lost", partitions))
+
+    def of(self, kind: str) -> list[frozenset[TopicPartition]]:
+        return [partitions for seen, partitions in self.events if seen == kind]
+
+
+def test_one_member_reads_everything_and_a_second_group_reads_it_again(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 40)
+    first, other = member(), member(group_id=name + ".other")
+    first.subscribe(name)
+    assert sorted(read(40, first)) == list(range(40))
+    assert first.assignment() == everywhere(name)
+    other.subscribe([name])
+    assert sorted(read(40, other)) == list(range(40))
+
+
+def test_members_share_a_topic_and_what_stays_is_never_taken_away(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    heard = Heard()
+    one, two = member(), member()
+    one.subscribe(name, listener=heard)
+    poll_until(lambda: one.assignment() == everywhere(name), "one has all", one)
+    two.subscribe(name)
+    poll_until(
+        lambda: len(one.assignment()) == len(two.assignment()) == 2, "both have two", one, two
+    )
+    assert one.assignment() | two.assignment() == everywhere(name)
+    assert heard.of("revoked") == [frozenset(two.assignment())]
+    fill(shared_broker, name, 40)
+    assert sorted(read(40, one, two)) == list(range(40))
+    two.close()
+    poll_until(lambda: one.assignment() == everywhere(name), "one has all again", one)
+    assert heard.of("lost") == []
+
+
+def test_what_a_member_committed_is_where_the_next_one_begins(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 20, partition=1)
+    here = TopicPartition(name, 1)
+    one = member(enable_auto_commit=False)
+    one.subscribe(name)
+    read(20, one)
+    one.commit({here: OffsetAndMetadata(12, "as far as I got")})
+    kept = one.committed([here])[here]
+    assert kept is not None
+    assert (kept.offset, kept.metadata) == (12, "as far as I got")
+    assert kept.commit_time_ms > 0
+    one.close()
+    two = member()
+    two.subscribe(name)
+    assert read(8, two) == list(range(12, 20))
+
+
+def test_a_commit_says_nothing_of_what_was_not_handed_out(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 20, partition=0)
+    here = TopicPartition(name, 0)
+    one = member(enable_auto_commit=False)
+    one.subscribe(name)
+    records: list[Record] = []
+    for record in one:
+        records.append(record)
+        if record.offset == 6:
+            one.commit()
+            break
+    kept = one.committed([here])[here]
+    assert kept is not None
+    assert kept.offset == 7
+    assert kept.leader_epoch >= 1
+    assert one.position(here) == 7
+
+
+def test_an_automatic_commit_covers_only_what_an_earlier_poll_handed_out(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 20, partition=0)
+    here = TopicPartition(name, 0)
+    one = member(auto_commit_interval_ms=20)
+    one.subscribe(name)
+
+    def five() -> bool:
+        return sum(map(len, one.poll(0.1, max_records=5))) == 5
+
+    def committed() -> int:
+        kept = one.committed([here])[here]
+        return -1 if kept is None else kept.offset
+
+    wait_until(five, what="five records")
+    assert committed() <= 0, "those in hand are not done"
+    wait_until(five, what="five more")
+    wait_until(lambda: committed() > 0, what="an automatic commit was made")
+    assert committed() == 5
+    one.close()
+    two = member()
+    two.subscribe(name)
+    assert read(15, two) == list(range(5, 20)), "close committed no more than that"
+
+
+def test_offsets_never_go_back_and_nonsense_is_refused(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 8)
+    one = member(enable_auto_commit=False)
+    one.subscribe(name)
+    read(8, one)
+    one.commit()
+    with pytest.raises(ClusterError) as caught:
+        one.commit({TopicPartition(name, 0): 1})
+    assert caught.value.code is ErrorCode.OFFSET_WENT_BACK
+    for offsets, said in (
+        ({TopicPartition(name, 0): -1}, "offsets begin at 0"),
+        ({TopicPartition(name, 99): 1}, "not 99"),
+        ({TopicPartition(name, 0): OffsetAndMetadata(3, "x" * 5_000)}, "5000 bytes"),
+    ):
+        with pytest.raises(MisuseError, match=said):
+            one.commit(offsets)
+
+
+def test_a_listener_may_commit_while_partitions_leave(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 40)
+    heard = Heard()
+    one, two = member(enable_auto_commit=False), member(enable_auto_commit=False)
+    one.subscribe(name, listener=heard)
+    read(40, one)
+    heard.on_revoking = one.commit
+    two.subscribe(name)
+    seen = poll_until(lambda: len(two.assignment()) == 2, "two has its share", one, two)
+    assert seen == [], "nothing is delivered twice: it was committed before it was released"
+    assert one.committed(two.assignment()) == two.committed(two.assignment())
+
+
+def test_a_listener_may_seek_what_it_was_given(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 12, partition=2)
+    one = member()
+
+    class OwnOffsets(Heard):
+        def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            one.seek(TopicPartition(name, 2), 9)
+            super().on_assigned(partitions)
+
+    one.subscribe(name, listener=OwnOffsets())
+    assert read(3, one) == [9, 10, 11]
+
+
+def test_a_pattern_sees_topics_that_are_created_later(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    one = member()
+    one.subscribe(pattern=name.replace(".", r"\.") + "(\\.later)?")
+    poll_until(lambda: one.assignment() == everywhere(name), "the first topic", one)
+    shared_broker.create_topic(name + ".later", partitions=1)
+    both = everywhere(name) | at(name + ".later", 0)
+    poll_until(lambda: one.assignment() == both, "the second topic", one)
+
+
+def test_a_group_that_never_committed_begins_as_configured(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 8)
+    late = member(auto_offset_reset="latest", group_id=name + ".late")
+    late.subscribe(name)
+    poll_until(lambda: late.assignment() == everywhere(name), "it has joined", late)
+    assert all(late.position(where) == 2 for where in everywhere(name))
+    picky = member(auto_offset_reset="error", group_id=name + ".picky")
+    picky.subscribe(name)
+    with pytest.raises(ClusterError, match="has committed nothing") as caught:
+        poll_until(lambda: False, "an error comes", picky)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_slow_user_is_not_dead_but_one_that_never_polls_leaves(
+    shared_broker: Cluster, name: str, member: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = Heard()
+    slow = member(session_timeout_ms=1_000, max_poll_interval_ms=6_000)
+    slow.subscribe(name, listener=heard)
+    poll_until(lambda: slow.assignment() == everywhere(name), "it has joined", slow)
+    begun = time.monotonic()
+    other = member(session_timeout_ms=1_000)
+    other.subscribe(name)
+    poll_until(lambda: other.assignment() == everywhere(name), "the other has all", other)
+    assert time.monotonic() - begun > 5, "far longer than the session timeout it was a member"
+    lines = [line.getMessage() for line in caplog.records if "max_poll" in line.getMessage()]
+    assert len(lines) == 1, lines
+    assert slow.assignment() == set()
+    poll_until(
+        lambda: len(slow.assignment()) == len(other.assignment()) == 2,
+        "it is back with its next poll",
+        slow,
+        other,
+    )
+    assert heard.of("lost") == [frozenset(everywhere(name))]
+
+
+def test_a_consumer_that_assigned_itself_commits_while_the_group_is_empty(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 10, partition=0)
+    here = TopicPartition(name, 0)
+    alone = member(enable_auto_commit=False)
+    alone.assign([here])
+    read(10, alone)
+    alone.commit({here: 4})
+    again = member(enable_auto_commit=False)
+    again.assign([here])
+    assert read(6, again) == list(range(4, 10))
+    one = member()
+    one.subscribe(name)
+    poll_until(lambda: one.assignment() == everywhere(name), "a member has joined", one)
+    with pytest.raises(ClusterError) as caught:
+        again.commit()
+    assert caught.value.code is ErrorCode.GROUP_NOT_EMPTY
+
+
+def test_commits_without_waiting_arrive_in_order(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 50, partition=0)
+    here = TopicPartition(name, 0)
+    one = member(enable_auto_commit=False)
+    one.subscribe(name)
+    outcomes: list[object] = []
+    for record in one:
+        one.commit_async({here: record.offset + 1}, outcomes.append)
+        if record.offset == 49:
+            break
+    wait_until(lambda: len(outcomes) == 50, what="all are stored")
+    assert Counter(outcomes) == {None: 50}
+    kept = one.committed([here])[here]
+    assert kept is not None
+    assert kept.offset == 50
+
+
+def test_keys_keep_their_partition_and_columns_come_out_of_a_group(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    with Producer(shared_broker.bootstrap) as producer:
+        for key in range(20):
+            producer.send(name, b"v", b"%d" % key)
+        producer.flush(30)
+    one = member()
+    one.subscribe(name)
+    rows: list[dict[str, object]] = []
+
+    def twenty() -> bool:
+        rows.extend(one.poll_arrow(0.1).to_pylist())
+        return len(rows) == 20
+
+    wait_until(twenty, what="twenty rows")
+    for row in rows:
+        assert row["partition"] == partition_for_key(row["key"], PARTITIONS)  # type: ignore[arg-type]
+
+
+def test_misuse_is_one_clear_error(shared_broker: Cluster, name: str, member: Open) -> None:
+    with Consumer(shared_broker.bootstrap) as alone:
+        for call in (lambda: alone.subscribe(name), alone.commit, lambda: alone.committed([])):
+            with pytest.raises(MisuseError, match="needs a group_id"):
+                call()
+    one = member()
+    with pytest.raises(MisuseError, match="subscribe to what"):
+        one.subscribe()
+    with pytest.raises(ClusterError) as caught:
+        one.subscribe(name + ".nowhere")
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC
+    one.subscribe(name)
+    with pytest.raises(MisuseError, match="unsubscribe before assign"):
+        one.assign(at(name, 0))
+    one.unsubscribe()
+    one.assign(at(name, 0))
+    with pytest.raises(MisuseError, match="assigned itself"):
+        one.subscribe(name)
+    bad = member()
+    bad.subscribe(pattern="(")
+    with pytest.raises(ClusterError) as refused:
+        poll_until(lambda: False, "the pattern is refused", bad)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_two_processes_on_one_seat(shared_broker: Cluster, name: str, member: Open) -> None:
+    one = member(group_instance_id="seat", session_timeout_ms=1_500)
+    one.subscribe(name)
+    poll_until(lambda: one.assignment() == everywhere(name), "one sits", one)
+    two = member(group_instance_id="seat", session_timeout_ms=1_500)
+    two.subscribe(name)
+    with pytest.raises(ClusterError) as caught:
+        poll_until(lambda: False, "the second is told", two, one)
+    assert caught.value.code is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert one.assignment() == everywhere(name)
+
+
+def test_a_static_member_finds_its_partitions_again(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    one, two = (member(group_instance_id=seat) for seat in ("a", "b"))
+    heard = Heard()
+    one.subscribe(name)
+    two.subscribe(name, listener=heard)
+    poll_until(
+        lambda: len(one.assignment()) == len(two.assignment()) == 2, "both have two", one, two
+    )
+    mine = one.assignment()
+    one.close()
+    back = member(group_instance_id="a")
+    back.subscribe(name)
+    poll_until(lambda: back.assignment() == mine, "it has its own again", back, two)
+    assert len(heard.of("assigned")) == 1, "the other never heard of it"
+
+
+def test_admins_see_the_group(shared_broker: Cluster, name: str, member: Open) -> None:
+    fill(shared_broker, name, 40)
+    one = member(enable_auto_commit=False, client_id="reader", client_rack="r1")
+    one.subscribe(name)
+    read(40, one)
+    one.commit({TopicPartition(name, 0): 4, TopicPartition(name, 1): 10})
+    with Admin(shared_broker.bootstrap) as admin:
+        listed = {group.group_id: group for group in admin.list_groups()}
+        assert listed[name].members == 1
+        wait_until(
+            lambda: admin.describe_group(name).state is GroupState.STABLE,
+            what="the group is stable",
+        )
+        seen = admin.describe_group(name)
+        (who,) = seen.members
+        assert (who.client_id, who.rack, who.topics) == ("reader", "r1", (name,))
+        assert set(who.assigned) == everywhere(name)
+        lags = admin.group_lag(seen)
+        assert lags[TopicPartition(name, 0)].records == 6
+        waited_ms = lags[TopicPartition(name, 0)].lag_ms
+        assert waited_ms is not None
+        assert 0 <= waited_ms < 60_000
+        nothing = lags[TopicPartition(name, 1)]
+        assert (nothing.records, nothing.lag_ms) == (0, 0)
+        unknown = lags[TopicPartition(name, 2)]
+        assert (unknown.records, unknown.lag_ms) == (None, None)
+        admin.delete_records({TopicPartition(name, 0): 7})
+        expired = admin.group_lag(name)[TopicPartition(name, 0)]
+        assert (expired.log_start, expired.records) == (7, 3)
+        with pytest.raises(ClusterError) as caught:
+            admin.delete_group(name)
+        assert caught.value.code is ErrorCode.GROUP_NOT_EMPTY
+        one.close()
+        wait_until(
+            lambda: admin.describe_group(name).state is GroupState.EMPTY, what="the group is empty"
+        )
+        admin.delete_group(name)
+        with pytest.raises(ClusterError) as gone:
+            admin.describe_group(name)
+        assert gone.value.code is ErrorCode.UNKNOWN_GROUP
