@@ -130,6 +130,7 @@ class Member:
         self.owned: set[Part] = set()
         self.lost: set[Part] = set()
         self.error: PenstockError | None = None
+        self.joined = threading.Event()
         self.ended = threading.Event()
         self.keeps_everything = False
         self._ids: dict[str, str] = {}
@@ -148,13 +149,16 @@ class Member:
                     return False
                 raise
             self._open(self.groups.at(f"{where.host}:{where.port}"))
-            wait_until(lambda: self.epoch > 0 or self.ended.is_set(), what="joined or refused")
-            return self.error is None or self.error.code not in AGAIN
+            wait_until(
+                lambda: self.joined.is_set() or self.ended.is_set(), what="joined or refused"
+            )
+            return self.joined.is_set() or (self.error is not None and self.error.code not in AGAIN)
 
         wait_until(joined, what=f"member of {self.group_id} joins")
 
     def _open(self, stub: GroupServiceStub) -> None:
         self._out = queue.SimpleQueue()
+        self.joined.clear()
         self.ended.clear()
         self.error = None
         hello = pb.MemberHello(
@@ -184,6 +188,7 @@ class Member:
             self.ended.set()
 
     def _assigned(self, assignment: pb.MemberAssignment) -> None:
+        self.joined.set()
         self._ids |= {topic.topic: topic.topic_id for topic in assignment.partitions}
         new = {(t.topic, partition) for t in assignment.partitions for partition in t.partitions}
         self.lost |= self.owned - new

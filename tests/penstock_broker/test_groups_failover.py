@@ -1,0 +1,145 @@
+"""Groups on three real brokers: coordinators die, freeze, hand over; nothing that was told is lost.
+
+I16, I18 from outside: what a member owned it still owns, what was committed is committed.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+from support.group_wire import Groups, Member
+from support.waiting import wait_until
+
+from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.errors import ErrorCode, PenstockError
+from penstock.proto.v1 import group_pb2 as pb
+
+NONE = ErrorCode.UNSPECIFIED
+
+
+@pytest.fixture
+def groups(make_cluster: Callable[..., Cluster], tmp_path: Path) -> Iterator[Groups]:
+    cluster = make_cluster(brokers=3)
+    cluster.create_topic("t", partitions=6)
+    with Groups(cluster) as groups:
+        groups.find("g")
+        cluster.wait_in_sync(OFFSETS_TOPIC)
+        yield groups
+
+
+def two_members(groups: Groups) -> tuple[Member, Member]:
+    one, two = groups.join("g", "t"), groups.join("g", "t")
+    wait_until(lambda: len(one.owned) == len(two.owned) == 3, what="both own three")
+    return one, two
+
+
+def owned_as_before(
+    groups: Groups, members: tuple[Member, Member], how: Callable[[], None]
+) -> float:
+    """Both members come back with all they had when `how` was done; after how many seconds."""
+    before = [set(member.owned) for member in members]
+    for member in members:
+        member.lost.clear()
+    started = time.monotonic()
+    how()
+    for member in members:
+        assert member.ended.wait(20), "the stream ends with its coordinator"
+        member.connect()
+        assert member.error is None
+    took = time.monotonic() - started
+    assert [member.owned for member in members] == before
+    assert all(not member.lost for member in members)
+    return took
+
+
+def test_members_keep_everything_and_offsets_stay_when_the_coordinator_is_killed(
+    groups: Groups,
+) -> None:
+    members = two_members(groups)
+    offsets = {part: 10 + part[1] for member in members for part in member.owned}
+    for member in members:
+        assert set(member.commit({part: offsets[part] for part in member.owned})) == {NONE}
+    former = groups.find("g")
+    took = owned_as_before(groups, members, groups.cluster.brokers[former.broker_id].kill)
+    print(f"coordinator killed, members back after {took:.2f} s")
+    assert took < 10
+    assert groups.find("g").broker_id != former.broker_id
+    assert groups.fetch("g") == offsets
+    # The same epochs go on: nothing changed for the group.
+    part = min(members[0].owned)
+    assert members[0].commit({part: 20}) == [NONE]
+    with pytest.raises(PenstockError) as caught:
+        members[1].commit({min(members[1].owned): 99}, member_epoch=members[1].epoch - 1)
+    assert caught.value.code is ErrorCode.STALE_MEMBER_EPOCH
+    members[1].cut()
+    wait_until(lambda: len(members[0].owned) == 6, what="one owns all")
+
+
+def test_a_coordinator_that_stops_hands_its_groups_over(groups: Groups) -> None:
+    members = two_members(groups)
+    former = groups.find("g").broker_id
+
+    def stop() -> None:
+        assert groups.cluster.brokers[former].stop() == 0
+
+    owned_as_before(groups, members, stop)
+    assert members[0].commit({min(members[0].owned): 1}) == [NONE]
+
+
+def test_committed_offsets_survive_the_death_of_every_broker(groups: Groups) -> None:
+    member = groups.join("g", "t")
+    wait_until(lambda: len(member.owned) == 6, what="the member owns all")
+    for offset in range(1, 30):
+        assert member.commit({("t", 1): offset, ("t", 2): 2 * offset}) == [NONE, NONE]
+    for broker in groups.cluster.brokers.values():
+        broker.kill()
+    for broker in groups.cluster.brokers.values():
+        broker.restart(wait=False)
+    groups.cluster.wait_alive({0, 1, 2})
+    assert groups.fetch("g") == {("t", 1): 29, ("t", 2): 58}
+    member.connect()
+    assert len(member.owned) == 6
+    assert member.commit({("t", 1): 30}) == [NONE]
+
+
+def test_a_commit_is_answered_only_when_the_replicas_have_it(groups: Groups) -> None:
+    """And while too few replicas are there it is refused without harm to the members."""
+    member = groups.join("g", "t", session_timeout_ms=60_000)
+    wait_until(lambda: len(member.owned) == 6, what="the member owns all")
+    where = groups.find("g")
+    others = [b for i, b in groups.cluster.brokers.items() if i != where.broker_id]
+    stub = groups.at(f"{where.host}:{where.port}")
+    for broker in others:
+        broker.pause()
+    request = pb.CommitOffsetsRequest(
+        group_id="g",
+        member_id=member.member_id,
+        member_epoch=member.epoch,
+        partitions=[pb.CommitPartition(topic="t", partition=0, offset=3, leader_epoch=-1)],
+    )
+    waiting = stub.CommitOffsets.future(request, timeout=60)
+    reading = stub.FetchOffsets.future(pb.FetchOffsetsRequest(group_id="g"), timeout=60)
+    # A call that needs no coordinator is answered meanwhile; these two are not.
+    stub.FindCoordinator(pb.FindCoordinatorRequest(group_id="g"), timeout=20)
+    assert not waiting.done()
+    assert not reading.done()
+    for broker in others:
+        broker.resume()
+    assert not waiting.result(60).results[0].HasField("error")
+    assert reading.result(60).offsets[0].offset == 3
+    assert member.error is None
+    for broker in others:
+        broker.kill()
+
+    def refused() -> bool:
+        try:
+            stub.CommitOffsets(request, timeout=5)
+        except Exception as error:  # noqa: BLE001 - the code is looked at
+            return "in-sync replicas" in str(error)
+        return False
+
+    wait_until(refused, what="a commit is refused", timeout_s=30)
+    member.beat()
+    assert not member.ended.is_set(), "members do not suffer from it"
