@@ -13,6 +13,7 @@ SCRIPTS = (
     "idle",
     "store_layout",
     "verify_memory",
+    "compaction",
 )
 RESULTS = Path(__file__).parent / "results"
 
