@@ -311,6 +311,7 @@ class AsyncConsumer:
         """
         await self._start()
         self._need_group("commit")
+        self._session.check_kept()
         committer = self._session.committer
         await committer.commit(None if offsets is None else await committer.checked(offsets))
 
@@ -326,6 +327,7 @@ class AsyncConsumer:
         """
         await self._start()
         self._need_group("commit_async")
+        self._session.check_kept()
         committer = self._session.committer
         wanted = self._assignment.to_commit(only_done=False)
         if offsets is not None:

@@ -135,6 +135,19 @@ class GroupSession:
         if self.subscribed:
             self._link.handle(PollEnded())
 
+    def check_kept(self) -> None:
+        """Raises ClusterError(UNKNOWN_MEMBER) if partitions were lost since the last poll.
+
+        What the user has in hand of them may be read by others already.
+        """
+        if self._lost:
+            places = ", ".join(sorted(str(each.where) for each in self._lost))
+            raise ClusterError(
+                f"group {self._config.group_id!r} has given {places} to other members, which read "
+                "them again from what was committed; the next poll goes on",
+                ErrorCode.UNKNOWN_MEMBER,
+            )
+
     async def rebalance(self) -> None:
         """Carries out what the coordinator has asked for since; called inside polls only."""
         if self._lost:
