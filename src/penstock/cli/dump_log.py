@@ -93,6 +93,8 @@ def _print_page(replica: str, rows: list[dict[str, object]], output: Output) -> 
 
 
 def _row(batch: Any) -> dict[str, object]:
+    from penstock.core.batch import BatchFlags  # noqa: PLC0415 - commands load what they need
+
     header = batch.header
     return {
         "offset": header.base_offset,
@@ -105,5 +107,6 @@ def _row(batch: Any) -> dict[str, object]:
         "append_time_ms": header.append_time_ms or None,
         "producer": header.producer_id if header.producer_id >= 0 else None,
         "sequence": header.base_sequence if header.base_sequence >= 0 else None,
+        "compacted": "yes" if header.flags & BatchFlags.COMPACTED else None,
         "crc": f"{header.crc:08x}",
     }
