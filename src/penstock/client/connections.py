@@ -1,13 +1,18 @@
 """Channels to brokers, one per address, and the one place where calls are made.
 
 A call either returns its answer or raises a PenstockError; gRPC errors do not leave here.
-Channels connect on first use, reconnect by themselves and live until the client closes. They are
-known by the address a broker advertises, whatever `resolve_address` makes of it.
+Channels connect on first use and live until the client closes. They are known by the address a
+broker advertises, whatever `resolve_address` makes of it.
+
+A channel that cannot connect is replaced: gRPC looks a name up again only after a second, then
+1.6, 2.6 … (no setting changes that), and would hold on to the address of a pod that is gone while
+its successor already serves under the same name.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 
@@ -19,6 +24,14 @@ from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 
 Answer = TypeVar("Answer")
+
+PATIENCE_S: Final = 0.5
+"""What the first attempt to connect gets; each that takes longer doubles it for the next one."""
+PATIENCE_MAX_S: Final = 4.0
+PAUSE_S: Final = 0.1
+"""Between attempts that are refused at once, or whose name is not known (yet)."""
+LAST_CALLS_S: Final = 5.0
+"""What calls that still wait on a replaced channel get."""
 
 
 def _being_cancelled() -> bool:
@@ -39,10 +52,25 @@ class Connection:
 
     def __init__(self, address: str, target: str) -> None:
         self.address = address
-        self.channel = open_aio_channel(target)
+        self._target = target
+        self._patience_s = PATIENCE_S
+        self._replaced: list[tuple[float, grpc.aio.Channel]] = []
+        self._open()
+
+    def _open(self) -> None:
+        self._opened_s = time.monotonic()
+        self.channel = open_aio_channel(self._target)
         self.broker = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
         self.group = GroupServiceStub(self.channel)
+
+    async def _replace(self) -> None:
+        """A new channel, which looks the name up and connects at once."""
+        self._replaced.append((time.monotonic(), self.channel))
+        self._open()
+        while self._replaced[0][0] < time.monotonic() - LAST_CALLS_S:
+            _, channel = self._replaced.pop(0)
+            await channel.close()
 
     async def call(
         self,
@@ -54,22 +82,51 @@ class Connection:
         try:
             return await method(request, timeout=timeout_s)
         except grpc.RpcError as error:
+            await self._look()
             raise error_from_rpc(error, self.address) from error
         except asyncio.CancelledError:
             if _being_cancelled():
                 raise
             raise UnreachableError(f"{self.address}: the connection was closed") from None
 
+    async def _look(self) -> None:
+        """After a failed call: is the channel to be replaced before the next one?"""
+        broken = self.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        if broken and time.monotonic() - self._opened_s > PAUSE_S:
+            await self._replace()
+
     async def ready(self, timeout_s: float) -> bool:
         """Whether there is a connection now or within `timeout_s`."""
-        if self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY:
-            return True
         try:
             async with asyncio.timeout(timeout_s):
-                await self.channel.channel_ready()
+                while not await self._attempt():
+                    await self._replace()
         except TimeoutError:
             return False
         return True
+
+    async def _attempt(self) -> bool:
+        """One attempt to connect, on the channel as it is."""
+        channel, state = self.channel, self.channel.get_state(try_to_connect=True)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while state is not grpc.ChannelConnectivity.READY:
+                    if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+                        await asyncio.sleep(PAUSE_S)
+                        return False
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            self._patience_s = min(2 * self._patience_s, PATIENCE_MAX_S)
+            return False
+        self._patience_s = PATIENCE_S
+        return True
+
+    async def aclose(self) -> None:
+        """Closes the channels; calls under way end with an error."""
+        for _, channel in self._replaced:
+            await channel.close()
+        await self.channel.close()
 
 
 class Connections:
@@ -94,4 +151,4 @@ class Connections:
         self._closed = True
         connections, self._by_address = self._by_address, {}
         for connection in connections.values():
-            await connection.channel.close()
+            await connection.aclose()
