@@ -31,7 +31,7 @@ def topic_life(stage: Stage) -> None:
                         config={"retention.ms": 2_000_000}))  # fmt: skip
     wait_until("six partitions", lambda: len(penstock.partitions("orders")) == 6, 60.0)
     streams.wait_condition(TOPICS, "orders")
-    penstock.cli("topic", "alter", "orders", "--config", "retention.ms=5")
+    penstock.cli("topic", "alter", "orders", "--set", "retention.ms=5")
     wait_until(
         "the setting is healed",
         lambda: "2000000" in penstock.cli("topic", "describe", "orders", "-o", "json"),
