@@ -42,6 +42,7 @@ from penstock_broker.replication.replicas import ReplicaSet
 
 APPEND_BYTES_MAX: Final = 4 * 1024 * 1024
 """Aimed at, half of what the topic allows: the records of one event stay together."""
+_APPEND_PAUSE_S: Final = 0.002
 _APPEND_TIMEOUT_MS: Final = 600_000
 _ANSWER_TIMEOUT_S: Final = 30.0
 _READ_BYTES: Final = 1024 * 1024
@@ -80,6 +81,7 @@ class Coordinator:
         # Readys with records: handed out by the machine, appended, committed.
         self._handed = self._sent = self._durable = 0
         self._flushing = False
+        self._flushed_at_s = 0.0
 
     @property
     def partition(self) -> int:
@@ -222,14 +224,15 @@ class Coordinator:
         self._release()
 
     def _flush_soon(self) -> None:
-        """At the end of this turn of the loop: what its other events write rides along.
+        """At the end of this turn of the loop, or a moment after the last append.
 
-        Also when an append was answered, as that is in the middle of a replica's event.
+        What comes until then rides along: an append costs as much as many commits.
         """
         under_way = self._sent > self._durable
         if self._unsent and not under_way and not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            loop.call_at(max(self._flushed_at_s + _APPEND_PAUSE_S, loop.time()), self._flush)
 
     def _release(self) -> None:
         while self._waiting and self._waiting[0][0] <= self._durable:
@@ -256,6 +259,7 @@ class Coordinator:
         self._flushing = False
         if self.closed is not None or not self._unsent:
             return
+        self._flushed_at_s = asyncio.get_running_loop().time()
         records: list[tuple[bytes, bytes | None]] = []
         size_bytes = 0
         while self._unsent:
