@@ -123,3 +123,15 @@ def test_batches_that_were_rewritten_are_forgotten_and_the_bound_still_holds() -
         other.extend([batch_at(offset)])
     assert cache.size_bytes <= 20_000
     assert offsets(other.read(Offset(99), 10_000, Offset(100))) == [99]
+
+
+def test_forgetting_again_and_again_takes_no_memory() -> None:
+    cache = RecentCache(1_000_000)
+    recent, other = cache.new(), cache.new()
+    other.extend([batch_at(0)])
+    for offset in range(10_000):
+        recent.extend([batch_at(offset)])
+        recent.forget_before(Offset(offset - 1))
+        assert len(cache._order) < 1_100
+    assert offsets(other.read(Offset(0), 1, Offset(1))) == [0]
+    assert offsets(recent.read(Offset(9_998), 10_000, Offset(10_000))) == [9_998, 9_999]

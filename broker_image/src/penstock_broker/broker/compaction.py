@@ -139,6 +139,8 @@ class Compaction:
         self._disk = disk
         self._executor = ThreadPoolExecutor(1, "compaction")
         self._due_since_s: dict[ReplicaKey, float] = {}
+        self._settled: dict[ReplicaKey, Offset] = {}
+        """High watermarks of logs that need nothing until theirs moves: idle ones cost nothing."""
         metrics.observe_waiting(self._waiting_s)
 
     async def run(self) -> None:
@@ -151,6 +153,8 @@ class Compaction:
 
     async def _round(self) -> None:
         kept = [r for r in self._replicas.by_key.values() if r.config.cleanup_policy.compacts]
+        kept_keys = {replica.key for replica in kept}
+        self._settled = {key: end for key, end in self._settled.items() if key in kept_keys}
         due: list[tuple[float, Replica]] = []
         for first in range(0, len(kept), _SLICE):
             due += await self._due(kept[first : first + _SLICE])
@@ -172,13 +176,20 @@ class Compaction:
 
     async def _due(self, replicas: Iterable[Replica]) -> list[tuple[float, Replica]]:
         """Those with work to do, and how dirty they are."""
-        asked = [(r, r.slot, r.marks.high_watermark, r.config) for r in replicas]
+        asked = [
+            (r, r.slot, end, r.config)
+            for r in replicas
+            if self._settled.get(r.key) != (end := r.marks.high_watermark)
+        ]
 
-        def blocking() -> list[tuple[float, Replica]]:
-            looked = [(r, *self._look(slot, end, config)) for r, slot, end, config in asked]
-            return [(facts.dirty_ratio, r) for r, facts, plan in looked if plan is not None]
+        def blocking() -> list[tuple[Replica, Offset, LogFacts, Plan | None]]:
+            return [(r, end, *self._look(slot, end, config)) for r, slot, end, config in asked]
 
-        return await self._in_thread(blocking)
+        looked = await self._in_thread(blocking)
+        for replica, end, facts, _ in looked:
+            if facts.end == end and not facts.dirty_bytes and not facts.cleaned.tombstones:
+                self._settled[replica.key] = end
+        return [(facts.dirty_ratio, r) for r, _, facts, plan in looked if plan is not None]
 
     def _look(self, slot: Slot, end: Offset, config: TopicConfig) -> tuple[LogFacts, Plan | None]:
         now_ms = time_ns() // 1_000_000

@@ -16,6 +16,8 @@ from penstock.core.types import Offset
 
 _OBJECT_BYTES: Final = 512
 """What a batch costs in Python beyond its payload, about."""
+_STALE_MAX: Final = 1_000
+"""Entries of forgotten batches that wait in the order; each costs less than 100 bytes."""
 _EVICTED: Final = Batch(BatchHeader(0, 0, 0, 0, 0), b"")
 _base_offset = attrgetter("base_offset")
 
@@ -43,10 +45,10 @@ class RecentBatches:
     def clear(self) -> None:
         """Forgets all (after a truncation, or when the replica goes)."""
         forgotten = self._batches[self._first :]
-        self._cache.forget(sum(_cost(batch) for batch in forgotten))
         self._batches = []
         self._first = 0
         self.generation += 1
+        self._cache.forget(len(forgotten), sum(_cost(batch) for batch in forgotten))
 
     def forget_before(self, offset: Offset) -> None:
         """Forgets batches that begin before `offset`: the log has others in their place."""
@@ -94,6 +96,7 @@ class RecentCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
+        self._held = 0
         self._order: deque[tuple[RecentBatches, int]] = deque()
 
     @property
@@ -107,15 +110,20 @@ class RecentCache:
     def count(self, owner: RecentBatches, batch: Batch) -> None:
         """Accounts for a batch that `owner` took in; evicts the oldest ones beyond the limit."""
         self._bytes += _cost(batch)
+        self._held += 1
         self._order.append((owner, owner.generation))
         while self._bytes > self._max_bytes and len(self._order) > 1:
             oldest, generation = self._order.popleft()
             if oldest.generation == generation:
+                self._held -= 1
                 self._bytes -= oldest.drop_first()
 
-    def forget(self, size_bytes: int) -> None:
+    def forget(self, batches: int, size_bytes: int) -> None:
         """Accounts for batches that left otherwise; their entries in the order are skipped."""
         self._bytes -= size_bytes
+        self._held -= batches
+        if len(self._order) > 2 * self._held + _STALE_MAX:
+            self._order = deque(entry for entry in self._order if entry[0].generation == entry[1])
 
 
 def _cost(batch: Batch) -> int:

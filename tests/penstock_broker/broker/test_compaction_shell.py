@@ -1,0 +1,119 @@
+"""The shell of compaction: who is looked at, what happens to a pass that cannot finish."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.local_broker import LocalBroker, local_broker, topic_info
+from support.waiting import wait_until_async
+from support.wire import now_ms
+
+from penstock.core.compaction.plan import Cleaned
+from penstock.core.records import build_batch, encode_columns
+from penstock.core.types import ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.batches import batch_to_wire
+from penstock_broker.replication.replica import Replica
+from penstock_broker.store.rocks import RocksLogStore
+
+QUICK = ("log.cleaner.backoff.ms=20",)
+COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+
+
+async def produce(broker: LocalBroker, *keys: bytes) -> None:
+    batch = build_batch(encode_columns([b"v"] * len(keys), list(keys), timestamps_ms=now_ms()))
+    part = pb.ProducePartition(topic="t", partition=0, batch=batch_to_wire(batch))
+    answer = await broker.data.Produce(pb.ProduceRequest(partitions=[part]), timeout=10)
+    assert not answer.results[0].HasField("error")
+
+
+def replica_of(broker: LocalBroker) -> Replica:
+    return broker.process._replicas.by_key[ReplicaKey(TopicId("id-1"), 0)]
+
+
+def counted(broker: LocalBroker, name: str) -> float:
+    return (
+        broker.process.metrics.registry.get_sample_value(f"penstock_compaction_{name}_total") or 0
+    )
+
+
+async def passes(broker: LocalBroker, count: int) -> None:
+    await wait_until_async(lambda: counted(broker, "passes") >= count, what=f"{count} passes")
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ends for which a store was asked about compaction."""
+    seen: list[int] = []
+    asked = RocksLogStore.compaction_facts
+
+    def noting(self: RocksLogStore, slot: Any, end: Any) -> Any:
+        seen.append(end)
+        return asked(self, slot, end)
+
+    monkeypatch.setattr(RocksLogStore, "compaction_facts", noting)
+    return seen
+
+
+async def test_a_log_without_news_is_not_looked_at(tmp_path: Path, looks: list[int]) -> None:
+    async with local_broker(tmp_path, *QUICK) as broker:
+        await broker.apply(topic_info(configs=COMPACT))
+        await produce(broker, b"a", b"a", b"b")
+        await passes(broker, 1)
+        rounds = broker.process._compaction
+        await wait_until_async(
+            lambda: list(rounds._settled.values()) == [3], what="the log is settled"
+        )
+        before = len(looks)
+        for _ in range(5):
+            await rounds._round()
+        assert looks[before:] == []
+        await produce(broker, b"b")
+        await passes(broker, 2)
+        assert counted(broker, "records_removed") == 2
+        await broker.apply(deleted=("id-1",))
+        await rounds._round()
+        assert rounds._settled == {}
+
+
+async def test_a_pass_that_fails_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with local_broker(tmp_path, *QUICK) as broker:
+        broken = [ClusterError("bits flipped", ErrorCode.DATA_CORRUPTED)]
+        chunk_start = RocksLogStore.chunk_start
+
+        def failing(self: RocksLogStore, *given: Any) -> Any:
+            if broken:
+                raise broken.pop()
+            return chunk_start(self, *given)
+
+        monkeypatch.setattr(RocksLogStore, "chunk_start", failing)
+        await broker.apply(topic_info(configs=COMPACT))
+        await produce(broker, b"a", b"a")
+        await passes(broker, 1)
+        assert counted(broker, "failures") == 1
+        assert counted(broker, "records_removed") == 1
+
+
+async def test_nothing_is_rewritten_in_a_log_that_was_cut_or_is_gone(tmp_path: Path) -> None:
+    async with local_broker(tmp_path) as broker:
+        await broker.apply(topic_info(configs=COMPACT))
+        replica, replicas = replica_of(broker), broker.process._replicas
+        assert await replicas.rewrite(replica, None, Cleaned(), replica.truncations)
+        assert not await replicas.rewrite(replica, None, Cleaned(), replica.truncations - 1)
+        await broker.apply(deleted=("id-1",))
+        assert not await replicas.rewrite(replica, None, Cleaned(), replica.truncations)
+
+
+async def test_keys_that_do_not_fit_take_several_passes(tmp_path: Path) -> None:
+    async with local_broker(tmp_path, *QUICK, "log.cleaner.dedupe.buffer.size=4096") as broker:
+        await broker.apply(topic_info(configs=COMPACT))
+        for _ in range(2):
+            for key in range(50):
+                await produce(broker, b"%d" % key)
+        await wait_until_async(
+            lambda: counted(broker, "records_removed") == 50, what="all old values are gone"
+        )
+        assert counted(broker, "passes") >= 5
