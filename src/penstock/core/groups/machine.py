@@ -159,19 +159,19 @@ class GroupCoordinator:
         if found is None:
             return
         group, member = found
+        book = self._book
         match event:
             case MemberHeard():
-                if event.owned is None and event.subscription is None:
-                    membership.heard(self._book, event)
-                    return
                 try:
-                    membership.heard(self._book, event)
+                    membership.heard(book, group, member, event)
                 except PenstockError as error:
-                    reconcile.remove(self._book, group, member, "fenced", error)
+                    reconcile.remove(book, group, member, "fenced", error)
+                if not book.records:
+                    return  # a heartbeat without news
             case MemberLeft():
-                membership.leave(self._book, event.stream_id, keep_seat=event.keep_seat)
+                membership.leave(book, group, member, keep_seat=event.keep_seat)
             case StreamBroken():
-                membership.stream_broken(self._book, event.stream_id)
+                membership.stream_broken(book, member, event.stream_id)
         self._touched(group)
 
     def _answer(self, event: Request) -> None:

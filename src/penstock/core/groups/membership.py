@@ -203,12 +203,8 @@ def _differs(before: MemberRecord, after: MemberRecord) -> bool:
 # ---------------------------------------------------------------- later
 
 
-def heard(book: Book, event: MemberHeard) -> None:
+def heard(book: Book, group: Group, member: Member, event: MemberHeard) -> None:
     """A heartbeat. Raises PenstockError, with nothing changed but the deadline."""
-    found = book.member(event.stream_id)
-    if found is None:
-        return
-    group, member = found
     member.deadline_ms = book.now_ms + member.record.session_timeout_ms
     if event.owned is None and event.subscription is None:
         return
@@ -243,12 +239,8 @@ def _check_owned(group: Group, member: Member, owned: Owned) -> None:
         )
 
 
-def leave(book: Book, stream_id: int, *, keep_seat: bool) -> None:
+def leave(book: Book, group: Group, member: Member, *, keep_seat: bool) -> None:
     """A member goes in good order."""
-    found = book.member(stream_id)
-    if found is None:
-        return
-    group, member = found
     if not (keep_seat and member.record.instance_id):
         reconcile.remove(book, group, member, "left", None)
         return
@@ -261,12 +253,8 @@ def leave(book: Book, stream_id: int, *, keep_seat: bool) -> None:
     reconcile.settle(book, group, (member.member_id,), released)
 
 
-def stream_broken(book: Book, stream_id: int) -> None:
+def stream_broken(book: Book, member: Member, stream_id: int) -> None:
     """A dynamic member has little time left to come back; a static one its session timeout."""
-    found = book.member(stream_id)
-    if found is None:
-        return
-    _, member = found
     del book.streams[stream_id]
     member.stream_id = None
     if not member.record.instance_id:

@@ -4,7 +4,7 @@ import re
 from time import perf_counter
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.groups.pattern import PATTERN_MAX_CHARS, TopicPattern
@@ -25,6 +25,7 @@ patterns = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(patterns, st.lists(st.text("abc.-]", max_size=6), min_size=1, max_size=5))
 @example("a|b", ["a", "b", "ab", ""])
 def test_matches_what_re_matches(pattern: str, names: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Records of groups: back as they went in, the same bytes for the same state, no guesses."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.groups.records import (
@@ -79,6 +79,7 @@ entries = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(entries)
 def test_a_record_comes_back_as_it_went_in(entry: tuple[Key, Value]) -> None:
     key, value = entry
@@ -128,10 +129,13 @@ def test_a_key_of_another_version_is_skipped(key: bytes) -> None:
 def test_what_cannot_be_understood_is_corruption_and_never_guessed(
     key: bytes | None, value: bytes
 ) -> None:
-    loader = Loader()
-    with pytest.raises(ClusterError) as caught:
+    def load() -> None:
+        loader = Loader()
         loader.add(key, value)
         loader.groups()
+
+    with pytest.raises(ClusterError) as caught:
+        load()
     assert caught.value.code is ErrorCode.DATA_CORRUPTED
 
 

@@ -1,0 +1,265 @@
+"""Committed offsets: taken, refused, reset, expired (I18, I16)."""
+
+from typing import Any
+
+import pytest
+
+from penstock.core.groups import GroupConfig
+from penstock.core.groups import contract as c
+from penstock.core.types import TopicId
+from penstock.errors import ErrorCode, PenstockError
+
+DAY_MS = 86_400_000
+
+
+def codes(errors: list[PenstockError | None]) -> list[ErrorCode | None]:
+    return [None if error is None else error.code for error in errors]
+
+
+def new(name: str, partition: int, offset: int, topic_id: str = "") -> c.NewOffset:
+    return c.NewOffset(c.NamedPartition(name, TopicId(topic_id), partition), offset)
+
+
+def reset(desk: Any, *offsets: c.NewOffset, **fields: Any) -> c.ResetDone:
+    answer = desk.ask(c.ResetRequested(desk.new_id(), fields.pop("group", "g"), offsets, **fields))
+    assert isinstance(answer, c.ResetDone)
+    return answer
+
+
+def refused(desk: Any, request: c.Request) -> PenstockError:
+    with pytest.raises(PenstockError) as caught:
+        desk.ask(request)
+    assert not desk.ready.records
+    return caught.value
+
+
+def test_partitions_of_a_commit_are_taken_or_refused_one_by_one(desk: Any) -> None:
+    assert codes(desk.commit({("t", 0): 5, ("t", 1): 0})) == [None, None]
+    errors = desk.commit(
+        {("t", 0): 4, ("t", 1): 0, ("t", 4): 1, ("x", 0): 1, ("t", 2): -1, ("t", 3): 2**63}
+    )
+    assert codes(errors) == [
+        ErrorCode.OFFSET_WENT_BACK,
+        None,
+        ErrorCode.UNKNOWN_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert "offset 4 of t/0 is below 5" in str(errors[0])
+    assert desk.fetch() == {("t", 0): 5, ("t", 1): 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "taken"),
+    [
+        ({"metadata": "m" * 4_096}, True),
+        ({"metadata": "m" * 4_097}, False),
+        ({"metadata": "ü" * 2_049}, False),
+        ({"leader_epoch": -1}, True),
+        ({"leader_epoch": -2}, False),
+        ({"leader_epoch": 2**31}, False),
+    ],
+)
+def test_metadata_and_leader_epochs_have_limits(
+    desk: Any, fields: dict[str, Any], taken: bool
+) -> None:
+    (error,) = desk.commit({("t", 0): 1}, **fields)
+    assert (error is None) == taken
+    assert bool(desk.fetch()) == taken
+
+
+def test_a_member_commits_what_it_owns_in_its_own_epoch(desk: Any) -> None:
+    one = desk.join("one")
+    desk.join("two")
+    desk.pass_time(100)
+    giving_up = min(desk.machine.groups["g"].members["one"].current.pending)
+    part = ("t", giving_up[1])
+    assert codes(desk.commit({part: 1}, "one", 1)) == [None], "what it is giving up too"
+    assert codes(desk.commit({part: 1}, "two", 2)) == [ErrorCode.STALE_MEMBER_EPOCH]
+    desk.acknowledge(one)
+    for member, epoch, code in (
+        ("one", 1, ErrorCode.STALE_MEMBER_EPOCH),
+        ("one", 3, ErrorCode.STALE_MEMBER_EPOCH),
+        ("three", 2, ErrorCode.UNKNOWN_MEMBER),
+        ("", -1, ErrorCode.GROUP_NOT_EMPTY),
+        ("", 0, ErrorCode.INVALID_REQUEST),
+    ):
+        with pytest.raises(PenstockError) as caught:
+            desk.commit({part: 2}, member, epoch)
+        assert caught.value.code is code
+    assert codes(desk.commit({part: 2}, "one", 2)) == [ErrorCode.STALE_MEMBER_EPOCH]
+    assert codes(desk.commit({part: 2}, "two", 2)) == [None]
+
+
+def test_commits_of_a_seat_that_another_took_are_fenced(desk: Any) -> None:
+    desk.join("m", instance_id="i")
+    for member, instance in (("old", "i"), ("m", "j")):
+        request = c.CommitRequested(desk.new_id(), "g", member, 1, instance, (new("t", 0, 1),))
+        assert refused(desk, request).code is ErrorCode.FENCED_INSTANCE_ID
+    request = c.CommitRequested(desk.new_id(), "g", "old", 1, "j", (new("t", 0, 1),))
+    assert refused(desk, request).code is ErrorCode.UNKNOWN_MEMBER
+    request = c.CommitRequested(desk.new_id(), "h", "m", 1, "", (new("t", 0, 1),))
+    assert refused(desk, request).code is ErrorCode.UNKNOWN_MEMBER
+
+
+def test_a_commit_that_takes_nothing_makes_no_group(desk: Any) -> None:
+    assert codes(desk.commit({("x", 0): 1})) == [ErrorCode.UNKNOWN_TOPIC]
+    assert not desk.machine.groups
+
+
+def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Any) -> None:
+    many = tuple(new("t", 0, 1) for _ in range(10_001))
+    request = c.CommitRequested(desk.new_id(), "g", "", -1, "", many)
+    assert "10001 partitions" in str(refused(desk, request))
+    where = c.NamedPartition("t", TopicId(""), 0)
+    large = tuple(c.NewOffset(where, 1, metadata="m" * 4_096) for _ in range(600))
+    request = c.CommitRequested(desk.new_id(), "g", "", -1, "", large)
+    assert "characters of metadata" in str(refused(desk, request))
+
+
+def test_offsets_belong_to_the_topic_and_not_to_its_name(desk: Any) -> None:
+    desk.commit({("t", 0): 5})
+    desk.feed(c.TopicsChanged(c.Catalog.of(c.CatalogTopic("t", TopicId("another"), 4))))
+    assert desk.fetch() == {}
+    wanted = tuple(
+        c.NamedPartition("t", TopicId(topic_id), 0) for topic_id in ("", "another", "id-t")
+    )
+    found = desk.ask(c.FetchRequested(desk.new_id(), "g", wanted)).offsets
+    assert [(o.offset, o.topic_id) for o in found[:2]] == [(-1, "another"), (-1, "another")]
+    assert found[2].error is not None
+    assert found[2].error.code is ErrorCode.TOPIC_ID_MISMATCH
+    assert codes(desk.commit({("t", 0): 1})) == [None], "a new topic begins at 0"
+
+
+# ---------------------------------------------------------------- reset, delete
+
+
+def test_a_reset_goes_back_is_audited_and_done_once(desk: Any) -> None:
+    desk.commit({("t", 0): 5, ("t", 1): 7})
+    wanted = (new("t", 0, 2), new("t", 1, -1), new("t", 2, 9))
+    dry = reset(desk, *wanted, reset_id="r", reason="why", dry_run=True)
+    lines = (c.ResetLine(5, 2), c.ResetLine(7, -1), c.ResetLine(-1, 9))
+    assert dry == c.ResetDone(lines)
+    assert not desk.ready.records
+    assert reset(desk, *wanted, reset_id="r", reason="why") == c.ResetDone(lines, applied=True)
+    assert desk.fetch() == {("t", 0): 2, ("t", 2): 9}
+    assert any(b'"reset_id":"r","reason":"why"' in (value or b"") for _, value in desk.log)
+    again = reset(desk, *wanted, reset_id="r")
+    assert again.already_applied
+    assert not again.applied
+    assert not desk.ready.records
+    desk.restart()
+    assert reset(desk, *wanted, reset_id="r").already_applied
+    told = desk.ask(c.DescribeRequested(desk.new_id(), "g"))
+    assert (told.last_reset.reset_id, told.last_reset.reason) == ("r", "why")
+
+
+def test_a_reset_is_all_or_nothing(desk: Any) -> None:
+    answer = reset(desk, new("t", 0, 2), new("t", 9, 2), new("t", 1, -2))
+    assert codes([line.error for line in answer.lines]) == [
+        None,
+        ErrorCode.UNKNOWN_PARTITION,
+        ErrorCode.INVALID_REQUEST,
+    ]
+    assert not answer.applied
+    assert not desk.machine.groups
+    assert reset(desk, new("t", 0, 2)).applied, "a group that is not there is made"
+    assert desk.fetch() == {("t", 0): 2}
+
+
+def test_a_group_with_members_is_neither_reset_nor_deleted(desk: Any) -> None:
+    stream_id = desk.join("m")
+    for request in (
+        c.ResetRequested(desk.new_id(), "g", (new("t", 0, 1),)),
+        c.ResetRequested(desk.new_id(), "g", (new("t", 0, 1),), dry_run=True),
+        c.DeleteRequested(desk.new_id(), "g"),
+    ):
+        error = refused(desk, request)
+        assert error.code is ErrorCode.GROUP_NOT_EMPTY
+        assert "1 members" in error.message
+    desk.feed(c.MemberLeft(stream_id))
+    assert reset(desk, new("t", 0, 1)).applied
+    desk.ask(c.DeleteRequested(desk.new_id(), "g"))
+    desk.restart()
+    assert not desk.machine.groups
+    error = refused(desk, c.DeleteRequested(desk.new_id(), "g"))
+    assert error.code is ErrorCode.UNKNOWN_GROUP
+
+
+@pytest.mark.parametrize("fields", [{"reset_id": "r" * 250}, {"reason": "ü" * 513}])
+def test_what_is_kept_for_audit_has_a_limit(desk: Any, fields: dict[str, str]) -> None:
+    request = c.ResetRequested(desk.new_id(), "g", (new("t", 0, 1),), **fields)
+    assert refused(desk, request).code is ErrorCode.INVALID_REQUEST
+
+
+# ---------------------------------------------------------------- upkeep
+
+
+def test_offsets_expire_a_week_after_the_last_member_left(desk: Any) -> None:
+    stream_id = desk.join("m", session_timeout_ms=1_800_000)
+    desk.commit({("t", 0): 5}, "m", 1)
+    for _ in range(10 * 48):  # a member that lives for ten days
+        desk.feed(c.MemberHeard(stream_id))
+        desk.pass_time(DAY_MS // 48 - 1)
+    assert desk.fetch() == {("t", 0): 5}, "never those of a live group"
+    desk.feed(c.MemberLeft(stream_id))
+    desk.pass_time(7 * DAY_MS - 120_000)
+    assert desk.fetch() == {("t", 0): 5}
+    desk.pass_time(240_000)
+    assert desk.fetch() == {}
+    assert not desk.machine.groups
+    desk.restart()
+    assert not desk.machine.groups
+
+
+def test_offsets_without_membership_expire_a_week_after_their_commit(desk: Any) -> None:
+    desk.commit({("t", 0): 5})
+    desk.pass_time(6 * DAY_MS)
+    desk.commit({("t", 1): 5})
+    desk.pass_time(2 * DAY_MS)
+    assert desk.fetch() == {("t", 1): 5}
+
+
+def test_offsets_of_a_topic_that_is_gone_for_good_are_forgotten(desk: Any) -> None:
+    desk.join("m", "u", session_timeout_ms=1_800_000)
+    desk.commit({("t", 0): 5}, group="h")
+    desk.commit({("u", 0): 5}, "m", 1)
+    whole = desk.catalog
+    only_u = c.Catalog.of(whole.topics[TopicId("id-u")])
+    desk.feed(c.TopicsChanged(only_u))
+    desk.pass_time(300_000)
+    desk.feed(c.TopicsChanged(whole))  # it was missing for a moment only
+    desk.pass_time(100_000)
+    assert desk.fetch("h") == {("t", 0): 5}
+    desk.feed(c.TopicsChanged(only_u))
+    desk.pass_time(800_000)
+    desk.feed(c.TopicsChanged(whole))
+    assert desk.fetch("h") == {}
+    assert desk.fetch("g") == {("u", 0): 5}
+
+
+def test_many_groups_are_looked_at_a_few_at_a_time(desk: Any) -> None:
+    desk.machine._book.config = GroupConfig(offsets_retention_ms=0, deleted_topic_grace_ms=0)
+    for index in range(250):
+        desk.commit({("t", 0): 1}, group=f"g{index}")
+    desk.now_ms = desk.machine.next_wake_ms
+    desk.feed(c.Tick())
+    assert len(desk.machine.groups) == 150
+    desk.pass_time(1_000)
+    assert not desk.machine.groups
+
+
+def test_groups_are_listed_and_counted_by_state(desk: Any) -> None:
+    desk.join("m", group="b")
+    desk.commit({("t", 0): 1}, group="a")
+    listed = desk.ask(c.ListRequested(desk.new_id())).groups
+    assert [(g.group_id, g.state.value, g.members) for g in listed] == [
+        ("a", "Empty", 0),
+        ("b", "Stable", 1),
+    ]
+    only = c.ListRequested(desk.new_id(), frozenset({c.GroupState.EMPTY}))
+    assert [g.group_id for g in desk.ask(only).groups] == ["a"]
+    assert desk.machine.states == {c.GroupState.EMPTY: 1, c.GroupState.STABLE: 1}
+    assert desk.machine.members == 1
+    assert desk.state("nobody") is c.GroupState.DEAD
