@@ -85,10 +85,11 @@ class Pass:
         self._rewriter = Rewriter(self.keys, self.plan, self._breathe)
         return 0
 
-    def rewrite_next(self) -> tuple[int, Rewrite | None] | None:
-        """The next older chunk: bytes read and written, and what takes its place (None: nothing).
+    def rewrite_next(self) -> tuple[int, Rewrite] | None:
+        """The next older chunk: bytes read and written, and what takes its place.
 
-        None when the start of the log is reached.
+        It may be what is there already: then only positions in the index are put right, also
+        those that a pass left which was cut off. None when the start of the log is reached.
         """
         end = self._reached
         if end <= self._start:
@@ -106,11 +107,9 @@ class Pass:
             return None  # Retention took it meanwhile, and all before it.
         self._reached = begin
         rewritten = self.rewriter.rewrite(chunk)
-        statistics = self.rewriter.statistics
+        new = {id(batch) for batch in rewritten} - {id(batch) for batch in chunk}
         size_bytes = sum(batch.size_bytes for batch in chunk)
-        if rewritten == chunk and statistics.bytes_before == statistics.bytes_after:
-            return size_bytes, None
-        size_bytes += sum(batch.size_bytes for batch in rewritten)
+        size_bytes += sum(batch.size_bytes for batch in rewritten if id(batch) in new)
         return size_bytes, Rewrite(rewritten)
 
     def _breathe(self) -> None:
@@ -241,9 +240,7 @@ class Compaction:
         while (step := await self._timed(job.rewrite_next, _bytes_of)) is not None:
             size_bytes, rewrite = step
             self._metrics.bytes_read.inc(size_bytes)
-            if rewrite is not None and not await self._replicas.rewrite(
-                replica, rewrite, None, truncations
-            ):
+            if not await self._replicas.rewrite(replica, rewrite, None, truncations):
                 return False
         return True
 
@@ -265,5 +262,5 @@ class Compaction:
         return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
 
 
-def _bytes_of(step: tuple[int, Rewrite | None] | None) -> int:
+def _bytes_of(step: tuple[int, Rewrite] | None) -> int:
     return step[0] if step is not None else 0

@@ -19,14 +19,15 @@ One RocksDB database, two column families, all integers big-endian so that bytes
          0          8       12               20        24                   96
          ┌──────────┬───────┬────────────────┬─────────┬────────────────────┐
          │ position │ size  │ running max    │ records │ the batch's header │
-         │ u64      │ u32   │ timestamp i64  │ u32     │ (72 bytes)         │
+         │ i64      │ u32   │ timestamp i64  │ u32     │ (72 bytes)         │
          └──────────┴───────┴────────────────┴─────────┴────────────────────┘
 
 `position` counts the bytes of the slot's batches before this one, `running max` is the largest
 effective timestamp up to and including it. Both only grow with the offset, so binary search
 finds a size or a time; recovery, retention and `read`'s choice of batches never touch a payload.
 A running max may come from a batch that went since: users of it check the header. Compaction
-puts what a batch shrank by before its position, so that between two batches may be a hole.
+puts what a batch shrank by before its position, so that between two batches may be a hole. (A few
+tiny batches may grow: positions near the log's first ever batch can be negative.)
 """
 
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ _BATCH_KEY: Final = Struct(">IQ")
 _SLOT_KEY: Final = Struct(">cI")
 _OFFSET_KEY: Final = Struct(">cIQ")
 _U32: Final = Struct(">I")
-_ENTRY: Final = Struct(">QIqI")
+_ENTRY: Final = Struct(">qIqI")
 _SPACE_CHECKPOINT: Final = b"c"
 _SPACE_INDEX: Final = b"i"
 _SPACE_CLEANED: Final = b"k"

@@ -206,6 +206,7 @@ class StagedSlot:
             known = stored.pop(batch.base_offset, None)
             if known is None or known.packed_header != entry.packed_header:
                 self._operations.put_batch(batch_key(slot, batch.base_offset), pack_batch(batch))
+                self.removes = True
             if entry != known:
                 self._operations.put_state(
                     index_key(slot, batch.base_offset), layout.pack_entry(entry)
@@ -221,7 +222,6 @@ class StagedSlot:
             first=new[-1] if tail.first.base_offset == start else tail.first,
             last=new[0] if tail.last.next_offset == end else tail.last,
         )
-        self.removes = True
 
     def _replaced(self, start: Offset, end: Offset) -> tuple[list[IndexEntry], int]:
         """The stored batches that cover [start, end), and the position behind the last."""
