@@ -1118,6 +1118,102 @@ func (x *ElectLeadersResponse) GetMoved() uint32 {
 	return 0
 }
 
+type UnregisterBrokerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	BrokerId      int32                  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnregisterBrokerRequest) Reset() {
+	*x = UnregisterBrokerRequest{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnregisterBrokerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnregisterBrokerRequest) ProtoMessage() {}
+
+func (x *UnregisterBrokerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnregisterBrokerRequest.ProtoReflect.Descriptor instead.
+func (*UnregisterBrokerRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *UnregisterBrokerRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *UnregisterBrokerRequest) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+type UnregisterBrokerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Error         *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnregisterBrokerResponse) Reset() {
+	*x = UnregisterBrokerResponse{}
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnregisterBrokerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnregisterBrokerResponse) ProtoMessage() {}
+
+func (x *UnregisterBrokerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnregisterBrokerResponse.ProtoReflect.Descriptor instead.
+func (*UnregisterBrokerResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *UnregisterBrokerResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 type DescribeClusterRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1126,7 +1222,7 @@ type DescribeClusterRequest struct {
 
 func (x *DescribeClusterRequest) Reset() {
 	*x = DescribeClusterRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[19]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1138,7 +1234,7 @@ func (x *DescribeClusterRequest) String() string {
 func (*DescribeClusterRequest) ProtoMessage() {}
 
 func (x *DescribeClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[19]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1151,7 +1247,7 @@ func (x *DescribeClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeClusterRequest.ProtoReflect.Descriptor instead.
 func (*DescribeClusterRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 type DescribeClusterResponse struct {
@@ -1173,7 +1269,7 @@ type DescribeClusterResponse struct {
 
 func (x *DescribeClusterResponse) Reset() {
 	*x = DescribeClusterResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[20]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1185,7 +1281,7 @@ func (x *DescribeClusterResponse) String() string {
 func (*DescribeClusterResponse) ProtoMessage() {}
 
 func (x *DescribeClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[20]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1198,7 +1294,7 @@ func (x *DescribeClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeClusterResponse.ProtoReflect.Descriptor instead.
 func (*DescribeClusterResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DescribeClusterResponse) GetClusterId() string {
@@ -1281,7 +1377,7 @@ type DescribeLogsRequest struct {
 
 func (x *DescribeLogsRequest) Reset() {
 	*x = DescribeLogsRequest{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[21]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1293,7 +1389,7 @@ func (x *DescribeLogsRequest) String() string {
 func (*DescribeLogsRequest) ProtoMessage() {}
 
 func (x *DescribeLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[21]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1306,7 +1402,7 @@ func (x *DescribeLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLogsRequest.ProtoReflect.Descriptor instead.
 func (*DescribeLogsRequest) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DescribeLogsRequest) GetTopics() []string {
@@ -1328,7 +1424,7 @@ type DescribeLogsResponse struct {
 
 func (x *DescribeLogsResponse) Reset() {
 	*x = DescribeLogsResponse{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[22]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1340,7 +1436,7 @@ func (x *DescribeLogsResponse) String() string {
 func (*DescribeLogsResponse) ProtoMessage() {}
 
 func (x *DescribeLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[22]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1353,7 +1449,7 @@ func (x *DescribeLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescribeLogsResponse.ProtoReflect.Descriptor instead.
 func (*DescribeLogsResponse) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DescribeLogsResponse) GetBrokerId() int32 {
@@ -1401,7 +1497,7 @@ type LogInfo struct {
 
 func (x *LogInfo) Reset() {
 	*x = LogInfo{}
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[23]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1413,7 +1509,7 @@ func (x *LogInfo) String() string {
 func (*LogInfo) ProtoMessage() {}
 
 func (x *LogInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_admin_proto_msgTypes[23]
+	mi := &file_penstock_proto_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1426,7 +1522,7 @@ func (x *LogInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogInfo.ProtoReflect.Descriptor instead.
 func (*LogInfo) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_penstock_proto_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LogInfo) GetTopic() string {
@@ -1587,7 +1683,13 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x04away\x18\x04 \x01(\bR\x04away\"\\\n" +
 	"\x14ElectLeadersResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x14\n" +
-	"\x05moved\x18\x02 \x01(\rR\x05moved\"\x18\n" +
+	"\x05moved\x18\x02 \x01(\rR\x05moved\"U\n" +
+	"\x17UnregisterBrokerRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\"J\n" +
+	"\x18UnregisterBrokerResponse\x12.\n" +
+	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"\x18\n" +
 	"\x16DescribeClusterRequest\"\xda\x03\n" +
 	"\x17DescribeClusterResponse\x12\x1d\n" +
 	"\n" +
@@ -1620,7 +1722,7 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12%\n" +
 	"\x0ehigh_watermark\x18\a \x01(\x03R\rhighWatermark\x12$\n" +
 	"\x0elog_end_offset\x18\b \x01(\x03R\flogEndOffset\x12\x14\n" +
-	"\x05bytes\x18\t \x01(\x04R\x05bytes2\x98\a\n" +
+	"\x05bytes\x18\t \x01(\x04R\x05bytes2\x85\b\n" +
 	"\fAdminService\x12_\n" +
 	"\fCreateTopics\x12&.penstock.proto.v1.CreateTopicsRequest\x1a'.penstock.proto.v1.CreateTopicsResponse\x12_\n" +
 	"\fDeleteTopics\x12&.penstock.proto.v1.DeleteTopicsRequest\x1a'.penstock.proto.v1.DeleteTopicsResponse\x12k\n" +
@@ -1628,7 +1730,8 @@ const file_penstock_proto_v1_admin_proto_rawDesc = "" +
 	"\fAlterConfigs\x12&.penstock.proto.v1.AlterConfigsRequest\x1a'.penstock.proto.v1.AlterConfigsResponse\x12h\n" +
 	"\x0fDescribeConfigs\x12).penstock.proto.v1.DescribeConfigsRequest\x1a*.penstock.proto.v1.DescribeConfigsResponse\x12b\n" +
 	"\rDeleteRecords\x12'.penstock.proto.v1.DeleteRecordsRequest\x1a(.penstock.proto.v1.DeleteRecordsResponse\x12_\n" +
-	"\fElectLeaders\x12&.penstock.proto.v1.ElectLeadersRequest\x1a'.penstock.proto.v1.ElectLeadersResponse\x12h\n" +
+	"\fElectLeaders\x12&.penstock.proto.v1.ElectLeadersRequest\x1a'.penstock.proto.v1.ElectLeadersResponse\x12k\n" +
+	"\x10UnregisterBroker\x12*.penstock.proto.v1.UnregisterBrokerRequest\x1a+.penstock.proto.v1.UnregisterBrokerResponse\x12h\n" +
 	"\x0fDescribeCluster\x12).penstock.proto.v1.DescribeClusterRequest\x1a*.penstock.proto.v1.DescribeClusterResponse\x12_\n" +
 	"\fDescribeLogs\x12&.penstock.proto.v1.DescribeLogsRequest\x1a'.penstock.proto.v1.DescribeLogsResponseB\xb9\x01\n" +
 	"\x15com.penstock.proto.v1B\n" +
@@ -1646,7 +1749,7 @@ func file_penstock_proto_v1_admin_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_admin_proto_rawDescData
 }
 
-var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_penstock_proto_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*NewTopic)(nil),                 // 0: penstock.proto.v1.NewTopic
 	(*ReplicaList)(nil),              // 1: penstock.proto.v1.ReplicaList
@@ -1667,58 +1770,63 @@ var file_penstock_proto_v1_admin_proto_goTypes = []any{
 	(*DeleteRecordsResponse)(nil),    // 16: penstock.proto.v1.DeleteRecordsResponse
 	(*ElectLeadersRequest)(nil),      // 17: penstock.proto.v1.ElectLeadersRequest
 	(*ElectLeadersResponse)(nil),     // 18: penstock.proto.v1.ElectLeadersResponse
-	(*DescribeClusterRequest)(nil),   // 19: penstock.proto.v1.DescribeClusterRequest
-	(*DescribeClusterResponse)(nil),  // 20: penstock.proto.v1.DescribeClusterResponse
-	(*DescribeLogsRequest)(nil),      // 21: penstock.proto.v1.DescribeLogsRequest
-	(*DescribeLogsResponse)(nil),     // 22: penstock.proto.v1.DescribeLogsResponse
-	(*LogInfo)(nil),                  // 23: penstock.proto.v1.LogInfo
-	nil,                              // 24: penstock.proto.v1.NewTopic.ConfigsEntry
-	nil,                              // 25: penstock.proto.v1.AlterConfigsRequest.SetEntry
-	(*Error)(nil),                    // 26: penstock.proto.v1.Error
-	(*PartitionName)(nil),            // 27: penstock.proto.v1.PartitionName
-	(*BrokerInfo)(nil),               // 28: penstock.proto.v1.BrokerInfo
+	(*UnregisterBrokerRequest)(nil),  // 19: penstock.proto.v1.UnregisterBrokerRequest
+	(*UnregisterBrokerResponse)(nil), // 20: penstock.proto.v1.UnregisterBrokerResponse
+	(*DescribeClusterRequest)(nil),   // 21: penstock.proto.v1.DescribeClusterRequest
+	(*DescribeClusterResponse)(nil),  // 22: penstock.proto.v1.DescribeClusterResponse
+	(*DescribeLogsRequest)(nil),      // 23: penstock.proto.v1.DescribeLogsRequest
+	(*DescribeLogsResponse)(nil),     // 24: penstock.proto.v1.DescribeLogsResponse
+	(*LogInfo)(nil),                  // 25: penstock.proto.v1.LogInfo
+	nil,                              // 26: penstock.proto.v1.NewTopic.ConfigsEntry
+	nil,                              // 27: penstock.proto.v1.AlterConfigsRequest.SetEntry
+	(*Error)(nil),                    // 28: penstock.proto.v1.Error
+	(*PartitionName)(nil),            // 29: penstock.proto.v1.PartitionName
+	(*BrokerInfo)(nil),               // 30: penstock.proto.v1.BrokerInfo
 }
 var file_penstock_proto_v1_admin_proto_depIdxs = []int32{
-	24, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
+	26, // 0: penstock.proto.v1.NewTopic.configs:type_name -> penstock.proto.v1.NewTopic.ConfigsEntry
 	1,  // 1: penstock.proto.v1.NewTopic.assignment:type_name -> penstock.proto.v1.ReplicaList
 	0,  // 2: penstock.proto.v1.CreateTopicsRequest.topics:type_name -> penstock.proto.v1.NewTopic
 	4,  // 3: penstock.proto.v1.CreateTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	26, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
+	28, // 4: penstock.proto.v1.TopicResult.error:type_name -> penstock.proto.v1.Error
 	6,  // 5: penstock.proto.v1.DeleteTopicsRequest.topics:type_name -> penstock.proto.v1.TopicName
 	4,  // 6: penstock.proto.v1.DeleteTopicsResponse.results:type_name -> penstock.proto.v1.TopicResult
-	26, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
-	25, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
-	26, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
-	26, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	28, // 7: penstock.proto.v1.CreatePartitionsResponse.error:type_name -> penstock.proto.v1.Error
+	27, // 8: penstock.proto.v1.AlterConfigsRequest.set:type_name -> penstock.proto.v1.AlterConfigsRequest.SetEntry
+	28, // 9: penstock.proto.v1.AlterConfigsResponse.error:type_name -> penstock.proto.v1.Error
+	28, // 10: penstock.proto.v1.DescribeConfigsResponse.error:type_name -> penstock.proto.v1.Error
 	14, // 11: penstock.proto.v1.DescribeConfigsResponse.configs:type_name -> penstock.proto.v1.ConfigEntry
-	26, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
-	27, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
-	26, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
-	28, // 15: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
-	23, // 16: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
-	2,  // 17: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
-	5,  // 18: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
-	8,  // 19: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
-	10, // 20: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
-	12, // 21: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
-	15, // 22: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
-	17, // 23: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
-	19, // 24: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
-	21, // 25: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
-	3,  // 26: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
-	7,  // 27: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
-	9,  // 28: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
-	11, // 29: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
-	13, // 30: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
-	16, // 31: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
-	18, // 32: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
-	20, // 33: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
-	22, // 34: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
-	26, // [26:35] is the sub-list for method output_type
-	17, // [17:26] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	28, // 12: penstock.proto.v1.DeleteRecordsResponse.error:type_name -> penstock.proto.v1.Error
+	29, // 13: penstock.proto.v1.ElectLeadersRequest.partitions:type_name -> penstock.proto.v1.PartitionName
+	28, // 14: penstock.proto.v1.ElectLeadersResponse.error:type_name -> penstock.proto.v1.Error
+	28, // 15: penstock.proto.v1.UnregisterBrokerResponse.error:type_name -> penstock.proto.v1.Error
+	30, // 16: penstock.proto.v1.DescribeClusterResponse.brokers:type_name -> penstock.proto.v1.BrokerInfo
+	25, // 17: penstock.proto.v1.DescribeLogsResponse.logs:type_name -> penstock.proto.v1.LogInfo
+	2,  // 18: penstock.proto.v1.AdminService.CreateTopics:input_type -> penstock.proto.v1.CreateTopicsRequest
+	5,  // 19: penstock.proto.v1.AdminService.DeleteTopics:input_type -> penstock.proto.v1.DeleteTopicsRequest
+	8,  // 20: penstock.proto.v1.AdminService.CreatePartitions:input_type -> penstock.proto.v1.CreatePartitionsRequest
+	10, // 21: penstock.proto.v1.AdminService.AlterConfigs:input_type -> penstock.proto.v1.AlterConfigsRequest
+	12, // 22: penstock.proto.v1.AdminService.DescribeConfigs:input_type -> penstock.proto.v1.DescribeConfigsRequest
+	15, // 23: penstock.proto.v1.AdminService.DeleteRecords:input_type -> penstock.proto.v1.DeleteRecordsRequest
+	17, // 24: penstock.proto.v1.AdminService.ElectLeaders:input_type -> penstock.proto.v1.ElectLeadersRequest
+	19, // 25: penstock.proto.v1.AdminService.UnregisterBroker:input_type -> penstock.proto.v1.UnregisterBrokerRequest
+	21, // 26: penstock.proto.v1.AdminService.DescribeCluster:input_type -> penstock.proto.v1.DescribeClusterRequest
+	23, // 27: penstock.proto.v1.AdminService.DescribeLogs:input_type -> penstock.proto.v1.DescribeLogsRequest
+	3,  // 28: penstock.proto.v1.AdminService.CreateTopics:output_type -> penstock.proto.v1.CreateTopicsResponse
+	7,  // 29: penstock.proto.v1.AdminService.DeleteTopics:output_type -> penstock.proto.v1.DeleteTopicsResponse
+	9,  // 30: penstock.proto.v1.AdminService.CreatePartitions:output_type -> penstock.proto.v1.CreatePartitionsResponse
+	11, // 31: penstock.proto.v1.AdminService.AlterConfigs:output_type -> penstock.proto.v1.AlterConfigsResponse
+	13, // 32: penstock.proto.v1.AdminService.DescribeConfigs:output_type -> penstock.proto.v1.DescribeConfigsResponse
+	16, // 33: penstock.proto.v1.AdminService.DeleteRecords:output_type -> penstock.proto.v1.DeleteRecordsResponse
+	18, // 34: penstock.proto.v1.AdminService.ElectLeaders:output_type -> penstock.proto.v1.ElectLeadersResponse
+	20, // 35: penstock.proto.v1.AdminService.UnregisterBroker:output_type -> penstock.proto.v1.UnregisterBrokerResponse
+	22, // 36: penstock.proto.v1.AdminService.DescribeCluster:output_type -> penstock.proto.v1.DescribeClusterResponse
+	24, // 37: penstock.proto.v1.AdminService.DescribeLogs:output_type -> penstock.proto.v1.DescribeLogsResponse
+	28, // [28:38] is the sub-list for method output_type
+	18, // [18:28] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_admin_proto_init() }
@@ -1734,7 +1842,7 @@ func file_penstock_proto_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_admin_proto_rawDesc), len(file_penstock_proto_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

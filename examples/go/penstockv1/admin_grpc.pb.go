@@ -29,6 +29,7 @@ const (
 	AdminService_DescribeConfigs_FullMethodName  = "/penstock.proto.v1.AdminService/DescribeConfigs"
 	AdminService_DeleteRecords_FullMethodName    = "/penstock.proto.v1.AdminService/DeleteRecords"
 	AdminService_ElectLeaders_FullMethodName     = "/penstock.proto.v1.AdminService/ElectLeaders"
+	AdminService_UnregisterBroker_FullMethodName = "/penstock.proto.v1.AdminService/UnregisterBroker"
 	AdminService_DescribeCluster_FullMethodName  = "/penstock.proto.v1.AdminService/DescribeCluster"
 	AdminService_DescribeLogs_FullMethodName     = "/penstock.proto.v1.AdminService/DescribeLogs"
 )
@@ -46,6 +47,8 @@ type AdminServiceClient interface {
 	DeleteRecords(ctx context.Context, in *DeleteRecordsRequest, opts ...grpc.CallOption) (*DeleteRecordsResponse, error)
 	// Gives partitions back to the first broker of their replica list.
 	ElectLeaders(ctx context.Context, in *ElectLeadersRequest, opts ...grpc.CallOption) (*ElectLeadersResponse, error)
+	// Forgets a broker that is gone for good. Refused while it has a session or holds a replica.
+	UnregisterBroker(ctx context.Context, in *UnregisterBrokerRequest, opts ...grpc.CallOption) (*UnregisterBrokerResponse, error)
 	DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error)
 	// What this broker itself holds: sizes, log ends, high watermarks.
 	DescribeLogs(ctx context.Context, in *DescribeLogsRequest, opts ...grpc.CallOption) (*DescribeLogsResponse, error)
@@ -129,6 +132,16 @@ func (c *adminServiceClient) ElectLeaders(ctx context.Context, in *ElectLeadersR
 	return out, nil
 }
 
+func (c *adminServiceClient) UnregisterBroker(ctx context.Context, in *UnregisterBrokerRequest, opts ...grpc.CallOption) (*UnregisterBrokerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnregisterBrokerResponse)
+	err := c.cc.Invoke(ctx, AdminService_UnregisterBroker_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) DescribeCluster(ctx context.Context, in *DescribeClusterRequest, opts ...grpc.CallOption) (*DescribeClusterResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DescribeClusterResponse)
@@ -162,6 +175,8 @@ type AdminServiceServer interface {
 	DeleteRecords(context.Context, *DeleteRecordsRequest) (*DeleteRecordsResponse, error)
 	// Gives partitions back to the first broker of their replica list.
 	ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error)
+	// Forgets a broker that is gone for good. Refused while it has a session or holds a replica.
+	UnregisterBroker(context.Context, *UnregisterBrokerRequest) (*UnregisterBrokerResponse, error)
 	DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error)
 	// What this broker itself holds: sizes, log ends, high watermarks.
 	DescribeLogs(context.Context, *DescribeLogsRequest) (*DescribeLogsResponse, error)
@@ -195,6 +210,9 @@ func (UnimplementedAdminServiceServer) DeleteRecords(context.Context, *DeleteRec
 }
 func (UnimplementedAdminServiceServer) ElectLeaders(context.Context, *ElectLeadersRequest) (*ElectLeadersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ElectLeaders not implemented")
+}
+func (UnimplementedAdminServiceServer) UnregisterBroker(context.Context, *UnregisterBrokerRequest) (*UnregisterBrokerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnregisterBroker not implemented")
 }
 func (UnimplementedAdminServiceServer) DescribeCluster(context.Context, *DescribeClusterRequest) (*DescribeClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DescribeCluster not implemented")
@@ -349,6 +367,24 @@ func _AdminService_ElectLeaders_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_UnregisterBroker_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnregisterBrokerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).UnregisterBroker(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_UnregisterBroker_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).UnregisterBroker(ctx, req.(*UnregisterBrokerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_DescribeCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DescribeClusterRequest)
 	if err := dec(in); err != nil {
@@ -419,6 +455,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ElectLeaders",
 			Handler:    _AdminService_ElectLeaders_Handler,
+		},
+		{
+			MethodName: "UnregisterBroker",
+			Handler:    _AdminService_UnregisterBroker_Handler,
 		},
 		{
 			MethodName: "DescribeCluster",

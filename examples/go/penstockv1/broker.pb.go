@@ -1603,7 +1603,11 @@ type BrokerInfo struct {
 	Alive    bool                   `protobuf:"varint,5,opt,name=alive,proto3" json:"alive,omitempty"`
 	// UUID of the broker's run. When it changes, what was known of the broker's logs is void: a
 	// leader forgets what the former run had acknowledged before it proposes another ISR.
-	Incarnation   string `protobuf:"bytes,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation string `protobuf:"bytes,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// What clients outside the network connect to; empty: nothing. A broker that is asked on its
+	// external listener answers with these as host and port.
+	ExternalHost  string `protobuf:"bytes,7,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
+	ExternalPort  uint32 `protobuf:"varint,8,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1680,17 +1684,33 @@ func (x *BrokerInfo) GetIncarnation() string {
 	return ""
 }
 
+func (x *BrokerInfo) GetExternalHost() string {
+	if x != nil {
+		return x.ExternalHost
+	}
+	return ""
+}
+
+func (x *BrokerInfo) GetExternalPort() uint32 {
+	if x != nil {
+		return x.ExternalPort
+	}
+	return 0
+}
+
 type TopicInfo struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Topic      string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	TopicId    string                 `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Error      *Error                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	Partitions []*PartitionInfo       `protobuf:"bytes,4,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// Only the keys that were set; the rest has defaults.
-	Configs       map[string]string `protobuf:"bytes,5,rep,name=configs,proto3" json:"configs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Internal      bool              `protobuf:"varint,6,opt,name=internal,proto3" json:"internal,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The keys that were set, on the topic or as the cluster's defaults; the rest is built in.
+	Configs  map[string]string `protobuf:"bytes,5,rep,name=configs,proto3" json:"configs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Internal bool              `protobuf:"varint,6,opt,name=internal,proto3" json:"internal,omitempty"`
+	// Those keys of configs that come from the cluster's defaults, sorted.
+	InheritedConfigs []string `protobuf:"bytes,7,rep,name=inherited_configs,json=inheritedConfigs,proto3" json:"inherited_configs,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *TopicInfo) Reset() {
@@ -1763,6 +1783,13 @@ func (x *TopicInfo) GetInternal() bool {
 		return x.Internal
 	}
 	return false
+}
+
+func (x *TopicInfo) GetInheritedConfigs() []string {
+	if x != nil {
+		return x.InheritedConfigs
+	}
+	return nil
 }
 
 type PartitionInfo struct {
@@ -2102,7 +2129,7 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x10controller_epoch\x18\x02 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x03 \x01(\x03R\x0fmetadataVersion\x127\n" +
 	"\abrokers\x18\x04 \x03(\v2\x1d.penstock.proto.v1.BrokerInfoR\abrokers\x124\n" +
-	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\x9d\x01\n" +
+	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xe7\x01\n" +
 	"\n" +
 	"BrokerInfo\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
@@ -2110,7 +2137,9 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x12\n" +
 	"\x04rack\x18\x04 \x01(\tR\x04rack\x12\x14\n" +
 	"\x05alive\x18\x05 \x01(\bR\x05alive\x12 \n" +
-	"\vincarnation\x18\x06 \x01(\tR\vincarnation\"\xcb\x02\n" +
+	"\vincarnation\x18\x06 \x01(\tR\vincarnation\x12#\n" +
+	"\rexternal_host\x18\a \x01(\tR\fexternalHost\x12#\n" +
+	"\rexternal_port\x18\b \x01(\rR\fexternalPort\"\xf8\x02\n" +
 	"\tTopicInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12.\n" +
@@ -2119,7 +2148,8 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"partitions\x18\x04 \x03(\v2 .penstock.proto.v1.PartitionInfoR\n" +
 	"partitions\x12C\n" +
 	"\aconfigs\x18\x05 \x03(\v2).penstock.proto.v1.TopicInfo.ConfigsEntryR\aconfigs\x12\x1a\n" +
-	"\binternal\x18\x06 \x01(\bR\binternal\x1a:\n" +
+	"\binternal\x18\x06 \x01(\bR\binternal\x12+\n" +
+	"\x11inherited_configs\x18\a \x03(\tR\x10inheritedConfigs\x1a:\n" +
 	"\fConfigsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb0\x01\n" +

@@ -124,8 +124,11 @@ type Register struct {
 	// The newest the broker has applied; the controller must not be older.
 	ControllerEpoch int64 `protobuf:"varint,9,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
 	MetadataVersion int64 `protobuf:"varint,10,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// What clients outside the network connect to; empty: nothing.
+	ExternalHost  string `protobuf:"bytes,11,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
+	ExternalPort  uint32 `protobuf:"varint,12,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Register) Reset() {
@@ -224,6 +227,20 @@ func (x *Register) GetControllerEpoch() int64 {
 func (x *Register) GetMetadataVersion() int64 {
 	if x != nil {
 		return x.MetadataVersion
+	}
+	return 0
+}
+
+func (x *Register) GetExternalHost() string {
+	if x != nil {
+		return x.ExternalHost
+	}
+	return ""
+}
+
+func (x *Register) GetExternalPort() uint32 {
+	if x != nil {
+		return x.ExternalPort
 	}
 	return 0
 }
@@ -1010,7 +1027,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eSessionRequest\x129\n" +
 	"\bregister\x18\x01 \x01(\v2\x1b.penstock.proto.v1.RegisterH\x00R\bregister\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.penstock.proto.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\amessage\"\xbe\x02\n" +
+	"\amessage\"\x88\x03\n" +
 	"\bRegister\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1024,7 +1041,9 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"dataIntact\x12)\n" +
 	"\x10controller_epoch\x18\t \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\n" +
-	" \x01(\x03R\x0fmetadataVersion\"r\n" +
+	" \x01(\x03R\x0fmetadataVersion\x12#\n" +
+	"\rexternal_host\x18\v \x01(\tR\fexternalHost\x12#\n" +
+	"\rexternal_port\x18\f \x01(\rR\fexternalPort\"r\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +

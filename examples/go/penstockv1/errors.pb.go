@@ -25,8 +25,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Numbers are never reused. 70-79 groups, 80-89 transactions, 90-99 security and
-// quotas are kept for the protocol parts that come next (ADR 0002).
+// Numbers are never reused. 80-89 transactions, 90-99 security and quotas are kept for the
+// protocol parts that come next (ADR 0002).
 type ErrorCode int32
 
 const (
@@ -40,9 +40,11 @@ const (
 	ErrorCode_ERROR_CODE_INVALID_REPLICATION_FACTOR ErrorCode = 14
 	ErrorCode_ERROR_CODE_UNSUPPORTED_CODEC          ErrorCode = 15
 	// The batch's CRC, count, sizes or columns contradict each other. Nothing was appended.
-	ErrorCode_ERROR_CODE_CORRUPT_BATCH        ErrorCode = 16
-	ErrorCode_ERROR_CODE_RECORD_TOO_LARGE     ErrorCode = 17
-	ErrorCode_ERROR_CODE_INVALID_TIMESTAMP    ErrorCode = 18
+	ErrorCode_ERROR_CODE_CORRUPT_BATCH     ErrorCode = 16
+	ErrorCode_ERROR_CODE_RECORD_TOO_LARGE  ErrorCode = 17
+	ErrorCode_ERROR_CODE_INVALID_TIMESTAMP ErrorCode = 18
+	// The topic does not take such records: a compacted one needs a key in each. Nothing was appended.
+	ErrorCode_ERROR_CODE_INVALID_RECORD       ErrorCode = 19
 	ErrorCode_ERROR_CODE_UNKNOWN_TOPIC        ErrorCode = 20
 	ErrorCode_ERROR_CODE_TOPIC_ALREADY_EXISTS ErrorCode = 21
 	// The name exists with another topic id: the topic was deleted and created again.
@@ -81,6 +83,25 @@ const (
 	ErrorCode_ERROR_CODE_REQUEST_TIMED_OUT ErrorCode = 64
 	// Stored data failed its CRC. It is never served.
 	ErrorCode_ERROR_CODE_DATA_CORRUPTED ErrorCode = 65
+	// Another broker coordinates this group: ask FindCoordinator again.
+	ErrorCode_ERROR_CODE_NOT_COORDINATOR ErrorCode = 70
+	// The coordinator has yet to read its log.
+	ErrorCode_ERROR_CODE_COORDINATOR_LOADING ErrorCode = 71
+	// The group has no such member: it left, or was fenced. Join anew.
+	ErrorCode_ERROR_CODE_UNKNOWN_MEMBER ErrorCode = 72
+	// The request names another member epoch than the current one; for one partition: the member
+	// does not own it (any more).
+	ErrorCode_ERROR_CODE_STALE_MEMBER_EPOCH ErrorCode = 73
+	// Another member has taken over this group.instance.id.
+	ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID ErrorCode = 74
+	// A live member has this group.instance.id.
+	ErrorCode_ERROR_CODE_UNRELEASED_INSTANCE_ID ErrorCode = 75
+	ErrorCode_ERROR_CODE_UNSUPPORTED_ASSIGNOR   ErrorCode = 76
+	// The group has live members.
+	ErrorCode_ERROR_CODE_GROUP_NOT_EMPTY ErrorCode = 77
+	ErrorCode_ERROR_CODE_UNKNOWN_GROUP   ErrorCode = 78
+	// The offset is below the committed one; only a reset goes back.
+	ErrorCode_ERROR_CODE_OFFSET_WENT_BACK ErrorCode = 79
 )
 
 // Enum value maps for ErrorCode.
@@ -97,6 +118,7 @@ var (
 		16: "ERROR_CODE_CORRUPT_BATCH",
 		17: "ERROR_CODE_RECORD_TOO_LARGE",
 		18: "ERROR_CODE_INVALID_TIMESTAMP",
+		19: "ERROR_CODE_INVALID_RECORD",
 		20: "ERROR_CODE_UNKNOWN_TOPIC",
 		21: "ERROR_CODE_TOPIC_ALREADY_EXISTS",
 		22: "ERROR_CODE_TOPIC_ID_MISMATCH",
@@ -123,6 +145,16 @@ var (
 		63: "ERROR_CODE_SHUTTING_DOWN",
 		64: "ERROR_CODE_REQUEST_TIMED_OUT",
 		65: "ERROR_CODE_DATA_CORRUPTED",
+		70: "ERROR_CODE_NOT_COORDINATOR",
+		71: "ERROR_CODE_COORDINATOR_LOADING",
+		72: "ERROR_CODE_UNKNOWN_MEMBER",
+		73: "ERROR_CODE_STALE_MEMBER_EPOCH",
+		74: "ERROR_CODE_FENCED_INSTANCE_ID",
+		75: "ERROR_CODE_UNRELEASED_INSTANCE_ID",
+		76: "ERROR_CODE_UNSUPPORTED_ASSIGNOR",
+		77: "ERROR_CODE_GROUP_NOT_EMPTY",
+		78: "ERROR_CODE_UNKNOWN_GROUP",
+		79: "ERROR_CODE_OFFSET_WENT_BACK",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":                0,
@@ -136,6 +168,7 @@ var (
 		"ERROR_CODE_CORRUPT_BATCH":              16,
 		"ERROR_CODE_RECORD_TOO_LARGE":           17,
 		"ERROR_CODE_INVALID_TIMESTAMP":          18,
+		"ERROR_CODE_INVALID_RECORD":             19,
 		"ERROR_CODE_UNKNOWN_TOPIC":              20,
 		"ERROR_CODE_TOPIC_ALREADY_EXISTS":       21,
 		"ERROR_CODE_TOPIC_ID_MISMATCH":          22,
@@ -162,6 +195,16 @@ var (
 		"ERROR_CODE_SHUTTING_DOWN":              63,
 		"ERROR_CODE_REQUEST_TIMED_OUT":          64,
 		"ERROR_CODE_DATA_CORRUPTED":             65,
+		"ERROR_CODE_NOT_COORDINATOR":            70,
+		"ERROR_CODE_COORDINATOR_LOADING":        71,
+		"ERROR_CODE_UNKNOWN_MEMBER":             72,
+		"ERROR_CODE_STALE_MEMBER_EPOCH":         73,
+		"ERROR_CODE_FENCED_INSTANCE_ID":         74,
+		"ERROR_CODE_UNRELEASED_INSTANCE_ID":     75,
+		"ERROR_CODE_UNSUPPORTED_ASSIGNOR":       76,
+		"ERROR_CODE_GROUP_NOT_EMPTY":            77,
+		"ERROR_CODE_UNKNOWN_GROUP":              78,
+		"ERROR_CODE_OFFSET_WENT_BACK":           79,
 	}
 )
 
@@ -499,7 +542,7 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x04port\x18\x04 \x01(\rR\x04port\"^\n" +
 	"\vOffsetRange\x12(\n" +
 	"\x10log_start_offset\x18\x01 \x01(\x03R\x0elogStartOffset\x12%\n" +
-	"\x0ehigh_watermark\x18\x02 \x01(\x03R\rhighWatermark*\xc4\f\n" +
+	"\x0ehigh_watermark\x18\x02 \x01(\x03R\rhighWatermark*\x97\x10\n" +
 	"\tErrorCode\x12\"\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\x06\xa2\xbb\x18\x02\b\x02\x12\x1f\n" +
 	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\x06\xa2\xbb\x18\x02\b\r\x12&\n" +
@@ -512,7 +555,8 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x1cERROR_CODE_UNSUPPORTED_CODEC\x10\x0f\x1a\x06\xa2\xbb\x18\x02\b\x03\x12$\n" +
 	"\x18ERROR_CODE_CORRUPT_BATCH\x10\x10\x1a\x06\xa2\xbb\x18\x02\b\x03\x12'\n" +
 	"\x1bERROR_CODE_RECORD_TOO_LARGE\x10\x11\x1a\x06\xa2\xbb\x18\x02\b\x03\x12(\n" +
-	"\x1cERROR_CODE_INVALID_TIMESTAMP\x10\x12\x1a\x06\xa2\xbb\x18\x02\b\x03\x12(\n" +
+	"\x1cERROR_CODE_INVALID_TIMESTAMP\x10\x12\x1a\x06\xa2\xbb\x18\x02\b\x03\x12%\n" +
+	"\x19ERROR_CODE_INVALID_RECORD\x10\x13\x1a\x06\xa2\xbb\x18\x02\b\x03\x12(\n" +
 	"\x18ERROR_CODE_UNKNOWN_TOPIC\x10\x14\x1a\n" +
 	"\xa2\xbb\x18\x06\b\x05\x10\x01\x18\x01\x12+\n" +
 	"\x1fERROR_CODE_TOPIC_ALREADY_EXISTS\x10\x15\x1a\x06\xa2\xbb\x18\x02\b\x06\x12*\n" +
@@ -549,7 +593,18 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\xa2\xbb\x18\x06\b\x0e\x10\x01\x18\x01\x12,\n" +
 	"\x1cERROR_CODE_REQUEST_TIMED_OUT\x10@\x1a\n" +
 	"\xa2\xbb\x18\x06\b\x04\x10\x01\x18\x01\x12%\n" +
-	"\x19ERROR_CODE_DATA_CORRUPTED\x10A\x1a\x06\xa2\xbb\x18\x02\b\x0f:[\n" +
+	"\x19ERROR_CODE_DATA_CORRUPTED\x10A\x1a\x06\xa2\xbb\x18\x02\b\x0f\x12*\n" +
+	"\x1aERROR_CODE_NOT_COORDINATOR\x10F\x1a\n" +
+	"\xa2\xbb\x18\x06\b\t\x10\x01\x18\x01\x12,\n" +
+	"\x1eERROR_CODE_COORDINATOR_LOADING\x10G\x1a\b\xa2\xbb\x18\x04\b\x0e\x10\x01\x12%\n" +
+	"\x19ERROR_CODE_UNKNOWN_MEMBER\x10H\x1a\x06\xa2\xbb\x18\x02\b\x05\x12)\n" +
+	"\x1dERROR_CODE_STALE_MEMBER_EPOCH\x10I\x1a\x06\xa2\xbb\x18\x02\b\t\x12)\n" +
+	"\x1dERROR_CODE_FENCED_INSTANCE_ID\x10J\x1a\x06\xa2\xbb\x18\x02\b\t\x12/\n" +
+	"!ERROR_CODE_UNRELEASED_INSTANCE_ID\x10K\x1a\b\xa2\xbb\x18\x04\b\x06\x10\x01\x12+\n" +
+	"\x1fERROR_CODE_UNSUPPORTED_ASSIGNOR\x10L\x1a\x06\xa2\xbb\x18\x02\b\x03\x12&\n" +
+	"\x1aERROR_CODE_GROUP_NOT_EMPTY\x10M\x1a\x06\xa2\xbb\x18\x02\b\t\x12$\n" +
+	"\x18ERROR_CODE_UNKNOWN_GROUP\x10N\x1a\x06\xa2\xbb\x18\x02\b\x05\x12'\n" +
+	"\x1bERROR_CODE_OFFSET_WENT_BACK\x10O\x1a\x06\xa2\xbb\x18\x02\b\t:[\n" +
 	"\x06traits\x12!.google.protobuf.EnumValueOptions\x18\xb4\x87\x03 \x01(\v2\x1e.penstock.proto.v1.ErrorTraitsR\x06traitsB\xba\x01\n" +
 	"\x15com.penstock.proto.v1B\vErrorsProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
