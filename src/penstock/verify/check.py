@@ -8,7 +8,8 @@ range per unbroken stretch of a stream and 32 bytes per run of the final read-ba
 the program for 100 million records written in batches of 100 (`benchmarks/verify_memory.py`).
 
 Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
-vanished (I2, I6: read, then gone), skipped (I17), ended (I24).
+vanished (I2, I6: read, then gone), skipped (I17), ended (I24); of a consumer group what
+`check_groups.py` says.
 """
 
 from array import array
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import MisuseError
+from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupJudge
 from penstock.verify.history import Event, read_history
 from penstock.verify.intervals import IntervalSet
 
@@ -35,6 +37,7 @@ RULES: Final = {
     "skipped": "passed over by a consumer without a reason",
     "unfinished": "the history has no final read-back to judge by",
     "ended": "a producer or reader of the workload could not go on",
+    **GROUP_RULES,
 }
 
 
@@ -64,6 +67,8 @@ class Verdict:
     unknown: int = 0
     final: int = 0
     read: int = 0
+    delivered: int = 0
+    redelivered: int = 0
     write_gap_ms: float = 0.0
     partition_write_gap_ms: float = 0.0
     read_gap_ms: float = 0.0
@@ -82,6 +87,8 @@ class Verdict:
             "unknown": self.unknown,
             "in_log": self.final,
             "read": self.read,
+            "delivered": self.delivered,
+            "redelivered": self.redelivered,
             "write_gap_ms": round(self.write_gap_ms, 1),
             "partition_write_gap_ms": round(self.partition_write_gap_ms, 1),
             "read_gap_ms": round(self.read_gap_ms, 1),
@@ -114,6 +121,13 @@ class _FinalLog:
         self.streams.append(event["s"])
         self.sequences.append(event["q"])
         self.counts.append(event["n"])
+
+    def intervals(self) -> IntervalSet:
+        """The offsets that were read back."""
+        offsets = IntervalSet()
+        for offset, count in zip(self.offsets, self.counts, strict=True):
+            offsets.add(offset, offset + count)
+        return offsets
 
     def missing(self, event: Event) -> int:
         """How many records of a read run are not where the reader saw them."""
@@ -166,12 +180,32 @@ class Judge:
         self._ends: dict[int, int] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self._gaps = _Gaps()
+        self._group = GroupJudge(self._breach)
         self._acks = "ALL"
 
     def first_pass(self, event: Event) -> None:
         match event["e"]:
             case "start":
                 self._acks = event.get("acks", "ALL")
+            case "send" | "ack" | "fail" | "unknown":
+                self._produced(event)
+            case "final":
+                self._read_back(event)
+            case "odd" if event["r"] == "final":
+                self._final_end[event["p"]] = event["o"] + 1
+            case "ends":
+                self._starts[event["p"]] = event["lo"]
+                self._ends[event["p"]] = event["hi"]
+            case kind if kind in GROUP_EVENTS:
+                self._group.see(event)
+            case "ended":
+                self._breach("ended", 1, f"{event['who']} at {event['t']:.0f} ms: {event['why']}")
+            case _:
+                pass
+
+    def _produced(self, event: Event) -> None:
+        """What a producer did, and what it was told."""
+        match event["e"]:
             case "send":
                 self.verdict.sent += event["n"]
                 self._sent[event["s"]].add(event["q"], event["q"] + event["n"])
@@ -185,17 +219,6 @@ class Judge:
                 self._failed[event["s"]].add(event["q"], event["q"] + event["n"])
             case "unknown":
                 self.verdict.unknown += event["n"]
-            case "final":
-                self._read_back(event)
-            case "odd" if event["r"] == "final":
-                self._final_end[event["p"]] = event["o"] + 1
-            case "ends":
-                self._starts[event["p"]] = event["lo"]
-                self._ends[event["p"]] = event["hi"]
-            case "ended":
-                self._breach("ended", 1, f"{event['who']} at {event['t']:.0f} ms: {event['why']}")
-            case _:
-                pass
 
     def second_pass(self, event: Event) -> None:
         match event["e"]:
@@ -212,6 +235,9 @@ class Judge:
         """The verdict; call once, after both passes."""
         self._compare_outcomes()
         self._check_read_back_is_whole()
+        self._group.finish({at: log.intervals() for at, log in self._final.items()})
+        self.verdict.delivered = self._group.delivered
+        self.verdict.redelivered = self._group.redelivered
         gaps = self._gaps
         self.verdict.write_gap_ms = gaps.worst(lambda key: key == "all")
         self.verdict.partition_write_gap_ms = gaps.worst(lambda key: _is(key, "partition"))

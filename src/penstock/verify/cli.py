@@ -71,7 +71,7 @@ class LiveCounts:
 
 
 @app.command(
-    epilog="Example: penstock verify run --bootstrap localhost:9092 --duration 60 --history h.gz"
+    epilog="Example: penstock verify run --duration 60 --group g --members 5 --history h.gz"
 )
 def run(
     context: typer.Context,
@@ -92,6 +92,13 @@ def run(
     replicas: Annotated[int, typer.Option(min=1, help="Of a topic that is created.")] = 3,
     rate: Annotated[int, typer.Option(min=0, help="Records/s in all; 0 = no limit.")] = 5_000,
     record_bytes: Annotated[int, typer.Option(min=RECORD_BYTES_MIN, help="Of each value.")] = 128,
+    group: Annotated[
+        str, typer.Option(help="Also read as this consumer group; its offsets are reset.")
+    ] = "",
+    members: Annotated[int, typer.Option(min=1, max=64, help="Of the group.")] = 3,
+    churn: Annotated[
+        float, typer.Option(min=0, help="Seconds a member stays; 0 = for good.")
+    ] = 0.0,
     history: Annotated[Path | None, typer.Option(help="Keep it here (.gz compresses).")] = None,
     output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
 ) -> None:
@@ -111,6 +118,9 @@ def run(
         consumers=consumers,
         record_bytes=record_bytes // WORD_BYTES * WORD_BYTES,
         rate=rate,
+        group=group,
+        members=members,
+        churn_s=churn,
     )
     with tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
         path = history or Path(scratch) / "history.jsonl"

@@ -8,6 +8,10 @@ Fields are one letter, because there are many lines; `t` is ms since the start o
     {"e":"ack"  | "fail" | "unknown", "s", "q", "n", "t", "p":partition, "o":offset | "why":…}
     {"e":"read",  "r":reader, "p", "o", "s", "q", "n", "t"}
     {"e":"odd",   "r", "p", "o", "t"}                             a record nobody sent
+    {"e":"owns",  "r":member, "p", "t"}                           of a consumer group
+    {"e":"got",   "r", "p", "o", "s", "q", "n", "t"}
+    {"e":"leaves","r", "p", "t", "how":"revoked" | "lost"}
+    {"e":"stored","p", "o":committed offset, "t", "first":1}      first: where it begins
     {"e":"final", "p", "o", "s", "q", "n"}                        the read-back of everything
     {"e":"ends",  "p", "lo":log start, "hi":high watermark}       at the end, per partition
     {"e":"ended", "who", "why", "t"}                              a thread that could not go on

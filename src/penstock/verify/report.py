@@ -12,9 +12,19 @@ def summary(verdict: Verdict) -> list[tuple[str, str]]:
         ("outcome unknown", f"{verdict.unknown:,}"),
         ("in the log at the end", f"{verdict.final:,}"),
         ("read while written", f"{verdict.read:,}"),
+        *_group(verdict),
         ("longest write gap", _seconds(verdict.write_gap_ms)),
         ("longest write gap of one partition", _seconds(verdict.partition_write_gap_ms)),
         ("longest read gap", _seconds(verdict.read_gap_ms)),
+    ]
+
+
+def _group(verdict: Verdict) -> list[tuple[str, str]]:
+    if not verdict.delivered:
+        return []
+    return [
+        ("given to the group", f"{verdict.delivered:,}"),
+        ("of these once more", f"{verdict.redelivered:,}"),
     ]
 
 

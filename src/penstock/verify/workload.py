@@ -11,7 +11,7 @@ and ends; the rest goes on. Nothing is judged here; `check.py` does.
 
 The end, in this order: producers settle everything; live readers read to the ends of the logs;
 the ends are asked for again, because a record of unknown outcome may have become visible since;
-the final reader reads everything up to there.
+a group's members get everything up to there; the final reader reads everything up to there.
 """
 
 import itertools
@@ -37,6 +37,7 @@ from penstock.client.config import AddressResolver
 from penstock.core.partitioner import partition_for_key
 from penstock.core.types import Acks, Sync, TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.verify.group_readers import GroupConfig, GroupReaders
 from penstock.verify.history import HistoryWriter
 from penstock.verify.records import Run, build_values, parse_values
 
@@ -59,6 +60,8 @@ class WorkloadConfig:
     is the producers' setting. A topic that is not
     there is created with `replication_factor` and `topic_configs`; it keeps its records for ever,
     because what retention takes would seem lost. `resolve_address` is every client's setting.
+    `group` "" = no group; else so many `members` share the topic, each for about `churn_s`
+    (0 = for good).
     """
 
     bootstrap: str
@@ -77,6 +80,9 @@ class WorkloadConfig:
     delivery_timeout_ms: int = 120_000
     topic_configs: Mapping[str, str] = field(default_factory=lambda: {"retention.ms": "-1"})
     resolve_address: AddressResolver | None = None
+    group: str = ""
+    members: int = 3
+    churn_s: float = 0.0
 
 
 class Progress(Protocol):
@@ -128,6 +134,8 @@ class Workload:
         self._ends: dict[TopicPartition, int] | None = None
         self._began = time.monotonic()
         self._partitions: list[TopicPartition] = []
+        self._group: GroupReaders | None = None
+        self._members: list[_Thread] = []
 
     def start(self) -> None:
         """Creates the topic if it is not there and starts all threads.
@@ -165,6 +173,8 @@ class Workload:
         self._readers = self._threads(
             {name: partial(self._consume, name, "read") for name in readers}
         )
+        if config.group:
+            self._start_group()
         self._producers = self._threads(
             {
                 f"producer-{index}": partial(self._produce, index)
@@ -181,14 +191,41 @@ class Workload:
         for thread in self._readers:
             thread.join()
         self._ends = self._end_offsets()
+        if self._group is not None:
+            self._guard("group", partial(self._group.end_at, self._ends))
+            for thread in self._members:
+                thread.join()
         self._guard(FINAL_READER, self._read_back)
         self._history.close()
 
     def abandon(self) -> None:
         """Gives up everything under way, at once; the history stays unfinished."""
         self._stopping.set()
+        if self._group is not None:
+            self._group.abandon()
         for producer in self._open:
             producer.close(0.0)
+
+    def _start_group(self) -> None:
+        config = self._config
+        self._group = GroupReaders(
+            GroupConfig(
+                config.bootstrap,
+                config.topic,
+                config.group,
+                config.members,
+                config.churn_s,
+                config.settle_s,
+                config.resolve_address,
+            ),
+            self._history,
+            self._record_batch,
+            self._now_ms,
+        )
+        self._group.begin(self._starts)
+        names = [f"member-{index}" for index in range(config.members)]
+        work = {name: partial(self._group.run_member, name) for name in names}
+        self._members = self._threads({**work, "watcher": self._group.watch})
 
     def _threads(self, work: Mapping[str, Callable[[], None]]) -> list[_Thread]:
         threads = [
@@ -336,7 +373,7 @@ class Workload:
             self._history.write({"e": kind, **at, **where})
         for offset in odd:
             self._history.write({"e": "odd", **at, "o": offset})
-        if kind == "read":
+        if kind in ("read", "got"):
             self._progress.read(batch.record_count)
 
     def _reached(self, consumer: Consumer) -> bool:

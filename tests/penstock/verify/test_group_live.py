@@ -1,0 +1,71 @@
+"""A recorded workload read by a group: it passes, and a client that commits too early is caught."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+from support.waiting import wait_until
+
+from penstock.client import OffsetAndMetadata, TopicPartition
+from penstock.client.assignment import Assignment
+from penstock.verify.check import Verdict, check_files
+from penstock.verify.history import HistoryWriter, read_history
+from penstock.verify.workload import Workload, WorkloadConfig
+
+MakeCluster = Callable[..., Cluster]
+
+
+def run(cluster: Cluster, path: Path, until: Callable[[list[str]], bool]) -> Verdict:
+    """A workload with a group until the kinds of events so far are enough; the verdict."""
+    config = WorkloadConfig(
+        cluster.bootstrap, "t", 4, 1, consumers=0, producers=1, keys=4, rate=1_000,
+        group="g", members=3, churn_s=1.5, settle_s=20,
+    )  # fmt: skip
+    with HistoryWriter(path) as writer:
+        workload = Workload(config, writer)
+        workload.start()
+        try:
+            wait_until(
+                lambda: until([event["e"] for event in read_history(path)]),
+                what="members came, went and committed",
+                timeout_s=60,
+            )
+        finally:
+            workload.stop()
+    return check_files([path])
+
+
+def test_a_group_whose_members_come_and_go_gets_everything(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    cluster = make_cluster(brokers=1)
+    verdict = run(
+        cluster,
+        tmp_path / "history.jsonl",
+        lambda kinds: kinds.count("leaves") >= 12 and kinds.count("stored") >= 20,
+    )
+    assert verdict.passed, verdict.breaches
+    assert verdict.delivered >= verdict.final > 0
+
+
+def test_a_client_that_commits_what_it_has_not_handed_out_is_caught(
+    make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def early(self: Assignment, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The planted bug: what was fetched ahead counts as done."""
+        del only_done
+        return {
+            where: OffsetAndMetadata(state.fetch_offset)
+            for where, state in self.states.items()
+            if state.fetch_offset > self.progress(where).committed
+        }
+
+    monkeypatch.setattr(Assignment, "to_commit", early)
+    cluster = make_cluster(brokers=1)
+    verdict = run(
+        cluster,
+        tmp_path / "history.jsonl",
+        lambda kinds: kinds.count("leaves") >= 12 and kinds.count("stored") >= 40,
+    )
+    assert set(verdict.breaches) & {"ahead", "undelivered"}, verdict.to_dict()
