@@ -1,5 +1,6 @@
 """Real brokers compact real logs: newest values, same offsets, sequences still known."""
 
+import random
 import shutil
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -206,3 +207,36 @@ def test_what_is_young_is_not_compacted_and_deleting_goes_on(make_cluster: MakeC
         )
         assert len(records(wire, "young")) == 20
         assert wire.offsets("kept", earliest=pb.Earliest()).offset == 0
+
+
+def test_leaders_killed_while_logs_are_compacted_lose_no_newest_value(
+    make_cluster: MakeCluster, rng: random.Random
+) -> None:
+    cluster = make_cluster(brokers=3, broker_config={"log.cleaner.backoff.ms": "20"})
+    cluster.create_topic("t", assignment=[[0, 1, 2]], configs=COMPACT)
+    newest_sent: dict[bytes | None, bytes | None] = {}
+    sent = 0
+    with Producer(cluster.bootstrap, linger_ms=1) as producer:
+        for _ in range(3):
+            leader = cluster.leader("t")
+            for part in range(40):
+                for _ in range(rng.randrange(1, 30)):
+                    key = b"%d" % rng.randrange(60)
+                    newest_sent[key] = b"%d" % sent
+                    producer.send("t", value=newest_sent[key], key=key)
+                    sent += 1
+                if part == 20:
+                    cluster.brokers[leader].kill()
+                elif part < 20:
+                    producer.flush()
+            producer.flush()
+            cluster.brokers[leader].start()
+            cluster.wait_in_sync("t")
+    with Wire(cluster.brokers[cluster.leader("t")].address) as wire:
+        assert wire.latest("t") == sent, "each record landed once"
+        assert newest(wire, "t") == newest_sent
+        wait_records(wire, "t", len(newest_sent))
+        assert newest(wire, "t") == newest_sent
+    for broker in cluster.brokers.values():
+        assert "log compacted" in broker.log_text()
+        assert "invariant" not in broker.log_text()
