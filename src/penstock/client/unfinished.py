@@ -1,0 +1,41 @@
+"""Which records of a partition are still being worked on, and so where a commit may stand. Pure.
+
+      finished   finished  ░ working ░  finished   not begun
+    ─────────────────────┬────────────────────────┬─────────▶ offsets
+                      commit                     next
+
+Records finish in any order; the commit is the lowest one that has not, so that a crash repeats
+some that were done and skips none.
+"""
+
+from collections import deque
+
+
+class Unfinished:
+    """One partition, for as long as it is owned."""
+
+    def __init__(self) -> None:
+        self._begun: deque[int] = deque()
+        self._finished: set[int] = set()
+        self._next = -1
+
+    def begin(self, offset: int, next_offset: int) -> None:
+        """Work on a record begins; `next_offset` is where reading goes on behind it."""
+        assert not self._begun or offset > self._begun[-1], "records begin in order"
+        self._begun.append(offset)
+        self._next = next_offset
+
+    def finish(self, offset: int) -> None:
+        """It is done: handled, or given up for good."""
+        self._finished.add(offset)
+        while self._begun and self._begun[0] in self._finished:
+            self._finished.discard(self._begun.popleft())
+
+    @property
+    def commit(self) -> int:
+        """The next offset to read after a crash; -1 = nothing was begun."""
+        return self._begun[0] if self._begun else self._next
+
+    def __len__(self) -> int:
+        """How many records stand between the commit and the next one; not all are unfinished."""
+        return len(self._begun)
