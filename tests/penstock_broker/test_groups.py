@@ -1,12 +1,15 @@
 """Consumer groups on one real broker, by the plain protocol."""
 
+import urllib.request
 from collections.abc import Iterator
 
+import grpc
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import Cluster
 from support.group_wire import Groups
 from support.waiting import wait_until
-from support.wire import Wire
+from support.wire import Wire, call_error
 
 from penstock.core.groups.config import OFFSETS_PARTITIONS, OFFSETS_TOPIC
 from penstock.errors import ErrorCode, PenstockError
@@ -233,3 +236,76 @@ def test_users_cannot_write_or_change_the_internal_topic(
             with pytest.raises(PenstockError) as caught:
                 wire._call(call, request, 10.0)
             assert caught.value.code is ErrorCode.INVALID_TOPIC_NAME
+
+
+def refusal(groups: Groups, shared_broker: Cluster, *messages: pb.JoinRequest) -> PenstockError:
+    """What a Join stream that says this ends with."""
+    stub = groups.at(shared_broker.brokers[0].address)
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub.Join(iter(messages), timeout=20))
+    return call_error(caught.value)
+
+
+def hello(group_id: str, **fields: object) -> pb.JoinRequest:
+    subscription = pb.Subscription(topics=[group_id])
+    return pb.JoinRequest(
+        hello=pb.MemberHello(group_id=group_id, member_id="m", subscription=subscription, **fields)
+    )
+
+
+def test_a_stream_that_is_not_what_it_should_be_ends_with_a_reason(
+    shared_broker: Cluster, groups: Groups, name: str
+) -> None:
+    groups.fetch(name)
+    beat = pb.JoinRequest(heartbeat=pb.MemberHeartbeat())
+    first = refusal(groups, shared_broker, beat)
+    assert first.code is ErrorCode.INVALID_REQUEST
+    assert "must be a hello" in first.message
+    twice = refusal(groups, shared_broker, hello(name), hello(name))
+    assert twice.code is ErrorCode.INVALID_REQUEST
+    assert "heartbeats" in twice.message
+    other = refusal(groups, shared_broker, hello(name, cluster_id="another"))
+    assert other.code is ErrorCode.CLUSTER_ID_MISMATCH
+    nameless = refusal(groups, shared_broker, hello(""))
+    assert nameless.code is ErrorCode.INVALID_REQUEST
+    stub = groups.at(shared_broker.brokers[0].address)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ListGroups(pb.ListGroupsRequest(states=[77]))
+    assert call_error(caught.value).code is ErrorCode.INVALID_REQUEST
+    # A stream that says nothing and closes is nobody.
+    assert list(stub.Join(iter([]), timeout=20)) == []
+
+
+def test_a_member_that_goes_without_a_word_has_little_time_to_come_back(
+    shared_broker: Cluster, groups: Groups, name: str
+) -> None:
+    groups.fetch(name)
+    stub = groups.at(shared_broker.brokers[0].address)
+    list(stub.Join(iter([hello(name)]), timeout=20))  # closes its side, and so the stream ends
+    wait_until(
+        lambda: groups.describe(name).state == pb.GROUP_STATE_EMPTY, what="the member is out"
+    )
+
+
+def test_prometheus_hears_of_groups(shared_broker: Cluster, groups: Groups, name: str) -> None:
+    member = groups.join(name, name)
+    wait_until(lambda: len(member.owned) == 4, what="the member owns all")
+    member.commit({(name, 0): 1})
+
+    def seen() -> dict[str, float]:
+        port = shared_broker.metrics_ports[0]
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        families = text_string_to_metric_families(text)
+        return {s.name + s.labels.get("state", ""): s.value for f in families for s in f.samples}
+
+    def counted() -> bool:
+        found = seen()
+        return found["penstock_groupsStable"] >= 1 and found["penstock_group_members"] >= 1
+
+    wait_until(counted, what="groups are counted")
+    found = seen()
+    assert found["penstock_group_commits_total"] >= 1
+    assert found["penstock_group_rebalances_total"] >= 1
+    assert found["penstock_group_load_seconds_count"] == OFFSETS_PARTITIONS
+    assert found["penstock_group_coordinators_loading"] == 0
+    member.leave()

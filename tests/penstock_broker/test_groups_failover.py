@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 from support.cluster import Cluster
 from support.group_wire import Groups, Member
 from support.waiting import wait_until
+from support.wire import call_error
 
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.errors import ErrorCode, PenstockError
@@ -80,12 +82,35 @@ def test_members_keep_everything_and_offsets_stay_when_the_coordinator_is_killed
 def test_a_coordinator_that_stops_hands_its_groups_over(groups: Groups) -> None:
     members = two_members(groups)
     former = groups.find("g").broker_id
+    for broker_id, broker in groups.cluster.brokers.items():
+        if broker_id != former:
+            assert_elsewhere(groups, broker.address, former)
 
     def stop() -> None:
         assert groups.cluster.brokers[former].stop() == 0
 
     owned_as_before(groups, members, stop)
     assert members[0].commit({min(members[0].owned): 1}) == [NONE]
+
+
+def assert_elsewhere(groups: Groups, address: str, coordinator: int) -> None:
+    """A broker that does not coordinate the group says who does, and takes nothing."""
+    stub = groups.at(address)
+    hello = pb.MemberHello(group_id="g", member_id="m", subscription=pb.Subscription(topics=["t"]))
+    for call in (
+        lambda: stub.CommitOffsets(pb.CommitOffsetsRequest(group_id="g", member_epoch=-1)),
+        lambda: stub.FetchOffsets(pb.FetchOffsetsRequest(group_id="g")),
+        lambda: stub.DeleteGroup(pb.DeleteGroupRequest(group_id="g")),
+        lambda: list(stub.Join(iter([pb.JoinRequest(hello=hello)]))),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            call()
+        error = call_error(caught.value)
+        assert error.code is ErrorCode.NOT_COORDINATOR
+        assert f"broker {coordinator} does" in error.message
+    described = stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=["g"])).groups[0]
+    assert ErrorCode(described.error.code) is ErrorCode.NOT_COORDINATOR
+    assert "g" not in {group.group_id for group in stub.ListGroups(pb.ListGroupsRequest()).groups}
 
 
 def test_committed_offsets_survive_the_death_of_every_broker(groups: Groups) -> None:

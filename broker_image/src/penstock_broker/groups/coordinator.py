@@ -42,7 +42,8 @@ from penstock_broker.replication.replicas import ReplicaSet
 
 APPEND_BYTES_MAX: Final = 4 * 1024 * 1024
 """Aimed at, half of what the topic allows: the records of one event stay together."""
-_APPEND_PAUSE_S: Final = 0.002
+_PAUSE_PER_READY_S: Final = 0.0025
+_PAUSE_MAX_S: Final = 0.01
 _APPEND_TIMEOUT_MS: Final = 600_000
 _ANSWER_TIMEOUT_S: Final = 30.0
 _READ_BYTES: Final = 1024 * 1024
@@ -81,7 +82,7 @@ class Coordinator:
         # Readys with records: handed out by the machine, appended, committed.
         self._handed = self._sent = self._durable = 0
         self._flushing = False
-        self._flushed_at_s = 0.0
+        self._next_flush_s = 0.0
 
     @property
     def partition(self) -> int:
@@ -224,15 +225,16 @@ class Coordinator:
         self._release()
 
     def _flush_soon(self) -> None:
-        """At the end of this turn of the loop, or a moment after the last append.
+        """At the end of this turn of the loop, or a moment after an append that many shared.
 
-        What comes until then rides along: an append costs as much as many commits.
+        What comes until then rides along: an append costs the broker as much as a call does. A
+        single client that waits for each of its commits never waits for this.
         """
         under_way = self._sent > self._durable
         if self._unsent and not under_way and not self._flushing:
             self._flushing = True
             loop = asyncio.get_running_loop()
-            loop.call_at(max(self._flushed_at_s + _APPEND_PAUSE_S, loop.time()), self._flush)
+            loop.call_at(max(self._next_flush_s, loop.time()), self._flush)
 
     def _release(self) -> None:
         while self._waiting and self._waiting[0][0] <= self._durable:
@@ -259,7 +261,7 @@ class Coordinator:
         self._flushing = False
         if self.closed is not None or not self._unsent:
             return
-        self._flushed_at_s = asyncio.get_running_loop().time()
+        before = self._sent
         records: list[tuple[bytes, bytes | None]] = []
         size_bytes = 0
         while self._unsent:
@@ -268,6 +270,8 @@ class Coordinator:
                 break
             records += self._unsent.popleft()
             self._sent += 1
+        pause_s = min((self._sent - before - 1) * _PAUSE_PER_READY_S, _PAUSE_MAX_S)
+        self._next_flush_s = asyncio.get_running_loop().time() + pause_s
         self._append(records)
 
     def _append(self, records: Sequence[tuple[bytes, bytes | None]]) -> None:
