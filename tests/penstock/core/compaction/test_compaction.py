@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from penstock.core.batch import Batch, BatchFlags, Codec, compute_crc
 from penstock.core.columns import Record
-from penstock.core.compaction.keymap import ENTRY_BYTES, KeyMap
+from penstock.core.compaction.keymap import ENTRY_BYTES, KeyMap, check_keys
 from penstock.core.compaction.plan import Cleaned, CleanPoint, LogFacts, Plan, plan_compaction
 from penstock.core.compaction.rewrite import Rewriter, Statistics, trimmed
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.replication.producers import PRODUCERS_MAX, Append, Duplicate, ProducerTable
 from penstock.core.topic import TopicConfig
 from penstock.core.types import LeaderEpoch, Offset, ProducerId
+from penstock.errors import ClusterError, ErrorCode
 
 RETENTION_MS = 1000
 CONFIG = TopicConfig(min_cleanable_dirty_ratio=0.0, delete_retention_ms=RETENTION_MS)
@@ -435,3 +436,24 @@ def test_a_full_map_says_so() -> None:
     known.add(encode_columns([b"v"], [b"b"], timestamps_ms=0))
     assert known.is_full
     assert known.superseded([0, 1, 0], [b"a", b"a", None]) == [True, False, False]
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("keys", [None, [b"a", None]])
+def test_a_record_without_a_key_is_named(codec: Codec, keys: list[bytes | None] | None) -> None:
+    batch = build_batch(encode_columns([b"v", b"v"], keys, timestamps_ms=0), codec=codec)
+    at = 0 if keys is None else 1
+    with pytest.raises(
+        ClusterError, match=f"record {at} of 2 in the batch for t/3 has no key"
+    ) as no:
+        check_keys(batch, "t/3")
+    assert no.value.code is ErrorCode.INVALID_RECORD
+
+
+def test_a_batch_that_cannot_be_opened_is_refused_and_empty_keys_are_keys() -> None:
+    check_keys(build_batch(encode_columns([None, b"v"], [b"", b"a"], timestamps_ms=0)), "t/3")
+    good = build_batch(encode_columns([b"v"], [b"a"], timestamps_ms=0))
+    lying = replace(good.header, record_count=2)
+    with pytest.raises(ClusterError) as caught:
+        check_keys(Batch(replace(lying, crc=compute_crc(lying, good.payload)), good.payload), "t/3")
+    assert caught.value.code is ErrorCode.CORRUPT_BATCH
