@@ -12,7 +12,7 @@ import pytest
 from support.cluster import Cluster
 from support.group_wire import Groups, Member
 from support.waiting import wait_until
-from support.wire import call_error
+from support.wire import Wire, call_error
 
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.errors import ErrorCode, PenstockError
@@ -144,10 +144,18 @@ def test_a_commit_is_answered_only_when_the_replicas_have_it(groups: Groups) -> 
         member_epoch=member.epoch,
         partitions=[pb.CommitPartition(topic="t", partition=0, offset=3, leader_epoch=-1)],
     )
-    waiting = stub.CommitOffsets.future(request, timeout=60)
-    reading = stub.FetchOffsets.future(pb.FetchOffsetsRequest(group_id="g"), timeout=60)
-    # A call that needs no coordinator is answered meanwhile; these two are not.
-    stub.FindCoordinator(pb.FindCoordinatorRequest(group_id="g"), timeout=20)
+    with Wire(f"{where.host}:{where.port}") as wire:
+
+        def log_end() -> int:
+            return wire.log(OFFSETS_TOPIC, where.partition).log_end_offset
+
+        before = log_end()
+        waiting = stub.CommitOffsets.future(request, timeout=60)
+        wait_until(lambda: log_end() > before, what="the commit is in the leader's log")
+        reading = stub.FetchOffsets.future(pb.FetchOffsetsRequest(group_id="g"), timeout=60)
+        # What needs no coordinator is answered meanwhile; these two are not.
+        for _ in range(20):
+            log_end()
     assert not waiting.done()
     assert not reading.done()
     for broker in others:
