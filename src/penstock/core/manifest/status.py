@@ -11,6 +11,10 @@ from penstock.core.manifest.schema import BROKERS_MAX
 from penstock.core.topic import PARTITIONS_MAX
 
 MESSAGE_MAX_CHARS: Final = 32_768
+OFFSETS_SHOWN_MAX: Final = 100
+"""Partitions whose offsets an offset reset's record lists; more are only counted."""
+RESET_IDS_MAX: Final = 100
+"""Ids of offset resets that a ConsumerGroup remembers."""
 
 
 def _count(name: str, doc: str, default: int | None = None) -> Field:
@@ -170,30 +174,85 @@ TOPIC_STATUS: Final = (
     _MESSAGE,
 )
 
+
+def _reset_record(name: str, doc: str) -> Field:
+    return Field(
+        name=name,
+        kind=Kind.OBJECT,
+        doc=doc,
+        optional=True,
+        fields=(
+            _text("id", "Its id in spec.offsetReset."),
+            Field(name="time", kind=Kind.TIME, doc="When."),
+            _text("request", "What was asked for, in words.", 512),
+            _text("message", "What it did, in words.", MESSAGE_MAX_CHARS),
+            _count("partitions", "How many partitions it set."),
+            _count("offsetsBack", "Sum of the offsets it went back: what is read again."),
+            _count("offsetsForward", "Sum of the offsets it went forward: what is left out."),
+            Field(
+                name="offsets",
+                kind=Kind.OBJECTS,
+                doc="Old and new offsets, of so many partitions as there is room for.",
+                key="partition",
+                max_items=OFFSETS_SHOWN_MAX,
+                fields=(
+                    Field(
+                        name="partition",
+                        kind=Kind.TEXT,
+                        doc="As topic/number.",
+                        required=True,
+                        max_length=300,
+                    ),
+                    Field(
+                        name="old",
+                        kind=Kind.INTEGER,
+                        doc="Committed before; -1 = nothing was.",
+                        minimum=-1,
+                    ),
+                    Field(name="new", kind=Kind.INTEGER, doc="Committed now.", minimum=-1),
+                ),
+            ),
+        ),
+    )
+
+
 CONSUMER_GROUP_STATUS: Final = (
     _OBSERVED,
     CONDITIONS,
-    _text("state", "State of the group by Kafka's names: Empty, Stable, Reconciling.", 63),
+    _text(
+        "state",
+        "What the group is doing: Empty, Assigning, Reconciling, Stable; Dead = it does not exist.",
+        63,
+    ),
     _count("members", "Members that heartbeat."),
     Field(
         name="lag",
         kind=Kind.OBJECT,
-        doc="How far the group is behind, all partitions together.",
+        doc="How far the group is behind, all partitions together; absent = unknown.",
         optional=True,
         fields=(
             _count("records", "Records that are readable and not yet committed."),
             _count("seconds", "Age of the oldest of them, in seconds."),
         ),
     ),
+    _reset_record("lastReset", "The offset reset that was carried out last."),
+    _reset_record("dryRun", "What the offset reset with dryRun that was asked for last would do."),
+    _reset_record("pendingReset", "The offset reset that is being carried out."),
     Field(
-        name="lastReset",
+        name="resetIds",
+        kind=Kind.TEXTS,
+        doc="Ids of the offset resets that were carried out, the newest last.",
+        max_items=RESET_IDS_MAX,
+        max_length=63,
+    ),
+    Field(
+        name="scale",
         kind=Kind.OBJECT,
-        doc="The offset reset that was carried out last.",
+        doc="The scaleTarget, as it is.",
         optional=True,
         fields=(
-            _text("id", "Its id in spec.offsetReset."),
-            Field(name="time", kind=Kind.TIME, doc="When."),
-            _text("message", "What it did: old and new offsets.", MESSAGE_MAX_CHARS),
+            _count("replicas", "Pods it asks for."),
+            _text("message", "Why they are not changed; empty if they may be.", 1_024),
         ),
     ),
     _MESSAGE,
