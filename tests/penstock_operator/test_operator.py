@@ -187,13 +187,33 @@ def test_one_operator_leads_and_another_takes_over(
         wait_until(lambda: get(server, path), what="it reconciles")
 
 
-def test_a_consumer_group_says_that_it_does_nothing_yet(
+def test_consumer_groups_without_their_cluster_wait_and_can_be_deleted(
     server: ApiServer, namespace: str, operator: Operator
 ) -> None:
-    create(server, namespace, "ConsumerGroup", "g", cluster="flights")
+    create(server, namespace, "ConsumerGroup", "g", cluster="nowhere", deletionPolicy="Delete")
     path = f"{OURS}/namespaces/{namespace}/consumergroups/g"
 
-    def told() -> bool:
-        return condition(get(server, path), "Stalled").get("reason") == "NotSupportedYet"
+    def waits() -> bool:
+        return condition(get(server, path), "Ready").get("reason") == "NoCluster"
 
-    wait_until(told, what="the ConsumerGroup says so")
+    wait_until(waits, what="the ConsumerGroup says what it waits for")
+    held = {"metadata": {"finalizers": ["penstock.dev/consumer-group"]}}
+    patch(server, path, held)  # as if its Cluster had been there once
+    server.request("DELETE", path)
+    wait_until(lambda: get(server, path) is None, what="no finalizer holds it")
+
+
+def test_a_consumer_group_waits_for_the_brokers_of_its_cluster(
+    server: ApiServer, namespace: str, operator: Operator
+) -> None:
+    create(server, namespace, "Cluster", "flights", **SPEC)
+    create(server, namespace, "ConsumerGroup", "g", cluster="flights", deletionPolicy="Delete")
+    path = f"{OURS}/namespaces/{namespace}/consumergroups/g"
+
+    def waits() -> bool:
+        return condition(get(server, path), "Ready").get("reason") == "ClusterNotServing"
+
+    wait_until(waits, what="the ConsumerGroup says what it waits for")
+    seen = get(server, path)
+    assert seen["metadata"]["finalizers"] == ["penstock.dev/consumer-group"]
+    assert "no broker is ready yet" in seen["status"]["message"]

@@ -38,10 +38,18 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
         workers.wake(namespace or "", name or "")
 
     @kopf.on.event(GROUP, VERSION, "topics", registry=registry)
-    @kopf.on.event(GROUP, VERSION, "consumergroups", registry=registry)
-    def user_of_a_cluster_changed(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
+    def topic_changed(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
         if spec.get("cluster"):
             workers.wake(namespace or "", str(spec["cluster"]), topics=True)
+
+    @kopf.on.event(GROUP, VERSION, "consumergroups", registry=registry)
+    def group_changed(
+        namespace: str | None, spec: Mapping[str, Any], body: Mapping[str, Any], **other: Any
+    ) -> None:
+        if spec.get("cluster"):
+            deleted = other.get("type") == "DELETED"
+            where = (namespace or "", str(spec["cluster"]))
+            workers.group_changed(*where, body, deleted=deleted)
 
     def child_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
         workers.wake(namespace or "", labels[CLUSTER_LABEL])

@@ -101,6 +101,15 @@ class Kube:
                 return None
             raise
 
+    async def get_scale(self, kind: str, namespace: str, name: str) -> Object | None:
+        """The scale subresource; None if there is no such object."""
+        try:
+            return await self._call("GET", path(kind, namespace, name) + "/scale")
+        except KubeError as error:
+            if error.status == 404:
+                return None
+            raise
+
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
         """All objects, from a consistent read, each whole: a listing leaves kinds out."""
         found: list[Object] = []
@@ -138,6 +147,16 @@ class Kube:
         where = path(kind, namespace, name) + ("/status" if status else "")
         query = {"fieldManager": FIELD_MANAGER}
         return await self._call("PATCH", where, query=query, body=body, media=_MERGE)
+
+    async def set_scale(
+        self, kind: str, namespace: str, name: str, replicas: int, *, version: str
+    ) -> None:
+        """Through the scale subresource; refused (409) if the object is not at `version` any
+        more, so that a person who scales at the same time wins."""
+        body: Object = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
+        where = path(kind, namespace, name) + "/scale"
+        query = {"fieldManager": FIELD_MANAGER}
+        await self._call("PATCH", where, query=query, body=body, media=_MERGE)
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str, *, orphan: bool = False

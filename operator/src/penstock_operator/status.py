@@ -73,7 +73,7 @@ def cluster_status(
     facts = observed.brokers
     newest = template_hash(desired)
     pods = observed.pods.values()
-    not_ready = _not_ready(desired, observed, plan)
+    not_ready = why_not_ready(desired, observed, plan)
     shown = conditions(
         not_ready, plan.waits, desired.generation, before.get("conditions") or (), now
     )
@@ -111,7 +111,7 @@ def failed_status(generation: int, wait: Wait, before: Mapping[str, Any], now: s
     }
 
 
-def _not_ready(desired: DesiredCluster, observed: Observed, plan: Plan) -> Wait | None:
+def why_not_ready(desired: DesiredCluster, observed: Observed, plan: Plan) -> Wait | None:
     """Why it is not Ready. A roll or a refused scale-down leaves it Ready while all is served."""
     facts = observed.brokers
     if facts is None or not facts.controller_reachable:

@@ -2,9 +2,11 @@
 
     wake (a watch event, a timer) ─▶ read the Cluster ─▶ observe ─▶ plan ─▶ act ─▶ topics ─▶ status
 
-An action that fails is a wait of the status; the others go on (I28). While something is awaited the
-worker looks again every second, otherwise every half minute, which is when drift in the brokers
-shows. State lives in the objects: a worker that starts anew goes on where another stopped.
+An action that fails is a wait of the status; the others go on (I28). ConsumerGroups are looked at
+in a task of their own, which is told what the Cluster is like: nothing here waits for a group.
+While something is awaited the worker looks again every second, otherwise every half minute, which
+is when drift in the brokers shows. State lives in the objects: a worker that starts anew goes on
+where another stopped.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
-from penstock_operator.groups import reconcile_groups
+from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube, KubeError
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
@@ -28,7 +30,7 @@ from penstock_operator.names import API_VERSION
 from penstock_operator.objects import DesiredCluster, DesiredProblem, read_cluster
 from penstock_operator.observe import Children, observe
 from penstock_operator.plan import plan_cluster
-from penstock_operator.status import cluster_status, failed_status
+from penstock_operator.status import cluster_status, failed_status, why_not_ready
 from penstock_operator.topics import Topics
 
 _COALESCE_S: Final = 0.2
@@ -70,6 +72,8 @@ class Worker:
         self._brokers = Brokers()
         self._acting = Acting(deps.kube, self._brokers, deps.events)
         self._topics = Topics(deps.kube, self._brokers, deps.events)
+        # With connections of its own: a group that hangs must not take those of the Cluster.
+        self._groups = Groups(deps.kube, deps.events, Brokers(), (namespace, name))
         self._topics_dirty = True
         self._resources: list[TopicResource] = []
         self.finished_at = monotonic()
@@ -82,12 +86,25 @@ class Worker:
             self._children.dirty = True
         self._wake.set()
 
+    def group_changed(self, body: Mapping[str, Any], *, deleted: bool) -> None:
+        """A ConsumerGroup was made, changed or deleted, or only its status was written."""
+        if self._groups.heard(body, deleted=deleted):
+            self._wake.set()
+
     @property
     def woken(self) -> bool:
         return self._wake.is_set()
 
     async def run(self) -> None:
-        """Returns when neither the Cluster nor a Topic of it is there any more."""
+        """Returns when neither the Cluster nor anything that belongs to it is there any more."""
+        async with asyncio.TaskGroup() as tasks:
+            groups = tasks.create_task(self._groups.run(), name=f"groups of {self.name}")
+            await self._run()
+            groups.cancel()
+        await self._brokers.close()
+        await self._groups.close()
+
+    async def _run(self) -> None:
         failures = 0
         pause_s = 0.0
         while True:
@@ -99,7 +116,6 @@ class Worker:
             outcome = await self._pass()
             self.finished_at = monotonic()
             if outcome is Outcome.GONE:
-                await self._brokers.close()
                 return
             failures = failures + 1 if outcome is Outcome.FAILED else 0
             pause_s = _PAUSE_S.get(outcome) or _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
@@ -127,16 +143,22 @@ class Worker:
         body = await self._deps.kube.get("Cluster", self.namespace, self.name)
         await self._read_topics()
         if body is None or body["metadata"].get("deletionTimestamp"):
+            self._groups.see(View(gone=True))
             await self._topics.reconcile(self._resources, None, None, None, "")
-            return Outcome.GONE if body is None and not self._resources else Outcome.BUSY
+            left = self._resources or not self._groups.are_gone
+            return Outcome.BUSY if left or body is not None else Outcome.GONE
         try:
             desired = read_cluster(body, self._deps.default_image)
         except DesiredProblem as problem:
+            self._groups.see(View(gone=False, problem=str(problem)))
             await self._refuse(body, Wait("InvalidSpec", str(problem), Severity.BLOCKED))
             return Outcome.IDLE
         recorded = (body.get("status") or {}).get("clusterId", "")
         observed = await observe(self._children, self._brokers, desired, recorded)
         plan = plan_cluster(desired, observed)
+        ready = why_not_ready(desired, observed, plan) is None
+        silence = "" if observed.brokers is not None else observed.brokers_problem
+        self._groups.see(View(gone=False, desired=desired, ready=ready, problem=silence))
         failed = await self._act(body, desired, observed, plan)
         topics_idle = await self._topics.reconcile(
             self._resources,
@@ -157,9 +179,6 @@ class Worker:
         self._topics_dirty = False
         try:
             found = await self._deps.kube.list("Topic", self.namespace)
-            groups = await self._deps.kube.list("ConsumerGroup", self.namespace)
-            mine = [each for each in groups if each["spec"].get("cluster") == self.name]
-            await reconcile_groups(self._deps.kube, self.namespace, mine)
         except BaseException:
             self._topics_dirty = True
             raise

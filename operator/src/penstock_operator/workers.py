@@ -5,8 +5,10 @@ event, or seeing one twice, costs nothing.
 """
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
+from typing import Any
 
 from penstock_operator.worker import Deps, Worker
 
@@ -20,12 +22,21 @@ class Workers:
 
     def wake(self, namespace: str, cluster: str, *, topics: bool = False) -> None:
         """Starts the Cluster's worker if there is none."""
+        self._worker(namespace, cluster).wake(topics=topics)
+
+    def group_changed(
+        self, namespace: str, cluster: str, body: Mapping[str, Any], *, deleted: bool
+    ) -> None:
+        """As `wake`, but for events that bring no news."""
+        self._worker(namespace, cluster).group_changed(body, deleted=deleted)
+
+    def _worker(self, namespace: str, cluster: str) -> Worker:
         key = (namespace, cluster)
         worker = self._workers.get(key)
         if worker is None:
             worker = self._workers[key] = Worker(self._deps, namespace, cluster)
             self._group.create_task(self._run(worker), name=f"cluster {namespace}/{cluster}")
-        worker.wake(topics=topics)
+        return worker
 
     async def _run(self, worker: Worker) -> None:
         key = (worker.namespace, worker.name)

@@ -1,0 +1,142 @@
+"""Carries one group's plan out: deletion, finalizer, offset reset, replicas.
+
+Each step is safe to repeat. The order of a reset is what makes it happen once and be accounted
+for, wherever the operator dies:
+
+    status.pendingReset (old → new) ─▶ ResetOffsets with the id ─▶ status.lastReset, resetIds
+
+The coordinator refuses to do an id again; the plan finds the id there and writes the last part.
+"""
+
+from penstock.client import AsyncAdmin
+from penstock.core.types import TopicPartition
+from penstock.errors import ErrorCode, PenstockError
+from penstock_operator.clock import now_text
+from penstock_operator.events import Events
+from penstock_operator.groups import reset as resets
+from penstock_operator.groups.model import (
+    GroupFacts,
+    GroupPlan,
+    GroupResource,
+    ResetKind,
+    ResetStep,
+    ScaleFacts,
+)
+from penstock_operator.groups.observe import not_allowed
+from penstock_operator.groups.scale import Scaling
+from penstock_operator.kube import Kube, KubeError
+from penstock_operator.model import Object, Severity, Wait
+from penstock_operator.names import GROUP_FINALIZER
+
+KIND = "ConsumerGroup"
+
+
+class Carrier:
+    """The hands of `Groups`."""
+
+    def __init__(self, kube: Kube, events: Events) -> None:
+        self._kube, self._events = kube, events
+
+    async def set_finalizer(self, plan: GroupPlan) -> GroupResource:
+        """Adds or removes it as planned; the object as it is then. Raises KubeError."""
+        resource = plan.resource
+        kept = [each for each in resource.finalizers if each != GROUP_FINALIZER]
+        wanted = [*kept, GROUP_FINALIZER] if plan.finalizer else kept
+        version = resource.body["metadata"]["resourceVersion"]
+        body: Object = {"metadata": {"finalizers": wanted, "resourceVersion": version}}
+        made = await self._kube.merge(KIND, resource.namespace, resource.name, body)
+        return GroupResource(made)
+
+    async def delete(self, plan: GroupPlan, admin: AsyncAdmin) -> Wait | None:
+        """Forgets the group; why not."""
+        group_id = plan.resource.group_id
+        try:
+            await admin.delete_group(group_id)
+        except PenstockError as error:
+            return None if error.code is ErrorCode.UNKNOWN_GROUP else refused(error)
+        note = f"group {group_id} was deleted with its offsets"
+        await self._events.tell(plan.resource.body, KIND, "GroupDeleted", note)
+        return None
+
+    # ── Resets ────────────────────────────────────────────────────────────────────────────
+
+    async def reset(
+        self, resource: GroupResource, step: ResetStep, facts: GroupFacts, admin: AsyncAdmin
+    ) -> Object | Wait:
+        """What to write into the status then, or why it was not carried out. Raises KubeError."""
+        if step.kind is ResetKind.RECORD:
+            record = resets.found_done(step.reset, resource.status, now_text())
+            return resets.done(record, resource.status)
+        try:
+            offsets = await _offsets(step, facts, admin)
+            record = resets.record_of(step.reset, offsets, now_text())
+            if step.kind is ResetKind.DRY_RUN:
+                return {"dryRun": record}
+            await self._write(resource, {"pendingReset": record})
+            await admin.reset_offsets(
+                resource.group_id,
+                {where: new for where, (_, new) in offsets.items()},
+                reset_id=step.reset.id,
+                reason=f"{KIND} {resource.namespace}/{resource.name}: {record['request']}",
+            )
+        except PenstockError as error:
+            return refused(error)
+        return resets.done(record, resource.status)
+
+    async def tell_reset(self, resource: GroupResource, written: Object) -> None:
+        """After it stands in the status."""
+        for key, reason in (("lastReset", "OffsetsReset"), ("dryRun", "OffsetsResetDryRun")):
+            if key in written:
+                note = f"offset reset {resets.told(written[key])}"
+                await self._events.tell(resource.body, KIND, reason, note)
+
+    async def _write(self, resource: GroupResource, status: Object) -> None:
+        await self._kube.merge(
+            KIND, resource.namespace, resource.name, {"status": status}, status=True
+        )
+
+    # ── Scaling ───────────────────────────────────────────────────────────────────────────
+
+    async def scale(self, plan: GroupPlan, seen: ScaleFacts, scaling: Scaling) -> Wait | None:
+        """Why not. Raises KubeError, but not when somebody else scaled first."""
+        assert plan.spec is not None
+        assert plan.spec.scale_target is not None
+        assert scaling.replicas is not None
+        target, resource = plan.spec.scale_target, plan.resource
+        where = (target.kind, resource.namespace, target.name)
+        try:
+            await self._kube.set_scale(*where, scaling.replicas, version=seen.version)
+        except KubeError as error:
+            if error.status == 403:
+                return not_allowed(target.kind)
+            if error.is_conflict or error.status == 404:
+                return None  # it is looked at again
+            raise
+        note = f"{target.kind} {target.name} from {seen.replicas} to {scaling.replicas} replicas"
+        await self._events.tell(resource.body, KIND, "Scaled", f"{note}: {scaling.note}")
+        return None
+
+
+async def _offsets(
+    step: ResetStep, facts: GroupFacts, admin: AsyncAdmin
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Old and new, of every partition that is asked for. Raises PenstockError."""
+    assert facts.committed is not None
+    committed = dict(facts.committed)
+    if step.reset.topics:
+        topics = await admin.describe_topics(step.reset.topics)
+        wanted = (
+            TopicPartition(name, each.partition)
+            for name, topic in topics.items()
+            for each in topic.partitions
+        )
+        committed = {where: committed.get(where, -1) for where in wanted}
+    moves = await admin.plan_reset(resets.reset_to(step.reset), committed)
+    return {where: (committed[where], each.offset) for where, each in moves.items()}
+
+
+def refused(error: PenstockError) -> Wait:
+    """What the brokers say is awaited if they may say otherwise later; else a person is."""
+    may_pass = error.retriable or error.code is ErrorCode.GROUP_NOT_EMPTY
+    severity = Severity.PROGRESS if may_pass else Severity.BLOCKED
+    return Wait("BrokersRefused", error.message, severity)

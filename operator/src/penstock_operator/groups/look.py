@@ -1,0 +1,147 @@
+"""One look at one group: observe, plan, carry out, scale, report; never more than one risky step.
+
+Pass (what all groups of one pass share) ─▶ at(resource, track) ─▶ Looked: the object as it is
+                                                                   then, and when to look again
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.client import AsyncAdmin
+from penstock.errors import PenstockError
+from penstock_operator.clock import now_text
+from penstock_operator.events import Events
+from penstock_operator.groups.carry import KIND, Carrier, refused
+from penstock_operator.groups.model import GroupPlan, GroupResource, ScaleFacts, Seen, View
+from penstock_operator.groups.observe import see_group, see_scale
+from penstock_operator.groups.plan import plan_group
+from penstock_operator.groups.report import group_status, scale_status, worth_writing
+from penstock_operator.groups.scale import Memory, decide, hold_still
+from penstock_operator.kube import Kube
+from penstock_operator.model import Object, Severity, Wait
+
+SOON_MS: Final = 1_000
+MEMBERS_MS: Final = 2_000
+_NOT_EMPTY: Final = "GroupNotEmpty"
+
+
+@dataclass(slots=True)
+class Track:
+    """What is remembered of a resource: nothing that another operator could not do without.
+
+    Times by a monotonic clock. `written_ms` None: no write is remembered.
+    """
+
+    next_ms: int = 0
+    written_ms: int | None = None
+    memory: Memory | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """`after_ms` None: in the usual time."""
+
+    resource: GroupResource
+    after_ms: int | None = None
+
+
+class Pass:
+    """What all groups of one pass share. `admin` None: the brokers cannot be asked."""
+
+    def __init__(
+        self, kube: Kube, events: Events, view: View, owners: Mapping[str, str],
+        admin: AsyncAdmin | None, clock_ms: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._kube, self._events, self._clock_ms = kube, events, clock_ms
+        self._carrier = Carrier(kube, events)
+        self._view, self._owners, self._admin = view, owners, admin
+
+    async def at(self, resource: GroupResource, track: Track) -> Looked:
+        """Raises KubeError."""
+        seen = await self._see(resource)
+        plan = plan_group(resource, self._view, self._owners, seen)
+        waits = list(plan.waits)
+        if plan.delete:
+            assert self._admin is not None
+            wait = await self._carrier.delete(plan, self._admin)
+            if wait is not None:
+                return await self._report(plan, resource, track, (seen, [*waits, wait], {}))
+        if plan.finalizer is not None:
+            resource = await self._carrier.set_finalizer(plan)
+        if resource.deleting and not waits:
+            return Looked(resource)
+        status: Object = {}
+        if plan.reset is not None:
+            assert self._admin is not None
+            assert seen.facts is not None
+            done = await self._carrier.reset(resource, plan.reset, seen.facts, self._admin)
+            if isinstance(done, Wait):
+                waits.append(done)
+            else:
+                status = done
+        if not resource.deleting:
+            status |= await self._scale(plan, seen, track, waits)
+        return await self._report(plan, resource, track, (seen, waits, status))
+
+    async def _see(self, resource: GroupResource) -> Seen:
+        if self._admin is None:
+            return Seen()
+        try:
+            facts = await see_group(self._admin, resource.group_id)
+        except PenstockError as error:
+            text = f"the group's coordinator does not answer: {error.message}"
+            return Seen(problem=Wait("BrokersDoNotAnswer", text, refused(error).severity))
+        return Seen(facts, scale=await see_scale(self._kube, resource))
+
+    async def _scale(self, plan: GroupPlan, seen: Seen, track: Track, waits: list[Wait]) -> Object:
+        """The status' part; what stands in the way is added to `waits`."""
+        target = plan.spec.scale_target if plan.spec else None
+        if target is None or not isinstance(seen.scale, ScaleFacts):
+            track.memory = None
+            return scale_status(seen, "")
+        note = hold_still(
+            ready=self._view.ready, reset_is_open=plan.reset_is_open, facts=seen.facts
+        )
+        if note:
+            track.memory = None
+            return scale_status(seen, note)
+        assert seen.facts is not None
+        replicas = seen.scale.replicas
+        scaling = decide(target, seen.facts, replicas, track.memory, self._clock_ms())
+        track.memory = scaling.memory
+        if scaling.replicas is None:
+            return scale_status(seen, scaling.note)
+        wait = await self._carrier.scale(plan, seen.scale, scaling)
+        if wait is not None:
+            waits.append(wait)
+            return scale_status(seen, "")
+        return {"scale": {"replicas": scaling.replicas, "message": ""}}
+
+    async def _report(
+        self,
+        plan: GroupPlan,
+        resource: GroupResource,
+        track: Track,
+        what: tuple[Seen, list[Wait], Object],
+    ) -> Looked:
+        """Tells people, and writes the status if that is worth it."""
+        seen, waits, more = what
+        for wait in waits:
+            if wait.severity is Severity.BLOCKED or wait.reason == _NOT_EMPTY:
+                await self._events.tell(
+                    resource.body, KIND, wait.reason, wait.message, warning=True
+                )
+        status = group_status(resource, seen, waits, plan.note, now_text()) | more
+        now_ms = self._clock_ms()
+        since_ms = None if track.written_ms is None else now_ms - track.written_ms
+        if worth_writing(resource.status, status, since_ms):
+            where = (KIND, resource.namespace, resource.name)
+            made = await self._kube.merge(*where, {"status": status}, status=True)
+            resource = GroupResource(made)
+            track.written_ms = now_ms
+            await self._carrier.tell_reset(resource, more)
+        if any(wait.reason == _NOT_EMPTY for wait in waits):
+            return Looked(resource, MEMBERS_MS)
+        changed = plan.reset is not None or plan.finalizer is not None
+        return Looked(resource, SOON_MS if changed and not waits else None)

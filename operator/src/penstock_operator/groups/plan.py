@@ -1,0 +1,179 @@
+"""What to do about one ConsumerGroup: pure, from the resource, its Cluster and what was seen.
+
+A group without a resource is left alone. One with a resource is only watched, unless its spec
+asks for more: a reset of its offsets, once per id; that it is forgotten with the resource.
+
+When an offset reset is due:
+
+    id in status.resetIds ────────────▶ nothing: each id is carried out once
+    dryRun ───────────────────────────▶ DRY_RUN, once per id and wording
+    the coordinator's last id is it ──▶ RECORD: done by an operator that died before it said so
+    members ──────────────────────────▶ wait for their end
+    otherwise ────────────────────────▶ APPLY
+
+A plan is empty when all that is asked for is done (I27).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.core.manifest import ManifestError, parse_manifest
+from penstock.core.manifest.objects import ConsumerGroupSpec, DeletionPolicy
+from penstock_operator.groups.model import (
+    NO_GROUP,
+    GroupFacts,
+    GroupPlan,
+    GroupResource,
+    ResetKind,
+    ResetStep,
+    Seen,
+    View,
+)
+from penstock_operator.groups.reset import in_words
+from penstock_operator.model import Severity, Wait
+from penstock_operator.names import API_VERSION, GROUP_FINALIZER
+
+
+def owners_of(resources: Sequence[GroupResource]) -> dict[str, str]:
+    """Which resource has a group's id: the oldest, then the first by name."""
+    owners: dict[str, str] = {}
+    for each in sorted(
+        resources, key=lambda r: (r.body["metadata"].get("creationTimestamp", ""), r.name)
+    ):
+        if not each.deleting:
+            owners.setdefault(each.group_id, each.name)
+    return owners
+
+
+def plan_group(
+    resource: GroupResource, view: View, owners: Mapping[str, str], seen: Seen
+) -> GroupPlan:
+    """The next steps. `owners` as `owners_of` tells them."""
+    if resource.deleting:
+        return _plan_deletion(resource, view, owners, seen)
+    if view.gone:
+        cluster = resource.body["spec"].get("cluster", "")
+        text = f"there is no Cluster {cluster} in this namespace; it is awaited"
+        return GroupPlan(resource, waits=(Wait("NoCluster", text),))
+    if resource.paused or (view.desired is not None and view.desired.paused):
+        text = "paused by annotation: nothing is changed"
+        return GroupPlan(resource, waits=(Wait("Paused", text),))
+    owner = owners.get(resource.group_id, resource.name)
+    if owner != resource.name:
+        text = f"ConsumerGroup/{owner} has the group {resource.group_id} already; delete one"
+        return GroupPlan(resource, waits=(Wait("NameTaken", text, Severity.BLOCKED),))
+    try:
+        spec = _read(resource)
+    except ManifestError as error:
+        text = "; ".join(str(problem) for problem in error.problems)
+        return GroupPlan(resource, waits=(Wait("InvalidSpec", text, Severity.BLOCKED),))
+    return _plan_live(resource, spec, view, seen)
+
+
+def _read(resource: GroupResource) -> ConsumerGroupSpec:
+    """Raises ManifestError."""
+    spec: Mapping[str, Any] = resource.body["spec"]
+    documents = [
+        {"kind": "Cluster", "metadata": {"name": spec["cluster"]}},
+        {"kind": "ConsumerGroup", "metadata": {"name": resource.name}, "spec": spec},
+    ]
+    manifest = parse_manifest([{"apiVersion": API_VERSION, **each} for each in documents], "spec")
+    return manifest.consumer_groups[0].spec
+
+
+def _plan_live(
+    resource: GroupResource, spec: ConsumerGroupSpec, view: View, seen: Seen
+) -> GroupPlan:
+    wanted = spec.deletion_policy is DeletionPolicy.DELETE
+    finalizer = None if wanted == (GROUP_FINALIZER in resource.finalizers) else wanted
+    facts = seen.facts
+    if facts is None:
+        return GroupPlan(resource, spec, finalizer, waits=(_nobody_says(view, seen),))
+    waits = []
+    step, wait = _plan_reset(resource.status, spec, facts)
+    if wait is not None:
+        waits.append(wait)
+    elif facts.state == NO_GROUP and step is None:
+        text = (
+            f"group {resource.group_id} does not exist yet: no member has joined and nothing is "
+            "committed; it is awaited"
+        )
+        waits.append(Wait("NoGroup", text))
+    if isinstance(seen.scale, Wait):
+        waits.append(seen.scale)
+    note = _note(resource.status, spec)
+    return GroupPlan(resource, spec, finalizer, reset=step, waits=tuple(waits), note=note)
+
+
+def _plan_reset(
+    status: Mapping[str, Any], spec: ConsumerGroupSpec, facts: GroupFacts
+) -> tuple[ResetStep | None, Wait | None]:
+    reset = spec.offset_reset
+    if reset is None or reset.id in (status.get("resetIds") or ()):
+        return None, None
+    if not reset.dry_run and facts.last_reset_id == reset.id:
+        return ResetStep(ResetKind.RECORD, reset), None
+    if reset.dry_run:
+        shown = status.get("dryRun") or {}
+        if shown.get("id") == reset.id and shown.get("request") == in_words(reset):
+            return None, None
+    elif facts.members:
+        live = "1 member is" if facts.members == 1 else f"{facts.members} members are"
+        text = (
+            f"offset reset {reset.id} is refused while {live} live; stop the consumers: it is "
+            "carried out when the last has left"
+        )
+        return None, Wait("GroupNotEmpty", text)
+    if facts.committed is None:
+        text = f"offset reset {reset.id} awaits the brokers: {facts.lag_problem}"
+        return None, Wait("BrokersDoNotAnswer", text)
+    if not facts.committed and not reset.topics:
+        text = (
+            f"offset reset {reset.id} has nothing to move: the group has committed nothing; name "
+            "spec.offsetReset.topics, or wait for the group"
+        )
+        return None, Wait("NothingCommitted", text)
+    kind = ResetKind.DRY_RUN if reset.dry_run else ResetKind.APPLY
+    return ResetStep(kind, reset), None
+
+
+def _note(status: Mapping[str, Any], spec: ConsumerGroupSpec) -> str:
+    """A reset that was changed after it was carried out would else be ignored silently."""
+    reset, last = spec.offset_reset, status.get("lastReset") or {}
+    if reset is None or last.get("id") != reset.id or reset.dry_run or not last.get("request"):
+        return ""
+    if last["request"] == in_words(reset):
+        return ""
+    return (
+        f"offset reset {reset.id} was carried out as {last['request']!r}; for another reset "
+        "write another id"
+    )
+
+
+def _nobody_says(view: View, seen: Seen) -> Wait:
+    if seen.problem is not None:
+        return seen.problem
+    return Wait("ClusterNotServing", f"the Cluster cannot be asked: {view.problem}")
+
+
+def _plan_deletion(
+    resource: GroupResource, view: View, owners: Mapping[str, str], seen: Seen
+) -> GroupPlan:
+    """The finalizer goes when nothing is left to do; a Cluster that is gone leaves nothing."""
+    if GROUP_FINALIZER not in resource.finalizers:
+        return GroupPlan(resource)
+    keeps = resource.body["spec"].get("deletionPolicy", "Retain") != "Delete"
+    if view.gone or keeps or resource.group_id in owners:
+        return GroupPlan(resource, finalizer=False)
+    if resource.paused or (view.desired is not None and view.desired.paused):
+        text = "paused by annotation: the group is not deleted"
+        return GroupPlan(resource, waits=(Wait("Paused", text),))
+    facts = seen.facts
+    if facts is None:
+        return GroupPlan(resource, waits=(_nobody_says(view, seen),))
+    if facts.state == NO_GROUP:
+        return GroupPlan(resource, finalizer=False)
+    if facts.members:
+        text = f"the group is deleted when its {facts.members} members have left; stop them"
+        return GroupPlan(resource, waits=(Wait("GroupNotEmpty", text),))
+    return GroupPlan(resource, delete=True, finalizer=False)

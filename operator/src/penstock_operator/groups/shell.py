@@ -1,0 +1,199 @@
+"""Looks at all ConsumerGroups of one Cluster, a few at a time, in one task beside its worker.
+
+    see (the Cluster, by the worker) ─┐
+    heard (a watch event) ────────────┼─▶ list if dirty ─▶ due groups: observe ─▶ plan ─▶ carry
+    time ─────────────────────────────┘                                   out ─▶ scale ─▶ report
+
+The worker never waits for a group, and a group that fails is one group (I28). Each is looked at
+every `LOOK_MS`, less often when there are many: `LOOKS_PER_S` at most. Our own status writes come
+back as watch events; they are known by what did not change, so that figures cost no listing.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final
+
+from penstock.logs import EventLog
+from penstock_operator.brokers import Brokers
+from penstock_operator.events import Events
+from penstock_operator.groups.carry import KIND
+from penstock_operator.groups.look import Pass, Track
+from penstock_operator.groups.model import GroupResource, View
+from penstock_operator.groups.plan import owners_of
+from penstock_operator.kube import Kube, KubeError
+from penstock_operator.names import PAUSED
+
+LOOK_MS: Final = 10_000
+LOOKS_PER_S: Final = 20
+_SOON_MS: Final = 1_000
+_FAILED_MS: Final = 5_000
+_RELIST_MS: Final = 300_000
+_COALESCE_S: Final = 0.2
+_AT_ONCE: Final = 4
+_log = EventLog("penstock_operator.groups")
+
+
+def monotonic_ms() -> int:
+    return int(monotonic() * 1_000)
+
+
+class Groups:
+    """The ConsumerGroups of one Cluster. `run` it in a task, `close` it at the end."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        events: Events,
+        brokers: Brokers,
+        where: tuple[str, str],
+        clock_ms: Callable[[], int] = monotonic_ms,
+    ) -> None:
+        """`where`: namespace and name of the Cluster. `brokers` is closed with this."""
+        self._kube, self._events, self._brokers = kube, events, brokers
+        self._namespace, self._cluster = where
+        self._clock_ms = clock_ms
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._wake = asyncio.Event()
+        self._view: View | None = None
+        self._known: dict[str, GroupResource] = {}
+        self._tracks: dict[str, Track] = {}
+        self._dirty = True
+        self._listed_ms: int | None = None
+
+    # ── Told by others ────────────────────────────────────────────────────────────────────
+
+    def see(self, view: View) -> None:
+        """The Cluster as its worker sees it now."""
+        before, self._view = self._view, view
+        if before is None or _outline(before) != _outline(view):
+            for track in self._tracks.values():
+                track.next_ms = 0
+            self._wake.set()
+
+    def heard(self, body: Mapping[str, Any], *, deleted: bool) -> bool:
+        """A watch event; whether it is news."""
+        known = self._known.get(body["metadata"]["uid"])
+        same = known is not None and _signature(known.body) == _signature(body)
+        if same != deleted:
+            return False
+        self._dirty = True
+        self._wake.set()
+        return True
+
+    @property
+    def are_gone(self) -> bool:
+        """No ConsumerGroup of this Cluster is there any more."""
+        return self._listed_ms is not None and not self._dirty and not self._known
+
+    async def close(self) -> None:
+        await self._brokers.close()
+
+    # ── The loop ──────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        pause_s = 0.0
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            await asyncio.sleep(_COALESCE_S)
+            self._wake.clear()
+            try:
+                await self.look()
+                pause_s = self._pause_ms() / 1_000
+            except KubeError as error:
+                _log.warning("groups not listed", cluster=self._cluster, error=str(error))
+                pause_s = _FAILED_MS / 1_000
+
+    async def look(self) -> None:
+        """One pass over those whose time has come. Raises KubeError if they cannot be listed."""
+        await self._list()
+        view, now_ms = self._view, self._clock_ms()
+        due = [
+            (each, self._tracks[uid])
+            for uid, each in self._known.items()
+            if self._tracks[uid].next_ms <= now_ms
+        ]
+        if view is None or not due:
+            return
+        owners = owners_of(list(self._known.values()))
+        admin = None
+        if view.desired is not None and not view.problem:
+            admin = await self._brokers.admin(view.desired)
+        one = Pass(self._kube, self._events, view, owners, admin, self._clock_ms)
+        async with asyncio.TaskGroup() as tasks:
+            for resource, track in due:
+                tasks.create_task(self._one(one, resource, track))
+
+    def _pause_ms(self) -> int:
+        if self._view is None:
+            return _RELIST_MS
+        times = [track.next_ms for track in self._tracks.values()]
+        return max(0, min(times, default=self._clock_ms() + _RELIST_MS) - self._clock_ms())
+
+    async def _list(self) -> None:
+        now_ms = self._clock_ms()
+        fresh = self._listed_ms is not None and now_ms - self._listed_ms < _RELIST_MS
+        if fresh and not self._dirty:
+            return
+        self._dirty = False  # set again by whatever changes from here on
+        try:
+            found = await self._kube.list(KIND, self._namespace)
+        except BaseException:
+            self._dirty = True
+            raise
+        self._listed_ms = now_ms
+        before, self._known = self._known, {}
+        for body in found:
+            if body["spec"].get("cluster") != self._cluster:
+                continue
+            resource = GroupResource(body)
+            self._known[resource.uid] = resource
+            track = self._tracks.setdefault(resource.uid, Track())
+            old = before.get(resource.uid)
+            if old is None or _signature(old.body) != _signature(body):
+                track.next_ms = 0
+        self._tracks = {uid: self._tracks[uid] for uid in self._known}
+
+    async def _one(self, one: Pass, resource: GroupResource, track: Track) -> None:
+        """Whatever goes wrong is this group's alone."""
+        after_ms: int | None = _FAILED_MS
+        async with self._slots:
+            try:
+                looked = await one.at(resource, track)
+                after_ms = looked.after_ms
+                if resource.uid in self._known:
+                    self._known[resource.uid] = looked.resource
+            except KubeError as error:
+                if error.status in {404, 409}:  # deleted or changed meanwhile
+                    self._dirty = True
+                    after_ms = _SOON_MS
+                _log.warning("group not reconciled", group=resource.name, error=str(error))
+            except Exception as error:  # noqa: BLE001 - a defect with one group must not end all
+                _log.defect("a look at a group hit a defect", error, group=resource.name)
+        track.next_ms = self._clock_ms() + (self.look_ms if after_ms is None else after_ms)
+
+    @property
+    def look_ms(self) -> int:
+        """How often each group is looked at."""
+        return max(LOOK_MS, len(self._known) * 1_000 // LOOKS_PER_S)
+
+
+def _signature(body: Mapping[str, Any]) -> tuple[object, ...]:
+    """What a person or the API server changes; figures in a status are not part of it."""
+    metadata = body["metadata"]
+    annotations: Mapping[str, str] = metadata.get("annotations") or {}
+    return (
+        metadata.get("generation"),
+        metadata.get("deletionTimestamp"),
+        tuple(metadata.get("finalizers") or ()),
+        annotations.get(PAUSED),
+    )
+
+
+def _outline(view: View) -> tuple[object, ...]:
+    """What makes every group worth a look at once when it changes."""
+    return view.gone, view.desired, view.ready, bool(view.problem)
