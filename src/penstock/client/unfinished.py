@@ -14,10 +14,11 @@ from collections import deque
 class Unfinished:
     """One partition, for as long as it is owned."""
 
-    def __init__(self) -> None:
+    def __init__(self, position: int) -> None:
+        """`position`: where reading begins."""
         self._begun: deque[int] = deque()
         self._finished: set[int] = set()
-        self._next = -1
+        self._next = position
 
     def begin(self, offset: int, next_offset: int) -> None:
         """Work on a record begins; `next_offset` is where reading goes on behind it."""
@@ -33,7 +34,7 @@ class Unfinished:
 
     @property
     def commit(self) -> int:
-        """The next offset to read after a crash; -1 = nothing was begun."""
+        """The next offset to read after a crash."""
         return self._begun[0] if self._begun else self._next
 
     def __len__(self) -> int:

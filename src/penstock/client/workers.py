@@ -102,8 +102,8 @@ class _Work:
 class _Owned:
     """A partition while it is owned. `gone`: what is queued of it is dropped."""
 
-    def __init__(self) -> None:
-        self.unfinished = Unfinished()
+    def __init__(self, position: int) -> None:
+        self.unfinished = Unfinished(position)
         self.running = 0
         self.committed = -1
         self.gone = False
@@ -181,8 +181,9 @@ class AsyncWorkerPool:
     # ------------------------------------------------------------ the group's word
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """New partitions: nothing of them is unfinished."""
-        self._owned.update({where: _Owned() for where in partitions})
+        """New partitions. Where they begin is committed soon: from then on their lag is known."""
+        for where in partitions:
+            self._owned[where] = _Owned(await self._consumer.position(where))
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
         """Finishes what runs, drops what waits, commits what is done."""

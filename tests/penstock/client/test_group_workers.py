@@ -24,8 +24,8 @@ QUICK = WorkerConfig(workers=4, backoff_ms=1, commit_interval_ms=50, drain_ms=5_
 def test_a_commit_stands_at_the_lowest_record_that_is_not_done(
     order: list[int], finished: int
 ) -> None:
-    made = Unfinished()
-    assert made.commit == -1
+    made = Unfinished(0)
+    assert made.commit == 0
     for offset in range(12):
         made.begin(offset * 2, 24)
     for number in order[:finished]:
