@@ -27,6 +27,7 @@ from penstock.core.groups.contract import (
     Ready,
     Reply,
     Request,
+    StreamBroken,
     Tick,
     TopicsChanged,
 )
@@ -109,7 +110,14 @@ class Coordinator:
         records = await self._read(reader, end)
         if self.closed:
             return
-        self._obey(self.machine.start(catalog(), self._replicas.now_ms()))
+        try:
+            ready = self.machine.start(catalog(), self._replicas.now_ms())
+        except AssertionError as error:
+            _events.defect("coordinator did not start", error, partition=str(self))
+            raise ClusterError(
+                f"{self} holds a state that cannot be: {error}", ErrorCode.DATA_CORRUPTED
+            ) from error
+        self._obey(ready)
         self.loaded = True
         _events.info(
             "coordinator loaded",
@@ -150,8 +158,8 @@ class Coordinator:
         self.check()
         try:
             ready = self.machine.handle(event, self._replicas.now_ms())
-        except AssertionError as error:
-            _events.defect("coordinator stopped: an invariant broke", error, partition=str(self))
+        except Exception as error:  # noqa: BLE001 - half of an event may be done: start anew
+            _events.defect("coordinator stopped", error, partition=str(self))
             self.close(self._loading("it stopped for a defect; the broker's log has it"))
             return
         self._obey(ready)
@@ -206,9 +214,11 @@ class Coordinator:
     def add_stream(self, stream: MemberStream) -> None:
         self._streams[stream.stream_id] = stream
 
-    def drop_stream(self, stream: MemberStream) -> bool:
-        """Nothing more is told on it; False if the coordinator had let go of it before."""
-        return self._streams.pop(stream.stream_id, None) is not None and not stream.ended
+    def drop_stream(self, stream: MemberStream) -> None:
+        """The stream is over, whoever ended it: nothing more is told on it."""
+        self._streams.pop(stream.stream_id, None)
+        if self.loaded and self.closed is None:
+            self.handle(StreamBroken(stream.stream_id))
 
     # ------------------------------------------------------------ out
 

@@ -31,6 +31,7 @@ _STALL_S: Final = 1.0
 _COUNT_INTERVAL_S: Final = 5.0
 _RETRY_S: Final = 0.5
 _CORRUPT_RETRY_S: Final = 30.0
+_CORRUPT: Final = frozenset({ErrorCode.DATA_CORRUPTED, ErrorCode.CORRUPT_BATCH})
 _TOPIC_WAIT_S: Final = 10.0
 _events = EventLog("groups")
 
@@ -123,7 +124,7 @@ class Coordinators:
                 await coordinator.load(self._reader, lambda: self._catalog)
         except PenstockError as error:
             _events.error("groups cannot be loaded", partition=str(coordinator), reason=error)
-            if error.code is ErrorCode.DATA_CORRUPTED:
+            if error.code in _CORRUPT:
                 coordinator.close(error)
             else:
                 coordinator.close(
@@ -163,9 +164,7 @@ class Coordinators:
 
     def _try_again(self, partition: int, coordinator: Coordinator, now_s: float) -> None:
         """A coordinator that ended though its partition is led here is built anew, in a while."""
-        corrupt = (
-            coordinator.closed is not None and coordinator.closed.code is ErrorCode.DATA_CORRUPTED
-        )
+        corrupt = coordinator.closed is not None and coordinator.closed.code in _CORRUPT
         pause_s = _CORRUPT_RETRY_S if corrupt else _RETRY_S
         due_s = self._retry_at_s.setdefault(partition, now_s + pause_s)
         if now_s >= due_s:

@@ -85,8 +85,7 @@ class GroupService(GroupServiceServicer):
             coordinator.handle(event)
             await self._serve(coordinator, stream, request_iterator, context)
         finally:
-            if coordinator.drop_stream(stream) and coordinator.closed is None:
-                coordinator.handle(c.StreamBroken(stream.stream_id))
+            coordinator.drop_stream(stream)
 
     async def _serve(
         self,

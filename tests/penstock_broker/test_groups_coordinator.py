@@ -1,0 +1,307 @@
+"""The coordinator's shell over a real replica in memory: failures end it, the log has it back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+from support.waiting import wait_until_async
+
+from penstock.core.encode import encode_columns
+from penstock.core.groups import GroupConfig, GroupCoordinator
+from penstock.core.groups import contract as c
+from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.core.records import build_batch
+from penstock.core.replication.contract import ProduceRequested
+from penstock.core.types import Acks, BrokerId, Sync, TopicId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import broker_pb2, controller_pb2
+from penstock_broker.broker.image import ClusterView
+from penstock_broker.broker.metrics import Metrics
+from penstock_broker.groups.coordinator import Coordinator
+from penstock_broker.groups.coordinators import Coordinators
+from penstock_broker.groups.streams import MemberStream, StreamEndedError
+from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.recent import RecentCache
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.replication.writer import LogWriter
+from penstock_broker.store.interface import PartitionWrite
+from penstock_broker.store.memory import MemoryLogStore
+
+T = TopicId("id-t")
+ALL = frozenset((T, partition) for partition in range(3))
+
+
+class FullStore(MemoryLogStore):
+    """Refuses writes of batches while `full`."""
+
+    full = False
+
+    def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        if self.full and any(write.batches for write in writes):
+            raise ClusterError("the disk is full", ErrorCode.DISK_FULL)
+        super().write(writes, sync=sync)
+
+
+class Broker:
+    """The parts of a broker that coordinators stand on, with one offsets partition."""
+
+    def __init__(self) -> None:
+        self.executor = ThreadPoolExecutor(2)
+        self.store = FullStore()
+        self.view = ClusterView()
+        self.writer = LogWriter(self.store, self.executor, lambda _: None)
+        self.replicas = ReplicaSet(
+            BrokerId(0),
+            self.store,
+            self.executor,
+            self.writer,
+            RecentCache(1 << 20),
+            snapshot_bytes=1 << 20,
+            intact=True,
+        )
+        self.coordinators = self.new_coordinators()
+        self.appends = 0
+
+    def new_coordinators(self) -> Coordinators:
+        return Coordinators(
+            self.view,
+            self.replicas,
+            cast("Any", None),
+            LogReader(self.store, self.executor),
+            Metrics(),
+            GroupConfig(),
+        )
+
+    async def lead(self, leader: int, epoch: int) -> None:
+        """An image in which this broker, or another, leads."""
+        topics = [
+            broker_pb2.TopicInfo(
+                topic=name,
+                topic_id=topic_id,
+                partitions=[
+                    broker_pb2.PartitionInfo(
+                        partition=partition,
+                        leader=leader,
+                        leader_epoch=epoch,
+                        replicas=[0],
+                        isr=[0],
+                        version=epoch,
+                    )
+                    for partition in range(partitions)
+                ],
+            )
+            for name, topic_id, partitions in ((OFFSETS_TOPIC, "id-o", 1), ("t", T, 3))
+        ]
+        changed = self.view.apply(
+            controller_pb2.ClusterImage(full=True, metadata_version=epoch, topics=topics)
+        )
+        await self.replicas.assign(changed)
+        self.view.announce()
+
+    async def coordinator(self) -> Coordinator:
+        """The loaded one."""
+
+        def found() -> Coordinator | None:
+            try:
+                return self.coordinators.find("g")
+            except PenstockError:
+                return None
+
+        coordinator = await wait_until_async(found, what="a coordinator is loaded")
+        assert coordinator is not None
+        return coordinator
+
+    async def commit(self, offset: int) -> c.Committed:
+        where = c.NamedPartition("t", T, 0)
+        coordinator = await self.coordinator()
+        answer = await coordinator.ask(
+            lambda number: c.CommitRequested(number, "g", "", -1, "", (c.NewOffset(where, offset),))
+        )
+        assert isinstance(answer, c.Committed)
+        return answer
+
+    async def committed(self) -> list[int]:
+        coordinator = await self.coordinator()
+        answer = await coordinator.ask(lambda number: c.FetchRequested(number, "g"))
+        assert isinstance(answer, c.Fetched)
+        return [found.offset for found in answer.offsets]
+
+    async def join(self, member_id: str = "m") -> MemberStream:
+        coordinator = await self.coordinator()
+        stream = MemberStream(abs(hash(member_id)))
+        coordinator.add_stream(stream)
+        subscription = c.Subscription(("t",))
+        coordinator.handle(c.MemberJoined(stream.stream_id, "g", member_id, subscription))
+        assert isinstance(await stream.next(), c.SendJoined)
+        assert isinstance(await stream.next(), c.SendAssignment)
+        return stream
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Broker]:
+    broker = Broker()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        parts = [
+            tasks.create_task(part)
+            for part in (
+                broker.writer.run(),
+                broker.replicas.run_ticks(),
+                broker.coordinators.run(),
+            )
+        ]
+        await broker.lead(0, 1)
+        yield broker
+        for part in parts:
+            part.cancel()
+    broker.executor.shutdown()
+
+
+async def error_of(stream: MemberStream) -> PenstockError:
+    while True:
+        try:
+            await stream.next()
+        except PenstockError as error:
+            return error
+
+
+async def test_commits_that_come_together_are_one_batch() -> None:
+    async with running() as broker:
+        first = await broker.coordinator()
+        await asyncio.gather(*(broker.commit(5) for _ in range(50)))  # noqa: TID251 - plain here
+        end = first.replica.marks.log_end_offset
+        assert await broker.committed() == [5]
+        batches = broker.store.read(
+            first.replica.slot, first.replica.marks.log_start_offset, 1 << 20, end
+        )
+        assert end > 50, "every commit is a record"
+        assert len(batches) < 10, "and few are batches of their own"
+
+
+async def test_a_failed_append_ends_the_coordinator_and_nothing_of_it_is_told() -> None:
+    async with running() as broker:
+        await broker.commit(5)
+        former = await broker.coordinator()
+        former.handle(c.DeleteRequested(99, "nobody"))
+        broker.store.full = True
+        with pytest.raises(PenstockError) as caught:
+            await broker.commit(6)
+        assert caught.value.code is ErrorCode.COORDINATOR_LOADING
+        assert caught.value.retriable
+        with pytest.raises(PenstockError) as caught:
+            former.handle(c.Tick())
+        assert caught.value.code is ErrorCode.COORDINATOR_LOADING
+        broker.store.full = False
+        assert await broker.committed() == [5], "what was not stored is not there"
+        assert await broker.coordinator() is not former
+        await broker.commit(6)
+        assert await broker.committed() == [6]
+
+
+async def test_members_of_a_coordinator_that_ends_are_told_to_come_back() -> None:
+    async with running() as broker:
+        stream = await broker.join()
+        broker.store.full = True
+        coordinator = await broker.coordinator()
+        new = (c.NewOffset(c.NamedPartition("t", T, 0), 1),)
+        with pytest.raises(PenstockError):
+            await coordinator.ask(lambda number: c.CommitRequested(number, "g", "m", 1, "", new))
+        assert (await error_of(stream)).retriable
+        broker.store.full = False
+        again = MemberStream(7)
+        coordinator = await broker.coordinator()
+        coordinator.add_stream(again)
+        subscription = c.Subscription(("t",))
+        coordinator.handle(c.MemberJoined(7, "g", "m", subscription, member_epoch=1, owned=ALL))
+        assert isinstance(await again.next(), c.SendJoined)
+        assignment = await again.next()
+        assert isinstance(assignment, c.SendAssignment)
+        assert (assignment.member_epoch, assignment.parts) == (1, ALL)
+
+
+@pytest.mark.parametrize("epoch_only", [True, False])
+async def test_a_leadership_that_ends_ends_the_coordinator(*, epoch_only: bool) -> None:
+    async with running() as broker:
+        await broker.commit(5)
+        stream = await broker.join()
+        former = await broker.coordinator()
+        await broker.lead(0 if epoch_only else 1, 2)
+        error = await error_of(stream)
+        assert error.code is ErrorCode.NOT_COORDINATOR
+        with pytest.raises(PenstockError):
+            former.handle(c.Tick())
+        if epoch_only:
+            assert await broker.committed() == [5]
+            assert (await broker.coordinator()).leader_epoch == 2
+        else:
+            with pytest.raises(ClusterError, match="broker 1 does") as caught:
+                broker.coordinators.find("g")
+            assert caught.value.code is ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_log_that_cannot_be_understood_is_not_served_and_not_guessed_at() -> None:
+    async with running() as broker:
+        coordinator = await broker.coordinator()
+        replica = coordinator.replica
+        done = asyncio.Event()
+        replica.pending[-1_000] = lambda _: done.set()
+        columns = encode_columns([b"nonsense"], [b'[1,"group","g"]'], timestamps_ms=1)
+        request = ProduceRequested(-1_000, build_batch(columns), Acks.ALL, Sync.OS, 2**40)
+        broker.replicas.handle(replica, request)
+        await done.wait()
+        await broker.lead(0, 2)
+
+        def refused() -> bool:
+            try:
+                broker.coordinators.find("g")
+            except PenstockError as error:
+                return error.code is ErrorCode.DATA_CORRUPTED
+            return False
+
+        await wait_until_async(refused, what="the partition is not served")
+
+
+async def test_a_defect_of_the_machine_costs_its_members_a_reconnect_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as broker:
+        await broker.commit(5)
+        stream = await broker.join()
+        former = await broker.coordinator()
+
+        def broken(self: GroupCoordinator, event: c.Event, now_ms: int) -> c.Ready:
+            raise KeyError("planted")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(GroupCoordinator, "handle", broken)
+            former.handle(c.MemberHeard(stream.stream_id))
+            assert (await error_of(stream)).retriable
+        assert await broker.committed() == [5]
+        assert await broker.coordinator() is not former
+
+
+async def test_a_member_that_does_not_read_loses_its_stream() -> None:
+    async with running() as broker:
+        stream = await broker.join()
+        last = c.SendAssignment(stream.stream_id, 1, 1, c.NO_PARTS, {})
+        while stream.put(last):
+            pass
+        coordinator = await broker.coordinator()
+        coordinator.handle(c.MemberHeard(stream.stream_id, subscription=c.Subscription(("t", "u"))))
+        await wait_until_async(lambda: stream.ended, what="the stream is ended")
+        error = await error_of(stream)
+        assert error.code is ErrorCode.OVERLOADED
+        coordinator.drop_stream(stream)
+        (member,) = coordinator.machine.groups["g"].members.values()
+        assert member.stream_id is None
+
+
+async def test_a_stream_ends_in_good_order_after_what_was_said() -> None:
+    stream = MemberStream(1)
+    stream.put(c.SendJoined(1, 1, 1, 1, 1))
+    stream.put(c.EndStream(1, None))
+    assert isinstance(await stream.next(), c.SendJoined)
+    with pytest.raises(StreamEndedError):
+        await stream.next()
