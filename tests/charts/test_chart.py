@@ -319,6 +319,7 @@ class TestOnAnApiServer:
             lambda: call("GET", f"/api/v1/namespaces/{streams}/secrets"),
             lambda: apply({**role, "metadata": {"name": "more"}, "rules": secrets}),
             lambda: call("DELETE", f"/api/v1/namespaces/{streams}/persistentvolumeclaims/x"),
+            lambda: call("GET", f"/apis/apps/v1/namespaces/{streams}/deployments/x/scale"),
         ):
             forbidden(refused)
         if watched:

@@ -41,6 +41,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 - apiGroups: [apps]
   resources: [statefulsets, deployments]
   verbs: [create, delete, get, list, patch, update, watch]
+{{- if .Values.consumerScaling.enabled }}
+- apiGroups: [apps]
+  resources: [deployments/scale]   # what a ConsumerGroup's scaleTarget names
+  verbs: [get, patch]
+{{- end }}
 - apiGroups: [""]
   resources: [services, serviceaccounts, configmaps]
   verbs: [create, delete, get, list, patch, update, watch]
