@@ -471,3 +471,48 @@ def test_admins_see_the_group(shared_broker: Cluster, name: str, member: Open) -
         with pytest.raises(ClusterError) as gone:
             admin.describe_group(name)
         assert gone.value.code is ErrorCode.UNKNOWN_GROUP
+
+
+def test_a_topic_that_grows_is_read_where_it_grew(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    one = member()
+    one.subscribe(name)
+    poll_until(lambda: one.assignment() == everywhere(name), "it has joined", one)
+    with Admin(shared_broker.bootstrap) as admin:
+        admin.create_partitions(name, PARTITIONS + 2)
+    grown = everywhere(name) | at(name, PARTITIONS, PARTITIONS + 1)
+    poll_until(lambda: one.assignment() == grown, "it has the new ones, too", one)
+    fill(shared_broker, name, 5, partition=PARTITIONS)
+    assert read(5, one) == list(range(5))
+
+
+def test_a_topic_created_again_is_another_topic_without_committed_offsets(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    fill(shared_broker, name, 20)
+    one = member(auto_commit_interval_ms=20)
+    one.subscribe(name)
+    assert len(read(20, one)) == 20
+    one.poll(0)
+    one.commit()
+    with Admin(shared_broker.bootstrap) as admin:
+        admin.delete_topic(name)
+    poll_until(lambda: one.assignment() == set(), "the old one is given up", one)
+    shared_broker.create_topic(name, partitions=PARTITIONS)
+    fill(shared_broker, name, 8, first=100)
+    assert sorted(read(8, one)) == list(range(100, 108)), "from its beginning"
+
+
+def test_a_paused_partition_stays_paused_and_loses_nothing(
+    shared_broker: Cluster, name: str, member: Open
+) -> None:
+    one = member()
+    one.subscribe(name)
+    poll_until(lambda: one.assignment() == everywhere(name), "it has joined", one)
+    one.pause(at(name, 1))
+    fill(shared_broker, name, 12)
+    assert sorted(read(9, one)) == [n for n in range(12) if n % PARTITIONS != 1]
+    assert one.lag()[TopicPartition(name, 1)] == 3
+    one.resume(at(name, 1))
+    assert read(3, one) == [1, 5, 9]
