@@ -92,7 +92,11 @@ def controllers_killed(stage: Stage) -> None:
 
 @scenario("The API server is away for two minutes")
 def api_server_away(stage: Stage) -> None:
-    """Reads and writes go on; a broker that dies meanwhile costs its leaderships until the end."""
+    """Reads and writes go on for a minute; then a broker dies.
+
+    Nobody can elect in its place, nor take it out of the in-sync replicas, until the API is back:
+    what it led cannot be read, and acks=all waits where it was in sync.
+    """
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()
@@ -112,4 +116,7 @@ def api_server_away(stage: Stage) -> None:
         penstock.wait_in_sync(load.topic, 240.0)
         stage.measure("all well after the outage", time.monotonic() - began)
         running.goes_on()
+        verdict = running.finish()
+    stage.measure("writes waited, from the broker's death on", verdict.write_gap_s)
+    stage.expect(verdict.write_gap_s < OUTAGE_S / 2 + 20, "writes had stopped before a broker died")
     penstock.wait_ready(240.0)

@@ -112,8 +112,8 @@ def wrong_volume(stage: Stage) -> None:
     stage.nodes.kill_process(pod, streams)
     stage.nodes.shell(node, f"cat >{mark} <<'EOF'\n{theirs}\nEOF")
     streams.call("delete", "pod", pod, "--wait=false")
-    wait_until("the broker is refused", lambda: "broker 1" in _message(stage), 120.0)
-    stage.say(_message(stage))
+    refused = wait_until("the broker is refused", lambda: _said(stage, "broker 1"), 120.0)
+    stage.say(str(refused))
     stage.nodes.shell(node, f"cat >{mark} <<'EOF'\n{mine}\nEOF")
     penstock.wait_brokers(3, 240.0)
     penstock.wait_ready()
@@ -126,6 +126,8 @@ def _volume(stage: Stage, pod: str) -> str:
     return str((volume.get("hostPath") or volume["local"])["path"])
 
 
-def _message(stage: Stage) -> str:
+def _said(stage: Stage, words: str) -> str | None:
+    """The Cluster's message, if these words are in it."""
     found = stage.penstock.streams.get(CLUSTERS, stage.penstock.cluster)
-    return str(found.get("status", {}).get("message", ""))
+    message = str(found.get("status", {}).get("message", ""))
+    return message if words in message else None
