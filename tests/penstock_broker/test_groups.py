@@ -7,7 +7,7 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import Cluster
-from support.group_wire import Groups
+from support.group_wire import AGAIN, Groups
 from support.waiting import wait_until
 from support.wire import Wire, call_error
 
@@ -239,11 +239,18 @@ def test_users_cannot_write_or_change_the_internal_topic(
 
 
 def refusal(groups: Groups, shared_broker: Cluster, *messages: pb.JoinRequest) -> PenstockError:
-    """What a Join stream that says this ends with."""
+    """What a Join stream that says this ends with, once there is a coordinator."""
     stub = groups.at(shared_broker.brokers[0].address)
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stub.Join(iter(messages), timeout=20))
-    return call_error(caught.value)
+
+    def ended() -> PenstockError | None:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(stub.Join(iter(messages), timeout=20))
+        error = call_error(caught.value)
+        return None if error.code in AGAIN else error
+
+    error = wait_until(ended, what="a coordinator refuses")
+    assert error is not None
+    return error
 
 
 def hello(group_id: str, **fields: object) -> pb.JoinRequest:
