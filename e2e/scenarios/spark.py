@@ -14,6 +14,7 @@ import yaml
 
 from e2e.harness import images
 from e2e.harness.kubectl import Manifest
+from e2e.harness.penstock import pod_ready
 from e2e.harness.process import ROOT, wait_until
 from e2e.harness.scenario import Stage, scenario
 
@@ -100,8 +101,8 @@ def produce(stage: Stage, name: str, first: int, last: int) -> None:
     """Writes the numbers `first` to `last` from a broker's pod that does not lead partition 0."""
     penstock = stage.penstock
     leader = penstock.pod(penstock.leader(name))
-    pods = [pod["metadata"]["name"] for pod in penstock.broker_pods()]
-    pod = next(pod for pod in pods if pod != leader)
+    ready = [pod["metadata"]["name"] for pod in penstock.broker_pods() if pod_ready(pod)]
+    pod = next(pod for pod in ready if pod != leader)
     script = (
         f"seq {first} {last} | awk '{{print $1 % {KEYS} \":\" $1}}'"
         f" | penstock produce {name} -K : --acks=all"
