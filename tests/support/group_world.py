@@ -16,7 +16,7 @@ from typing import Any
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
 from penstock.core.types import TopicId
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import PenstockError
 
 TIME_AT_ZERO_MS = 1_700_000_000_000
 SESSION_MS = 6_000
@@ -500,6 +500,3 @@ class GroupWorld:
     @staticmethod
     def wants(client: Client, topic: str) -> bool:
         return topic in client.subscription.topics or bool(client.subscription.pattern)
-
-
-UNTAKEN = (ErrorCode.UNKNOWN_MEMBER, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID)

@@ -12,7 +12,7 @@ Nothing here decides; group ids are found by `groups.coordinators`, wire types a
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from penstock.core.groups import contract as c
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -26,8 +26,10 @@ from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.services.edge import check_cluster_id
 from penstock_broker.services.listener import address_for_caller
+from penstock_broker.services.locate import unknown_outcome
 
 _HELLO_TIMEOUT_S: Final = 30.0
+_LEAVE_TIMEOUT_S: Final = 30.0
 _STREAM_IDS: Final = count(1)
 
 
@@ -214,10 +216,22 @@ class _Member:
             elif kind == "leave":
                 keep_seat = request.leave.keep_seat
                 self._coordinator.handle(c.MemberLeft(self._stream.stream_id, keep_seat))
-                # Until the coordinator ends the stream, which the writer hears.
-                await asyncio.Event().wait()
+                await self._ending()
             else:
                 raise _invalid("after the hello a member sends heartbeats, and a leave at last")
+
+    @staticmethod
+    async def _ending() -> NoReturn:
+        """Waits until the coordinator ends the stream, which the writer hears.
+
+        Raises ClusterError(REQUEST_TIMED_OUT) if it does not.
+        """
+        try:
+            async with asyncio.timeout(_LEAVE_TIMEOUT_S):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            pass
+        raise unknown_outcome(f"the leave was not stored within {_LEAVE_TIMEOUT_S:.0f} s")
 
     async def _show_life(self) -> None:
         """A member that hears nothing would take the coordinator for dead."""
