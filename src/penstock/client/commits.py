@@ -29,6 +29,8 @@ from penstock.proto.v1 import group_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 
 METADATA_BYTES_MAX: Final = 4_096
+AUTO_COMMIT_S: Final = 5.0
+"""How long an automatic commit tries: shorter than a user's, because others wait their turn."""
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 _log = logging.getLogger("penstock.client")
@@ -122,7 +124,7 @@ class Committer:
         """Commits automatically every `auto_commit_interval_ms`, until cancelled."""
         while True:
             await asyncio.sleep(self._config.auto_commit_interval_ms / 1000)
-            await self.commit_done(self._timeout_s)
+            await self.commit_done(AUTO_COMMIT_S)
 
     async def fetch(
         self, partitions: Mapping[TopicPartition, str], timeout_s: float | None = None

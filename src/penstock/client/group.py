@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.client.assignment import Assignment
 from penstock.client.cluster import Cluster
-from penstock.client.commits import Committer, Identity
+from penstock.client.commits import AUTO_COMMIT_S, Committer, Identity
 from penstock.client.config import ConsumerConfig
 from penstock.client.coordinator import Coordinator
 from penstock.client.fetch_state import FetchState
@@ -40,8 +40,6 @@ from penstock.client.tasks import BackgroundTasks
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
-REBALANCE_COMMIT_S: Final = 5.0
-"""How long a poll tries to commit what leaves; then others read it again."""
 LEAVE_S: Final = 2.0
 RETRY_S: Final = 0.2
 
@@ -123,7 +121,7 @@ class GroupSession:
         if self.subscribed:
             await self.leave()
         elif self._config.group_id and self._config.enable_auto_commit:
-            await self.committer.commit_done(REBALANCE_COMMIT_S)
+            await self.committer.commit_done(AUTO_COMMIT_S)
 
     def poll_began(self) -> None:
         """See `PollBegan`."""
@@ -260,7 +258,7 @@ class GroupSession:
             return
         places = [each.where for each in partitions]
         if self._config.enable_auto_commit:
-            await self.committer.commit_done(REBALANCE_COMMIT_S, places)
+            await self.committer.commit_done(AUTO_COMMIT_S, places)
         try:
             await self._tell("on_revoked", partitions)
         finally:
