@@ -21,8 +21,9 @@ from penstock.client.config import ConsumerConfig
 from penstock.client.coordinator import Coordinator
 from penstock.client.group_model import OffsetAndMetadata
 from penstock.client.group_wire import commit_to_wire, committed_from_wire
-from penstock.client.leaders import known_partition
+from penstock.client.leaders import known_partition, list_offsets
 from penstock.client.membership_contract import FENCED
+from penstock.client.model import LATEST
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
@@ -168,9 +169,26 @@ class Committer:
                 raise MisuseError(
                     f"{where}: metadata of {size} bytes; at most {METADATA_BYTES_MAX} are kept"
                 )
+        await self._check_ends({where: offset.offset for where, offset in wanted.items()})
         return wanted
 
     # ------------------------------------------------------------ inside
+
+    async def _check_ends(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Asks the leaders about offsets this consumer has not come to; the coordinator cannot."""
+        states = self._assignment.states
+        asked = {
+            where: LATEST
+            for where, offset in offsets.items()
+            if where not in states or offset > (states[where].position or 0)
+        }
+        ends = await list_offsets(self._cluster, asked, self._timeout_s)
+        for where, end in ends.items():
+            if offsets[where] > end.offset:
+                raise MisuseError(
+                    f"{where}: cannot commit {offsets[where]}, the log ends at {end.offset}",
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                )
 
     async def _store(self, offsets: Offsets, timeout_s: float) -> None:
         if not offsets:

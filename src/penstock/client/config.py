@@ -199,7 +199,8 @@ class ConsumerConfig(ClientConfig):
         enable_auto_commit: Commit by itself what an earlier poll handed out. True (Kafka's).
         auto_commit_interval_ms: How often, 5,000 (Kafka's).
         auto_offset_reset: Where a member starts in a partition for which its group has committed
-            nothing. "latest" (Kafka's); "error" makes polls raise OFFSET_OUT_OF_RANGE.
+            nothing. "latest" (Kafka's) passes over what was written before the group noticed a
+            new partition; "error" makes polls raise OFFSET_OUT_OF_RANGE.
         partition_assignment_strategy: "uniform", evenly and moving little, or "range", the same
             partition numbers of all topics together. What most members ask for is done.
         client_rack: Where this consumer is; partitions that are near are preferred. "" = unknown.

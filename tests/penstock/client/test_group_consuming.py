@@ -231,7 +231,8 @@ def test_offsets_never_go_back_and_nonsense_is_refused(
     for offsets, said in (
         ({TopicPartition(name, 0): -1}, "offsets begin at 0"),
         ({TopicPartition(name, 99): 1}, "not 99"),
-        ({TopicPartition(name, 0): OffsetAndMetadata(3, "x" * 5_000)}, "5000 bytes"),
+        ({TopicPartition(name, 0): 3}, "the log ends at 2"),
+        ({TopicPartition(name, 0): OffsetAndMetadata(2, "x" * 5_000)}, "5000 bytes"),
     ):
         with pytest.raises(MisuseError, match=said):
             one.commit(offsets)
