@@ -15,12 +15,12 @@ from penstock_operator.clock import now_text
 from penstock_operator.events import Events
 from penstock_operator.groups import reset as resets
 from penstock_operator.groups.model import (
+    CarryOut,
     GroupFacts,
     GroupPlan,
     GroupResource,
-    ResetKind,
-    ResetStep,
     ScaleFacts,
+    WriteDown,
 )
 from penstock_operator.groups.observe import not_allowed
 from penstock_operator.groups.scale import Scaling
@@ -61,18 +61,22 @@ class Carrier:
     # ── Resets ────────────────────────────────────────────────────────────────────────────
 
     async def reset(
-        self, resource: GroupResource, step: ResetStep, facts: GroupFacts, admin: AsyncAdmin
-    ) -> Object | Wait:
-        """What to write into the status then, or why it was not carried out. Raises KubeError."""
-        if step.kind is ResetKind.RECORD:
-            record = resets.found_done(step.reset, resource.status, now_text())
-            return resets.done(record, resource.status)
+        self,
+        resource: GroupResource,
+        step: CarryOut | WriteDown,
+        facts: GroupFacts,
+        admin: AsyncAdmin,
+    ) -> tuple[GroupResource, Object | Wait]:
+        """The object as it is then, and what is to be written into its status, or why the reset
+        was not carried out. Raises KubeError."""
+        if isinstance(step, WriteDown):
+            return resource, resets.done(step.record, resource.status)
         try:
             offsets = await _offsets(step, facts, admin)
             record = resets.record_of(step.reset, offsets, now_text())
-            if step.kind is ResetKind.DRY_RUN:
-                return {"dryRun": record}
-            await self._write(resource, {"pendingReset": record})
+            if step.reset.dry_run:
+                return resource, {"dryRun": record}
+            resource = await self._write(resource, {"pendingReset": record})
             await admin.reset_offsets(
                 resource.group_id,
                 {where: new for where, (_, new) in offsets.items()},
@@ -80,8 +84,8 @@ class Carrier:
                 reason=f"{KIND} {resource.namespace}/{resource.name}: {record['request']}",
             )
         except PenstockError as error:
-            return refused(error)
-        return resets.done(record, resource.status)
+            return resource, refused(error)
+        return resource, resets.done(record, resource.status)
 
     async def tell_reset(self, resource: GroupResource, written: Object) -> None:
         """After it stands in the status."""
@@ -90,10 +94,9 @@ class Carrier:
                 note = f"offset reset {resets.told(written[key])}"
                 await self._events.tell(resource.body, KIND, reason, note)
 
-    async def _write(self, resource: GroupResource, status: Object) -> None:
-        await self._kube.merge(
-            KIND, resource.namespace, resource.name, {"status": status}, status=True
-        )
+    async def _write(self, resource: GroupResource, status: Object) -> GroupResource:
+        where = (KIND, resource.namespace, resource.name)
+        return GroupResource(await self._kube.merge(*where, {"status": status}, status=True))
 
     # ── Scaling ───────────────────────────────────────────────────────────────────────────
 
@@ -118,7 +121,7 @@ class Carrier:
 
 
 async def _offsets(
-    step: ResetStep, facts: GroupFacts, admin: AsyncAdmin
+    step: CarryOut, facts: GroupFacts, admin: AsyncAdmin
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Old and new, of every partition that is asked for. Raises PenstockError."""
     assert facts.committed is not None

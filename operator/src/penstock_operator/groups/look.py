@@ -71,11 +71,13 @@ class Pass:
             resource = await self._carrier.set_finalizer(plan)
         if resource.deleting and not waits:
             return Looked(resource)
-        status: Object = {}
+        status: Object = {"pendingReset": None} if plan.drop_pending else {}
         if plan.reset is not None:
             assert self._admin is not None
             assert seen.facts is not None
-            done = await self._carrier.reset(resource, plan.reset, seen.facts, self._admin)
+            resource, done = await self._carrier.reset(
+                resource, plan.reset, seen.facts, self._admin
+            )
             if isinstance(done, Wait):
                 waits.append(done)
             else:

@@ -9,7 +9,6 @@ Numbers that nobody could tell are None, never 0: what is decided on them then i
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Final
 
 from penstock.core.manifest.objects import ConsumerGroupSpec, OffsetReset
@@ -98,6 +97,7 @@ class GroupFacts:
         reading: How many partitions the members share; those with offsets while it has none.
         backlog: Records not read yet in those; None = unknown.
         last_reset_id: Of the reset its coordinator carried out last; "" = none.
+        last_reset_ms: When, since 1970.
     """
 
     state: str
@@ -108,6 +108,7 @@ class GroupFacts:
     reading: int = 0
     backlog: int | None = None
     last_reset_id: str = ""
+    last_reset_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,19 +128,18 @@ class Seen:
     scale: ScaleFacts | Wait | None = None
 
 
-class ResetKind(Enum):
-    """What is to be done about an offset reset: carry it out, say what it would do, or write
-    down that the coordinator has done it already."""
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """Moves the offsets; a dry run only says how they would be."""
 
-    APPLY = "apply"
-    DRY_RUN = "dry run"
-    RECORD = "record"
+    reset: OffsetReset
 
 
 @dataclass(frozen=True, slots=True)
-class ResetStep:
-    kind: ResetKind
-    reset: OffsetReset
+class WriteDown:
+    """The coordinator has carried this out already, and the status does not say so yet."""
+
+    record: Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +147,23 @@ class GroupPlan:
     """For one resource. `finalizer`: True to add, False to remove, None as it is.
 
     `delete`: forget the group, before the finalizer goes. `spec` None: nothing is to be decided
-    about it now. `note`: for people, though nothing is awaited.
+    about it now. `drop_pending`: status.pendingReset never happened and is not asked for any more.
+    `note`: for people, though nothing is awaited.
     """
 
     resource: GroupResource
     spec: ConsumerGroupSpec | None = None
     finalizer: bool | None = None
     delete: bool = False
-    reset: ResetStep | None = None
+    reset: CarryOut | WriteDown | None = None
+    drop_pending: bool = False
     waits: tuple[Wait, ...] = ()
     note: str = ""
 
     @property
     def acts(self) -> bool:
-        return self.finalizer is not None or self.delete or self.reset is not None
+        changes = self.finalizer is not None or self.reset is not None
+        return changes or self.delete or self.drop_pending
 
     @property
     def reset_is_open(self) -> bool:

@@ -33,6 +33,7 @@ async def see_group(admin: AsyncAdmin, group_id: str) -> GroupFacts:
             committed=None,
             lag_problem=error.message,
             last_reset_id=seen.last_reset_id,
+            last_reset_ms=seen.last_reset_ms,
         )
     return facts_of(seen, lags)
 
@@ -53,6 +54,7 @@ def facts_of(seen: GroupDescription, lags: Mapping[TopicPartition, PartitionLag]
         reading=len(shared),
         backlog=None if backlog is None else backlog.records,
         last_reset_id=seen.last_reset_id,
+        last_reset_ms=seen.last_reset_ms,
     )
 
 

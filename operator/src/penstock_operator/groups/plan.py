@@ -5,11 +5,14 @@ asks for more: a reset of its offsets, once per id; that it is forgotten with th
 
 When an offset reset is due:
 
-    id in status.resetIds ────────────▶ nothing: each id is carried out once
-    dryRun ───────────────────────────▶ DRY_RUN, once per id and wording
-    the coordinator's last id is it ──▶ RECORD: done by an operator that died before it said so
-    members ──────────────────────────▶ wait for their end
-    otherwise ────────────────────────▶ APPLY
+    the coordinator's last id is in status.pendingReset ─▶ write down: an operator died before it
+                                                           said that this was done (whatever the
+                                                           spec asks for by now)
+    its id is in status.resetIds ────────────────────────▶ nothing: each is carried out once
+    dryRun ──────────────────────────────────────────────▶ carry out, once per id and wording
+    the coordinator's last id is it ─────────────────────▶ write down: done for another resource
+    members ─────────────────────────────────────────────▶ wait for their end
+    otherwise ───────────────────────────────────────────▶ carry out
 
 A plan is empty when all that is asked for is done (I27).
 """
@@ -21,15 +24,15 @@ from penstock.core.manifest import ManifestError, parse_manifest
 from penstock.core.manifest.objects import ConsumerGroupSpec, DeletionPolicy
 from penstock_operator.groups.model import (
     NO_GROUP,
+    CarryOut,
     GroupFacts,
     GroupPlan,
     GroupResource,
-    ResetKind,
-    ResetStep,
     Seen,
     View,
+    WriteDown,
 )
-from penstock_operator.groups.reset import in_words
+from penstock_operator.groups.reset import found_done, in_words
 from penstock_operator.model import Severity, Wait
 from penstock_operator.names import API_VERSION, GROUP_FINALIZER
 
@@ -90,7 +93,10 @@ def _plan_live(
     if facts is None:
         return GroupPlan(resource, spec, finalizer, waits=(_nobody_says(view, seen),))
     waits = []
-    step, wait = _plan_reset(resource.status, spec, facts)
+    step: CarryOut | WriteDown | None = _unfinished(resource.status, facts)
+    wait = None
+    if step is None:
+        step, wait = _plan_reset(resource.status, spec, facts)
     if wait is not None:
         waits.append(wait)
     elif facts.state == NO_GROUP and step is None:
@@ -101,18 +107,33 @@ def _plan_live(
         waits.append(Wait("NoGroup", text))
     if isinstance(seen.scale, Wait):
         waits.append(seen.scale)
-    note = _note(resource.status, spec)
-    return GroupPlan(resource, spec, finalizer, reset=step, waits=tuple(waits), note=note)
+    return GroupPlan(
+        resource,
+        spec,
+        finalizer,
+        reset=step,
+        drop_pending=step is None and _is_stale(resource.status, spec),
+        waits=tuple(waits),
+        note=_note(resource.status, spec),
+    )
+
+
+def _unfinished(status: Mapping[str, Any], facts: GroupFacts) -> WriteDown | None:
+    pending: Mapping[str, Any] = status.get("pendingReset") or {}
+    known = status.get("resetIds") or ()
+    if not pending or pending["id"] != facts.last_reset_id or pending["id"] in known:
+        return None
+    return WriteDown(dict(pending))
 
 
 def _plan_reset(
     status: Mapping[str, Any], spec: ConsumerGroupSpec, facts: GroupFacts
-) -> tuple[ResetStep | None, Wait | None]:
+) -> tuple[CarryOut | WriteDown | None, Wait | None]:
     reset = spec.offset_reset
     if reset is None or reset.id in (status.get("resetIds") or ()):
         return None, None
     if not reset.dry_run and facts.last_reset_id == reset.id:
-        return ResetStep(ResetKind.RECORD, reset), None
+        return WriteDown(found_done(reset, facts.last_reset_ms)), None
     if reset.dry_run:
         shown = status.get("dryRun") or {}
         if shown.get("id") == reset.id and shown.get("request") == in_words(reset):
@@ -133,8 +154,14 @@ def _plan_reset(
             "spec.offsetReset.topics, or wait for the group"
         )
         return None, Wait("NothingCommitted", text)
-    kind = ResetKind.DRY_RUN if reset.dry_run else ResetKind.APPLY
-    return ResetStep(kind, reset), None
+    return CarryOut(reset), None
+
+
+def _is_stale(status: Mapping[str, Any], spec: ConsumerGroupSpec) -> bool:
+    """Whether a reset that was about to be carried out is not asked for any more."""
+    pending: Mapping[str, Any] = status.get("pendingReset") or {}
+    asked = spec.offset_reset
+    return bool(pending) and (asked is None or asked.dry_run or asked.id != pending["id"])
 
 
 def _note(status: Mapping[str, Any], spec: ConsumerGroupSpec) -> str:

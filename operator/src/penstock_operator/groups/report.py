@@ -4,9 +4,9 @@ Pure. Figures change all the time, the API server is no place for a time series 
 most one write per group in `WRITE_EVERY_MS`, and
 
 - state, members, conditions, replicas: as soon as they changed;
-- lag: when it came to or from 0 or unknown, or when it is off by a tenth from what stands there
-  (records; seconds, but for less than 10 of them); records that are off by less, `SETTLE_MS` after
-  the last write, so that what stands there is exact when things rest;
+- lag: when it came to or from unknown, or when it is off by a tenth from what stands there (in
+  records, so also when they came to or from 0; in seconds, by 10 of them at least); records that
+  are off by less, `SETTLE_MS` after the last write, so that what stands there is exact at rest;
 - what answers a person is written at once: a new generation, a reset.
 
 So a group at rest costs no write, and one that hangs ever fewer: its lag in seconds has to grow by
@@ -84,7 +84,7 @@ def _lag_moved(
     if old != new and (since_ms >= SETTLE_MS or _apart(old, new)):
         return True
     old, new = before["seconds"], after["seconds"]
-    return _apart(old, new) and (abs(old - new) >= _SECONDS_NOISE or 0 in (old, new))
+    return _apart(old, new) and abs(old - new) >= _SECONDS_NOISE
 
 
 def _apart(old: int, new: int) -> bool:

@@ -83,12 +83,10 @@ def record_of(
     }
 
 
-def found_done(reset: OffsetReset, status: Mapping[str, Any], time: str) -> Object:
-    """The record of a reset that the coordinator says it has carried out."""
-    pending: Mapping[str, Any] = status.get("pendingReset") or {}
-    if pending.get("id") == reset.id:
-        return dict(pending)
+def found_done(reset: OffsetReset, time_ms: int) -> Object:
+    """The record of a reset that was carried out at that time, for a resource that is gone."""
     text = "the coordinator had carried it out already; the old offsets are not known here"
+    time = datetime.fromtimestamp(time_ms // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"id": reset.id, "time": time, "request": in_words(reset), "message": text}
 
 

@@ -168,8 +168,8 @@ class Groups:
                 if resource.uid in self._known:
                     self._known[resource.uid] = looked.resource
             except KubeError as error:
-                if error.status in {404, 409}:  # deleted or changed meanwhile
-                    self._dirty = True
+                self._dirty = True  # it may be gone, changed, or written although it was not said
+                if error.status in {404, 409}:
                     after_ms = _SOON_MS
                 _log.warning("group not reconciled", group=resource.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - a defect with one group must not end all
