@@ -11,6 +11,7 @@ from support.waiting import wait_until
 
 from penstock.client import (
     Admin,
+    AsyncConsumer,
     Consumer,
     GroupState,
     OffsetAndMetadata,
@@ -517,3 +518,42 @@ def test_a_paused_partition_stays_paused_and_loses_nothing(
     assert one.lag()[TopicPartition(name, 1)] == 3
     one.resume(at(name, 1))
     assert read(3, one) == [1, 5, 9]
+
+
+async def test_an_async_consumer_and_its_async_listener(shared_broker: Cluster, name: str) -> None:
+    fill(shared_broker, name, 20)
+    heard: list[str] = []
+
+    class Commits:
+        def __init__(self, consumer: AsyncConsumer) -> None:
+            self._consumer = consumer
+
+        async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            heard.append(f"assigned {len(partitions)}")
+
+        async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+            await self._consumer.commit()
+            heard.append(f"revoked {len(partitions)}")
+
+        async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+            heard.append("lost")
+
+    taken: list[int] = []
+    async with AsyncConsumer(
+        shared_broker.bootstrap,
+        group_id=name,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    ) as consumer:
+        await consumer.subscribe(name, listener=Commits(consumer))
+        async for record in consumer:
+            taken.append(int(record.value or b""))
+            if len(taken) == 12:
+                break
+    assert heard == ["assigned 4", "revoked 4"]
+    async with AsyncConsumer(
+        shared_broker.bootstrap, group_id=name, auto_offset_reset="error"
+    ) as other:
+        places = sorted(everywhere(name))
+        kept = await other.committed(places)
+        assert sum(0 if offset is None else offset.offset for offset in kept.values()) == 12
