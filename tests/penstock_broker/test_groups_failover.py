@@ -31,6 +31,26 @@ def groups(make_cluster: Callable[..., Cluster], tmp_path: Path) -> Iterator[Gro
         yield groups
 
 
+def test_the_first_group_of_a_starting_cluster_waits_for_its_brokers(
+    make_cluster: Callable[..., Cluster],
+) -> None:
+    """A broker that is alone for a moment must not make a topic of one replica for ever."""
+    cluster = make_cluster(brokers=3, start=False)
+    cluster.controller.start()
+    cluster.brokers[0].start()
+    with Groups(cluster) as groups:
+        with pytest.raises(PenstockError, match="waits for more brokers") as caught:
+            groups.find("g")
+        assert caught.value.code is ErrorCode.LEADER_NOT_AVAILABLE
+        cluster.brokers[1].start()
+        cluster.brokers[2].start()
+        cluster.wait_alive({0, 1, 2})
+        groups.find("g")
+        info = cluster.topic(OFFSETS_TOPIC)
+        assert info is not None
+        assert {len(partition.replicas) for partition in info.partitions} == {3}
+
+
 def two_members(groups: Groups) -> tuple[Member, Member]:
     one, two = groups.join("g", "t"), groups.join("g", "t")
     wait_until(lambda: len(one.owned) == len(two.owned) == 3, what="both own three")

@@ -49,7 +49,8 @@ class Cluster:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         port = free_port()
-        config = {**CONTROLLER_CONFIG, **(controller_config or {})}
+        factor = {"default.replication.factor": str(min(brokers, 3) or 1)}
+        config = {**CONTROLLER_CONFIG, **factor, **(controller_config or {})}
         self.controller = ServerProcess(
             "controller",
             [

@@ -33,6 +33,7 @@ _RETRY_S: Final = 0.5
 _CORRUPT_RETRY_S: Final = 30.0
 _CORRUPT: Final = frozenset({ErrorCode.DATA_CORRUPTED, ErrorCode.CORRUPT_BATCH})
 _TOPIC_WAIT_S: Final = 10.0
+_CLUSTER_START_S: Final = 30.0
 _events = EventLog("groups")
 
 
@@ -60,10 +61,12 @@ class Coordinators:
         self._retry_at_s: dict[int, float] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._creating = asyncio.Lock()
+        self._started_s = 0.0
         self.totals = GroupTotals()
 
     async def run(self) -> None:
         """Until cancelled."""
+        self._started_s = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._tick())
@@ -259,7 +262,8 @@ class Coordinators:
         async with self._creating:
             if not self._view.complete or OFFSETS_TOPIC in self._view.names:
                 return
-            await create_offsets_topic(self._session, self._view)
+            up_s = asyncio.get_running_loop().time() - self._started_s
+            await create_offsets_topic(self._session, self._view, settled=up_s >= _CLUSTER_START_S)
             _events.info("internal topic created", topic=OFFSETS_TOPIC)
             try:
                 async with asyncio.timeout(_TOPIC_WAIT_S):

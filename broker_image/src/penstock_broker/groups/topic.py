@@ -8,7 +8,7 @@ from penstock.core.groups.config import (
 from penstock.core.groups.contract import Catalog, CatalogTopic
 from penstock.core.topic import is_internal
 from penstock.core.types import BrokerId
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2
 from penstock.rpc.errors import error_from_wire
 from penstock_broker.broker.image import ClusterView, Topic
@@ -22,19 +22,41 @@ _CONFIGS = {
 }
 
 
-async def create_offsets_topic(session: ControllerSession, view: ClusterView) -> None:
-    """Has the controller create it. Raises PenstockError; that it exists already is fine."""
+async def create_offsets_topic(
+    session: ControllerSession, view: ClusterView, *, settled: bool
+) -> None:
+    """Has the controller create it. Raises PenstockError; that it exists already is fine.
+
+    `settled` False: the cluster may be starting. Then, while fewer brokers are there than its
+    default.replication.factor asks for, this raises ClusterError(LEADER_NOT_AVAILABLE), which is
+    retriable: the topic would keep the few replicas that were possible in its first second.
+    """
     alive = sum(info.alive for info in view.brokers.values())
+    if alive < OFFSETS_REPLICATION and not settled:
+        try:
+            await _create(session, view, 0, validate_only=True)
+        except PenstockError as error:
+            if error.code is not ErrorCode.INVALID_REPLICATION_FACTOR:
+                raise
+            raise ClusterError(
+                f"{OFFSETS_TOPIC} waits for more brokers, {alive} are there: {error}; try again",
+                ErrorCode.LEADER_NOT_AVAILABLE,
+            ) from error
+    await _create(session, view, min(OFFSETS_REPLICATION, max(alive, 1)), validate_only=False)
+
+
+async def _create(
+    session: ControllerSession, view: ClusterView, factor: int, *, validate_only: bool
+) -> None:
+    """`factor` 0: the cluster's default."""
+    new = admin_pb2.NewTopic(
+        topic=OFFSETS_TOPIC,
+        partitions=OFFSETS_PARTITIONS,
+        replication_factor=factor,
+        configs=_CONFIGS,
+    )
     request = admin_pb2.CreateTopicsRequest(
-        cluster_id=view.cluster_id,
-        topics=[
-            admin_pb2.NewTopic(
-                topic=OFFSETS_TOPIC,
-                partitions=OFFSETS_PARTITIONS,
-                replication_factor=min(OFFSETS_REPLICATION, max(alive, 1)),
-                configs=_CONFIGS,
-            )
-        ],
+        cluster_id=view.cluster_id, topics=[new], validate_only=validate_only
     )
     answer = await session.call("CreateTopics", session.connection().admin.CreateTopics(request))
     for result in answer.results:
