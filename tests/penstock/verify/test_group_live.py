@@ -1,14 +1,22 @@
 """A recorded workload read by a group: it passes, and a client that commits too early is caught."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
+from typer.testing import CliRunner
 
+from penstock.cli.main import app
 from penstock.client import OffsetAndMetadata, TopicPartition
 from penstock.client.assignment import Assignment
+from penstock.core.groups.config import (
+    OFFSETS_PARTITIONS,
+    OFFSETS_TOPIC,
+    coordinator_partition,
+)
 from penstock.verify.check import Verdict, check_files
 from penstock.verify.history import HistoryWriter, read_history
 from penstock.verify.workload import Workload, WorkloadConfig
@@ -47,6 +55,51 @@ def test_a_group_whose_members_come_and_go_gets_everything(
     )
     assert verdict.passed, verdict.breaches
     assert verdict.delivered >= verdict.final > 0
+
+
+def test_a_group_survives_its_coordinators(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    cluster = make_cluster(brokers=3)
+    path = tmp_path / "history.jsonl"
+    config = WorkloadConfig(
+        cluster.bootstrap, "t", 4, 3, consumers=0, producers=1, keys=4, rate=500,
+        group="g", members=3, churn_s=3.0, settle_s=40,
+    )  # fmt: skip
+    with HistoryWriter(path) as writer:
+        workload = Workload(config, writer)
+        workload.start()
+        try:
+            for _ in range(2):
+                before = stored(path)
+                wait_until(lambda: stored(path) > before + 8, what="commits", timeout_s=40)  # noqa: B023
+                place = coordinator_partition("g", OFFSETS_PARTITIONS)
+                broker = cluster.brokers[cluster.leader(OFFSETS_TOPIC, place)]
+                broker.kill()
+                before = stored(path)
+                wait_until(lambda: stored(path) > before + 4, what="commits again", timeout_s=40)  # noqa: B023
+                broker.start()
+        finally:
+            workload.stop()
+    verdict = check_files([path])
+    assert verdict.passed, verdict.breaches
+    assert verdict.delivered >= verdict.final > 0
+
+
+def stored(path: Path) -> int:
+    """How many movements of committed offsets stand in the history."""
+    return sum(event["e"] == "stored" for event in read_history(path))
+
+
+def test_the_command_runs_a_group(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=1)
+    done = CliRunner().invoke(
+        app,
+        ["verify", "run", "--duration", "4", "--replicas", "1", "--consumers", "0", "--rate", "500",
+         "--group", "g", "--members", "2", "--churn", "1", "-o", "json"],
+        env={"PENSTOCK_BOOTSTRAP": cluster.bootstrap},
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    verdict = json.loads(done.stdout)
+    assert verdict["delivered"] >= verdict["in_log"] > 0
 
 
 def test_a_client_that_commits_what_it_has_not_handed_out_is_caught(
