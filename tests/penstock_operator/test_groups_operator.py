@@ -3,6 +3,7 @@
 Each test gives the operator's `Groups` its looks and its time, so nothing waits for a timer.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -99,6 +100,14 @@ class Bench:
 
     def ready(self) -> dict[str, Any]:
         return condition(get(self.server, self.path), "Ready")
+
+    def printed(self) -> dict[str, Any]:
+        """What kubectl get prints, by column."""
+        table = self.server.request(
+            "GET", self.path, Accept="application/json;as=Table;v=v1;g=meta.k8s.io"
+        )
+        names = [each["name"] for each in table["columnDefinitions"]]
+        return dict(zip(names, table["rows"][0]["cells"], strict=True))
 
     def events(self) -> list[tuple[str, str]]:
         found = self.server.request(
@@ -206,6 +215,7 @@ async def test_a_group_is_adopted_and_at_rest_nothing_is_written(bench: Bench) -
     async with bench.operator() as groups:
         await bench.look(groups)
         assert bench.ready()["reason"] == "NoGroup"
+        assert bench.printed()["Members"] == 0
         assert bench.status()["state"] == "Dead"
         assert "lag" not in bench.status()
         bench.consume(12)
@@ -214,6 +224,8 @@ async def test_a_group_is_adopted_and_at_rest_nothing_is_written(bench: Bench) -
         assert (seen["state"], seen["members"]) == ("Empty", 0)
         assert seen["lag"]["records"] == 8
         assert bench.ready()["status"] == "True"
+        shown = bench.printed()
+        assert (shown["State"], shown["Members"], shown["Lag"]) == ("Empty", 0, 8)
         await bench.look(groups)
         before = bench.kube.writes
         await bench.look(groups, times=9)
@@ -226,6 +238,29 @@ async def test_a_group_is_adopted_and_at_rest_nothing_is_written(bench: Bench) -
             produced = bench.kube.writes
             await bench.look(groups, times=5, every_ms=1_000)
             assert bench.kube.writes == produced, "not more often than every ten seconds"
+
+
+async def test_only_what_others_change_is_news(bench: Bench) -> None:
+    bench.create()
+    async with bench.operator() as groups:
+        await bench.look(groups)
+        bench.consume(12)
+        await bench.look(groups)
+        ours = get(bench.server, bench.path)
+        assert ours["status"]["lag"]["records"] == 8
+        assert not groups.heard(ours, deleted=False), "a write of ours comes back as an event"
+        bench.patch({"spec": {"deletionPolicy": "Delete"}})
+        assert groups.heard(get(bench.server, bench.path), deleted=False)
+        await bench.look(groups)
+        assert not groups.heard(get(bench.server, bench.path), deleted=False), "our finalizer"
+        assert not groups.are_gone
+        last = get(bench.server, bench.path)
+        bench.patch({"metadata": {"finalizers": None}})
+        bench.server.request("DELETE", bench.path)
+        assert groups.heard(last, deleted=True)
+        await groups.look()
+        assert groups.are_gone
+        assert not groups.heard(last, deleted=True)
 
 
 async def test_a_reset_waits_for_the_members_and_is_carried_out_once(bench: Bench) -> None:
@@ -390,6 +425,23 @@ async def test_consumers_are_scaled_by_lag(bench: Bench) -> None:
         assert len(notes) == 2
 
 
+async def test_a_person_who_scales_at_the_same_time_wins(bench: Bench) -> None:
+    bench.consume(12)
+    bench.create(scaleTarget={"name": "reader", "maxReplicas": 5, "lagPerReplica": 4})
+    bench.deploy(1)
+    path = f"{DEPLOYMENTS.format(bench.namespace)}/reader"
+    async with bench.operator() as groups:
+        decided = bench.kube.set_scale
+
+        async def late(*where: Any, version: str) -> None:
+            bench.patch({"spec": {"replicas": 4}}, path)
+            await decided(*where, version=version)
+
+        bench.kube.set_scale = late  # type: ignore[method-assign]
+        await bench.look(groups)
+        assert bench.replicas == 4
+
+
 async def test_scaling_needs_the_right_to_and_says_so(bench: Bench) -> None:
     bench.consume(12)
     bench.create(scaleTarget={"name": "reader", "maxReplicas": 5, "lagPerReplica": 4})
@@ -413,6 +465,35 @@ async def test_scaling_needs_the_right_to_and_says_so(bench: Bench) -> None:
     async with bench.operator(account) as groups:
         await bench.look(groups)
         assert bench.replicas == 2
+
+
+async def test_a_defect_does_not_end_the_loop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.create()
+    failed, written = asyncio.Event(), asyncio.Event()
+    async with bench.operator() as groups, asyncio.TaskGroup() as tasks, asyncio.timeout(30):
+
+        async def broken(*_: Any) -> Any:
+            failed.set()
+            raise RuntimeError("a defect")
+
+        merge = bench.kube.merge
+
+        async def told(*where: Any, **more: Any) -> Any:
+            made = await merge(*where, **more)
+            written.set()
+            return made
+
+        monkeypatch.setattr(bench.kube, "list", broken)
+        monkeypatch.setattr(bench.kube, "merge", told)
+        running = tasks.create_task(groups.run())
+        await failed.wait()
+        monkeypatch.delattr(bench.kube, "list")
+        assert groups.heard(get(bench.server, bench.path), deleted=False)
+        await written.wait()
+        assert bench.status()["state"] == "Dead"
+        running.cancel()
 
 
 async def test_a_group_that_fails_is_one_group(

@@ -100,6 +100,12 @@ def test_a_stuck_group_is_written_ever_more_seldom() -> None:
     assert 0 < len(written) < 80, "in a day, of 8,640 looks"
 
 
+def test_a_few_seconds_are_noise() -> None:
+    before = status_of(1, 50, 1)
+    assert not worth_writing(before, status_of(1, 50, 10, before), LONG_MS)
+    assert worth_writing(before, status_of(1, 50, 11, before), WRITE_EVERY_MS)
+
+
 def test_small_changes_of_lag_are_written_when_things_have_rested() -> None:
     before = status_of(1, 1_000, 5)
     after = status_of(1, 1_005, 5, before)

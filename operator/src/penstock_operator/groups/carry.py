@@ -101,7 +101,7 @@ class Carrier:
     # ── Scaling ───────────────────────────────────────────────────────────────────────────
 
     async def scale(self, plan: GroupPlan, seen: ScaleFacts, scaling: Scaling) -> Wait | None:
-        """Why not. Raises KubeError, but not when somebody else scaled first."""
+        """Why not. Raises KubeError, also when somebody else scaled first (409)."""
         assert plan.spec is not None
         assert plan.spec.scale_target is not None
         assert scaling.replicas is not None
@@ -112,8 +112,6 @@ class Carrier:
         except KubeError as error:
             if error.status == 403:
                 return not_allowed(target.kind)
-            if error.is_conflict or error.status == 404:
-                return None  # it is looked at again
             raise
         note = f"{target.kind} {target.name} from {seen.replicas} to {scaling.replicas} replicas"
         await self._events.tell(resource.body, KIND, "Scaled", f"{note}: {scaling.note}")

@@ -111,10 +111,11 @@ class Pass:
         assert seen.facts is not None
         replicas = seen.scale.replicas
         scaling = decide(target, seen.facts, replicas, track.memory, self._clock_ms())
-        track.memory = scaling.memory
         if scaling.replicas is None:
+            track.memory = scaling.memory
             return scale_status(seen, scaling.note)
         wait = await self._carrier.scale(plan, seen.scale, scaling)
+        track.memory = None
         if wait is not None:
             waits.append(wait)
             return scale_status(seen, "")

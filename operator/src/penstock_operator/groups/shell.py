@@ -75,8 +75,9 @@ class Groups:
     def heard(self, body: Mapping[str, Any], *, deleted: bool) -> bool:
         """A watch event; whether it is news."""
         known = self._known.get(body["metadata"]["uid"])
-        same = known is not None and _signature(known.body) == _signature(body)
-        if same != deleted:
+        if known is None and deleted:
+            return False
+        if known is not None and not deleted and _signature(known.body) == _signature(body):
             return False
         self._dirty = True
         self._wake.set()
@@ -101,12 +102,14 @@ class Groups:
                     await self._wake.wait()
             await asyncio.sleep(_COALESCE_S)
             self._wake.clear()
+            pause_s = _FAILED_MS / 1_000
             try:
                 await self.look()
                 pause_s = self._pause_ms() / 1_000
             except KubeError as error:
                 _log.warning("groups not listed", cluster=self._cluster, error=str(error))
-                pause_s = _FAILED_MS / 1_000
+            except Exception as error:  # noqa: BLE001 - a defect here must not end the Cluster's worker
+                _log.defect("looking at groups hit a defect", error, cluster=self._cluster)
 
     async def look(self) -> None:
         """One pass over those whose time has come. Raises KubeError if they cannot be listed."""
