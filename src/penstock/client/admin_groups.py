@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from penstock.client.cluster import Cluster
-from penstock.client.config import ClientConfig
+from penstock.client.config import ClientConfig, check_group_id
 from penstock.client.coordinator import Coordinator
 from penstock.client.group_model import (
     GroupDescription,
@@ -28,7 +28,6 @@ from penstock.client.group_wire import (
 from penstock.client.lag import ask_lag
 from penstock.client.leaders import known_partition, list_offsets
 from penstock.client.model import EARLIEST, LATEST, ListedOffset
-from penstock.core.groups.config import check_group_id
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo, move
 from penstock.core.types import TopicPartition

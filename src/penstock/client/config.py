@@ -8,18 +8,10 @@ keyword arguments exist; a test compares them with the dataclasses.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Final, Literal, TypedDict
 
 from penstock.client.serializers import Serializer
 from penstock.core.batch import Codec
-from penstock.core.groups.config import (
-    ASSIGNORS,
-    GROUP_ID_MAX_CHARS,
-    REBALANCE_TIMEOUT_MAX_MS,
-    REBALANCE_TIMEOUT_MIN_MS,
-    SESSION_TIMEOUT_MAX_MS,
-    SESSION_TIMEOUT_MIN_MS,
-)
 from penstock.core.types import Acks, Sync
 from penstock.errors import MisuseError
 
@@ -35,6 +27,14 @@ StartPosition = Literal["earliest", "latest"]
 OffsetReset = Literal["latest", "earliest", "error"]
 AssignmentStrategy = Literal["uniform", "range"]
 
+# As in penstock.core.groups.config, which would bring in the whole coordinator; a test compares.
+GROUP_ID_MAX_CHARS: Final = 249
+SESSION_TIMEOUT_MIN_MS: Final = 1_000
+SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
+REBALANCE_TIMEOUT_MIN_MS: Final = 1_000
+REBALANCE_TIMEOUT_MAX_MS: Final = 86_400_000
+ASSIGNORS: Final = ("uniform", "range")
+
 
 def _positive(config: object, *names: str) -> None:
     for name in names:
@@ -47,6 +47,11 @@ def _one_of(config: object, name: str, *choices: str) -> None:
     value = getattr(config, name)
     if value not in choices:
         raise MisuseError(f"{name} is {value!r}; use one of {', '.join(map(repr, choices))}")
+
+
+def check_group_id(group_id: object) -> None:
+    """Raises MisuseError unless it is printable text of 1 to 249 characters."""
+    check_group_name("group_id", group_id or None)
 
 
 def _between(config: object, name: str, low: int, high: int) -> None:

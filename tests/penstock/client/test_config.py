@@ -5,12 +5,14 @@ from dataclasses import fields
 import pytest
 
 from penstock.client import ClientConfig, ConsumerConfig, Producer, ProducerConfig
+from penstock.client import config as client_config
 from penstock.client.config import (
     ClientOptions,
     ConsumerOptions,
     ProducerOptions,
     parse_bootstrap,
 )
+from penstock.core.groups import config as coordinator_config
 from penstock.errors import MisuseError
 
 
@@ -66,6 +68,18 @@ def test_a_producer_setting_that_makes_no_sense_is_named(
 def test_a_consumer_setting_that_makes_no_sense_is_named(settings: dict[str, object]) -> None:
     with pytest.raises(MisuseError, match=next(iter(settings))):
         ConsumerConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_limits_of_groups_are_the_coordinators() -> None:
+    for name in (
+        "GROUP_ID_MAX_CHARS",
+        "SESSION_TIMEOUT_MIN_MS",
+        "SESSION_TIMEOUT_MAX_MS",
+        "REBALANCE_TIMEOUT_MIN_MS",
+        "REBALANCE_TIMEOUT_MAX_MS",
+        "ASSIGNORS",
+    ):
+        assert getattr(client_config, name) == getattr(coordinator_config, name), name
 
 
 def test_bootstrap_takes_strings_and_sequences_and_drops_repetitions() -> None:
