@@ -189,16 +189,12 @@ def test_a_sync_call_inside_the_clients_own_loop_is_refused_not_a_deadlock(
         loop.run(call())
 
 
-def test_importing_the_client_is_quick_and_brings_in_nothing_heavy() -> None:
+def test_importing_the_client_brings_in_nothing_heavy() -> None:
     ended = run(
-        "import sys, time\n"
-        "import grpc, grpc.aio, google.protobuf.message\n"
-        "begun = time.process_time()\n"
+        "import sys\n"
         "import penstock.client\n"
-        "print(time.process_time() - begun)\n"
         "heavy = {'numpy', 'pyarrow', 'pandas', 'zstandard', 'lz4', 'rocksdict', 'pyspark'}\n"
+        "heavy |= {'penstock.core.groups.machine', 'penstock.core.replication.machine'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
-    seconds, heavy = ended.stdout.splitlines()
-    assert heavy == "[]"
-    assert float(seconds) < 0.3, "about 0.1 s on a quiet machine"
+    assert ended.stdout == "[]\n"
