@@ -10,6 +10,7 @@ another package is an `Elsewhere`.
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -166,6 +167,9 @@ app = _assemble()
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits with its code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to standard error
+    # A container is stopped by SIGTERM, which its first process would otherwise ignore: commands
+    # end as by Ctrl-C, so that a consumer leaves its group and a producer writes what it has.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     program = PLUGIN if Path(sys.argv[0]).name.startswith("kubectl") else "penstock"
     app(args=argv, prog_name=program)
 

@@ -23,9 +23,11 @@ def topic(penstock: Any) -> str:
     return name
 
 
-def interrupt(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
+def interrupt(
+    process: "subprocess.Popen[bytes]", by: signal.Signals = signal.SIGINT
+) -> tuple[int, str]:
     """Ctrl-C: exit code and standard error."""
-    process.send_signal(signal.SIGINT)
+    process.send_signal(by)
     _, err = process.communicate(timeout=30)
     assert b"Traceback" not in err, err.decode()
     return process.returncode, err.decode()
@@ -225,6 +227,14 @@ class TestCtrlC:
         process = penstock.start("consume", topic)
         assert read_line(process.stdout) == b"first\n"
         assert interrupt(process) == (130, "")
+
+    def test_sigterm_lets_a_consumer_leave_its_group(self, penstock: Any, topic: str) -> None:
+        penstock.ok("produce", topic, stdin="first\n")
+        process = penstock.start("consume", topic, "-g", topic, "-o", "beginning")
+        assert read_line(process.stdout) == b"first\n"
+        assert interrupt(process, signal.SIGTERM) == (130, "")
+        described = json.loads(penstock.ok("group", "describe", topic, "-o", "json"))
+        assert described["state"].lower() == "empty", described
 
     def test_produce_writes_what_it_has_read(self, penstock: Any, topic: str) -> None:
         process = penstock.start("produce", topic, "-p", 0)
