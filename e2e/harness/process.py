@@ -35,8 +35,8 @@ class CommandError(E2EError):
         self.output = output
 
 
-class LateError(CommandError):
-    """A command that was ended because its time was over."""
+class NoClusterError(E2EError):
+    """There is nothing to play on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def stream(*args: str, timeout_s: float | None = None) -> None:
                 os.killpg(running.pid, signal.SIGTERM)
             if isinstance(error, subprocess.TimeoutExpired):
                 late = f"{' '.join(args[:4])}: not done after {timeout_s:.0f} s"
-                raise LateError(late) from error
+                raise CommandError(late) from error
             raise
     if code != 0:
         raise CommandError(f"{' '.join(args[:4])}: exit {code}")

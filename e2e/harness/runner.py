@@ -19,7 +19,7 @@ from e2e.harness.api_server import ApiServer
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.nodes import Nodes
 from e2e.harness.penstock import OPERATOR_NAMESPACE, STREAMS, Penstock
-from e2e.harness.process import ROOT, E2EError, run, stream
+from e2e.harness.process import ROOT, CommandError, E2EError, NoClusterError, run, stream
 from e2e.harness.report import LOCAL, Result
 from e2e.harness.scenario import Scenario, Stage
 
@@ -46,12 +46,15 @@ class Runner:
     def prepare(self, scenarios: Sequence[Scenario], *, build: bool = True) -> None:
         """Cluster up, images of these scenarios built and in the nodes.
 
-        Raises LateError if the cluster is not up before the time is over.
+        Raises NoClusterError if it cannot be made here, or not before the time is over.
         """
         names = {name for one in scenarios for name in one.images}
         wanted = [*ALWAYS, *(images.IMAGES[name] for name in sorted(names))]
         began = time.monotonic()
-        stream(str(ROOT / "e2e/cluster/up"), timeout_s=self._left_s())
+        try:
+            stream(str(ROOT / "e2e/cluster/up"), timeout_s=self._left_s())
+        except CommandError as error:
+            raise NoClusterError(f"no cluster: {error}") from error
         say(f"cluster up: {time.monotonic() - began:.0f} s")
         on = images.base() if build else ""
         for image in wanted:
