@@ -18,11 +18,13 @@ from penstock_operator.model import (
     Plan,
     RestartPod,
     Severity,
+    TopicResource,
 )
-from penstock_operator.names import CLUSTER_LABEL
+from penstock_operator.names import CLUSTER_LABEL, TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import template_hash
 from penstock_operator.plan import plan_cluster
+from penstock_operator.plan.topics import PAUSED_REASON, plan_resources
 
 WISH = desired()
 GIB = 1024**3
@@ -286,3 +288,21 @@ def test_what_was_deleted_comes_back(kind: str) -> None:
     del world.objects[name]
     assert run(world, WISH).is_idle
     assert name in world.objects
+
+
+def test_a_paused_cluster_keeps_topics_and_their_finalizers() -> None:
+    body = {
+        "metadata": {
+            "name": "t", "finalizers": [TOPIC_FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"
+        },
+        "spec": {"cluster": "c", "deletionPolicy": "Delete"},
+        "status": {"topicId": "id"},
+    }  # fmt: skip
+    cluster = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster",
+               "metadata": {"name": "c"}, "spec": {"brokers": 3}}  # fmt: skip
+    (plan,) = plan_resources([TopicResource("t", body)], cluster, None, paused=True)
+    assert (plan.finalizer, plan.delete, plan.steps) == (None, "", ())
+    assert plan.wait is not None
+    assert plan.wait.reason == PAUSED_REASON
+    (gone,) = plan_resources([TopicResource("t", body)], None, None)
+    assert gone.finalizer is False, "without a Cluster nothing is left to be done"

@@ -18,7 +18,7 @@ from penstock_operator.kube import Kube, KubeError
 from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, TopicState, Wait
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
-from penstock_operator.plan.topics import TopicPlan, plan_resources
+from penstock_operator.plan.topics import PAUSED_REASON, TopicPlan, plan_resources
 from penstock_operator.status import conditions
 
 _AT_ONCE: Final = 16
@@ -40,7 +40,8 @@ class Topics:
         problem: str,
     ) -> bool:
         """True when nothing is left to do or to wait for."""
-        plans = plan_resources(resources, cluster, facts, problem)
+        paused = desired is not None and desired.paused
+        plans = plan_resources(resources, cluster, facts, problem, paused=paused)
         known = facts.topics if facts is not None else {}
         async with asyncio.TaskGroup() as group:
             done = [group.create_task(self._one(plan, desired, known)) for plan in plans]
@@ -59,7 +60,7 @@ class Topics:
                 if error.status == 404:
                     return True  # deleted meanwhile
                 raise
-            return wait is None and not changed
+            return (wait is None or wait.reason == PAUSED_REASON) and not changed
 
     async def _carry_out(
         self, plan: TopicPlan, desired: DesiredCluster | None

@@ -163,7 +163,7 @@ class Worker:
         topics_idle = await self._topics.reconcile(
             self._resources,
             desired,
-            None if desired.paused else _document(body),
+            _document(body),
             observed.brokers,
             observed.brokers_problem,
         )

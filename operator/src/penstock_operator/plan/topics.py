@@ -11,13 +11,16 @@ Settings changed behind the resource's back go back to what it says.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from penstock.core.manifest import ManifestError, Topic, parse_manifest
 from penstock.core.manifest.objects import DeletionPolicy
 from penstock.core.manifest.topics import ExistingTopic, Step, plan_topics
 from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, Wait
 from penstock_operator.names import API_VERSION, PAUSED, TOPIC_FINALIZER
+
+PAUSED_REASON: Final = "Paused"
+"""Not waited for: somebody ends it, and then the resource changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class TopicView:
     facts: BrokerFacts | None
     problem: str = ""
     owners: Mapping[str, str] = field(default_factory=dict)
+    paused: bool = False
+    """The whole Cluster is."""
 
 
 def plan_resources(
@@ -50,9 +55,11 @@ def plan_resources(
     cluster: Object | None,
     facts: BrokerFacts | None,
     problem: str = "",
+    *,
+    paused: bool = False,
 ) -> list[TopicPlan]:
     """One plan per resource, in the order given. `problem`: why `facts` is None."""
-    view = TopicView(cluster, facts, problem, _owners(resources))
+    view = TopicView(cluster, facts, problem, _owners(resources), paused)
     return [_plan(resource, view) for resource in resources]
 
 
@@ -74,6 +81,9 @@ def _owners(resources: Sequence[TopicResource]) -> dict[str, str]:
 
 def _plan(resource: TopicResource, view: TopicView) -> TopicPlan:
     name = topic_name(resource.body)
+    if view.paused:
+        text = "its Cluster is paused by annotation: nothing is changed"
+        return TopicPlan(resource, name, wait=Wait(PAUSED_REASON, text))
     if resource.deleting:
         return _plan_deletion(resource, name, view)
     if view.cluster is None:
@@ -83,7 +93,7 @@ def _plan(resource: TopicResource, view: TopicView) -> TopicPlan:
     annotations: Mapping[str, str] = resource.body["metadata"].get("annotations") or {}
     if annotations.get(PAUSED) == "true":
         text = "paused by annotation: nothing is changed"
-        return TopicPlan(resource, name, wait=Wait("Paused", text))
+        return TopicPlan(resource, name, wait=Wait(PAUSED_REASON, text))
     owner = view.owners.get(name, resource.name)
     if owner != resource.name:
         text = f"Topic/{owner} has the topic {name} already; delete one of them"
