@@ -293,7 +293,9 @@ def test_what_was_deleted_comes_back(kind: str) -> None:
 def test_a_paused_cluster_keeps_topics_and_their_finalizers() -> None:
     body = {
         "metadata": {
-            "name": "t", "finalizers": [TOPIC_FINALIZER], "deletionTimestamp": "2026-01-01T00:00:00Z"
+            "name": "t",
+            "finalizers": [TOPIC_FINALIZER],
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
         },
         "spec": {"cluster": "c", "deletionPolicy": "Delete"},
         "status": {"topicId": "id"},
