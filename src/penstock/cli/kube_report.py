@@ -89,7 +89,9 @@ def _objects(snapshot: Snapshot) -> Iterator[Entry]:
     }
     for group, things in groups.items():
         for thing in things:
-            yield f"objects/{group}/{name_of(thing)}.json", _dump(thing)
+            # There may be several operators, each in a namespace of its own.
+            of = f"{thing['metadata']['namespace']}/" if group.startswith("operator/") else ""
+            yield f"objects/{group}/{of}{name_of(thing)}.json", _dump(thing)
     lines = [json.dumps(redact(event), ensure_ascii=False) for event in snapshot.events]
     yield "objects/events.jsonl", "".join(f"{line}\n" for line in lines)
 

@@ -71,6 +71,26 @@ def test_a_bundle_has_everything_but_secrets(scene: Scene, tmp_path: Path) -> No
     assert "flights-broker-0" in content["errors.txt"]
 
 
+def test_several_operators_have_files_of_their_own(scene: Scene, tmp_path: Path) -> None:
+    scene.healthy()
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "penstock-operator"}, "spec": {"holderIdentity": "a"},
+    }  # fmt: skip
+    elsewhere = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+    scene.server.request("POST", elsewhere, lease)
+    try:
+        file = tmp_path / "bundle.zip"
+        done = make_report(scene, file, "-o", "json")
+        assert done.exit_code == 0, done.output
+    finally:
+        scene.server.request("DELETE", f"{elsewhere}/penstock-operator")
+    with zipfile.ZipFile(file) as bundle:
+        names = [name for name in bundle.namelist() if name.startswith("objects/operator/leases")]
+    assert "objects/operator/leases/default/penstock-operator.json" in names
+    assert len(names) == len(set(names)) >= 2
+
+
 def test_an_existing_file_is_left_alone(scene: Scene, tmp_path: Path) -> None:
     scene.cluster()
     file = tmp_path / "mine.zip"
