@@ -30,8 +30,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="begin no scenario after N minutes; then it is no failure if there is no cluster",
     )  # fmt: skip
     parser.add_argument(
-        "--no-limits", action="store_true",
-        help="show figures beyond their limits, do not fail: for machines that others use too",
+        "--shared", action="store_true",
+        help="this machine is not ours alone: only show limits, play once more what failed",
     )  # fmt: skip
     parser.add_argument("--no-build", action="store_true", help="the images as they are")
     return parser.parse_args(argv)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     turn = my_turn()
     keep = args.keep or kubeconfig().exists()
-    runner = Runner(args.minutes, limits=not args.no_limits)
+    runner = Runner(args.minutes, shared=args.shared)
     try:
         return play(runner, chosen, build=not args.no_build, whole=not args.only)
     except NoClusterError as none:
