@@ -34,7 +34,10 @@ until [ -e collected ]; do sleep 0.2; done
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is put on the cluster. `duration_s` None writes until `finish`. `rate` records/s."""
+    """What is put on the cluster. `duration_s` None writes until `finish`. `rate` records/s.
+
+    `group`: a consumer group of so many `members` reads as well; empty: none does.
+    """
 
     bootstrap: str
     topic: str
@@ -46,6 +49,8 @@ class Load:
     consumers: int = 1
     acks: str = "all"
     sync: str = "os"
+    group: str = ""
+    members: int = 3
 
     def arguments(self) -> list[str]:
         """Of `penstock verify run`."""
@@ -55,6 +60,8 @@ class Load:
             "replicas": self.replicas, "producers": self.producers,
             "consumers": self.consumers, "acks": self.acks, "sync": self.sync,
         }  # fmt: skip
+        if self.group:
+            named |= {"group": self.group, "members": self.members}
         return [f"--{name}={value}" for name, value in named.items()]
 
 

@@ -14,6 +14,7 @@ from e2e.scenarios import (
     operations,
     clients,
     control,
+    groups,
     lifecycle,
     spark,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "clients",
     "control",
     "faults",
+    "groups",
     "install",
     "lifecycle",
     "operations",
