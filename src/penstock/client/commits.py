@@ -24,12 +24,12 @@ from penstock.client.group_wire import commit_to_wire, committed_from_wire
 from penstock.client.leaders import known_partition, list_offsets
 from penstock.client.membership_contract import FENCED
 from penstock.client.model import LATEST
+from penstock.core.limits import COMMIT_METADATA_MAX_BYTES
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 
-METADATA_BYTES_MAX: Final = 4_096
 AUTO_COMMIT_S: Final = 5.0
 """How long an automatic commit tries: shorter than a user's, because others wait their turn."""
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -165,9 +165,10 @@ class Committer:
             if not 0 <= offset.offset < 2**63:
                 raise MisuseError(f"{where}: cannot commit {offset.offset}; offsets begin at 0")
             size = len(offset.metadata.encode())
-            if size > METADATA_BYTES_MAX:
+            if size > COMMIT_METADATA_MAX_BYTES:
                 raise MisuseError(
-                    f"{where}: metadata of {size} bytes; at most {METADATA_BYTES_MAX} are kept"
+                    f"{where}: metadata of {size} bytes; "
+                    f"at most {COMMIT_METADATA_MAX_BYTES} are kept"
                 )
         await self._check_ends({where: offset.offset for where, offset in wanted.items()})
         return wanted

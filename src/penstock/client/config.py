@@ -8,10 +8,18 @@ keyword arguments exist; a test compares them with the dataclasses.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from penstock.client.serializers import Serializer
 from penstock.core.batch import Codec
+from penstock.core.limits import (
+    ASSIGNORS,
+    GROUP_ID_MAX_CHARS,
+    REBALANCE_TIMEOUT_MAX_MS,
+    REBALANCE_TIMEOUT_MIN_MS,
+    SESSION_TIMEOUT_MAX_MS,
+    SESSION_TIMEOUT_MIN_MS,
+)
 from penstock.core.types import Acks, Sync
 from penstock.errors import MisuseError
 
@@ -26,14 +34,6 @@ OutOfRangePolicy = Literal["error", "earliest", "latest"]
 StartPosition = Literal["earliest", "latest"]
 OffsetReset = Literal["latest", "earliest", "error"]
 AssignmentStrategy = Literal["uniform", "range"]
-
-# As in penstock.core.groups.config, which would bring in the whole coordinator; a test compares.
-GROUP_ID_MAX_CHARS: Final = 249
-SESSION_TIMEOUT_MIN_MS: Final = 1_000
-SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
-REBALANCE_TIMEOUT_MIN_MS: Final = 1_000
-REBALANCE_TIMEOUT_MAX_MS: Final = 86_400_000
-ASSIGNORS: Final = ("uniform", "range")
 
 
 def _positive(config: object, *names: str) -> None:

@@ -1,7 +1,8 @@
-"""Bounds of a record batch that hold everywhere, whatever a topic's settings say.
+"""Bounds that hold everywhere, in brokers and clients, whatever settings say.
 
-They keep a reader's memory bounded (I23): a payload of a few bytes may name a record count,
-and each record costs a reader more than the byte it may have taken.
+Those of a record batch keep a reader's memory bounded (I23): a payload of a few bytes may name a
+record count, and each record costs a reader more than the byte it may have taken. Those of
+consumer groups stand here because clients check them before they ask a coordinator.
 """
 
 from typing import Final
@@ -17,3 +18,14 @@ MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
 """The last millisecond of 9999: years beyond are no dates to Python, SQL or Spark, and nearly
 always microseconds or nanoseconds that were taken for milliseconds."""
+
+GROUP_ID_MAX_CHARS: Final = 249
+"""Of a group id, and of a member's instance id."""
+SESSION_TIMEOUT_MIN_MS: Final = 1_000
+SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
+REBALANCE_TIMEOUT_MIN_MS: Final = 1_000
+REBALANCE_TIMEOUT_MAX_MS: Final = 86_400_000
+COMMIT_METADATA_MAX_BYTES: Final = 4_096
+"""Text that is kept with a committed offset."""
+ASSIGNORS: Final = ("uniform", "range")
+"""The first is the default."""

@@ -1,4 +1,4 @@
-"""The limits and times of consumer groups, and where groups live.
+"""The times and sizes of consumer groups, and where groups live.
 
 A group belongs to one partition of the internal topic: `coordinator_partition`. The coordinator
 is that partition's leader, so a group moves with a leadership and never splits.
@@ -7,6 +7,7 @@ is that partition's leader, so a group moves with a leadership and never splits.
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.limits import COMMIT_METADATA_MAX_BYTES, GROUP_ID_MAX_CHARS
 from penstock.core.partitioner import partition_for_key
 from penstock.errors import ClusterError, ErrorCode
 
@@ -14,13 +15,6 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS: Final = 50
 OFFSETS_REPLICATION: Final = 3
 """Or as many brokers as are alive when the topic is created."""
-GROUP_ID_MAX_CHARS: Final = 249
-SESSION_TIMEOUT_MIN_MS: Final = 1_000
-SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
-REBALANCE_TIMEOUT_MIN_MS: Final = 1_000
-REBALANCE_TIMEOUT_MAX_MS: Final = 86_400_000
-ASSIGNORS: Final = ("uniform", "range")
-"""The first is the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,7 @@ class GroupConfig:
     sweep_interval_ms: int = 60_000
     members_max: int = 1_000
     groups_max: int = 10_000
-    metadata_bytes_max: int = 4_096
+    metadata_bytes_max: int = COMMIT_METADATA_MAX_BYTES
     subscription_topics_max: int = 1_000
     reason_bytes_max: int = 1_024
     text_max_chars: int = 249

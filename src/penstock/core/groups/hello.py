@@ -3,18 +3,17 @@
 Every refusal names the field, the value seen, the limit and what to do; nothing has changed then.
 """
 
-from penstock.core.groups.config import (
+from penstock.core.groups.config import GroupConfig, check_group_id
+from penstock.core.groups.contract import MemberJoined, Subscription
+from penstock.core.groups.pattern import TopicPattern
+from penstock.core.groups.records import MemberRecord
+from penstock.core.limits import (
     ASSIGNORS,
     REBALANCE_TIMEOUT_MAX_MS,
     REBALANCE_TIMEOUT_MIN_MS,
     SESSION_TIMEOUT_MAX_MS,
     SESSION_TIMEOUT_MIN_MS,
-    GroupConfig,
-    check_group_id,
 )
-from penstock.core.groups.contract import MemberJoined, Subscription
-from penstock.core.groups.pattern import TopicPattern
-from penstock.core.groups.records import MemberRecord
 from penstock.core.topic import is_internal, validate_topic_name
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
