@@ -131,15 +131,7 @@ class Penstock:
 
     def wait_settled(self, deadline_s: float = 180.0) -> Manifest:
         """The Cluster, once it is Ready and nothing is left to be done for its generation."""
-
-        def settled(found: Manifest) -> bool:
-            told = {each["type"]: each for each in found.get("status", {}).get("conditions", [])}
-            now = found["metadata"]["generation"]
-            return [told.get(kind, {}).get("status") for kind in ("Ready", "Reconciling")] == [
-                "True", "False",
-            ] and found["status"]["observedGeneration"] == now  # fmt: skip
-
-        return self.streams.wait(CLUSTERS, self.cluster, settled, deadline_s)
+        return self.streams.wait(CLUSTERS, self.cluster, is_settled, deadline_s)
 
     def broker_pods(self) -> list[Manifest]:
         return self.streams.list("pod", self.broker_selector)
@@ -186,6 +178,19 @@ class Penstock:
             deadline_s,
         )
 
+    def kill_pod(self, pod: str) -> None:
+        """Ends a pod without grace; returns when its successor is there, ready or not."""
+        uid = self.streams.get("pod", pod)["metadata"]["uid"]
+        self.streams.delete("pod", pod, now=True, wait_s=None)
+        self.wait_replaced(pod, uid)
+
+    def produce_numbers(self, topic: str, count: int) -> None:
+        """Writes the numbers 1 to `count`, from broker 0's pod."""
+        script = f"seq {count} | penstock produce {topic}"
+        self.streams.exec(
+            self.pod(0), "env", f"PENSTOCK_BOOTSTRAP={self.bootstrap}", "sh", "-c", script
+        )
+
     def wait_replaced(self, pod: str, uid: str, deadline_s: float = 120.0) -> None:
         """Waits until a pod of that name is there that is not the one with this uid."""
         self.streams.wait("pod", pod, lambda found: found["metadata"]["uid"] != uid, deadline_s)
@@ -197,6 +202,21 @@ class Penstock:
             lambda: len([pod for pod in self.broker_pods() if pod_ready(pod)]) == count,
             deadline_s,
         )
+
+
+def condition(found: Manifest, kind: str) -> Manifest:
+    """One of an object's conditions; {} if it has none of this type."""
+    each = [one for one in found.get("status", {}).get("conditions", []) if one["type"] == kind]
+    return each[0] if each else {}
+
+
+def is_settled(cluster: Manifest) -> bool:
+    """Ready, and nothing is left to be done for the present generation."""
+    return (
+        condition(cluster, "Ready").get("status") == "True"
+        and condition(cluster, "Reconciling").get("status") == "False"
+        and bool(cluster["status"]["observedGeneration"] == cluster["metadata"]["generation"])
+    )
 
 
 def pod_ready(pod: Manifest) -> bool:

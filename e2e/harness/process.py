@@ -100,7 +100,7 @@ def run_bytes(command: Command) -> bytes:
 def stream(*args: str, timeout_s: float | None = None) -> None:
     """Runs a long command whose progress the user shall see. Raises CommandError.
 
-    One that takes too long is ended as by Ctrl-C, with all that it started.
+    One that takes too long is ended by SIGTERM, with its process group.
     """
     with subprocess.Popen(args, env=environment(), cwd=ROOT, start_new_session=True) as running:
         try:

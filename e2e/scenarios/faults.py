@@ -57,10 +57,8 @@ def leader_killed_twenty_times(stage: Stage) -> None:
         running.started()
         for _ in range(20):
             pod = penstock.pod(penstock.leader(load.topic))
-            uid = penstock.streams.get("pod", pod)["metadata"]["uid"]
             # A new pod each time: the kubelet would start the same one again more and more slowly.
-            penstock.streams.delete("pod", pod, now=True, wait_s=None)
-            penstock.wait_replaced(pod, uid)
+            penstock.kill_pod(pod)
             running.goes_on(20)
             penstock.wait_in_sync(load.topic, 120.0)
         verdict = running.finish()

@@ -31,10 +31,7 @@ def group_through_a_roll(stage: Stage) -> None:
         running.started()
         described = json.loads(penstock.cli("group", "describe", "e2e-readers", "-o", "json"))
         stage.say(f"coordinator: broker {described['coordinator']}")
-        pod = penstock.pod(int(described["coordinator"]))
-        uid = penstock.streams.get("pod", pod)["metadata"]["uid"]
-        penstock.streams.delete("pod", pod, now=True, wait_s=None)
-        penstock.wait_replaced(pod, uid)
+        penstock.kill_pod(penstock.pod(int(described["coordinator"])))
         penstock.wait_brokers(3)
         penstock.wait_in_sync(load.topic)
         before = uids(stage)
@@ -51,13 +48,13 @@ def group_resource(stage: Stage) -> None:
     penstock, streams = stage.penstock, stage.penstock.streams
     streams.apply(topic("queue", deletionPolicy="Delete"))
     streams.wait_condition(TOPICS, "queue")
-    _write(stage)
+    penstock.produce_numbers("queue", RECORDS)
     read = penstock.cli("consume", "queue", "-g", "readers", "-o", "beginning", "-e")
     stage.expect(len(read.split()) == RECORDS, f"{len(read.split())} records were read")
     streams.apply(group("readers", deletionPolicy="Delete"))
     streams.wait_condition(GROUPS, "readers")
     _wait_lag(stage, 0)
-    _write(stage)
+    penstock.produce_numbers("queue", RECORDS)
     _wait_lag(stage, RECORDS)
     streams.patch(GROUPS, "readers", {"spec": {"offsetReset": {"id": "again", "to": "earliest"}}})
     wait_until("reset", lambda: _status(stage).get("lastReset", {}).get("id") == "again", 60.0)
@@ -69,14 +66,6 @@ def group_resource(stage: Stage) -> None:
     left = penstock.cli("group", "list", "-o", "json")
     stage.expect('"readers"' not in left, f"the group is still there: {left}")
     streams.delete(TOPICS, "queue")
-
-
-def _write(stage: Stage) -> None:
-    penstock = stage.penstock
-    script = f"seq {RECORDS} | penstock produce queue"
-    penstock.streams.exec(
-        penstock.pod(0), "env", f"PENSTOCK_BOOTSTRAP={penstock.bootstrap}", "sh", "-c", script
-    )
 
 
 def _status(stage: Stage) -> dict[str, Any]:

@@ -25,10 +25,7 @@ def write_and_count(stage: Stage, *, write: bool) -> int:
     """Records of the topic `kept`, after writing RECORDS more if asked."""
     penstock = stage.penstock
     if write:
-        script = f"seq {RECORDS} | penstock produce kept"
-        penstock.streams.exec(
-            penstock.pod(0), "env", f"PENSTOCK_BOOTSTRAP={penstock.bootstrap}", "sh", "-c", script
-        )
+        penstock.produce_numbers("kept", RECORDS)
     shown = json.loads(penstock.cli("offsets", "kept", "-o", "json"))
     rows = shown if isinstance(shown, list) else shown["partitions"]
     return sum(int(each["latest"]) - int(each["earliest"]) for each in rows)

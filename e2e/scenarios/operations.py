@@ -4,16 +4,11 @@ import time
 
 from e2e.harness import images
 from e2e.harness.kubectl import Manifest
-from e2e.harness.penstock import CLUSTERS, pod_ready
+from e2e.harness.penstock import CLUSTERS, condition, is_settled, pod_ready
 from e2e.harness.process import CommandError, run, wait_until
 from e2e.harness.scenario import Stage, scenario
 
 ROLL_S = 300.0
-
-
-def condition(found: Manifest, kind: str) -> Manifest:
-    each = [one for one in found.get("status", {}).get("conditions", []) if one["type"] == kind]
-    return each[0] if each else {}
 
 
 def uids(stage: Stage) -> dict[str, str]:
@@ -28,9 +23,7 @@ def rolled(stage: Stage, before: dict[str, str]) -> bool:
     return (
         len(now) == len(before)
         and not set(now.values()) & set(before.values())
-        and condition(found, "Ready").get("status") == "True"
-        and condition(found, "Reconciling").get("status") == "False"
-        and found["status"]["observedGeneration"] == found["metadata"]["generation"]
+        and is_settled(found)
     )
 
 

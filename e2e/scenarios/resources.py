@@ -3,9 +3,9 @@
 import time
 
 from e2e.harness.kubectl import Manifest
+from e2e.harness.penstock import condition
 from e2e.harness.process import CommandError, wait_until
 from e2e.harness.scenario import Stage, scenario
-from e2e.scenarios.operations import condition
 
 TOPICS = "topics.penstock.dev"
 API = "penstock.dev/v1alpha1"
