@@ -12,8 +12,10 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
@@ -164,12 +166,21 @@ def _assemble() -> typer.Typer:
 app = _assemble()
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Ends the command by KeyboardInterrupt, wherever it is."""
+    # A call of the client that is stopped before its coroutine began is not a defect to warn of.
+    warnings.filterwarnings("ignore", r"coroutine .* was never awaited", RuntimeWarning)
+    signal.default_int_handler(number, frame)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one command and exits with its code."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core would write to standard error
     # A container is stopped by SIGTERM, which its first process would otherwise ignore: commands
     # end as by Ctrl-C, so that a consumer leaves its group and a producer writes what it has.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
+        signal.signal(signal.SIGINT, _interrupt)
     program = PLUGIN if Path(sys.argv[0]).name.startswith("kubectl") else "penstock"
     app(args=argv, prog_name=program)
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import urllib.request
 from itertools import count
 from typing import IO, Any
@@ -219,6 +220,26 @@ def read_line(stream: IO[bytes] | None) -> bytes:
     return stream.readline()
 
 
+INTERRUPTS_ITSELF = """
+import os, sys
+from penstock.cli.main import main
+from penstock.client.loop_thread import LoopThread
+
+number, topic = int(sys.argv[1]), sys.argv[2]
+run, calls = LoopThread.run, 0
+
+def interrupted(self, work):
+    global calls
+    calls += work.__name__ == "position"
+    if calls == 3:
+        os.kill(os.getpid(), number)
+    return run(self, work)
+
+LoopThread.run = interrupted
+main(["consume", topic, "--to", "1000", "-p", "0"])
+"""
+
+
 class TestCtrlC:
     """Every command ends at once, with 130, without a traceback; what was read is written."""
 
@@ -278,6 +299,17 @@ class TestCtrlC:
         process = penstock.start("consume", topic, "--to", "1000", "-p", 0)
         assert read_line(process.stdout) == b"x\n"
         assert interrupt(process) == (130, "")
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+    def test_between_a_call_and_its_begin(self, penstock: Any, topic: str, number: int) -> None:
+        """The worst moment: the coroutine is made and nobody runs it."""
+        penstock.ok("produce", topic, "-p", 0, stdin="x\n")
+        done = subprocess.run(
+            [sys.executable, "-c", INTERRUPTS_ITSELF, str(int(number)), topic],
+            env=penstock.environment, cwd=penstock.folder, capture_output=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (130, b"x\n", b"")
 
     def test_logs(self, penstock: Any) -> None:
         process = penstock.start("local", "logs", "broker-0", "-f")
