@@ -11,6 +11,7 @@ SCRIPTS = (
     "failover",
     "spark_source",
     "idle",
+    "memory",
     "store_layout",
     "verify_memory",
     "compaction",

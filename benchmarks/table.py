@@ -13,6 +13,7 @@ TITLES = {
     "failover": "When a leader dies",
     "spark_source": "Spark source",
     "idle": "At rest",
+    "memory": "Memory under load",
     "encoding": "Encoding",
     "store_layout": "Store",
     "verify_memory": "Judging a long history",
