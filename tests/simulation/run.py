@@ -29,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is not None:
         return report(simulate(options.seed, traced=options.trace), everything=True)
-    started, totals, failures = time.monotonic(), [0, 0, 0, 0, 0], 0
+    started, totals, failures = time.monotonic(), [0] * 7, 0
     for seed in range(options.first, options.first + options.seeds):
         history = simulate(seed)
         for index, count in enumerate(
@@ -39,6 +39,8 @@ def main() -> int:
                 history.elections,
                 history.truncations,
                 history.acked,
+                history.group_commits,
+                history.rebalances,
             )
         ):
             totals[index] += count
@@ -48,11 +50,11 @@ def main() -> int:
             if not options.keep_going:
                 break
     seconds = time.monotonic() - started
-    steps, commits, elections, truncations, acked = totals
+    steps, commits, elections, truncations, acked, group_commits, rebalances = totals
     print(
         f"{options.seeds} seeds from {options.first}, {failures} failed, {seconds:.1f} s: "
         f"{steps} steps, {commits} commits, {elections} leaderships, {truncations} truncations, "
-        f"{acked} batches acknowledged"
+        f"{acked} batches acknowledged, {group_commits} group commits, {rebalances} rebalances"
     )
     return 1 if failures else 0
 
@@ -65,7 +67,8 @@ def report(history: History, *, everything: bool) -> int:
     print(
         f"seed {history.seed}: {history.steps} steps, {history.commits} commits, "
         f"{history.elections} leaderships, {history.truncations} truncations, {history.acked} "
-        f"acknowledged, fingerprint {history.fingerprint:016x}"
+        f"acknowledged, {history.group_commits} group commits, {history.rebalances} rebalances, "
+        f"fingerprint {history.fingerprint:016x}"
     )
     if history.violation is None:
         return 0

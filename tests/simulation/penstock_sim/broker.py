@@ -19,6 +19,7 @@ from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import ClusterError, PenstockError
 from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_sim.coordinator import OFFSETS_KEY, Coordinators
 from penstock_sim.disk import SimDisk
 from penstock_sim.network import Stream
 from penstock_sim.session import Session
@@ -77,6 +78,7 @@ class SimBroker:
         self.intact = True
         self.incarnation = 0
         self.session = Session(self)
+        self.coordinators: Coordinators | None = None
         self.replicas: dict[ReplicaKey, Replica] = {}
         self.links: dict[int, Stream] = {}
         self.inbound: dict[int, Stream] = {}
@@ -99,6 +101,8 @@ class SimBroker:
         self._sync, self._writing = False, None
         self.world.scheduler.note(self.name, "start", f"intact={self.intact}")
         self.session.start()
+        if self.world.groups is not None:
+            self.coordinators = Coordinators(self)
         self.world.scheduler.after(TICK_MS, self._tick, self.incarnation)
 
     def kill(self, *, power: bool) -> None:
@@ -106,6 +110,8 @@ class SimBroker:
         assert self.up
         self.up = False
         self.world.scheduler.note(self.name, "power loss" if power else "kill")
+        if self.coordinators is not None:
+            self.coordinators.kill()
         if self._writing is not None and self.world.scheduler.chance(0.5):
             writes, sync = self._writing
             self._write_to_disk(writes, sync=sync)
@@ -152,6 +158,8 @@ class SimBroker:
         if before != after:
             for follower in tuple(replica.feeds):
                 self._pump(replica, follower)
+            if self.coordinators is not None and replica.key == OFFSETS_KEY:
+                self.coordinators.wake(replica)
 
     def _trace(self, replica: Replica, event: rc.Event, ready: rc.Ready) -> None:
         shown = [] if ready is rc.NOTHING else [f"-> {_shorten(ready)}"]

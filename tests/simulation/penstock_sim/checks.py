@@ -20,6 +20,7 @@ from penstock.core.control.documents import ClusterDocument, PartitionDocument, 
 from penstock.core.replication import contract as rc
 from penstock.core.types import NO_LEADER, NO_PRODUCER, Acks, ReplicaKey, Sync
 from penstock_broker.store.interface import PartitionWrite
+from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ class Checks:
             if batch.base_offset != canon.end:
                 raise RuleError(f"I6: {who} commits {batch.header} at {canon.end}")
             canon.extend(batch, who)
+            if key == OFFSETS_KEY:
+                self.world.group_checks.committed(batch)
         if canon.end != marks.high_watermark:
             raise RuleError(f"I2: {who} has {marks}, but its log ends at {canon.end}")
         document = self.stored[key]

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.batch import Batch, BatchHeader
+from penstock.core.encode import encode_columns
+from penstock.core.records import build_batch
 from penstock.core.replication.contract import ProduceReply
 from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, ProducerId, ReplicaKey, Sync
 from penstock.errors import ErrorCode
+from penstock_sim.coordinator import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -104,7 +107,10 @@ class Producer:
 
     def _new_batch(self) -> Batch:
         count = self.world.scheduler.random.randrange(1, 6)
-        payload = f"{self.name}:{len(self.sent)}".encode()
+        text = f"{self.name}:{len(self.sent)}"
+        if self.world.groups is not None:
+            return self._real_batch(text, count)
+        payload = text.encode()
         header = BatchHeader(
             count,
             0,
@@ -117,6 +123,20 @@ class Producer:
         )
         self._sequence += count
         return Batch(header, payload)
+
+    def _real_batch(self, text: str, count: int) -> Batch:
+        """With records inside: members of groups open what they read."""
+        columns = encode_columns(
+            [f"{text}:{index}".encode() for index in range(count)],
+            timestamps_ms=BASE_TIME_MS + self.world.scheduler.now_ms,
+        )
+        sequence, self._sequence = self._sequence, self._sequence + count
+        return build_batch(
+            columns,
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch if self.plan.idempotent else -1,
+            base_sequence=sequence if self.plan.idempotent else -1,
+        )
 
     def _restart(self) -> None:
         """Another instance takes over the producer id: older requests must be fenced."""

@@ -95,7 +95,7 @@ class Nemesis:
     def kill_broker(self) -> None:
         broker = self._some_broker()
         if self._random.random() < 0.4:
-            broker = self.world.find_leader(self._random.choice(self.world.keys))[0]
+            broker = self.world.find_leader(self._random.choice(self.world.all_keys))[0]
         if broker.up:
             broker.kill(power=False)
             self._restart_later(broker)
@@ -121,7 +121,7 @@ class Nemesis:
         a dead broker that has everything may be given up for one that only seems to.
         """
         checks = self.world.checks
-        for key in self.world.keys:
+        for key in self.world.all_keys:
             missing = sum(lost_key == key for _, lost_key in checks.lost)
             if missing >= self.world.min_isr - 1:
                 return False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.control import contract as cc
+from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.types import (
     Acks,
     LeaderEpoch,
@@ -21,12 +22,18 @@ from penstock_sim.broker import SimBroker
 from penstock_sim.checks import Checks
 from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.controller import MetaStore, SimController
+from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.faults import Nemesis
+from penstock_sim.group_checks import GroupChecks
+from penstock_sim.groups import SimGroups
 from penstock_sim.network import Network
 from penstock_sim.scheduler import RuleError, Scheduler
 
+TOPIC: Final = "events"
 TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
 SETTLE_MS: Final = 200
+GROUPS_EVERY: Final = 3
+"""Of so many seeds one has consumer groups, unless all brokers lose power in it."""
 CONVERGE_MS: Final = 15_000
 
 
@@ -42,6 +49,8 @@ class History:
     truncations: int
     acked: int
     healed_ms: int
+    group_commits: int = 0
+    rebalances: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -71,6 +80,16 @@ class World:
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self._requests = 0
+        self.groups: SimGroups | None = None
+        if seed % GROUPS_EVERY == 0 and not self.blackout:
+            self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 3)))]
+            self.groups = SimGroups(self, TOPIC)
+        self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
+
+    @property
+    def all_keys(self) -> list[ReplicaKey]:
+        """The partitions of producers, and that of the groups."""
+        return self.keys if self.groups is None else [*self.keys, OFFSETS_KEY]
 
     def next_request(self) -> int:
         self._requests += 1
@@ -92,6 +111,8 @@ class World:
     def forgive(self, key: ReplicaKey) -> None:
         """After a loss beyond the promise: what clients saw of it does not count."""
         end = self.checks.canon(key).end
+        if self.groups is not None:
+            self.group_checks.forgive(key)
         for consumer in self.consumers:
             if consumer.key == key:
                 consumer.rewind(end)
@@ -111,17 +132,13 @@ class World:
         for broker in self.brokers.values():
             broker.start()
         self.scheduler.run_until(SETTLE_MS)
-        topic = cc.NewTopic(
-            "events",
-            TOPIC_ID,
-            len(self.keys),
-            len(self.brokers),
-            {"min.insync.replicas": str(self.min_isr)},
-        )
-        request = cc.CreateTopics(self.next_request(), self.cluster_id, (topic,))
+        topics = [self._new_topic(TOPIC, TOPIC_ID, len(self.keys))]
+        if self.groups is not None:
+            topics.append(self._new_topic(OFFSETS_TOPIC, OFFSETS_KEY.topic_id, 1))
+        request = cc.CreateTopics(self.next_request(), self.cluster_id, tuple(topics))
         self.controllers[101].request(request, lambda _outcome: None)
         self.scheduler.run_until(SETTLE_MS * 2)
-        if len(self.checks.stored) != len(self.keys):
+        if len(self.checks.stored) != len(self.all_keys):
             raise RuleError("set-up: the topic was not created")
         self.chaotic = True
         self._start_clients()
@@ -133,11 +150,15 @@ class World:
         self._converge(nemesis)
         self._check_end()
 
+    def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
+        configs = {"min.insync.replicas": str(self.min_isr)}
+        return cc.NewTopic(name, topic_id, partitions, len(self.brokers), configs)
+
     def _start_clients(self) -> None:
         chance = self.scheduler.random
         number = 0
         for key in self.keys:
-            for _ in range(chance.choice((1, 2, 3))):
+            for _ in range(chance.choice((1, 2, 3) if self.groups is None else (1,))):
                 number += 1
                 acks = chance.choice((Acks.ALL, Acks.ALL, Acks.ALL, Acks.LEADER, Acks.NONE))
                 plan = Plan(
@@ -153,6 +174,8 @@ class World:
             consumer = Consumer(self, f"r{key.partition}", key)
             consumer.start()
             self.consumers.append(consumer)
+        if self.groups is not None:
+            self.groups.start()
 
     def _converge(self, nemesis: Nemesis) -> None:
         """With everything healed, every replica is in sync and every request answered (I24)."""
@@ -169,7 +192,7 @@ class World:
     def _unsettled(self) -> str:
         if not any(controller.active for controller in self.controllers.values()):
             return "no controller is active"
-        for key in self.keys:
+        for key in self.all_keys:
             problem = self._unsettled_partition(key)
             if problem:
                 return f"{key}: {problem}; stored is {self.checks.stored[key]}"
@@ -179,9 +202,9 @@ class World:
             for consumer in self.consumers
             if consumer.position < self.checks.canon(consumer.key).end
         ]
-        return (
-            f"producers {waiting} wait, consumers {behind} are behind" if waiting or behind else ""
-        )
+        if waiting or behind:
+            return f"producers {waiting} wait, consumers {behind} are behind"
+        return "" if self.groups is None else self.groups.unsettled()
 
     def _unsettled_partition(self, key: ReplicaKey) -> str:
         """By what the leader knows, not by what is stored.
@@ -212,7 +235,9 @@ class World:
                     raise RuleError(f"I7: {payload!r} was acknowledged and is gone")
                 if outgoing.abandoned and not outgoing.doubtful and there:
                     raise RuleError(f"I8: {payload!r} failed for certain and is there")
-        for key in self.keys:
+        if self.groups is not None:
+            self.groups.check_end()
+        for key in self.all_keys:
             for broker in self.brokers.values():
                 replica = broker.replicas[key]
                 if replica.machine.error is None:
@@ -245,6 +270,8 @@ def simulate(seed: int, *, traced: bool = False, faults: frozenset[str] = frozen
         world.checks.truncations,
         acked,
         healed_ms,
+        world.group_checks.commits,
+        world.group_checks.rebalances,
         violation,
         tuple(world.scheduler.trace),
     )

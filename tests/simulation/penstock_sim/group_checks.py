@@ -1,0 +1,362 @@
+"""The invariants of consumer groups, checked while it happens (I16-I19).
+
+Two truths are kept beside the machines: the committed log of `__consumer_offsets`, loaded record
+by record as it is committed, and what each member was handed out, counted here and not by the
+client. A coordinator's state must be what its log adds up to after every decision; whatever it
+tells must be in the committed log by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.batch import Batch
+from penstock.core.groups import contract as gc
+from penstock.core.groups.records import (
+    CurrentKey,
+    CurrentRecord,
+    GroupKey,
+    GroupRecord,
+    MemberKey,
+    OffsetKey,
+    OffsetRecord,
+    decode_key,
+    decode_value,
+)
+from penstock.core.groups.state import Group, Loader
+from penstock.core.lag import fetch_from, oldest_unread, partition_lag
+from penstock.core.records import decode_batch
+from penstock.core.types import ReplicaKey, TopicId
+from penstock_sim.coordinator import BASE_TIME_MS, OFFSETS_KEY, SimCoordinator
+from penstock_sim.scheduler import RuleError
+
+if TYPE_CHECKING:
+    from penstock_sim.world import World
+
+Place = tuple[str, ReplicaKey]
+"""A group and a partition that it reads."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request to a coordinator, and what was true when it came.
+
+    `marks`: per place how long its history was. `current`: what the member had by then.
+    """
+
+    event: gc.Request
+    marks: dict[Place, int]
+    current: CurrentRecord | None = None
+
+
+@dataclass(slots=True)
+class Reading:
+    """One member's tenure of one partition. `handed`: behind what it was handed out.
+
+    `finished`: the member has come back for more since, so all below is done with.
+    """
+
+    handed: int | None
+    finished: int = 0
+
+
+@dataclass(slots=True)
+class Coverage:
+    """Which offsets of a partition a group was handed out, or was told to skip."""
+
+    below: int = 0
+    beyond: set[int] = field(default_factory=set)
+
+    def add(self, first: int, end: int) -> None:
+        if first <= self.below:
+            self.below = max(self.below, end)
+        else:
+            self.beyond.update(range(first, end))
+        while self.below in self.beyond:
+            self.beyond.discard(self.below)
+            self.below += 1
+
+
+class GroupChecks:
+    """Hears of every record, decision, answer and hand-out; raises `RuleError`."""
+
+    def __init__(self, world: World, topic: str, topic_id: TopicId, partitions: int) -> None:
+        self.world = world
+        self.catalog = gc.Catalog.of(gc.CatalogTopic(topic, topic_id, partitions))
+        self.reset_ids: set[str] = set()
+        self.commits = 0
+        self.rebalances = 0
+        self.void = False
+        """Acknowledged records were lost beyond the promise: nothing here holds any more."""
+        self._log = Loader()
+        self._history: dict[Place, list[int]] = {}
+        self._owners: dict[Place, str] = {}
+        self._readings: dict[tuple[str, ReplicaKey], Reading] = {}
+        self._covered: dict[Place, Coverage] = {}
+        self._log_starts: dict[ReplicaKey, int] = {}
+
+    # ------------------------------------------------------------ the committed log
+
+    def committed(self, batch: Batch) -> None:
+        """A batch of the offsets partition is committed: I18 in the log itself."""
+        columns = decode_batch(batch)
+        found = list(zip(columns.keys(), columns.values(), strict=True))
+        reset = {
+            known.group_id
+            for key, value in found
+            if isinstance(known := decode_key(key), GroupKey)
+            and value is not None
+            and self._is_reset(known, decode_value(known, value))
+        }
+        for raw, value in found:
+            key = decode_key(raw)
+            if isinstance(key, OffsetKey):
+                record = None if value is None else decode_value(key, value)
+                assert record is None or isinstance(record, OffsetRecord)
+                self._offset(key, record, is_reset=key.group_id in reset)
+            self._log.add(raw, value)
+        self._find_owners()
+
+    def _is_reset(self, key: GroupKey, record: object) -> bool:
+        assert isinstance(record, GroupRecord)
+        before = self._log._found.get(key)
+        known = before.reset if isinstance(before, GroupRecord) else None
+        if isinstance(before, GroupRecord) and record.epoch < before.epoch:
+            raise RuleError(f"I16: group {key.group_id} went back from {before} to {record}")
+        return record.reset is not None and record.reset != known
+
+    def _offset(self, key: OffsetKey, record: OffsetRecord | None, *, is_reset: bool) -> None:
+        place = (key.group_id, ReplicaKey(key.topic_id, key.partition))
+        history = self._history_of(place)
+        before, offset = history[-1], -1 if record is None else record.offset
+        explicit = is_reset and (record is None or record.reset_id in self.reset_ids)
+        if offset < before and not explicit:
+            raise RuleError(f"I18: {place} went back from {before} to {record}, nobody reset it")
+        if explicit:
+            self._coverage(place).add(max(before, 0), offset)
+        history.append(offset)
+
+    def _find_owners(self) -> None:
+        """At most one owner per group and partition, whoever has yet to give up included."""
+        self._owners.clear()
+        for key, value in self._log._found.items():
+            if isinstance(key, CurrentKey) and isinstance(value, CurrentRecord):
+                for topic_id, partition in value.parts | value.pending:
+                    place = (key.group_id, ReplicaKey(topic_id, partition))
+                    other = self._owners.setdefault(place, key.member_id)
+                    if other != key.member_id:
+                        raise RuleError(f"I18: {other} and {key.member_id} own {place}")
+
+    def _history_of(self, place: Place) -> list[int]:
+        return self._history.setdefault(place, [-1])
+
+    def committed_offset(self, place: Place) -> int:
+        """By the committed log; -1: none."""
+        return self._history_of(place)[-1]
+
+    # ------------------------------------------------------------ coordinators
+
+    def loaded(self, coordinator: SimCoordinator) -> None:
+        """A coordinator has read its log and is about to start."""
+        self._same_log(coordinator, "loaded another state than")
+
+    def decided(self, coordinator: SimCoordinator, ready: gc.Ready) -> None:
+        """After every event: the live state is what the records add up to."""
+        if self.void:
+            return
+        self.rebalances += ready.rebalances
+        for key, value in ready.records:
+            coordinator.shadow.add(key, value)
+        if ready is gc.NOTHING:
+            return
+        live, rebuilt = coordinator.machine.groups, coordinator.shadow.groups()
+        if live.keys() != rebuilt.keys():
+            raise RuleError(f"I16: {coordinator} has groups {set(live)}, its log {set(rebuilt)}")
+        for group_id, group in live.items():
+            one, two = _durable(group), _durable(rebuilt[group_id])
+            if one != two:
+                raise RuleError(f"I16: {coordinator} has {one}, its log says {two}")
+
+    def appended(self, coordinator: SimCoordinator) -> None:
+        """An append was acknowledged; if that was all, its log is the committed one."""
+        if coordinator.quiet:
+            self._same_log(coordinator, "has written another state than")
+
+    def _same_log(self, coordinator: SimCoordinator, what: str) -> None:
+        if not self.void and coordinator.shadow._found != self._log._found:
+            raise RuleError(
+                f"I16: {coordinator} {what} is committed: {coordinator.shadow._found}, "
+                f"{self._log._found}"
+            )
+
+    def asked(self, coordinator: SimCoordinator, event: gc.Request) -> Asked:
+        """A request comes in."""
+        marks = {place: len(history) - 1 for place, history in self._history.items()}
+        if not isinstance(event, gc.CommitRequested):
+            return Asked(event, marks)
+        found = coordinator.shadow._found
+        if MemberKey(event.group_id, event.member_id) not in found:
+            return Asked(event, marks)
+        current = found.get(CurrentKey(event.group_id, event.member_id), CurrentRecord())
+        assert isinstance(current, CurrentRecord)
+        return Asked(event, marks, current)
+
+    def answered(self, asked: Asked, answer: Any) -> None:
+        """An answer leaves the coordinator: it is true and nobody can take it back."""
+        if self.void:
+            return
+        match asked.event, answer:
+            case gc.CommitRequested(), gc.Committed():
+                for new, error in zip(asked.event.offsets, answer.errors, strict=True):
+                    if error is None:
+                        self._accepted(asked, asked.event, new)
+            case gc.FetchRequested(), gc.Fetched():
+                for seen in answer.offsets:
+                    self._was_true(asked, _place(asked.event.group_id, seen), seen.offset)
+            case gc.ResetRequested(), gc.ResetDone() if answer.applied:
+                for new in asked.event.offsets:
+                    self._was_true(asked, _place(asked.event.group_id, new.where), new.offset)
+            case _:
+                pass
+
+    def _was_true(self, asked: Asked, place: Place, offset: int) -> None:
+        committed = self._since(asked, place)
+        if offset not in committed:
+            raise RuleError(
+                f"I16: {asked.event} was answered with {offset} in {place}, committed were "
+                f"{committed}"
+            )
+
+    def _accepted(self, asked: Asked, event: gc.CommitRequested, new: gc.NewOffset) -> None:
+        place = _place(event.group_id, new.where)
+        self._was_true(asked, place, new.offset)
+        self.commits += 1
+        if not event.member_id:
+            return
+        current, part = asked.current, (new.where.topic_id, new.where.partition)
+        if current is None or current.epoch != event.member_epoch:
+            raise RuleError(f"I18: commit {event} was accepted, the member was {current}")
+        if part not in current.parts | current.pending:
+            raise RuleError(f"I18: commit {event} was accepted, the member owned {current}")
+
+    def _since(self, asked: Asked, place: Place) -> list[int]:
+        """What was committed since the request came, and when it came."""
+        return self._history_of(place)[asked.marks.get(place, 0) :]
+
+    # ------------------------------------------------------------ members
+
+    def log_start(self, key: ReplicaKey) -> int:
+        """The highest log start that any leader has had: retention took what is below."""
+        starts = [
+            replica.machine.marks.log_start_offset
+            for broker in self.world.brokers.values()
+            if (replica := broker.replicas.get(key)) is not None
+        ]
+        known = max([self._log_starts.get(key, 0), *starts])
+        self._log_starts[key] = known
+        return known
+
+    def began(self, who: str, key: ReplicaKey, offset: int | None) -> None:
+        """A member begins to read a partition at `offset`, None: where the log begins."""
+        self._readings[who, key] = Reading(offset, offset or 0)
+
+    def ended(self, who: str, key: ReplicaKey) -> None:
+        """The member has let go of it."""
+        self._readings.pop((who, key), None)
+
+    def came_back(self, who: str) -> None:
+        """The member asks for more: it is done with all it was handed out."""
+        for (reader, _), reading in self._readings.items():
+            if reader == who and reading.handed is not None:
+                reading.finished = reading.handed
+
+    def handed_out(self, group_id: str, who: str, key: ReplicaKey, first: int, end: int) -> None:
+        """A member was handed out [first, end)."""
+        if self.void:
+            return
+        reading = self._readings.get((who, key))
+        if reading is None:
+            raise RuleError(f"I18: {who} reads {key}, which it has let go of")
+        expected = reading.handed
+        skipped = expected is None or first > expected
+        if expected is not None and first < expected:
+            raise RuleError(f"I17: {who} got {first} of {key} after {expected}")
+        if skipped and first > self.log_start(key):
+            raise RuleError(f"I17: {who} got {first} of {key}, expected {expected}")
+        reading.handed = end
+        place = (group_id, key)
+        self._coverage(place).add(first, end)
+        owner = self._owners.get(place)
+        if owner not in {None, who} and MemberKey(group_id, who) in self._log._found:
+            raise RuleError(f"I18: {who} reads {place}, {owner} owns it; both are members")
+
+    def commits_to(self, who: str, key: ReplicaKey, offset: int, *, automatic: bool) -> None:
+        """A member is about to commit."""
+        reading = self._readings.get((who, key))
+        if self.void or reading is None:
+            return
+        reached = reading.finished if automatic else (reading.handed or 0)
+        if offset > max(reached, self.log_start(key)):
+            kind = "automatically" if automatic else "all it has"
+            raise RuleError(f"I18: {who} commits {kind}: {offset} of {key}, it is at {reading}")
+
+    def position(self, who: str, key: ReplicaKey) -> int:
+        """Behind what the member was handed out."""
+        reading = self._readings.get((who, key))
+        return 0 if reading is None or reading.handed is None else reading.handed
+
+    def _coverage(self, place: Place) -> Coverage:
+        return self._covered.setdefault(place, Coverage())
+
+    # ------------------------------------------------------------ lag and the end
+
+    def check_lag(self, place: Place) -> None:
+        """I19: what `core.lag` tells of a group is how many records it has yet to read."""
+        group_id, key = place
+        canon, committed = self.world.checks.canon(key), self.committed_offset(place)
+        log_start, now_ms = self.log_start(key), BASE_TIME_MS + self.world.scheduler.now_ms
+        position = fetch_from(committed, log_start, canon.end)
+        unread = None if position is None else oldest_unread(canon.batches, position)
+        told = partition_lag(committed, log_start, canon.end, unread, now_ms)
+        offsets = range(max(committed, log_start), canon.end)
+        real = None if committed < 0 else len(offsets)
+        if told.records != real:
+            raise RuleError(f"I19: lag of {group_id} in {key} is {real}, told was {told}")
+        if real:
+            oldest = next(batch for batch in canon.batches if batch.next_offset > offsets[0])
+            if told.lag_ms != max(0, now_ms - oldest.header.first_timestamp_ms):
+                raise RuleError(f"I19: {oldest.header} waits in {key}, told was {told}")
+
+    def check_end(self, groups: list[str], keys: list[ReplicaKey]) -> None:
+        """I19: every group was handed out everything that retention has left."""
+        if self.void:
+            return
+        for place in ((group_id, key) for group_id in groups for key in keys):
+            covered, end = self._coverage(place), self.world.checks.canon(place[1]).end
+            missing = set(range(max(covered.below, self.log_start(place[1])), end))
+            missing -= covered.beyond
+            if missing:
+                raise RuleError(f"I19: {place} was never handed out {sorted(missing)[:9]}")
+            self.check_lag(place)
+
+    def forgive(self, key: ReplicaKey) -> None:
+        """A loss beyond the promise."""
+        self.void = True
+        self.world.scheduler.note("checks", "groups are not checked any more", key)
+
+
+def _durable(group: Group) -> tuple[Any, ...]:
+    """What must survive a failover."""
+    members = {
+        member_id: (member.record, member.target, member.current)
+        for member_id, member in group.members.items()
+    }
+    return group.record, members, group.offsets, group.owners, group.targets, group.instances
+
+
+def _place(group_id: str, where: Any) -> Place:
+    return group_id, ReplicaKey(where.topic_id, where.partition)
+
+
+__all__ = ["OFFSETS_KEY", "Asked", "GroupChecks"]

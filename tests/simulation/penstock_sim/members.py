@@ -1,0 +1,351 @@
+"""A member of a consumer group as a process: its stream, its clock, and what befalls it.
+
+The production `Membership` decides; this is `client/group_link.py` under virtual time. `reading`
+is the consumer beside it. A process can be killed, and frozen: then nothing of it runs, neither
+timers nor what arrives, until it is thawed with all of that at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client.membership import Membership, Phase
+from penstock.client.membership_contract import (
+    Assigned,
+    Event,
+    GroupPartition,
+    Heard,
+    Heartbeat,
+    Hello,
+    Joined,
+    Leave,
+    Ready,
+    StreamEnded,
+    Subscribed,
+    Tick,
+    Timing,
+    Wish,
+)
+from penstock.core.groups import contract as gc
+from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
+from penstock_sim.coordinator import ALIVE, GROUP_CLOCK, OFFSETS_KEY
+from penstock_sim.reading import Reader
+
+if TYPE_CHECKING:
+    from penstock_sim.network import Stream
+    from penstock_sim.world import World
+
+_PATIENCE_MS: Final = 250
+"""With a hello, and with one attempt of a call; of the world's."""
+_RETRY_MS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPlan:
+    """What kind of member. `session_ms`, `max_poll_ms`: of the group's clock; others: of the world.
+
+    record_wise: takes records one by one, and leaves its loop where it likes.
+    """
+
+    group_id: str
+    topic: str
+    instance_id: str
+    automatic: bool
+    record_wise: bool
+    session_ms: int
+    max_poll_ms: int
+    work_ms: float
+    commit_every_ms: float
+
+
+class SimMember:
+    """One consumer process, and the next one in its place."""
+
+    def __init__(self, world: World, number: int, plan: MemberPlan) -> None:
+        self.world = world
+        self.node = 1000 + number
+        self.name = f"m{number}"
+        self.plan = plan
+        self.up = False
+        self.frozen = False
+        self.life = 0
+        self.member_id = ""
+        self._ids = 0
+        self._held: list[tuple[bool, Callable[..., None], tuple[Any, ...]]] = []
+
+    # ------------------------------------------------------------ process
+
+    def start(self) -> None:
+        """A new process, which subscribes."""
+        assert not self.up
+        self.up = True
+        self.life += 1
+        self.member_id = ""
+        timing = Timing(self.plan.session_ms, self.plan.max_poll_ms, 20, 200)
+        self.membership = Membership(timing, is_static=bool(self.plan.instance_id))
+        self.stream: Stream | None = None
+        self._opening = 0
+        self._wakes = 0
+        self.world.scheduler.note(self.name, "start", self.plan)
+        self.reader = Reader(self)
+        self.handle(Subscribed(Wish((self.plan.topic,))))
+        self.reader.start()
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.up
+        self.world.scheduler.note(self.name, "kill")
+        self.reader.stop()
+        self.up = self.frozen = False
+        self._held.clear()
+        self._close()
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.world.scheduler.note(self.name, "freeze")
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT: timers and what has arrived are taken up at once, either first."""
+        if not self.frozen:
+            return
+        self.world.scheduler.note(self.name, "thaw")
+        self.frozen = False
+        held, self._held = self._held, []
+        timers_first = self.world.scheduler.chance(0.5)
+        held.sort(key=lambda entry: entry[0] is not timers_first)
+        for is_timer, callback, args in held:
+            self._run(self.life, is_timer, callback, args)
+
+    def later(self, delay_ms: float, callback: Callable[..., None], *args: Any) -> None:
+        """A timer of this process."""
+        self.world.scheduler.after(delay_ms, self._run, self.life, True, callback, args)
+
+    def arrives(self, callback: Callable[..., None], *args: Any) -> None:
+        """Something has come from the network for this process."""
+        self._run(self.life, False, callback, args)
+
+    def _run(
+        self, life: int, is_timer: bool, callback: Callable[..., None], args: tuple[Any, ...]
+    ) -> None:
+        if not self.up or life != self.life:
+            return
+        if self.frozen:
+            self._held.append((is_timer, callback, args))
+        else:
+            callback(*args)
+
+    # ------------------------------------------------------------ membership
+
+    @property
+    def now_ms(self) -> int:
+        """Of the group's clock."""
+        return self.world.scheduler.now_us * GROUP_CLOCK // 1000
+
+    def handle(self, event: Event) -> None:
+        """Tells the machine and obeys, in the order of `Ready`'s fields."""
+        ready = self.membership.handle(event, self.now_ms)
+        if self.world.scheduler.traced and not isinstance(event, Tick | Heard):
+            self.world.scheduler.note(self.name, str(event), ready.notice)
+        self._obey(ready)
+
+    def _obey(self, ready: Ready) -> None:
+        if ready.close:
+            self._close()
+        if ready.lost:
+            self.reader.lose(ready.lost)
+        if ready.revoke:
+            self.reader.revoke(ready.revoke)
+        if ready.take:
+            self.reader.take(ready.take)
+        for said in ready.send:
+            self._say(said)
+        if ready.open is not None:
+            self._open(ready.open)
+        if ready.failed is not None:
+            # A static member whose seat is held: its user tries again.
+            self.later(60, self.handle, Subscribed(Wish((self.plan.topic,))))
+        self._wakes += 1
+        if ready.wake_at_ms is not None:
+            delay_ms = (ready.wake_at_ms - self.now_ms) / GROUP_CLOCK
+            self.later(max(0.25, delay_ms), self._wake, self._wakes)
+
+    def _wake(self, number: int) -> None:
+        if number == self._wakes:
+            self.handle(Tick(self.reader.assignment.yielded))
+
+    def _say(self, said: Heartbeat | Leave) -> None:
+        if self.stream is None:
+            return
+        number = self.stream.number
+        if isinstance(said, Leave):
+            self.stream.send(self.node, gc.MemberLeft(number, said.keep_seat))
+            return
+        owned = None
+        if said.owned is not None:
+            parts = frozenset((each.topic_id, each.partition) for each in said.owned)
+            owned = gc.Owned(parts, said.number)  # type: ignore[arg-type]  # ids are text here
+        self.stream.send(self.node, gc.MemberHeard(number, owned))
+
+    # ------------------------------------------------------------ stream
+
+    def _close(self) -> None:
+        self._opening += 1
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.break_off(silent_for=self.node)
+
+    def _open(self, hello: Hello) -> None:
+        self._close()
+        if hello.new_member_id or not self.member_id:
+            self._ids += 1
+            self.member_id = f"{self.name}.{self._ids}"
+        self.later(self.world.net.delay_ms(), self._connect, hello, self._opening)
+
+    def _connect(self, hello: Hello, opening: int) -> None:
+        if opening != self._opening:
+            return
+        broker, _ = self.world.find_leader(OFFSETS_KEY)
+        coordinators = broker.coordinators
+        stream = None
+        if broker.up and coordinators is not None:
+            ends = {self.node: self, int(broker.id): coordinators}
+            stream = self.world.net.connect(self.node, broker.id, ends)
+        if stream is None:
+            self.handle(StreamEnded(UnreachableError("no way to the coordinator")))
+            return
+        self.stream = stream
+        parts = frozenset((each.topic_id, each.partition) for each in hello.owned)
+        stream.send(
+            self.node,
+            gc.MemberJoined(
+                stream.number,
+                self.plan.group_id,
+                self.member_id,
+                gc.Subscription(hello.wish.topics, hello.wish.pattern),
+                instance_id=self.plan.instance_id,
+                session_timeout_ms=self.plan.session_ms,
+                rebalance_timeout_ms=self.plan.max_poll_ms,
+                member_epoch=hello.member_epoch,
+                owned=parts,  # type: ignore[arg-type]  # ids are text here
+            ),
+        )
+        self.later(_PATIENCE_MS, self._no_answer, stream)
+
+    def _no_answer(self, stream: Stream) -> None:
+        if self.stream is stream and self.membership.phase is Phase.JOINING:
+            self._end(ClusterError("no answer to a join", ErrorCode.REQUEST_TIMED_OUT))
+
+    def receive(self, stream: Stream, message: Any) -> None:
+        """The coordinator says something (network.End)."""
+        self.arrives(self._heard, stream, message)
+
+    def stream_broken(self, stream: Stream) -> None:
+        """The stream is gone (network.End)."""
+        self.arrives(self._broken, stream)
+
+    def _broken(self, stream: Stream) -> None:
+        if stream is self.stream:
+            self.stream = None
+            self.handle(StreamEnded(UnreachableError("the stream broke")))
+
+    def _heard(self, stream: Stream, message: Any) -> None:
+        if stream is not self.stream:
+            return
+        match message:
+            case gc.SendJoined():
+                self.handle(
+                    Joined(
+                        message.member_epoch,
+                        message.heartbeat_interval_ms,
+                        message.session_timeout_ms,
+                    )
+                )
+            case gc.SendAssignment():
+                parts = frozenset(
+                    GroupPartition(topic_id, message.names[topic_id], partition)
+                    for topic_id, partition in message.parts
+                )
+                self.handle(Assigned(message.member_epoch, parts, message.number))
+            case gc.EndStream():
+                self._end(message.error)
+            case _:
+                assert message == ALIVE
+                self.handle(Heard())
+
+    def _end(self, error: PenstockError | None) -> None:
+        self._close()
+        self.handle(StreamEnded(error))
+
+    # ------------------------------------------------------------ calls
+
+    def call(
+        self,
+        make: Callable[[int], gc.Request],
+        deadline_ms: float,
+        then: Callable[[Any], None],
+    ) -> None:
+        """Asks the coordinator until it answers or the deadline (of the world's clock) is over."""
+        _Call(self, make, deadline_ms, then).attempt()
+
+
+class _Call:
+    """A unary call, tried again as `client/coordinator.py` does."""
+
+    def __init__(
+        self,
+        member: SimMember,
+        make: Callable[[int], gc.Request],
+        deadline_ms: float,
+        then: Callable[[Any], None],
+    ) -> None:
+        self._member = member
+        self._make = make
+        self._deadline_ms = deadline_ms
+        self._then = then
+        self._attempt = 0
+        self._life = member.life
+
+    def attempt(self) -> None:
+        """Once more."""
+        member, world = self._member, self._member.world
+        self._attempt += 1
+        number = self._attempt
+        broker, _ = world.find_leader(OFFSETS_KEY)
+        request = self._make(world.next_request())
+
+        def respond(answer: Any) -> None:
+            world.net.call(broker.id, member.node, arrived, answer)
+
+        def arrived(answer: Any) -> None:
+            if member.life == self._life:
+                member.arrives(self._answered, number, answer)
+
+        if broker.coordinators is not None:
+            world.net.call(member.node, broker.id, broker.coordinators.ask, request, respond)
+            if world.chaotic and world.scheduler.chance(0.02):
+                # A copy of it comes whenever it likes.
+                copy = self._make(world.next_request())
+                world.scheduler.after(
+                    world.scheduler.between(1, 300), broker.coordinators.ask, copy, _ignore
+                )
+        member.later(_PATIENCE_MS, self._answered, number, UnreachableError("no answer"))
+
+    def _answered(self, number: int, answer: Any) -> None:
+        if number != self._attempt:
+            return
+        again = isinstance(answer, PenstockError) and (
+            answer.retriable or isinstance(answer, UnreachableError)
+        )
+        if again and self._member.world.scheduler.now_ms < self._deadline_ms:
+            self._attempt += 1
+            self._member.later(_RETRY_MS, self.attempt)
+            return
+        self._attempt += 1
+        self._then(answer)
+
+
+def _ignore(_answer: Any) -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,180 @@
+"""Bugs of consumer groups, put in on purpose as those of `planted` are (guarantees §5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.client.assignment import Assignment
+from penstock.client.group_model import OffsetAndMetadata
+from penstock.core.groups import contract as gc
+from penstock.core.groups import membership, offsets, reconcile
+from penstock.core.groups.records import OffsetRecord
+from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock.core.types import Offset, TopicPartition
+from penstock_sim.broker import SimBroker
+from penstock_sim.coordinator import SimCoordinator
+
+
+def accept_commits_of_an_old_member_epoch(patch: Any) -> None:
+    """The member is known, and that is enough."""
+    committer = offsets._committer
+
+    def careless(book: Book, group: Group | None, event: gc.CommitRequested) -> Member | None:
+        member = None if group is None else group.members.get(event.member_id)
+        if member is not None:
+            event = replace(event, member_epoch=member.current.epoch)
+        return committer(book, group, event)
+
+    patch.setattr(offsets, "_committer", careless)
+
+
+def accept_commits_of_former_owners(patch: Any) -> None:
+    """Who owns a partition is not looked at."""
+    commit_one = offsets._commit_one
+
+    def anybody(book: Book, group: Group, _member: Member | None, new: gc.NewOffset) -> None:
+        commit_one(book, group, None, new)
+
+    patch.setattr(offsets, "_commit_one", anybody)
+
+
+def let_commits_go_back(patch: Any) -> None:
+    """The last commit wins, also when it was sent before the others."""
+    commit_one = offsets._commit_one
+
+    def last(book: Book, group: Group, member: Member | None, new: gc.NewOffset) -> None:
+        part = offsets.resolve(book, new.where)
+        known = group.offsets.pop(part, None)
+        try:
+            commit_one(book, group, member, new)
+        except Exception:
+            if known is not None:
+                group.offsets[part] = known
+            raise
+
+    patch.setattr(offsets, "_commit_one", last)
+
+
+def give_a_partition_to_two_members(patch: Any) -> None:
+    """What a member is to give up goes to the next at once, not when it has let go of it."""
+    original = reconcile._reconcile
+
+    def eager(book: Book, group: Group, member: Member) -> gc.Parts:
+        surplus = member.current.parts - member.target
+        if not surplus:
+            return original(book, group, member)
+        kept = member.current.parts - surplus
+        return book.put_current(group, member, member.current, kept, gc.NO_PARTS)
+
+    patch.setattr(reconcile, "_reconcile", eager)
+
+
+def believe_what_was_said_before_the_revocation(patch: Any) -> None:
+    """A heartbeat that crossed a revocation and lacks the partition is taken for its release."""
+    heard = membership.heard
+
+    def trusting(book: Book, group: Group, member: Member, event: gc.MemberHeard) -> None:
+        member.revoked_by = 0
+        heard(book, group, member, event)
+
+    patch.setattr(membership, "heard", trusting)
+
+
+def keep_offsets_in_memory_only(patch: Any) -> None:
+    """A commit changes the state, and nothing is written of it."""
+
+    def put_offset(self: Book, group: Group, part: gc.Part, record: OffsetRecord | None) -> None:
+        if record is None:
+            group.offsets.pop(part, None)
+        else:
+            group.offsets[part] = record
+
+    patch.setattr(Book, "put_offset", put_offset)
+
+
+def lose_offsets_at_failover(patch: Any) -> None:
+    """A new coordinator loads members only; the log it writes would never show it."""
+    start = SimCoordinator._read
+
+    def read(self: SimCoordinator, offset: Offset) -> None:
+        groups = Loader.groups
+
+        def without(loader: Loader) -> dict[str, Group]:
+            found = groups(loader)
+            if loader is self.machine._loader:
+                for group in found.values():
+                    group.offsets.clear()
+            return found
+
+        Loader.groups = without  # type: ignore[method-assign]
+        try:
+            start(self, offset)
+        finally:
+            Loader.groups = groups  # type: ignore[method-assign]
+
+    patch.setattr(SimCoordinator, "_read", read)
+
+
+def coordinate_before_the_log_is_committed(patch: Any) -> None:
+    """A new leader loads what is committed so far and serves, before it has all it will have."""
+    init = SimCoordinator.__init__
+
+    def hasty(self: SimCoordinator, broker: SimBroker, replica: Any) -> None:
+        init(self, broker, replica)
+        self._end = replica.machine.marks.high_watermark
+        self.moved()
+
+    patch.setattr(SimCoordinator, "__init__", hasty)
+
+
+def answer_before_it_is_committed(patch: Any) -> None:
+    """The shell tells what the machine says at once."""
+    release = SimCoordinator._release
+
+    def at_once(self: SimCoordinator) -> None:
+        durable, self._durable = self._durable, self._handed
+        release(self)
+        self._durable = durable
+
+    patch.setattr(SimCoordinator, "_release", at_once)
+
+
+def auto_commit_what_is_in_hand(patch: Any) -> None:
+    """An automatic commit covers all that was handed out, also what is still being worked on."""
+    to_commit = Assignment.to_commit
+
+    def everything(self: Assignment, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        return to_commit(self, only_done=only_done and not self.states)
+
+    patch.setattr(Assignment, "to_commit", everything)
+
+
+def auto_commit_what_was_fetched(patch: Any) -> None:
+    """An automatic commit covers what lies in the buffers, handed out or not."""
+    to_commit = Assignment.to_commit
+
+    def fetched(self: Assignment, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        found = to_commit(self, only_done=only_done)
+        for where, state in self.states.items():
+            if only_done and state.fetch_offset > self.progress(where).committed:
+                found[where] = OffsetAndMetadata(state.fetch_offset)
+        return found
+
+    patch.setattr(Assignment, "to_commit", fetched)
+
+
+GROUP_BUGS: Final[tuple[tuple[Callable[[Any], None], str], ...]] = (
+    (accept_commits_of_an_old_member_epoch, ""),
+    (accept_commits_of_former_owners, ""),
+    (let_commits_go_back, ""),
+    (give_a_partition_to_two_members, ""),
+    (believe_what_was_said_before_the_revocation, ""),
+    (keep_offsets_in_memory_only, ""),
+    (lose_offsets_at_failover, ""),
+    (coordinate_before_the_log_is_committed, ""),
+    (answer_before_it_is_committed, ""),
+    (auto_commit_what_is_in_hand, ""),
+    (auto_commit_what_was_fetched, ""),
+)

@@ -1,0 +1,431 @@
+"""The consumer of a group member: polls, positions, commits; partitions change hands in polls.
+
+`client/group.py`, `commits.py` and `fetcher.py` under virtual time. What they decide by is the
+production `Assignment` and `FetchState`; what awaits there is a callback here. Every hand-out and
+every commit is told to `group_checks`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.client.assignment import Assignment
+from penstock.client.fetch_state import FetchState
+from penstock.client.group_model import OffsetAndMetadata
+from penstock.client.membership_contract import (
+    FENCED,
+    NONE,
+    Fenced,
+    GroupPartition,
+    Partitions,
+    PollBegan,
+    PollEnded,
+    Released,
+    Subscribed,
+)
+from penstock.client.model import EARLIEST, ConsumedBatch, Record
+from penstock.core.groups import contract as gc
+from penstock.core.types import ReplicaKey, TopicId, TopicPartition
+from penstock.errors import (
+    ErrorCode,
+    OffsetOutOfRangeError,
+    OffsetRange,
+    PenstockError,
+)
+
+if TYPE_CHECKING:
+    from penstock_sim.members import SimMember
+
+_COMMIT_MS: Final = 400
+_POLL_MS: Final = 40
+_FETCH_MS: Final = 6
+_BUFFER_BYTES: Final = 4_000
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+_Commit = tuple[Callable[[], Offsets], bool, Callable[[], None]]
+
+
+class Reader:
+    """Of one process; ends with it."""
+
+    def __init__(self, member: SimMember) -> None:
+        self.member = member
+        self.world = member.world
+        self.assignment = Assignment()
+        self._checks = self.world.group_checks
+        self._plan = member.plan
+        self._prepared: dict[GroupPartition, OffsetAndMetadata | None] = {}
+        self._tenures: dict[GroupPartition, object] = {}
+        self._leaving: Partitions = NONE
+        self._lost: Partitions = NONE
+        self._installed: dict[TopicPartition, GroupPartition] = {}
+        self._who: dict[TopicPartition, str] = {}
+        self._commits: deque[_Commit] = deque()
+        self._committing = False
+        self._poll_until_ms = 0
+        self.extra_work_ms = 0.0
+        """The nemesis: the next piece of work takes so much longer."""
+        self.ending = False
+        """The user wants no more: the next poll is a leave."""
+
+    def start(self) -> None:
+        """With the process."""
+        scheduler = self.world.scheduler
+        self.member.later(scheduler.between(0, 5), self._poll)
+        self.member.later(scheduler.between(0, _FETCH_MS), self._fetch)
+        if self._plan.automatic:
+            self.member.later(self._plan.commit_every_ms, self._auto_commit)
+
+    def stop(self) -> None:
+        """With the process."""
+        self._drop(frozenset(self._installed.values()))
+
+    @property
+    def behind(self) -> str:
+        """What it has yet to do when nothing new comes; "" = nothing."""
+        if self.member.membership.readable != frozenset(self._installed.values()):
+            return f"owns {self.member.membership.readable}, reads {set(self._installed)}"
+        for where, each in self._installed.items():
+            key = _key(each)
+            position = self._checks.position(self._who[where], key)
+            end = self.world.checks.canon(key).end
+            if max(position, self._checks.log_start(key)) < end:
+                return f"is at {position} of {end} in {where}"
+        return ""
+
+    # ------------------------------------------------------------ poll
+
+    def _poll(self) -> None:
+        self.assignment.poll_began()
+        for who in set(self._who.values()):
+            self._checks.came_back(who)
+        if self.ending:
+            self._leave()
+            return
+        self.member.handle(PollBegan())
+        self._poll_until_ms = self.world.scheduler.now_ms + _POLL_MS
+        self._turn()
+
+    def _turn(self) -> None:
+        """One round of the loop in `AsyncConsumer.poll`, as far as `GroupSession.rebalance`."""
+        self._lost = NONE
+        if self._leaving:
+            leaving, self._leaving = self._leaving, NONE
+
+            def released() -> None:
+                self.member.handle(Released(leaving))
+                self._collect()
+
+            self._give_up(leaving & frozenset(self._installed.values()), released)
+        else:
+            self._collect()
+
+    def _collect(self) -> None:
+        if self._prepared:
+            prepared, self._prepared = self._prepared, {}
+            self._begin(prepared)
+        limit = self.world.scheduler.random.choice((1, 3, 10, 1_000))
+        batches = self.assignment.collect(limit)
+        if not batches and self.world.scheduler.now_ms < self._poll_until_ms:
+            self.member.later(3, self._turn)
+            return
+        if not self._plan.record_wise:
+            for batch in batches:
+                self._hand_out(batch, batch.first_offset, batch.next_offset)
+        self.member.handle(PollEnded())
+        if self._plan.record_wise and batches:
+            self._take(self.assignment.one_by_one(batches), batches)
+        else:
+            self._work(self._worked)
+
+    def _take(self, taking: Iterator[Record], batches: list[ConsumedBatch]) -> None:
+        """Some records of a loop, then a while of work with them."""
+        count = self.world.scheduler.random.randrange(1, 6)
+        for _ in range(count):
+            record = next(taking, None)
+            for who in set(self._who.values()):
+                self._checks.came_back(who)
+            if record is None:
+                self._worked()
+                return
+            batch = next(
+                batch
+                for batch in batches
+                if batch.topic_partition == TopicPartition(record.topic, record.partition)
+            )
+            self._hand_out(batch, record.offset, record.offset + 1)
+        if self.world.scheduler.chance(0.1):
+            self._work(self._worked)  # leaves the loop in the middle
+        else:
+            self._work(lambda: self._take(taking, batches))
+
+    def _hand_out(self, batch: ConsumedBatch, first: int, end: int) -> None:
+        where = batch.topic_partition
+        each = self._installed[where]
+        self.world.scheduler.note(self.member.name, "reads", where, first, end)
+        group_id = self._plan.group_id
+        self._checks.handed_out(group_id, self._who[where], _key(each), first, end)
+
+    def _work(self, then: Callable[[], None]) -> None:
+        work_ms, self.extra_work_ms = self.extra_work_ms, 0.0
+        work_ms += self._plan.work_ms * self.world.scheduler.between(0.2, 2)
+        self.member.later(work_ms, then)
+
+    def _worked(self) -> None:
+        if self._plan.automatic or self.world.scheduler.chance(0.4):
+            self._poll()
+        elif self.world.scheduler.chance(0.5):
+            self.commit(self._handed_out, self._poll, automatic=False)
+        else:
+            self.commit(self._handed_out, _ignore, automatic=False)  # commit_async
+            self._poll()
+
+    def _leave(self) -> None:
+        """`close`: commits what was done, gives up, says farewell; the process ends."""
+        self._lost = NONE
+
+        def gone() -> None:
+            self.member.handle(Subscribed(None))
+            self.member.later(10, self.member.kill)
+
+        self._give_up(frozenset(self._installed.values()), gone)
+
+    # ------------------------------------------------------------ partitions come and go
+
+    def take(self, partitions: Partitions) -> None:
+        """Looks up where to begin; the poll after that begins."""
+        tenure = object()
+        self._tenures.update(dict.fromkeys(partitions, tenure))
+        self._prepare(tenure)
+
+    def revoke(self, partitions: Partitions) -> None:
+        """Given up by the next poll."""
+        self._leaving |= partitions
+        self._forget(partitions)
+
+    def lose(self, partitions: Partitions) -> None:
+        """Stops reading at once."""
+        self._forget(partitions)
+        self._leaving -= partitions
+        installed = partitions & frozenset(self._installed.values())
+        self._lost |= installed
+        self._drop(installed)
+
+    def _forget(self, partitions: Partitions) -> None:
+        for each in partitions:
+            self._tenures.pop(each, None)
+            self._prepared.pop(each, None)
+
+    def _drop(self, partitions: Partitions) -> None:
+        for each in sorted(partitions):
+            self.assignment.remove(each.where)
+            del self._installed[each.where]
+            self._checks.ended(self._who.pop(each.where), _key(each))
+
+    def _prepare(self, tenure: object) -> None:
+        wanted = sorted(each for each, mark in self._tenures.items() if mark is tenure)
+        if not wanted:
+            return
+        where = tuple(
+            gc.NamedPartition(each.topic, TopicId(each.topic_id), each.partition) for each in wanted
+        )
+
+        def found(answer: Any) -> None:
+            if not isinstance(answer, gc.Fetched):
+                self.member.later(20, self._prepare, tenure)
+                return
+            for each, seen in zip(wanted, answer.offsets, strict=True):
+                if self._tenures.get(each) is tenure:
+                    del self._tenures[each]
+                    self._prepared[each] = (
+                        OffsetAndMetadata(seen.offset) if seen.offset >= 0 else None
+                    )
+
+        group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + _COMMIT_MS
+        self.member.call(
+            lambda number: gc.FetchRequested(number, group_id, where), deadline_ms, found
+        )
+
+    def _begin(self, prepared: dict[GroupPartition, OffsetAndMetadata | None]) -> None:
+        for each, offset in prepared.items():
+            state = FetchState(each.where, each.topic_id, EARLIEST)
+            if offset is not None:
+                state.seek(offset.offset)
+            self.assignment.add(state, -1 if offset is None else offset.offset)
+            self._installed[each.where] = each
+            who = self._who[each.where] = self.member.member_id
+            start = None if offset is None else offset.offset
+            self.world.scheduler.note(self.member.name, "begins", each.where, start)
+            self._checks.began(who, _key(each), start)
+
+    def _give_up(self, partitions: Partitions, then: Callable[[], None]) -> None:
+        """The last moment of these: commits, stops reading."""
+        if not partitions:
+            then()
+            return
+        places = {each.where for each in partitions}
+
+        def wanted() -> Offsets:
+            found = self._done() if self._plan.automatic else self._handed_out()
+            return {where: offset for where, offset in found.items() if where in places}
+
+        def committed() -> None:
+            self._drop(partitions & frozenset(self._installed.values()))
+            then()
+
+        if self._plan.automatic or self.world.scheduler.chance(0.8):
+            self.commit(wanted, committed, automatic=self._plan.automatic)
+        else:
+            committed()
+
+    # ------------------------------------------------------------ commits
+
+    def _done(self) -> Offsets:
+        return self.assignment.to_commit(only_done=True)
+
+    def _handed_out(self) -> Offsets:
+        return self.assignment.to_commit(only_done=False)
+
+    def _auto_commit(self) -> None:
+        def again() -> None:
+            self.member.later(self._plan.commit_every_ms, self._auto_commit)
+
+        self.commit(self._done, again, automatic=True)
+
+    def commit(
+        self, wanted: Callable[[], Offsets], then: Callable[[], None], *, automatic: bool
+    ) -> None:
+        """One at a time, in order; `then` whatever came of it."""
+        self._commits.append((wanted, automatic, then))
+        self._commit_next()
+
+    def _commit_next(self) -> None:
+        if self._committing or not self._commits:
+            return
+        wanted, automatic, then = self._commits.popleft()
+        offsets = wanted()
+        if not offsets:
+            then()
+            self._commit_next()
+            return
+        self._committing = True
+        for where, offset in offsets.items():
+            if where in self._installed:
+                key = _key(self._installed[where])
+                self._checks.commits_to(self._who[where], key, offset.offset, automatic=automatic)
+
+        def done() -> None:
+            self._committing = False
+            then()
+            self._commit_next()
+
+        self._store(offsets, self.world.scheduler.now_ms + _COMMIT_MS, done)
+
+    def _store(self, offsets: Offsets, deadline_ms: float, done: Callable[[], None]) -> None:
+        """As `Committer._store`."""
+        member_id, epoch = self.member.member_id, self.member.membership.member_epoch
+        topic_id = self._checks.catalog.names[self._plan.topic]
+        new = tuple(
+            gc.NewOffset(
+                gc.NamedPartition(where.topic, topic_id, where.partition),
+                offset.offset,
+                offset.leader_epoch,
+            )
+            for where, offset in offsets.items()
+        )
+        plan = self._plan
+
+        def stored(answer: Any) -> None:
+            self.world.scheduler.note(self.member.name, "commits", epoch, new, answer)
+            if isinstance(answer, gc.Committed):
+                for where, error in zip(offsets, answer.errors, strict=True):
+                    if error is None:
+                        self.assignment.committed(where, offsets[where].offset)
+                done()
+            elif isinstance(answer, PenstockError) and answer.code in FENCED:
+                self._refused(answer, epoch, (offsets, deadline_ms, done))
+            else:
+                done()
+
+        self.member.call(
+            lambda number: gc.CommitRequested(
+                number, plan.group_id, member_id, epoch, plan.instance_id, new
+            ),
+            deadline_ms,
+            stored,
+        )
+
+    def _refused(self, error: PenstockError, epoch: int, commit: tuple[Any, ...]) -> None:
+        """A stale epoch waits for the newer one; whoever gets none is no member any more."""
+        now_ms = self.world.scheduler.now_ms
+        if error.code is ErrorCode.STALE_MEMBER_EPOCH and now_ms < commit[1]:
+            if self.member.membership.member_epoch != epoch:
+                self._store(*commit)
+            else:
+                self.member.later(5, self._refused, error, epoch, commit)
+            return
+        self.member.handle(Fenced(error.code))
+        commit[2]()
+
+    # ------------------------------------------------------------ fetching
+
+    def _fetch(self) -> None:
+        self.member.later(self.world.scheduler.between(0.5, 1.5) * _FETCH_MS, self._fetch)
+        for state in list(self.assignment.states.values()):
+            generation = state.generation
+            if state.in_flight is not None and state.in_flight[0] == generation:
+                continue
+            if state.position is None or state.wants_fetch(_BUFFER_BYTES):
+                self._ask(state)
+
+    def _ask(self, state: FetchState) -> None:
+        """Asks whoever seems to lead; nothing there costs nothing."""
+        key = ReplicaKey(TopicId(state.topic_id), state.where.partition)
+        broker, _ = self.world.find_leader(key)
+        replica = broker.replicas.get(key) if broker.up else None
+        net, node = self.world.net, self.member.node
+        if replica is None or (node, int(broker.id)) in net.blocked:
+            return
+        marks = replica.machine.marks
+        if not marks.is_leader or marks.leader_epoch < state.leader_epoch:
+            return
+        if state.position is None:
+            found: Any = marks.log_start_offset
+        elif state.fetch_offset < marks.log_start_offset:
+            valid = OffsetRange(marks.log_start_offset, marks.high_watermark)
+            found = OffsetOutOfRangeError("below the log start", valid)
+        else:
+            found = broker.read(replica, state.fetch_offset, marks.high_watermark, 8)
+            if not found:
+                return
+            self.world.checks.consumed(key, found, f"{broker.name} to {self.member.name}")
+        state.in_flight = (state.generation, broker.name)
+        marks_epoch, end = marks.leader_epoch, marks.high_watermark
+        self.member.later(
+            net.delay_ms(), self._answered, state, state.generation, state.fetch_offset, found,
+            marks_epoch, end,
+        )  # fmt: skip
+
+    def _answered(
+        self, state: FetchState, generation: int, asked: int, found: Any, epoch: int, end: int
+    ) -> None:
+        """As `Fetcher._take`."""
+        if state.generation != generation:
+            return
+        state.in_flight = None
+        if isinstance(found, list):
+            state.leader_epoch = max(state.leader_epoch, epoch)
+            state.accept(asked, found, end)
+        elif isinstance(found, OffsetOutOfRangeError):
+            state.out_of_range(found, "earliest", self.member.now_ms)
+        else:
+            state.seek(found)
+
+
+def _key(each: GroupPartition) -> ReplicaKey:
+    return ReplicaKey(TopicId(each.topic_id), each.partition)
+
+
+def _ignore() -> None:
+    """Nobody waits for it."""
