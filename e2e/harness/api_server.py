@@ -7,19 +7,38 @@ control plane's kubelet, which would otherwise bring the server back; pods go on
 truer one for a lost control plane is `hang`; `refuse` is what a rolling upgrade shows.
 """
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.nodes import Nodes
 from e2e.harness.process import CommandError, wait_until
 
+WRITING: Final = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
+REQUESTS: Final = re.compile(r"^apiserver_request_total\{(.*)\} (\S+)$", re.MULTILINE)
+LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+
 Outage = Literal["refuse", "hang"]
 
 
+class Write(NamedTuple):
+    """What requests have in common. `group` "": the core's; `subresource` "": the object itself."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str
+
+    def __str__(self) -> str:
+        place = "/".join(filter(None, (self.group, self.resource, self.subresource)))
+        return f"{self.verb} {place}"
+
+
 class ApiServer:
-    """The one API server of the cluster."""
+    """The one API server of the cluster: its outages, and what it was asked to write."""
 
     def __init__(self, kubectl: Kubectl, nodes: Nodes) -> None:
         self._kubectl = kubectl
@@ -61,6 +80,21 @@ class ApiServer:
             return False
         return True
 
+    def writes(self) -> Counter[Write]:
+        """Requests to change something that it has answered since it started, whoever sent them;
+        refused ones too."""
+        return count_writes(self._kubectl.call("get", "--raw=/metrics").decode())
+
     def _on_node(self, script: str) -> None:
         shell: Callable[[str, str], str] = self._nodes.shell
         shell(self._nodes.control_plane(), script)
+
+
+def count_writes(metrics: str) -> Counter[Write]:
+    """As the server's metrics tell, which are in Prometheus' text format."""
+    found: Counter[Write] = Counter()
+    for labels, value in REQUESTS.findall(metrics):
+        named = dict(LABEL.findall(labels))
+        if named["verb"] in WRITING:
+            found[Write(*(named[name] for name in Write._fields))] += int(float(value))
+    return found
