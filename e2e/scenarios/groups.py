@@ -1,6 +1,7 @@
 """Consumer groups: members in pods under a recorded load, and the ConsumerGroup resource."""
 
 import json
+import time
 from typing import Any
 
 from e2e.harness.kubectl import Manifest
@@ -8,10 +9,14 @@ from e2e.harness.penstock import CLUSTERS
 from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.operations import restore, rolled, uids
+from e2e.scenarios.pods import delete_all_brokers
 from e2e.scenarios.resources import API, TOPICS, topic
+from penstock.core.groups.config import OFFSETS_PARTITIONS, OFFSETS_TOPIC, coordinator_partition
 
 GROUPS = "consumergroups.penstock.dev"
 RECORDS = 300
+COMMITS = 200
+"""Records in a group's partition: some fifteen seconds of three members."""
 
 
 def group(name: str, **spec: object) -> Manifest:
@@ -66,6 +71,60 @@ def group_resource(stage: Stage) -> None:
     left = penstock.cli("group", "list", "-o", "json")
     stage.expect('"readers"' not in left, f"the group is still there: {left}")
     streams.delete(TOPICS, "queue")
+
+
+@scenario("__consumer_offsets is compacted, and all brokers are lost: what was committed is right")
+def offsets_compacted(stage: Stage) -> None:
+    """Judged with the records of the group's own partition; offsets are never given again."""
+    penstock, load = stage.penstock, stage.load(group="e2e-commits", members=3)
+    place = coordinator_partition(load.group, OFFSETS_PARTITIONS)
+    with stage.workload(load) as running:
+        running.started()
+        wanted = _ever_written(stage, place) + COMMITS
+        wait_until("many commits", lambda: _ever_written(stage, place) >= wanted, 120.0)
+        running.finish()
+        written = _ever_written(stage, place)
+        kept = wait_until("compacted", lambda: _kept(stage, place, written // 4), 60.0)
+        assert kept is not None
+        stage.measure(f"records kept of {written} in the group's partition", kept, "records")
+        before = _committed(stage, load.group)
+        stage.expect(len(before) == load.partitions, f"committed: {before}")
+        began = time.monotonic()
+        delete_all_brokers(stage)
+        wait_until("a coordinator answers", lambda: _committed(stage, load.group), 60.0)
+        stage.measure("from the loss of all brokers to an answer", time.monotonic() - began)
+        after = _committed(stage, load.group)
+        stage.expect(after == before, f"committed were {before}, now {after}")
+        penstock.wait_in_sync(load.topic)
+        penstock.produce_numbers(load.topic, RECORDS)
+        read = penstock.cli("consume", load.topic, "-g", load.group, "-e").split()
+        stage.expect(
+            sorted(map(int, read)) == list(range(1, RECORDS + 1)),
+            f"the group went on with {len(read)} records, {RECORDS} were new",
+        )
+    penstock.cli("group", "delete", load.group, "--yes")
+    penstock.wait_ready()
+
+
+def _ever_written(stage: Stage, place: int) -> int:
+    """Records of a partition of the internal topic, also those that are gone."""
+    shown = stage.penstock.cli("offsets", OFFSETS_TOPIC, f"--partition={place}", "-o", "json")
+    return int(json.loads(shown)[0]["latest"])
+
+
+def _kept(stage: Stage, place: int, most: int) -> int | None:
+    """How many records there are in it now, if there are no more than `most`."""
+    read = stage.penstock.cli(
+        "consume", OFFSETS_TOPIC, f"--partition={place}", "-o", "beginning", "-e", "-f", "%o\n"
+    )
+    count = len(read.split())
+    return count if 0 < count <= most else None
+
+
+def _committed(stage: Stage, name: str) -> dict[int, int]:
+    """A group's offsets by partition; it has one topic."""
+    rows = json.loads(stage.penstock.cli("group", "offsets", name, "-o", "json"))
+    return {row["partition"]: row["offset"] for row in rows}
 
 
 def _status(stage: Stage) -> dict[str, Any]:

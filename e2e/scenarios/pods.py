@@ -26,6 +26,17 @@ def leader_pod_deleted(stage: Stage) -> None:
     penstock.wait_ready()
 
 
+def delete_all_brokers(stage: Stage) -> None:
+    """All pods at once, without grace; returns when their successors are ready."""
+    penstock = stage.penstock
+    pods = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in penstock.broker_pods()}
+    stage.expect(len(pods) == 3, f"three brokers wanted, seen {sorted(pods)}")
+    penstock.streams.delete("pod", *pods, now=True, wait_s=None)
+    for name, uid in pods.items():
+        penstock.wait_replaced(name, uid)
+    penstock.wait_brokers(3)
+
+
 @scenario("All broker pods are deleted at once under load")
 def all_broker_pods_deleted(stage: Stage) -> None:
     """Nobody serves for a while; then everything that was acknowledged is there."""
@@ -33,13 +44,8 @@ def all_broker_pods_deleted(stage: Stage) -> None:
     with stage.workload(load) as running:
         running.started()
         running.goes_on()
-        pods = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in penstock.broker_pods()}
-        stage.expect(len(pods) == 3, f"three brokers wanted, seen {sorted(pods)}")
         began = time.monotonic()
-        penstock.streams.delete("pod", *pods, now=True, wait_s=None)
-        for name, uid in pods.items():
-            penstock.wait_replaced(name, uid)
-        penstock.wait_brokers(3)
+        delete_all_brokers(stage)
         stage.measure("brokers back and ready", time.monotonic() - began)
         penstock.wait_in_sync(load.topic)
         stage.measure("all replicas in sync", time.monotonic() - began)
