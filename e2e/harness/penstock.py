@@ -8,6 +8,7 @@ The names are those users meet: the release in namespace `penstock`, the streams
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -60,10 +61,12 @@ class Penstock:
 
     # ------------------------------------------------------------------ install and remove
 
-    def install(self, images: str, deadline_s: float = 180.0) -> None:
+    def install(
+        self, images: str, deadline_s: float = 180.0, *, options: Sequence[str] = ()
+    ) -> None:
         """CRDs and operator from the chart, until the operator is available.
 
-        `images` names the images' contents; `installed` compares it.
+        `images` names the images' contents; `installed` compares it. `options` are helm's.
         """
         for namespace in (OPERATOR_NAMESPACE, STREAMS):
             self.operator.apply(
@@ -76,7 +79,7 @@ class Penstock:
         run(
             "helm", "upgrade", "--install", RELEASE, str(CHART), "-n", OPERATOR_NAMESPACE,
             "--create-namespace", "-f", str(VALUES), "--wait", f"--timeout={deadline_s:.0f}s",
-            timeout_s=deadline_s + 30,
+            *options, timeout_s=deadline_s + 30,
         )  # fmt: skip
 
     def installed(self, images: str) -> bool:

@@ -10,6 +10,7 @@ are collected. The image is the broker's, which has the `penstock` command.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -163,6 +164,7 @@ class Workload:
         return self._kubectl.exec(self.name, "sh", "-c", f"cd /work && {{ {script}; }}")
 
     def _pod(self) -> Manifest:
+        command = ["sh", "-c", SCRIPT, "verify", *self._load.arguments()]
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -170,31 +172,39 @@ class Workload:
             "spec": {
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 1,
-                "automountServiceAccountToken": False,
-                "nodeSelector": {CONTROL_PLANE_LABEL: ""},
-                "tolerations": [{"key": CONTROL_PLANE_LABEL, "operator": "Exists"}],
-                "securityContext": {
-                    "runAsNonRoot": True,
-                    "fsGroup": 10001,
-                    "seccompProfile": {"type": "RuntimeDefault"},
-                },
-                "containers": [
-                    {
-                        "name": "verify",
-                        "image": self._image,
-                        "imagePullPolicy": "Never",
-                        "command": ["sh", "-c", SCRIPT, "verify", *self._load.arguments()],
-                        "securityContext": {
-                            "allowPrivilegeEscalation": False,
-                            "readOnlyRootFilesystem": True,
-                            "capabilities": {"drop": ["ALL"]},
-                        },
-                        "volumeMounts": [
-                            {"name": "work", "mountPath": "/work"},
-                            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the pod
-                        ],
-                    }
-                ],
-                "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
+                **client_pod("verify", self._image, command),
             },
         }
+
+
+def client_pod(name: str, image: str, command: Sequence[str]) -> Manifest:
+    """The greater part of a pod's spec: one container, beside the control plane, which may write
+    into /work and /tmp."""
+    return {
+        "automountServiceAccountToken": False,
+        "nodeSelector": {CONTROL_PLANE_LABEL: ""},
+        "tolerations": [{"key": CONTROL_PLANE_LABEL, "operator": "Exists"}],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "fsGroup": 10001,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": name,
+                "image": image,
+                "imagePullPolicy": "Never",
+                "command": [*command],
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [
+                    {"name": "work", "mountPath": "/work"},
+                    {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the pod
+                ],
+            }
+        ],
+        "volumes": [{"name": "work", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
+    }

@@ -15,6 +15,7 @@ from e2e.scenarios import (
     clients,
     control,
     groups,
+    members,
     lifecycle,
     spark,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "groups",
     "install",
     "lifecycle",
+    "members",
     "operations",
     "pods",
     "resources",
