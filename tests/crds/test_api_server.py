@@ -152,6 +152,7 @@ class TestWhatObjectsLookLike:
                 "minReplicas": 1,
                 "maxReplicas": 2,
                 "lagPerReplica": 9,
+                "stabilizationWindowSeconds": 300,
             },
         }
 

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from penstock.core.manifest.objects import ScaleTarget
 from penstock_operator.groups.model import GroupFacts, Lag
-from penstock_operator.groups.scale import DOWN_AFTER_MS, Memory, decide, hold_still
+from penstock_operator.groups.scale import Memory, decide, hold_still
 
 TARGET = ScaleTarget("Deployment", "reader", 1, 10, 100)
+DOWN_AFTER_MS = TARGET.stabilization_window_s * 1000
 
 
 def facts(backlog: int | None, partitions: int = 12) -> GroupFacts:
@@ -52,6 +53,10 @@ def test_down_only_to_the_most_that_was_wanted_meanwhile() -> None:
     assert third.replicas == 3
     again = decide(TARGET, facts(500), 5, second.memory, DOWN_AFTER_MS)
     assert (again.replicas, again.memory) == (None, None), "it begins anew"
+
+
+def test_a_window_of_0_goes_down_at_once() -> None:
+    assert decide(replace(TARGET, stabilization_window_s=0), facts(100), 5, None, 7).replicas == 1
 
 
 @settings(max_examples=300, deadline=None)

@@ -2,21 +2,18 @@
 
     wanted = ⌈backlog / lagPerReplica⌉, within minReplicas … min(maxReplicas, partitions)
 
-Up at once. Down when fewer were enough for `DOWN_AFTER_MS` without a break, and then only to the
-most that was wanted in that time, so that a lag that swings does not start and stop pods (the
-stabilization window of Kubernetes' HorizontalPodAutoscaler). Still, whatever the bounds say, when
-the numbers cannot be trusted: the Cluster is not Ready, lag is unknown, a reset awaits the end of
-the members. A Deployment at 0 with minReplicas of 1 or more was stopped by somebody, and stays
-(the HorizontalPodAutoscaler's way to switch it off).
+Up at once. Down when fewer were enough for the stabilization window without a break, and then only
+to the most that was wanted in that time, so that a lag that swings does not start and stop pods (as
+Kubernetes' HorizontalPodAutoscaler does). Still, whatever the bounds say, when the numbers cannot
+be trusted: the Cluster is not Ready, lag is unknown, a reset awaits the end of the members. A
+Deployment at 0 with minReplicas of 1 or more was stopped by somebody, and stays (the
+HorizontalPodAutoscaler's way to switch it off).
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 from penstock.core.manifest.objects import ScaleTarget
 from penstock_operator.groups.model import GroupFacts
-
-DOWN_AFTER_MS: Final = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +65,7 @@ def decide(
     if memory is None:
         memory = Memory(now_ms, wanted)
     memory = Memory(memory.since_ms, max(memory.most, wanted))
-    if now_ms - memory.since_ms < DOWN_AFTER_MS or memory.most >= replicas:
+    window_s = target.stabilization_window_s
+    if now_ms - memory.since_ms < window_s * 1000 or memory.most >= replicas:
         return Scaling(memory=memory)
-    return Scaling(memory.most, note=f"{why}, for {DOWN_AFTER_MS // 1_000} s")
+    return Scaling(memory.most, note=f"{why}, for {window_s} s")

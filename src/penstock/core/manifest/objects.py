@@ -210,6 +210,7 @@ class ScaleTarget:
     min_replicas: int
     max_replicas: int
     lag_per_replica: int
+    stabilization_window_s: int = 300
 
     @classmethod
     def from_values(cls, values: Values) -> "ScaleTarget":
@@ -220,6 +221,7 @@ class ScaleTarget:
             min_replicas=least,
             max_replicas=values.optional_integer("maxReplicas") or max(least, 1),
             lag_per_replica=values.optional_integer("lagPerReplica") or 1,
+            stabilization_window_s=values.integer("stabilizationWindowSeconds"),
         )
 
 

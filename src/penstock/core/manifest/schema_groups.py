@@ -126,6 +126,15 @@ _SCALE_TARGET: Final = Field(
             minimum=1,
             maximum=_INT32_MAX,
         ),
+        Field(
+            name="stabilizationWindowSeconds",
+            kind=Kind.INTEGER,
+            doc="How long fewer pods must have been enough before some are taken away, so that a "
+            "lag that swings does not start and stop them.",
+            default=300,
+            minimum=0,
+            maximum=3600,
+        ),
     ),
 )
 
