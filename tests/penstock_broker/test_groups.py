@@ -307,7 +307,7 @@ def test_prometheus_hears_of_groups(shared_broker: Cluster, groups: Groups, name
 
     def counted() -> bool:
         found = seen()
-        return found["penstock_groupsStable"] >= 1 and found["penstock_group_members"] >= 1
+        return found["penstock_groupsStable"] >= 1 and found["penstock_groups_members"] >= 1
 
     wait_until(counted, what="groups are counted")
     found = seen()

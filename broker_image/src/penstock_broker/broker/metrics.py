@@ -2,7 +2,7 @@
 
 Counters and histograms are touched once per request or tick, never per record. Numbers that are
 facts about replicas (leaders, under-replicated, log ends) are computed when scraped, as sums: a
-series per partition would cost more than the partition.
+series per partition would cost more than the partition. Those of single groups: `groups.lag`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -140,7 +140,11 @@ class _Groups(Collector):
             groups.add_metric([state], count)
         yield groups
         for name, documentation, value in (
-            ("members", "Members of consumer groups coordinated here", totals.members),
-            ("coordinators_loading", "Group coordinators that are not serving yet", totals.loading),
+            ("groups_members", "Members of all consumer groups here", totals.members),
+            (
+                "group_coordinators_loading",
+                "Group coordinators that are not serving yet",
+                totals.loading,
+            ),
         ):
-            yield GaugeMetricFamily(f"penstock_group_{name}", documentation, value=value)
+            yield GaugeMetricFamily(f"penstock_{name}", documentation, value=value)

@@ -36,6 +36,9 @@ from penstock_broker.broker.retention import Retention
 from penstock_broker.broker.session import ControllerSession, Identity
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.groups.coordinators import Coordinators
+from penstock_broker.groups.lag import LagCollection
+from penstock_broker.groups.lag_metrics import GroupLagMetrics
+from penstock_broker.groups.leaders import PeerLeaders
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.isr import IsrChanges
@@ -128,6 +131,8 @@ class BrokerProcess:
         self._build_services(store)
         self.metrics.observe_replicas(self.totals)
         self.metrics.observe_groups(lambda: self._coordinators.totals)
+        self._lag = LagCollection(lambda: self._coordinators.led, PeerLeaders(self._view))
+        self.metrics.registry.register(GroupLagMetrics(self._lag))
 
     def _build_services(self, store: LogStore) -> None:
         settings = self._config.settings
@@ -191,6 +196,7 @@ class BrokerProcess:
                         self._retention.run(),
                         self._compaction.run(),
                         self._coordinators.run(),
+                        self._lag.run(),
                     )
                 ]
                 self.listening.set()

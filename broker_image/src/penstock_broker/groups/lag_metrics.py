@@ -1,0 +1,62 @@
+"""What Prometheus is told of each group, from the last round of `lag`.
+
+Absent means unknown, not 0. A group whose coordinator is not here any more is absent at once: its
+new coordinator tells of it.
+"""
+
+from collections.abc import Iterable
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from penstock_broker.groups.lag import LagCollection
+
+_PARTITION = ("group", "topic", "partition")
+
+
+class GroupLagMetrics(Collector):
+    """Registered with a broker's registry; called by the endpoint's threads."""
+
+    def __init__(self, collection: LagCollection) -> None:
+        self._collection = collection
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """The families, without samples until the first round is over."""
+        self._collection.scraped()
+        snapshot = self._collection.snapshot
+        members = _gauge("members", "Members of a consumer group", "group")
+        state = _gauge("state", "1 for the state that a consumer group is in", "group", "state")
+        committed = _gauge("committed_offset", "The next offset to read, as committed", *_PARTITION)
+        records = _gauge(
+            "partition_lag_records", "Records up to the end that are not committed", *_PARTITION
+        )
+        seconds = _gauge(
+            "partition_lag_seconds", "How long the oldest of these records waits", *_PARTITION
+        )
+        left_out = _gauge(
+            "partitions_left_out", "Partitions of groups here beyond what one broker exports"
+        )
+        if snapshot is not None:
+            left_out.add_metric([], snapshot.left_out)
+            for seen in snapshot.groups:
+                if seen.group.led.closed is not None:
+                    continue
+                name = seen.group.group_id
+                members.add_metric([name], seen.group.members)
+                state.add_metric([name, seen.group.state], 1)
+                for where, lag in seen.partitions.items():
+                    labels = [name, where.topic, str(where.partition)]
+                    committed.add_metric(labels, lag.committed)
+                    if lag.records is not None:
+                        records.add_metric(labels, lag.records)
+                    if lag.lag_ms is not None:
+                        seconds.add_metric(labels, lag.lag_ms / 1000)
+        return members, state, committed, records, seconds, left_out
+
+
+def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"penstock_group_{name}", documentation, labels=labels)

@@ -1,0 +1,140 @@
+"""Asks the leaders of partitions about them, on behalf of this broker's own metrics.
+
+By the calls that clients use, over a connection per broker that is kept while it is used. One
+attempt each: a leader that moved or does not answer is asked again in the next round. This broker
+is asked like any other, so that there is one way.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import grpc
+
+from penstock.core.batch import Batch
+from penstock.core.groups.contract import NamedPartition
+from penstock.core.types import ReplicaKey, TopicId
+from penstock.errors import PenstockError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
+from penstock.rpc.batches import batch_from_wire
+from penstock.rpc.channel import open_aio_channel
+from penstock_broker.broker.image import ClusterView
+from penstock_broker.groups.lag import Bounds
+
+TIMEOUT_S: Final = 2.0
+ANSWER_BYTES: Final = 1024 * 1024
+"""Of one fetch; at least one batch comes."""
+
+
+class PeerLeaders:
+    """Implements `lag.Leaders` for a broker. Call `close` at the end."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def bounds(self, asked: Iterable[NamedPartition]) -> dict[NamedPartition, Bounds]:
+        """Both ends of these logs, of those whose leader answered."""
+        found: dict[NamedPartition, Bounds] = {}
+
+        async def ask(stub: Any, parts: Sequence[NamedPartition]) -> None:
+            starts = [_named(where) for where in parts]
+            ends = [_named(where) for where in parts]
+            for start, end in zip(starts, ends, strict=True):
+                start.earliest.SetInParent()
+                end.latest.SetInParent()
+            answer: pb.ListOffsetsResponse = await stub.ListOffsets(
+                pb.ListOffsetsRequest(cluster_id=self._view.cluster_id, partitions=starts + ends),
+                timeout=TIMEOUT_S,
+            )
+            firsts, lasts = answer.results[: len(parts)], answer.results[len(parts) :]
+            for where, first, last in zip(parts, firsts, lasts, strict=True):
+                if not (first.HasField("error") or last.HasField("error")):
+                    found[where] = Bounds(first.offset, last.offset)
+
+        await self._ask_leaders(asked, ask)
+        return found
+
+    async def first_batches(
+        self, asked: Mapping[NamedPartition, int]
+    ) -> dict[NamedPartition, list[Batch]]:
+        """The batch at each offset, of partitions whose leader answered."""
+        found: dict[NamedPartition, list[Batch]] = {}
+
+        async def ask(stub: Any, parts: Sequence[NamedPartition]) -> None:
+            request = pb.FetchRequest(
+                cluster_id=self._view.cluster_id,
+                max_bytes=ANSWER_BYTES,
+                partitions=[
+                    pb.FetchPartition(
+                        topic=where.topic,
+                        topic_id=where.topic_id,
+                        partition=where.partition,
+                        offset=asked[where],
+                        max_bytes=1,
+                    )
+                    for where in parts
+                ],
+            )
+            answer: pb.FetchResponse = await stub.Fetch(request, timeout=TIMEOUT_S)
+            answered: dict[NamedPartition, list[Batch]] = {where: [] for where in parts}
+            for result in answer.results:
+                topic_id = TopicId(result.topic_id)
+                where = NamedPartition(result.topic, topic_id, result.partition)
+                try:
+                    answered[where] = [batch_from_wire(message) for message in result.batches]
+                except PenstockError:
+                    answered.pop(where, None)  # a batch of a later version: its age is unknown
+                if result.HasField("error"):
+                    answered.pop(where, None)
+            found.update(answered)
+
+        await self._ask_leaders(asked, ask)
+        return found
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()
+
+    async def _ask_leaders(
+        self,
+        asked: Iterable[NamedPartition],
+        ask: Callable[[Any, Sequence[NamedPartition]], Awaitable[None]],
+    ) -> None:
+        """One call per leader, all at the same time."""
+        by_address: dict[str, list[NamedPartition]] = {}
+        for where in asked:
+            state = self._view.state(ReplicaKey(where.topic_id, where.partition))
+            address = None if state is None else self._view.address(state.leader)
+            if address is not None:
+                by_address.setdefault(address, []).append(where)
+        await self._close_unused()
+
+        async def attempt(address: str, parts: Sequence[NamedPartition]) -> None:
+            with suppress(grpc.aio.AioRpcError):  # its partitions are unknown in this round
+                await ask(self._stub(address), parts)
+
+        async with asyncio.TaskGroup() as calls:
+            for address, parts in by_address.items():
+                calls.create_task(attempt(address, parts))
+
+    async def _close_unused(self) -> None:
+        """Of brokers that went, or came back at another address."""
+        known = {f"{info.host}:{info.port}" for info in self._view.brokers.values()}
+        for address in self._channels.keys() - known:
+            await self._channels.pop(address).close()
+
+    def _stub(self, address: str) -> Any:
+        if address not in self._channels:
+            self._channels[address] = open_aio_channel(address)
+        return BrokerServiceStub(self._channels[address])
+
+
+def _named(where: NamedPartition) -> pb.ListOffsetsPartition:
+    return pb.ListOffsetsPartition(
+        topic=where.topic, topic_id=where.topic_id, partition=where.partition
+    )

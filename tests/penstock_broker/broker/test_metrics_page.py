@@ -1,0 +1,33 @@
+"""docs/metrics.md names what brokers export: all of it, and nothing else."""
+
+import re
+from pathlib import Path
+
+from penstock_broker.broker.compaction_metrics import CompactionMetrics
+from penstock_broker.broker.metrics import GroupTotals, Metrics, ReplicaTotals
+from penstock_broker.groups.lag import LagCollection
+from penstock_broker.groups.lag_metrics import GroupLagMetrics
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+class NoLeaders:
+    """Is never asked."""
+
+
+def exported() -> set[str]:
+    metrics = Metrics()
+    CompactionMetrics(metrics.registry)
+    metrics.observe_replicas(ReplicaTotals)
+    metrics.observe_groups(GroupTotals)
+    metrics.registry.register(GroupLagMetrics(LagCollection(list, NoLeaders())))
+    return {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in metrics.registry.collect()
+    }
+
+
+def test_the_page_lists_every_metric_of_a_broker_and_no_other() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    listed = {name for row in rows for name in re.findall(r"`(penstock_\w+)`", row.split("|")[1])}
+    assert listed == exported()
