@@ -11,9 +11,9 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from penstock.client import EARLIEST, LATEST, Admin, OffsetSpec, TopicDescription
+from penstock.client import EARLIEST, LATEST, Admin, Consumer, OffsetSpec, TopicDescription
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, PenstockError
 from penstock.spark.boundary import ByTime, Edge, Query
@@ -28,7 +28,10 @@ from penstock.spark.options import (
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+COMMIT_TIMEOUT_MS: Final = 5_000
+"""Of each call of a commit to a group, which holds up the query's trigger."""
 _admins: dict[tuple[int, ClientSettings], Admin] = {}
+_committers: dict[tuple[int, ClientSettings, str], Consumer] = {}
 
 
 def cluster_of(options: SourceOptions) -> "ClusterOffsets":
@@ -43,6 +46,21 @@ def cluster_of(options: SourceOptions) -> "ClusterOffsets":
             unknown_topic_timeout_ms=500,
         )
     return ClusterOffsets(_admins[key], options)
+
+
+def _committer_of(settings: ClientSettings, group_id: str) -> Consumer:
+    """A consumer that reads nothing and joins nothing, kept like the Admin."""
+    key = (os.getpid(), settings, group_id)
+    if key not in _committers:
+        _committers[key] = Consumer(
+            settings.bootstrap,
+            group_id=group_id,
+            enable_auto_commit=False,
+            connect_timeout_ms=min(settings.connect_timeout_ms, COMMIT_TIMEOUT_MS),
+            request_timeout_ms=min(settings.request_timeout_ms, COMMIT_TIMEOUT_MS),
+            unknown_topic_timeout_ms=500,
+        )
+    return _committers[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +112,10 @@ class ClusterOffsets:
                 if records > 0:
                     sizes[TopicPartition(log.topic, log.partition)] = log.size_bytes / records
         return sizes
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commits without membership, in one attempt of `COMMIT_TIMEOUT_MS` at most per call."""
+        _committer_of(self.options.client, group_id).commit(offsets)
 
     def _describe(self) -> dict[str, TopicDescription]:
         match self.options.selection:

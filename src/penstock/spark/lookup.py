@@ -27,6 +27,9 @@ class OffsetsClient(Protocol):
     def row_bytes(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, float]:
         """Mean stored size of a record, of partitions that have any."""
 
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Tells a consumer group where a query is (`group`)."""
+
 
 def starts(
     client: OffsetsClient, partitions: Iterable[TopicPartition]

@@ -20,7 +20,8 @@ marked † in the table below. `penstock.*` are settings of the client (`CLIENT_
     failOnDataLoss                     true
     includeHeaders, columns †          false, all     change the schema
     filterPushdown †                   false          batch
-    groupIdPrefix, groupId †                          accepted; without effect until groups
+    groupId †                          the group that hears of a stream's progress
+    groupIdPrefix                                     accepted; without effect
     pollTimeoutMs †                    120000
     fetchOffset.numRetries, fetchOffset.retryIntervalMs   3, 1000
 """
@@ -165,6 +166,11 @@ class SourceOptions:
     @property
     def batch_starting(self) -> Boundary:
         """Where a batch read starts. `latest` would always read nothing: refused."""
+        if self.group_id is not None:
+            raise MisuseError(
+                "option groupId is for streams, whose progress a group can follow; a batch query "
+                "has none: drop it"
+            )
         if self.starting == AtEdge(Edge.LATEST) or _has_offset(self.starting, LATEST_OFFSET):
             raise MisuseError(
                 "option startingOffsets is latest (-1), which reads nothing in a batch query: "
@@ -213,7 +219,7 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=read.get("failOnDataLoss", values.boolean, True),
         columns=_columns(read),
         filter_pushdown=read.get("filterPushdown", values.boolean, False),
-        group_id=read.get("groupId", values.nonempty, None),
+        group_id=read.get("groupId", values.group_id, None),
         group_id_prefix=read.get("groupIdPrefix", values.nonempty, None),
         poll_timeout_ms=read.get("pollTimeoutMs", values.positive, 120_000),
         offset_retries=read.get("fetchOffset.numRetries", values.not_negative, 3),

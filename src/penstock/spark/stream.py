@@ -34,6 +34,7 @@ from penstock.core.types import TopicPartition
 from penstock.spark.admission import Limit, Pacer, Positions, admit, backlog
 from penstock.spark.boundary import AtOffsets
 from penstock.spark.data_loss import Known, LogView, find_losses, raise_losses
+from penstock.spark.group import GroupProgress
 from penstock.spark.lookup import OffsetsClient, require_selected, resolve, starts
 from penstock.spark.offsets import Concrete, Symbolic, decode, encode
 from penstock.spark.options import SourceOptions
@@ -57,6 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._connect = connect
         self._starting = options.stream_starting
+        self._progress = GroupProgress(options.group_id)
         self._pacer = Pacer(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
         self._target: LogView | None = None
         self._view: LogView | None = None
@@ -94,6 +96,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             current, begins = self._first(offset)
         else:
             current, begins = self._next(offset)
+            # Not those that were lost: an offset in a topic means nothing in its successor.
+            read = {tp: at for tp, at in offset.positions.items() if current.get(tp) == at}
+            self._progress.tell(self._client, read)
         assert self._view is not None
         ends, all_there_is = self._view.ends, isinstance(limit, ReadAllAvailable)
         if isinstance(offset, Concrete) and not begins and not all_there_is:
@@ -129,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint is the truth. Groups will hear of it, best effort."""
+        """Nothing to do: the checkpoint is the truth, and a group has heard of it (`group`)."""
 
     # Ours.
 

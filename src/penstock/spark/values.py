@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from penstock.core.limits import GROUP_ID_MAX_CHARS
 from penstock.core.types import TopicPartition
 from penstock.spark.boundary import (
     EARLIEST_OFFSET,
@@ -59,6 +60,13 @@ def nonempty(text: str) -> str:
     if not text.strip():
         raise ValueError("a text that is not empty")
     return text.strip()
+
+
+def group_id(text: str) -> str:
+    """What `penstock.core.groups.check_group_id` takes, but for blanks only."""
+    if not text.strip() or not text.isprintable() or len(text) > GROUP_ID_MAX_CHARS:
+        raise ValueError(f"printable text of 1 to {GROUP_ID_MAX_CHARS} characters")
+    return text
 
 
 def boolean(text: str) -> bool:

@@ -202,7 +202,10 @@ def test_an_option_of_the_sink_is_told_apart_from_a_misspelling() -> None:
         ("maxBytesPerTrigger", "0", "at least one byte"),
         ("maxBytesPerTrigger", "lots", "a size such as"),
         ("penstock.fetch.max.bytes", "1g", "1k to 64m"),
-        ("groupId", " ", "not empty"),
+        ("groupId", " ", "printable text of 1 to 249 characters"),
+        ("groupId", "a\nb", "printable text of 1 to 249 characters"),
+        ("groupId", "g" * 250, "printable text of 1 to 249 characters"),
+        ("groupIdPrefix", " ", "not empty"),
         ("penstock.bootstrap.servers", "localhost", "host:port"),
         ("penstock.bootstrap.servers", " , ", "host:port"),
         ("penstock.bootstrap.servers", "a:70000", "host:port"),
@@ -215,7 +218,7 @@ def test_a_bad_value_is_refused_with_name_value_and_what_was_expected(
     with pytest.raises(MisuseError) as caught:
         parse({**BASE, option: value})
     message = str(caught.value)
-    assert message.startswith(f"option {option} is {value!r}: expected ")
+    assert message.startswith(f"option {option} is {value[:200]!r}: expected ")
     assert expected in message
     assert "\n" not in message
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 from support.waiting import wait_until
 
-from penstock.client import Producer
+from penstock.client import Consumer, Producer
 from penstock.core.types import TopicPartition
 from penstock.spark.progress import offsets_behind_latest
 
@@ -209,3 +209,45 @@ def test_a_checkpoint_holds_the_documented_text(bench, run) -> None:
     assert logged == json.dumps(
         {"from": {f"{topic}/0": 0}, "ids": {topic: topic_id}, "t": {f"{topic}/0": 2}, "v": 1}
     )
+
+
+def test_a_group_shows_how_far_a_query_is(bench, run) -> None:
+    topic = bench.create(2)
+    bench.send("a", "b", "c", partition=0)
+    query = run(**EARLIEST, groupId=f"etl-{topic}", maxOffsetsPerTrigger="2")
+    query.available_now()
+    lag = bench.admin.group_lag(f"etl-{topic}")
+    assert {tp.partition: (seen.committed, seen.records) for tp, seen in lag.items()} == {
+        0: (3, 0),
+        1: (0, 0),
+    }
+    running = query.start()
+    try:
+        bench.send("d", partition=1)
+        wait_until(
+            lambda: bench.admin.group_lag(f"etl-{topic}")[TopicPartition(topic, 1)].committed == 1,
+            what="the group hears of the last batch though no other follows",
+        )
+    finally:
+        running.stop()
+    assert sorted(query.values()) == ["a", "b", "c", "d"]
+
+
+def test_a_group_with_members_is_left_alone_and_the_query_goes_on(bench, run) -> None:
+    topic = bench.create()
+    bench.send("a", "b")
+    group = f"live-{topic}"
+    with Consumer(bench.cluster.bootstrap, group_id=group, enable_auto_commit=False) as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), what="it is a member")
+        query = run(**EARLIEST, groupId=group)
+        query.available_now()
+        assert query.values() == ["a", "b"]
+        assert bench.admin.describe_group(group).offsets == {}
+        assert len(bench.admin.describe_group(group).members) == 1
+
+
+def test_a_batch_read_with_a_group_is_refused(bench) -> None:
+    bench.create()
+    with pytest.raises(PySparkException, match="option groupId is for streams"):
+        bench.values(groupId="etl")

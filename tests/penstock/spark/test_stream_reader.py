@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError
 from penstock.spark.batch import BatchReader, PushdownBatchReader
 from penstock.spark.boundary import ByTime, Edge, Query
 from penstock.spark.data_loss import DataLossError, LogView
@@ -52,6 +52,15 @@ class SmallCluster:
     starts: dict[TopicPartition, int] = field(default_factory=dict)
     topic_ids: dict[str, str] = field(default_factory=lambda: {"orders": "id-1"})
     selection: Any = None
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    commits: list[tuple[str, dict[TopicPartition, int]]] = field(default_factory=list)
+    refusal: Exception | None = None
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.commits.append((group_id, dict(offsets)))
+        if self.refusal is not None:
+            raise self.refusal
+        self.committed |= offsets
 
     def view(self) -> LogView:
         match self.selection:
@@ -563,3 +572,88 @@ def test_conditions_narrow_a_batch_and_are_all_handed_back(
 ) -> None:
     cluster = SmallCluster({P0: 10, P1: 10})
     assert batch_ranges(cluster, filters, filterPushdown="true") == expected
+
+
+# ---------------------------------------------------------------- groupId
+
+
+def test_a_group_hears_of_the_end_of_a_batch_once_it_is_done() -> None:
+    cluster = SmallCluster({P0: 5, P1: 0})
+    query = RunningQuery(cluster, startingOffsets="earliest", groupId="etl")
+    query.trigger()
+    assert cluster.commits == [], "batch 0 is planned, not done"
+    assert query.trigger() is None
+    assert cluster.commits == [("etl", {P0: 5, P1: 0})]
+    cluster.ends = {P0: 5, P1: 2}
+    query.trigger()
+    query.reader.commit(json.loads(query.log[0]))  # as Spark does
+    assert len(cluster.commits) == 1, "what it has heard it is not told again"
+    query.restart()
+    query.trigger()
+    assert cluster.commits[1:] == [("etl", {P0: 5, P1: 2})], "and once more after a restart"
+
+
+def test_a_group_hears_nothing_of_the_offsets_of_a_topic_that_was_replaced() -> None:
+    cluster = SmallCluster({P0: 5, P1: 3})
+    query = RunningQuery(cluster, startingOffsets="earliest", groupId="etl", failOnDataLoss="false")
+    query.trigger()
+    cluster.topic_ids = {"orders": "id-2"}
+    query.trigger()
+    assert cluster.commits == []
+
+
+def test_without_a_group_nobody_is_told() -> None:
+    cluster = SmallCluster({P0: 5})
+    query = RunningQuery(cluster, startingOffsets="earliest", groupIdPrefix="etl")
+    query.trigger()
+    query.trigger()
+    query.reader.commit(json.loads(query.log[0]))
+    assert cluster.commits == []
+
+
+def test_offsets_come_from_the_checkpoint_and_never_from_the_group() -> None:
+    cluster = SmallCluster({P0: 5}, committed={P0: 4})
+    query = RunningQuery(cluster, startingOffsets="earliest", groupId="etl")
+    assert query.trigger() == [span(P0, 0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "advice"),
+    [
+        (ClusterError("it has 2 members", ErrorCode.GROUP_NOT_EMPTY), "that no consumer uses"),
+        (ClusterError("below 9", ErrorCode.OFFSET_WENT_BACK), "penstock group reset"),
+        (ClusterError("silence", ErrorCode.UNREACHABLE), "trying again every 30 s"),
+        (ValueError("a defect"), "trying again every 30 s"),
+    ],
+)
+def test_a_group_that_cannot_be_told_is_a_warning_and_no_failure(
+    refusal: Exception,
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("penstock.spark.group.time.monotonic", lambda: now_s)
+    cluster = SmallCluster({P0: 5}, refusal=refusal)
+    query = RunningQuery(cluster, startingOffsets="earliest", groupId="etl")
+    query.trigger()
+    for _ in range(3):
+        assert query.trigger() is None
+    assert len(cluster.commits) == 1, "triggers do not wait for a group again and again"
+    (warning,) = caplog.records
+    assert "group etl does not hear of this query's progress, the query goes on" in warning.message
+    assert str(refusal) in warning.message
+    assert advice in warning.message
+    now_s += 31
+    query.trigger()
+    assert len(cluster.commits) == 2
+    assert len([r for r in caplog.records if r.levelname == "WARNING"]) == 1, "said once"
+    cluster.refusal = None
+    now_s += 31
+    query.trigger()
+    assert cluster.committed == {P0: 5}
+
+
+def test_a_batch_query_refuses_a_group() -> None:
+    with pytest.raises(MisuseError, match="option groupId is for streams"):
+        BatchReader(options_of(groupId="etl"), lambda _: SmallCluster({P0: 5}))
