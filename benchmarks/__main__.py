@@ -11,6 +11,7 @@ SCRIPTS = (
     "failover",
     "spark_source",
     "idle",
+    "groups",
     "memory",
     "store_layout",
     "verify_memory",

@@ -13,6 +13,7 @@ TITLES = {
     "failover": "When a leader dies",
     "spark_source": "Spark source",
     "idle": "At rest",
+    "groups": "Consumer groups",
     "memory": "Memory under load",
     "encoding": "Encoding",
     "store_layout": "Store",
@@ -23,7 +24,8 @@ HEAD = """# Measured
 Every line comes from `make bench` (one script per section in `benchmarks/`, raw lines in
 `benchmarks/results/`). The machine had 2 shared cores, whose absolute times move by half: read the
 ratios, which compare with a peer or a limit of the same run. Kafka is Apache Kafka 4.3 with its
-defaults, driven by confluent-kafka; both sides acknowledge with acks=all into the page cache.
+defaults, driven by confluent-kafka (the handler per record: aiokafka); both sides acknowledge with
+acks=all into the page cache. A limit is what a figure is to stay below, a goal what it is to reach.
 
 The committed results were taken while tests ran on the same two cores (load 4 to 10). Kafka's
 brokers suffer more from that than ours: on a quiet machine of this kind confluent-kafka has been
