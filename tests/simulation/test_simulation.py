@@ -8,10 +8,12 @@ import pytest
 import run
 
 from penstock_sim.planted import PLANTED
+from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.world import simulate
 
 SEEDS = 100
 SEEDS_TO_FIND_A_BUG = 400
+SEEDS_TO_FIND_A_GROUP_BUG = 150
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
@@ -25,9 +27,11 @@ def test_histories_full_of_faults_break_no_invariant(first: int) -> None:
     assert sum(history.commits for history in histories) > 500
     assert sum(history.elections for history in histories) > 30
     assert sum(history.truncations for history in histories) > 5
+    assert sum(history.group_commits for history in histories) > 40
+    assert sum(history.rebalances for history in histories) > 20
 
 
-@pytest.mark.parametrize("seed", [7, 42, 1001])
+@pytest.mark.parametrize("seed", [7, 42, 1001, 1002])
 def test_a_seed_is_one_history_traced_or_not(seed: int) -> None:
     plain, again, traced = simulate(seed), simulate(seed), simulate(seed, traced=True)
     assert plain == again
@@ -41,11 +45,22 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     plant, faults = PLANTED[name]
     plant(monkeypatch)
     for seed in range(SEEDS_TO_FIND_A_BUG):
-        history = simulate(seed, faults=frozenset(faults.split()))
+        history = simulate(seed, faults=frozenset(faults.split()), groups=False)
         if history.violation is not None:
             print(f"{name}: seed {seed}: {history.violation}")
             return
     pytest.fail(f"{SEEDS_TO_FIND_A_BUG} seeds did not find {name}")
+
+
+@pytest.mark.parametrize("name", GROUP_BUGS)
+def test_a_planted_bug_of_groups_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    GROUP_BUGS[name](monkeypatch)
+    for seed in range(SEEDS_TO_FIND_A_GROUP_BUG):
+        violation = simulate(seed, groups=True).violation
+        if violation is not None:
+            assert violation.startswith(("I16", "I17", "I18", "I19")), violation
+            return
+    pytest.fail(f"{SEEDS_TO_FIND_A_GROUP_BUG} seeds did not find {name}")
 
 
 def test_the_command_says_how_many_seeds_hold() -> None:

@@ -42,10 +42,12 @@ Place = tuple[str, ReplicaKey]
 class Asked:
     """A request to a coordinator, and what was true when it came.
 
+    A deposed coordinator may answer what was true before: it can only read, and does not know.
     `marks`: per place how long its history was. `current`: what the member had by then.
     """
 
     event: gc.Request
+    coordinator: SimCoordinator
     marks: dict[Place, int]
     current: CurrentRecord | None = None
 
@@ -100,6 +102,8 @@ class GroupChecks:
 
     def committed(self, batch: Batch) -> None:
         """A batch of the offsets partition is committed: I18 in the log itself."""
+        if self.void:
+            return
         columns = decode_batch(batch)
         found = list(zip(columns.keys(), columns.values(), strict=True))
         reset = {
@@ -184,23 +188,29 @@ class GroupChecks:
             self._same_log(coordinator, "has written another state than")
 
     def _same_log(self, coordinator: SimCoordinator, what: str) -> None:
-        if not self.void and coordinator.shadow._found != self._log._found:
+        if self.void or self._is_deposed(coordinator):
+            return
+        if coordinator.shadow._found != self._log._found:
             raise RuleError(
                 f"I16: {coordinator} {what} is committed: {coordinator.shadow._found}, "
                 f"{self._log._found}"
             )
 
+    def _is_deposed(self, coordinator: SimCoordinator) -> bool:
+        """Another leader is stored, and may have committed more than this one knows."""
+        return self.world.checks.stored[OFFSETS_KEY].state.leader_epoch > coordinator.leader_epoch
+
     def asked(self, coordinator: SimCoordinator, event: gc.Request) -> Asked:
         """A request comes in."""
         marks = {place: len(history) - 1 for place, history in self._history.items()}
         if not isinstance(event, gc.CommitRequested):
-            return Asked(event, marks)
+            return Asked(event, coordinator, marks)
         found = coordinator.shadow._found
         if MemberKey(event.group_id, event.member_id) not in found:
-            return Asked(event, marks)
+            return Asked(event, coordinator, marks)
         current = found.get(CurrentKey(event.group_id, event.member_id), CurrentRecord())
         assert isinstance(current, CurrentRecord)
-        return Asked(event, marks, current)
+        return Asked(event, coordinator, marks, current)
 
     def answered(self, asked: Asked, answer: Any) -> None:
         """An answer leaves the coordinator: it is true and nobody can take it back."""
@@ -221,7 +231,9 @@ class GroupChecks:
                 pass
 
     def _was_true(self, asked: Asked, place: Place, offset: int) -> None:
-        committed = self._since(asked, place)
+        committed = self._history_of(place)
+        if not self._is_deposed(asked.coordinator):
+            committed = committed[asked.marks.get(place, 0) :]
         if offset not in committed:
             raise RuleError(
                 f"I16: {asked.event} was answered with {offset} in {place}, committed were "
@@ -239,10 +251,6 @@ class GroupChecks:
             raise RuleError(f"I18: commit {event} was accepted, the member was {current}")
         if part not in current.parts | current.pending:
             raise RuleError(f"I18: commit {event} was accepted, the member owned {current}")
-
-    def _since(self, asked: Asked, place: Place) -> list[int]:
-        """What was committed since the request came, and when it came."""
-        return self._history_of(place)[asked.marks.get(place, 0) :]
 
     # ------------------------------------------------------------ members
 

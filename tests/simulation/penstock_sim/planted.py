@@ -26,7 +26,6 @@ from penstock.core.replication.outbox import Outbox
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import Offset
 from penstock_sim.broker import SimBroker
-from penstock_sim.planted_groups import GROUP_BUGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -213,7 +212,6 @@ PLANTED: Final[dict[str, tuple[Callable[[Any], None], str]]] = {
         (take_no_answer_for_a_refusal, "cut_from_controller cut_brokers slow_disk"),
         (answer_duplicates_at_once, ""),
         (keep_streams_of_a_former_run, "lose_power"),
-        *GROUP_BUGS,
     )
 }
 """Name of each bug: how it is planted, and the faults that bring it out ("" = all of them).

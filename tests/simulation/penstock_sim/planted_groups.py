@@ -9,10 +9,12 @@ from typing import Any, Final
 from penstock.client.assignment import Assignment
 from penstock.client.group_model import OffsetAndMetadata
 from penstock.core.groups import contract as gc
-from penstock.core.groups import membership, offsets, reconcile
+from penstock.core.groups import offsets, reconcile
 from penstock.core.groups.records import OffsetRecord
 from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock.core.lag import PartitionLag, partition_lag
 from penstock.core.types import Offset, TopicPartition
+from penstock_sim import group_checks
 from penstock_sim.broker import SimBroker
 from penstock_sim.coordinator import SimCoordinator
 
@@ -69,17 +71,6 @@ def give_a_partition_to_two_members(patch: Any) -> None:
         return book.put_current(group, member, member.current, kept, gc.NO_PARTS)
 
     patch.setattr(reconcile, "_reconcile", eager)
-
-
-def believe_what_was_said_before_the_revocation(patch: Any) -> None:
-    """A heartbeat that crossed a revocation and lacks the partition is taken for its release."""
-    heard = membership.heard
-
-    def trusting(book: Book, group: Group, member: Member, event: gc.MemberHeard) -> None:
-        member.revoked_by = 0
-        heard(book, group, member, event)
-
-    patch.setattr(membership, "heard", trusting)
 
 
 def keep_offsets_in_memory_only(patch: Any) -> None:
@@ -165,16 +156,56 @@ def auto_commit_what_was_fetched(patch: Any) -> None:
     patch.setattr(Assignment, "to_commit", fetched)
 
 
-GROUP_BUGS: Final[tuple[tuple[Callable[[Any], None], str], ...]] = (
-    (accept_commits_of_an_old_member_epoch, ""),
-    (accept_commits_of_former_owners, ""),
-    (let_commits_go_back, ""),
-    (give_a_partition_to_two_members, ""),
-    (believe_what_was_said_before_the_revocation, ""),
-    (keep_offsets_in_memory_only, ""),
-    (lose_offsets_at_failover, ""),
-    (coordinate_before_the_log_is_committed, ""),
-    (answer_before_it_is_committed, ""),
-    (auto_commit_what_is_in_hand, ""),
-    (auto_commit_what_was_fetched, ""),
-)
+def skip_what_a_loop_left(patch: Any) -> None:
+    """A loop over records that is left in the middle: the next poll goes on behind its batch."""
+    poll_began = Assignment.poll_began
+
+    def forget(self: Assignment) -> None:
+        for progress in self._progress.values():
+            progress.taken = None
+        poll_began(self)
+
+    patch.setattr(Assignment, "poll_began", forget)
+
+
+def go_back_to_what_was_committed(patch: Any) -> None:
+    """A commit that is stored moves the position to it."""
+    committed = Assignment.committed
+
+    def seek(self: Assignment, where: TopicPartition, offset: int) -> None:
+        committed(self, where, offset)
+        if where in self.states:
+            self.seek(where, offset)
+
+    patch.setattr(Assignment, "committed", seek)
+
+
+def count_expired_records_as_lag(patch: Any) -> None:
+    """The lag is the distance from what was committed, whatever retention has removed."""
+
+    def distance(committed: int, start: int, end: int, *others: Any) -> PartitionLag:
+        told = partition_lag(committed, start, end, *others)
+        return told if told.records is None else replace(told, records=end - committed)
+
+    patch.setattr(group_checks, "partition_lag", distance)
+
+
+GROUP_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    bug.__name__: bug
+    for bug in (
+        accept_commits_of_an_old_member_epoch,
+        accept_commits_of_former_owners,
+        let_commits_go_back,
+        give_a_partition_to_two_members,
+        keep_offsets_in_memory_only,
+        lose_offsets_at_failover,
+        coordinate_before_the_log_is_committed,
+        answer_before_it_is_committed,
+        auto_commit_what_is_in_hand,
+        auto_commit_what_was_fetched,
+        skip_what_a_loop_left,
+        go_back_to_what_was_committed,
+        count_expired_records_as_lag,
+    )
+}
+"""Name of each bug: how it is planted. All faults, in histories with groups."""

@@ -58,12 +58,13 @@ class Reader:
         self._prepared: dict[GroupPartition, OffsetAndMetadata | None] = {}
         self._tenures: dict[GroupPartition, object] = {}
         self._leaving: Partitions = NONE
-        self._lost: Partitions = NONE
         self._installed: dict[TopicPartition, GroupPartition] = {}
         self._who: dict[TopicPartition, str] = {}
         self._commits: deque[_Commit] = deque()
         self._committing = False
         self._poll_until_ms = 0
+        self._asleep = False
+        self._naps = 0
         self.extra_work_ms = 0.0
         """The nemesis: the next piece of work takes so much longer."""
         self.ending = False
@@ -109,7 +110,6 @@ class Reader:
 
     def _turn(self) -> None:
         """One round of the loop in `AsyncConsumer.poll`, as far as `GroupSession.rebalance`."""
-        self._lost = NONE
         if self._leaving:
             leaving, self._leaving = self._leaving, NONE
 
@@ -128,7 +128,9 @@ class Reader:
         limit = self.world.scheduler.random.choice((1, 3, 10, 1_000))
         batches = self.assignment.collect(limit)
         if not batches and self.world.scheduler.now_ms < self._poll_until_ms:
-            self.member.later(3, self._turn)
+            self._asleep = True
+            left_ms = self._poll_until_ms - self.world.scheduler.now_ms
+            self.member.later(left_ms, self._wake, self._naps)
             return
         if not self._plan.record_wise:
             for batch in batches:
@@ -138,6 +140,18 @@ class Reader:
             self._take(self.assignment.one_by_one(batches), batches)
         else:
             self._work(self._worked)
+
+    def _arrived(self) -> None:
+        """A poll that waits has something to do."""
+        if self._asleep:
+            self._asleep = False
+            self.member.later(0.05, self._wake, self._naps)
+
+    def _wake(self, nap: int) -> None:
+        if nap == self._naps:
+            self._naps += 1
+            self._asleep = False
+            self._turn()
 
     def _take(self, taking: Iterator[Record], batches: list[ConsumedBatch]) -> None:
         """Some records of a loop, then a while of work with them."""
@@ -183,7 +197,6 @@ class Reader:
 
     def _leave(self) -> None:
         """`close`: commits what was done, gives up, says farewell; the process ends."""
-        self._lost = NONE
 
         def gone() -> None:
             self.member.handle(Subscribed(None))
@@ -203,14 +216,15 @@ class Reader:
         """Given up by the next poll."""
         self._leaving |= partitions
         self._forget(partitions)
+        self._arrived()
 
     def lose(self, partitions: Partitions) -> None:
         """Stops reading at once."""
         self._forget(partitions)
         self._leaving -= partitions
         installed = partitions & frozenset(self._installed.values())
-        self._lost |= installed
         self._drop(installed)
+        self._arrived()
 
     def _forget(self, partitions: Partitions) -> None:
         for each in partitions:
@@ -241,6 +255,7 @@ class Reader:
                     self._prepared[each] = (
                         OffsetAndMetadata(seen.offset) if seen.offset >= 0 else None
                     )
+            self._arrived()
 
         group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + _COMMIT_MS
         self.member.call(
@@ -417,6 +432,7 @@ class Reader:
         if isinstance(found, list):
             state.leader_epoch = max(state.leader_epoch, epoch)
             state.accept(asked, found, end)
+            self._arrived()
         elif isinstance(found, OffsetOutOfRangeError):
             state.out_of_range(found, "earliest", self.member.now_ms)
         else:

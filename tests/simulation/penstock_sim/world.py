@@ -59,7 +59,12 @@ class World:
     """Everything of one simulation."""
 
     def __init__(
-        self, seed: int, *, traced: bool = False, faults: frozenset[str] = frozenset()
+        self,
+        seed: int,
+        *,
+        traced: bool = False,
+        faults: frozenset[str] = frozenset(),
+        groups: bool | None = None,
     ) -> None:
         self.seed = seed
         self.faults = faults
@@ -81,7 +86,8 @@ class World:
         self.consumers: list[Consumer] = []
         self._requests = 0
         self.groups: SimGroups | None = None
-        if seed % GROUPS_EVERY == 0 and not self.blackout:
+        wanted = seed % GROUPS_EVERY == 0 if groups is None else groups
+        if wanted and not self.blackout:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 3)))]
             self.groups = SimGroups(self, TOPIC)
         self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
@@ -244,12 +250,19 @@ class World:
                     self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
 
 
-def simulate(seed: int, *, traced: bool = False, faults: frozenset[str] = frozenset()) -> History:
+def simulate(
+    seed: int,
+    *,
+    traced: bool = False,
+    faults: frozenset[str] = frozenset(),
+    groups: bool | None = None,
+) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
-    `faults`: names of the nemesis's methods to use, all if empty.
+    `faults`: names of the nemesis's methods to use, all if empty. `groups`: whether there are
+    consumer groups; None: in every third seed.
     """
-    world = World(seed, traced=traced, faults=faults)
+    world = World(seed, traced=traced, faults=faults, groups=groups)
     violation = None
     try:
         world.run()
