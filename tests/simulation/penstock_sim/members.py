@@ -34,7 +34,7 @@ from penstock_sim.coordinator import ALIVE, GROUP_CLOCK, OFFSETS_KEY
 from penstock_sim.reading import Reader
 
 if TYPE_CHECKING:
-    from penstock_sim.network import Stream
+    from penstock_sim.network import End, Stream
     from penstock_sim.world import World
 
 _PATIENCE_MS: Final = 250
@@ -211,7 +211,7 @@ class SimMember:
         coordinators = broker.coordinators
         stream = None
         if broker.up and coordinators is not None:
-            ends = {self.node: self, int(broker.id): coordinators}
+            ends: dict[int, End] = {self.node: self, int(broker.id): coordinators}
             stream = self.world.net.connect(self.node, broker.id, ends)
         if stream is None:
             self.handle(StreamEnded(UnreachableError("no way to the coordinator")))

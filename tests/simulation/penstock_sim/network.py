@@ -9,7 +9,7 @@ each other, come late, or never.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -41,7 +41,7 @@ class _Direction:
 class Stream:
     """A connection from `opener` to `acceptor`; `send` from either end."""
 
-    def __init__(self, net: Network, opener: int, acceptor: int, ends: dict[int, End]) -> None:
+    def __init__(self, net: Network, opener: int, acceptor: int, ends: Mapping[int, End]) -> None:
         self.net = net
         self.number = net.next_number()
         self.opener = opener
@@ -128,7 +128,7 @@ class Network:
     def is_blocked(self, source: int, target: int) -> bool:
         return (source, target) in self.blocked
 
-    def connect(self, opener: int, acceptor: int, ends: dict[int, End]) -> Stream | None:
+    def connect(self, opener: int, acceptor: int, ends: Mapping[int, End]) -> Stream | None:
         """A new stream, None if there is no way there and back."""
         if self.is_blocked(opener, acceptor) or self.is_blocked(acceptor, opener):
             return None

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from penstock.client.assignment import Assignment
 from penstock.client.group_model import OffsetAndMetadata
+from penstock.core.groups import GroupCoordinator, offsets, reconcile
 from penstock.core.groups import contract as gc
-from penstock.core.groups import offsets, reconcile
 from penstock.core.groups.records import OffsetRecord
-from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock.core.groups.state import Book, Group, Member
 from penstock.core.lag import PartitionLag, partition_lag
-from penstock.core.types import Offset, TopicPartition
+from penstock.core.types import TopicPartition
 from penstock_sim import group_checks
 from penstock_sim.broker import SimBroker
 from penstock_sim.coordinator import SimCoordinator
@@ -86,26 +86,16 @@ def keep_offsets_in_memory_only(patch: Any) -> None:
 
 
 def lose_offsets_at_failover(patch: Any) -> None:
-    """A new coordinator loads members only; the log it writes would never show it."""
-    start = SimCoordinator._read
+    """A new coordinator knows the members of its log and forgets the offsets."""
+    start = GroupCoordinator.start
 
-    def read(self: SimCoordinator, offset: Offset) -> None:
-        groups = Loader.groups
+    def forgetful(self: GroupCoordinator, catalog: gc.Catalog, now_ms: int) -> gc.Ready:
+        ready = start(self, catalog, now_ms)
+        for group in self.groups.values():
+            group.offsets.clear()
+        return ready
 
-        def without(loader: Loader) -> dict[str, Group]:
-            found = groups(loader)
-            if loader is self.machine._loader:
-                for group in found.values():
-                    group.offsets.clear()
-            return found
-
-        Loader.groups = without  # type: ignore[method-assign]
-        try:
-            start(self, offset)
-        finally:
-            Loader.groups = groups  # type: ignore[method-assign]
-
-    patch.setattr(SimCoordinator, "_read", read)
+    patch.setattr(GroupCoordinator, "start", forgetful)
 
 
 def coordinate_before_the_log_is_committed(patch: Any) -> None:

@@ -1,23 +1,20 @@
 """The consumer of a group member: polls, positions, commits; partitions change hands in polls.
 
-`client/group.py`, `commits.py` and `fetcher.py` under virtual time. What they decide by is the
+`client/group.py` and `fetcher.py` under virtual time. What they decide by is the
 production `Assignment` and `FetchState`; what awaits there is a callback here. Every hand-out and
 every commit is told to `group_checks`.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.assignment import Assignment
 from penstock.client.fetch_state import FetchState
 from penstock.client.group_model import OffsetAndMetadata
 from penstock.client.membership_contract import (
-    FENCED,
     NONE,
-    Fenced,
     GroupPartition,
     Partitions,
     PollBegan,
@@ -27,23 +24,16 @@ from penstock.client.membership_contract import (
 )
 from penstock.client.model import EARLIEST, ConsumedBatch, Record
 from penstock.core.groups import contract as gc
-from penstock.core.types import ReplicaKey, TopicId, TopicPartition
-from penstock.errors import (
-    ErrorCode,
-    OffsetOutOfRangeError,
-    OffsetRange,
-    PenstockError,
-)
+from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
+from penstock.errors import OffsetOutOfRangeError, OffsetRange
+from penstock_sim.commits import COMMIT_MS, Commits, Offsets
 
 if TYPE_CHECKING:
     from penstock_sim.members import SimMember
 
-_COMMIT_MS: Final = 400
 _POLL_MS: Final = 40
 _FETCH_MS: Final = 6
 _BUFFER_BYTES: Final = 4_000
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-_Commit = tuple[Callable[[], Offsets], bool, Callable[[], None]]
 
 
 class Reader:
@@ -60,8 +50,7 @@ class Reader:
         self._leaving: Partitions = NONE
         self._installed: dict[TopicPartition, GroupPartition] = {}
         self._who: dict[TopicPartition, str] = {}
-        self._commits: deque[_Commit] = deque()
-        self._committing = False
+        self._commits = Commits(member, self.assignment, self._committing)
         self._poll_until_ms = 0
         self._asleep = False
         self._naps = 0
@@ -190,9 +179,9 @@ class Reader:
         if self._plan.automatic or self.world.scheduler.chance(0.4):
             self._poll()
         elif self.world.scheduler.chance(0.5):
-            self.commit(self._handed_out, self._poll, automatic=False)
+            self._commits.commit(self._handed_out, self._poll, automatic=False)
         else:
-            self.commit(self._handed_out, _ignore, automatic=False)  # commit_async
+            self._commits.commit(self._handed_out, _ignore, automatic=False)  # commit_async
             self._poll()
 
     def _leave(self) -> None:
@@ -257,7 +246,7 @@ class Reader:
                     )
             self._arrived()
 
-        group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + _COMMIT_MS
+        group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + COMMIT_MS
         self.member.call(
             lambda number: gc.FetchRequested(number, group_id, where), deadline_ms, found
         )
@@ -290,7 +279,7 @@ class Reader:
             then()
 
         if self._plan.automatic or self.world.scheduler.chance(0.8):
-            self.commit(wanted, committed, automatic=self._plan.automatic)
+            self._commits.commit(wanted, committed, automatic=self._plan.automatic)
         else:
             committed()
 
@@ -306,82 +295,14 @@ class Reader:
         def again() -> None:
             self.member.later(self._plan.commit_every_ms, self._auto_commit)
 
-        self.commit(self._done, again, automatic=True)
+        self._commits.commit(self._done, again, automatic=True)
 
-    def commit(
-        self, wanted: Callable[[], Offsets], then: Callable[[], None], *, automatic: bool
-    ) -> None:
-        """One at a time, in order; `then` whatever came of it."""
-        self._commits.append((wanted, automatic, then))
-        self._commit_next()
-
-    def _commit_next(self) -> None:
-        if self._committing or not self._commits:
-            return
-        wanted, automatic, then = self._commits.popleft()
-        offsets = wanted()
-        if not offsets:
-            then()
-            self._commit_next()
-            return
-        self._committing = True
+    def _committing(self, offsets: Offsets, *, automatic: bool) -> None:
+        """What is about to be sent."""
         for where, offset in offsets.items():
             if where in self._installed:
                 key = _key(self._installed[where])
                 self._checks.commits_to(self._who[where], key, offset.offset, automatic=automatic)
-
-        def done() -> None:
-            self._committing = False
-            then()
-            self._commit_next()
-
-        self._store(offsets, self.world.scheduler.now_ms + _COMMIT_MS, done)
-
-    def _store(self, offsets: Offsets, deadline_ms: float, done: Callable[[], None]) -> None:
-        """As `Committer._store`."""
-        member_id, epoch = self.member.member_id, self.member.membership.member_epoch
-        topic_id = self._checks.catalog.names[self._plan.topic]
-        new = tuple(
-            gc.NewOffset(
-                gc.NamedPartition(where.topic, topic_id, where.partition),
-                offset.offset,
-                offset.leader_epoch,
-            )
-            for where, offset in offsets.items()
-        )
-        plan = self._plan
-
-        def stored(answer: Any) -> None:
-            self.world.scheduler.note(self.member.name, "commits", epoch, new, answer)
-            if isinstance(answer, gc.Committed):
-                for where, error in zip(offsets, answer.errors, strict=True):
-                    if error is None:
-                        self.assignment.committed(where, offsets[where].offset)
-                done()
-            elif isinstance(answer, PenstockError) and answer.code in FENCED:
-                self._refused(answer, epoch, (offsets, deadline_ms, done))
-            else:
-                done()
-
-        self.member.call(
-            lambda number: gc.CommitRequested(
-                number, plan.group_id, member_id, epoch, plan.instance_id, new
-            ),
-            deadline_ms,
-            stored,
-        )
-
-    def _refused(self, error: PenstockError, epoch: int, commit: tuple[Any, ...]) -> None:
-        """A stale epoch waits for the newer one; whoever gets none is no member any more."""
-        now_ms = self.world.scheduler.now_ms
-        if error.code is ErrorCode.STALE_MEMBER_EPOCH and now_ms < commit[1]:
-            if self.member.membership.member_epoch != epoch:
-                self._store(*commit)
-            else:
-                self.member.later(5, self._refused, error, epoch, commit)
-            return
-        self.member.handle(Fenced(error.code))
-        commit[2]()
 
     # ------------------------------------------------------------ fetching
 
@@ -411,7 +332,7 @@ class Reader:
             valid = OffsetRange(marks.log_start_offset, marks.high_watermark)
             found = OffsetOutOfRangeError("below the log start", valid)
         else:
-            found = broker.read(replica, state.fetch_offset, marks.high_watermark, 8)
+            found = broker.read(replica, Offset(state.fetch_offset), marks.high_watermark, 8)
             if not found:
                 return
             self.world.checks.consumed(key, found, f"{broker.name} to {self.member.name}")

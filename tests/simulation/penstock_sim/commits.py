@@ -1,0 +1,115 @@
+"""The commits of a group member: one at a time, in order, tried again as `client/commits.py` does.
+
+What is committed is looked up when a commit's turn has come, so that an older one never leaves
+behind a newer one; copies and late arrivals are the network's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.client.assignment import Assignment
+from penstock.client.group_model import OffsetAndMetadata
+from penstock.client.membership_contract import FENCED, Fenced
+from penstock.core.groups import contract as gc
+from penstock.core.types import TopicPartition
+from penstock.errors import ErrorCode, PenstockError
+
+if TYPE_CHECKING:
+    from penstock_sim.members import SimMember
+
+COMMIT_MS: Final = 400
+"""How long a call to the coordinator is tried, of the world's clock."""
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Told(Protocol):
+    """Hears what is about to be sent."""
+
+    def __call__(self, offsets: Offsets, *, automatic: bool) -> None: ...
+
+
+class Commits:
+    """Of one process."""
+
+    def __init__(self, member: SimMember, assignment: Assignment, told: Told) -> None:
+        self._member = member
+        self._world = member.world
+        self._assignment = assignment
+        self._told = told
+        self._waiting: deque[tuple[Callable[[], Offsets], bool, Callable[[], None]]] = deque()
+        self._busy = False
+
+    def commit(
+        self, wanted: Callable[[], Offsets], then: Callable[[], None], *, automatic: bool
+    ) -> None:
+        """One at a time, in order; `then` whatever came of it."""
+        self._waiting.append((wanted, automatic, then))
+        self._next()
+
+    def _next(self) -> None:
+        if self._busy or not self._waiting:
+            return
+        wanted, automatic, then = self._waiting.popleft()
+        offsets = wanted()
+        if not offsets:
+            then()
+            self._next()
+            return
+        self._busy = True
+        self._told(offsets, automatic=automatic)
+
+        def done() -> None:
+            self._busy = False
+            then()
+            self._next()
+
+        self._store(offsets, self._world.scheduler.now_ms + COMMIT_MS, done)
+
+    def _store(self, offsets: Offsets, deadline_ms: float, done: Callable[[], None]) -> None:
+        """As `Committer._store`."""
+        plan = self._member.plan
+        member_id, epoch = self._member.member_id, self._member.membership.member_epoch
+        topic_id = self._world.group_checks.catalog.names[plan.topic]
+        new = tuple(
+            gc.NewOffset(
+                gc.NamedPartition(where.topic, topic_id, where.partition),
+                offset.offset,
+                offset.leader_epoch,
+            )
+            for where, offset in offsets.items()
+        )
+
+        def stored(answer: Any) -> None:
+            self._world.scheduler.note(self._member.name, "commits", epoch, new, answer)
+            if isinstance(answer, gc.Committed):
+                for where, error in zip(offsets, answer.errors, strict=True):
+                    if error is None:
+                        self._assignment.committed(where, offsets[where].offset)
+                done()
+            elif isinstance(answer, PenstockError) and answer.code in FENCED:
+                self._refused(answer, epoch, (offsets, deadline_ms, done))
+            else:
+                done()
+
+        self._member.call(
+            lambda number: gc.CommitRequested(
+                number, plan.group_id, member_id, epoch, plan.instance_id, new
+            ),
+            deadline_ms,
+            stored,
+        )
+
+    def _refused(self, error: PenstockError, epoch: int, commit: tuple[Any, ...]) -> None:
+        """A stale epoch waits for the newer one; whoever gets none is no member any more."""
+        now_ms = self._world.scheduler.now_ms
+        if error.code is ErrorCode.STALE_MEMBER_EPOCH and now_ms < commit[1]:
+            if self._member.membership.member_epoch != epoch:
+                self._store(*commit)
+            else:
+                self._member.later(5, self._refused, error, epoch, commit)
+            return
+        self._member.handle(Fenced(error.code))
+        commit[2]()
