@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from penstock.client.assignment import Assignment
 from penstock.client.group_model import OffsetAndMetadata
+from penstock.client.membership import Membership
+from penstock.client.membership_contract import Ready
 from penstock.core.groups import GroupCoordinator, offsets, reconcile
 from penstock.core.groups import contract as gc
 from penstock.core.groups.records import OffsetRecord
@@ -71,6 +73,17 @@ def give_a_partition_to_two_members(patch: Any) -> None:
         return book.put_current(group, member, member.current, kept, gc.NO_PARTS)
 
     patch.setattr(reconcile, "_reconcile", eager)
+
+
+def release_before_the_user_lets_go(patch: Any) -> None:
+    """A member says that it gave up what its user still reads until the next poll."""
+    reconcile_member = Membership._reconcile
+
+    def early(self: Membership, ready: Ready) -> None:
+        reconcile_member(self, ready)
+        self.owned -= ready.revoke
+
+    patch.setattr(Membership, "_reconcile", early)
 
 
 def keep_offsets_in_memory_only(patch: Any) -> None:
@@ -187,6 +200,7 @@ GROUP_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         accept_commits_of_former_owners,
         let_commits_go_back,
         give_a_partition_to_two_members,
+        release_before_the_user_lets_go,
         keep_offsets_in_memory_only,
         lose_offsets_at_failover,
         coordinate_before_the_log_is_committed,
