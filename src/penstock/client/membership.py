@@ -60,7 +60,7 @@ class Membership:
         self._timing = timing
         self._is_static = is_static
         self._session_timeout_ms = timing.session_timeout_ms
-        self._heartbeat_interval_ms = 3_000
+        self._heartbeat_interval_ms = 15_000
         self.phase = Phase.OUT
         self.member_epoch = 0
         self.owned: Partitions = NONE

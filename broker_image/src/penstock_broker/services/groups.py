@@ -236,7 +236,7 @@ class _Member:
     async def _show_life(self) -> None:
         """A member that hears nothing would take the coordinator for dead."""
         silent_s = self._loop.time() - self._told_at_s
-        if silent_s * 3000 >= self._stream.session_timeout_ms > 0:
+        if silent_s * 2000 >= self._stream.session_timeout_ms > 0:
             await self._send(pb.JoinResponse(alive=pb.CoordinatorAlive()))
 
     async def _send(self, message: pb.JoinResponse) -> None:

@@ -30,7 +30,7 @@ class GroupConfig:
     groups_max, metadata_bytes_max: per offsets partition; per committed offset.
     """
 
-    heartbeat_interval_ms: int = 3_000
+    heartbeat_interval_ms: int = 15_000
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000
     broken_stream_ms: int = 1_500
