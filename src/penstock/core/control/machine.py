@@ -75,6 +75,7 @@ class ControllerMachine:
         self._in_flight: _Flight | None = None
         self._reloading = False
         self._write_count = 0
+        self._taken_over_at = 0
         self._balance_due_ms: int | None = None
         self._last_tick_ms: int | None = None
         self._now_ms = 0
@@ -182,6 +183,7 @@ class ControllerMachine:
         self._adopt(flight.after, event)
         if self.phase is Phase.TAKING_OVER:
             self.phase = Phase.ACTIVE
+            self._taken_over_at = self.stored.metadata_version
             cluster = self.stored.cluster
             alive = [broker.broker_id for broker in cluster.brokers.values() if broker.alive]
             self._sessions.assume(alive, cluster.controller_epoch, self._now_ms)
@@ -273,7 +275,7 @@ class ControllerMachine:
         ahead = [
             entry
             for entry in self._work.pending
-            if not entry.reread and entry.knows_more(self.stored)
+            if not entry.reread and entry.knows_more(self.stored, self._taken_over_at)
         ]
         for entry in ahead:
             entry.reread = True

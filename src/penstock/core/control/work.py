@@ -47,16 +47,21 @@ class Pending:
     before: Outcome | None = None
     reread: bool = False
 
-    def knows_more(self, stored: Stored) -> bool:
+    def knows_more(self, stored: Stored, taken_over_at: int) -> bool:
         """The sender has seen something newer than what was adopted from the store.
 
         A deposed controller can have a last topic write under way when another takes over; it
         lands after the new one has read, and brokers hear of it. Reading again finds it.
+
+        Both count metadata versions on from the same one: from `taken_over_at`, the take-over's
+        own, a version that was seen under an earlier controller epoch is another one's.
         """
         event = self.event
         if isinstance(event, c.BrokerRegistered):
             mine = (stored.cluster.controller_epoch, stored.metadata_version)
-            return event.seen_controller_epoch > mine[0] or event.seen_metadata_version > mine[1]
+            seen = (event.seen_controller_epoch, event.seen_metadata_version)
+            unread = seen[0] < mine[0] and seen[1] >= taken_over_at
+            return seen[0] > mine[0] or seen[1] > mine[1] or unread
         if isinstance(event, c.AlterIsr):
             return any(_is_newer(change, stored) for change in event.changes)
         return False

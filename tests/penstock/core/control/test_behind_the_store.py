@@ -36,6 +36,28 @@ def test_a_broker_that_has_seen_newer_metadata_is_let_in_after_reading_again(thr
     assert c.SessionAccepted in found
 
 
+def test_a_version_seen_of_the_former_controller_is_not_the_take_overs_of_the_same_number(
+    three: Any,
+) -> None:
+    """Both wrote version n + 1: the take-over this one, the last topic write the other."""
+    before = three.machine.epoch
+    successor = take_over(three)
+    seen = three.machine.stored.metadata_version
+    assert seen == successor.machine.stored.metadata_version
+    successor.register(0, seen_controller_epoch=before, seen_metadata_version=seen)
+    assert successor.events().count("someone has seen newer metadata, reading again") == 1
+    assert successor.state()[2] == (0, 1)
+
+
+def test_a_broker_that_comes_from_the_former_controller_with_nothing_newer_needs_no_reading(
+    three: Any,
+) -> None:
+    seen, before = three.machine.stored.metadata_version, three.machine.epoch
+    successor = type(three)(three.documents).start()
+    successor.register(0, seen_controller_epoch=before, seen_metadata_version=seen)
+    assert "someone has seen newer metadata, reading again" not in successor.events()
+
+
 def test_a_broker_that_has_seen_what_the_store_never_held_is_refused_after_one_look(
     three: Any,
 ) -> None:
