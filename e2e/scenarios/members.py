@@ -35,7 +35,7 @@ PODS_MAX = 2
 LAG_PER_POD = 200
 FIRST_WORK_S = 25.0
 """Nothing is committed for so long: two looks of the operator."""
-WINDOW_S = 60
+WINDOW_S = 50
 LOOK_S = 10.0
 
 
@@ -196,7 +196,7 @@ def _taken_s(stage: Stage, events: list[Event]) -> tuple[float, float]:
 
 @scenario("A Deployment is scaled by its group's lag, within bounds, and not by an unknown one")
 def deployment_scaled_by_lag(stage: Stage) -> None:
-    """Up at once, down when fewer were enough for a minute."""
+    """Up at once, down when fewer were enough for a while."""
     penstock = stage.penstock
     load = stage.load(partitions=3, rate=1_000)
     work = Work(load.topic, "e2e-pool", max_records=400, pace_s=1.0,
@@ -205,7 +205,7 @@ def deployment_scaled_by_lag(stage: Stage) -> None:
               "stabilizationWindowSeconds": WINDOW_S}  # fmt: skip
     with stage.workload(load) as running:
         running.started()
-        running.goes_on(40)
+        running.goes_on(25)
         running.finish()
         with diary(stage, work), resource(stage, work.group, scaleTarget=target):
             _wait_refused(stage, work.group)
