@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,19 +67,28 @@ def contents(*images: Image) -> str:
     return hashlib.sha256(together.encode()).hexdigest()[:16]
 
 
-def load(image: Image, nodes: Nodes) -> None:
-    """Puts an image into the nodes that run it and do not have this build yet."""
-    wanted = image_id(image.tag)
-    missing = [name for name in nodes.names() if _note(image, name) != wanted]
+def load(images: Sequence[Image], nodes: Nodes) -> None:
+    """Puts the images into the nodes that lack one of these builds.
+
+    All in one archive: what they have in common, Python and its packages, is sent once.
+    """
+    wanted = {image: image_id(image.tag) for image in images}
+    lacking = {
+        name: [image for image in images if _note(image, name) != wanted[image]]
+        for name in nodes.names()
+    }
+    missing = [image for image in images if any(image in those for those in lacking.values())]
     if not missing:
         return
+    names = [name for name, those in lacking.items() if those]
     run(
-        "kind", "load", "docker-image", image.tag, "--name", CLUSTER_NAME,
-        "--nodes", ",".join(missing), timeout_s=600.0,
+        "kind", "load", "docker-image", *(image.tag for image in missing), "--name", CLUSTER_NAME,
+        "--nodes", ",".join(names), timeout_s=900.0,
     )  # fmt: skip
-    for name in missing:
-        run("docker", "exec", name, "sh", "-c",
-            f"mkdir -p {NOTES} && echo {wanted} >{NOTES}/{image.name}")  # fmt: skip
+    for name in names:
+        for image in missing:
+            run("docker", "exec", name, "sh", "-c",
+                f"mkdir -p {NOTES} && echo {wanted[image]} >{NOTES}/{image.name}")  # fmt: skip
 
 
 def _note(image: Image, node: str) -> str:
@@ -105,9 +115,9 @@ def main() -> int:
             beyond = size_mb(image.tag) - size_mb(on)
             took = time.monotonic() - began
             print(f"{image.tag}: {beyond} MB beyond {on}, {took:.0f} s", flush=True)
-            if kubeconfig().exists():
-                load(image, Nodes(Kubectl()))
-                print(f"{image.tag}: in all nodes of the cluster here", flush=True)
+        if kubeconfig().exists():
+            load([IMAGES[name] for name in names], Nodes(Kubectl()))
+            print("in all nodes of the cluster here", flush=True)
     except E2EError as error:
         print(f"images: {error}", file=sys.stderr)
         return 1

@@ -6,14 +6,17 @@ kubectl and not a client library, because that is what users have, and what the 
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from e2e.harness.process import Command, CommandError, E2EError, run_bytes, wait_until
+from e2e.harness.process import POLL_S, Command, CommandError, E2EError, run_bytes, wait_until
 
 Manifest = dict[str, Any]
+NOT_BEGUN: Final = "unable to upgrade connection"
+KUBELET_S: Final = 60.0
 
 
 class NotFoundError(CommandError):
@@ -141,7 +144,19 @@ class Kubectl:
         return self.exec_bytes(pod, *command, timeout_s=timeout_s).decode(errors="replace")
 
     def exec_bytes(self, pod: str, *command: str, timeout_s: float | None = None) -> bytes:
-        return self.call("exec", pod, "--", *command, timeout_s=timeout_s)
+        """As `exec`, as bytes.
+
+        A kubelet that was without an API server may first have to learn of its pods again. It
+        refuses before anything runs, so that asking once more does nothing twice.
+        """
+        end = time.monotonic() + KUBELET_S
+        while True:
+            try:
+                return self.call("exec", pod, "--", *command, timeout_s=timeout_s)
+            except CommandError as error:
+                if NOT_BEGUN not in error.output or time.monotonic() > end:
+                    raise
+            time.sleep(POLL_S)
 
     def logs(self, pod: str, *, previous: bool = False, lines: int = 2_000) -> str:
         """The end of the logs of all containers of a pod."""

@@ -60,12 +60,13 @@ class Runner:
             raise NoClusterError(f"no cluster: {error}") from error
         say(f"cluster up: {time.monotonic() - began:.0f} s")
         on = images.base() if build else ""
-        for image in wanted:
+        for image in wanted if build else ():
             began = time.monotonic()
-            if build:
-                images.build(image, on)
-            images.load(image, self.nodes)
-            say(f"{image.tag} in the nodes: {time.monotonic() - began:.0f} s")
+            images.build(image, on)
+            say(f"{image.tag} built: {time.monotonic() - began:.0f} s")
+        began = time.monotonic()
+        images.load(wanted, self.nodes)
+        say(f"images in the nodes: {time.monotonic() - began:.0f} s")
         self._images = images.contents(*ALWAYS)
 
     def play(self, scenarios: Iterable[Scenario]) -> list[Result]:
