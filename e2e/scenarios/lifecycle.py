@@ -40,7 +40,9 @@ def cluster_retained(stage: Stage) -> None:
     identity = streams.get(CLUSTERS, penstock.cluster)["status"]["clusterId"]
     streams.delete(CLUSTERS, penstock.cluster, wait_s=120.0)
     wait_until("pods gone", lambda: not penstock.broker_pods(), 120.0)
-    stage.expect(len(streams.list("pvc")) == 3, "a volume is gone")
+    claims = {each["metadata"]["name"] for each in streams.list("pvc")}
+    lost = {f"data-{penstock.cluster}-broker-{number}" for number in range(3)} - claims
+    stage.expect(not lost, f"volumes are gone: {sorted(lost)}")
     penstock.create()
     again = streams.get(CLUSTERS, penstock.cluster)["status"]["clusterId"]
     stage.expect(again == identity, f"it is another cluster now: {again}, was {identity}")
