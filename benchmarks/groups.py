@@ -141,7 +141,7 @@ def idle(sizes: Sizes, _with_kafka: bool) -> None:
             processes.append(process)
         for process in processes:
             process.await_done("start")
-        time.sleep(min(3.0, sizes.idle_s))  # what joining set off is over
+        time.sleep(2 * sizes.idle_s)  # joins are compacted away
         before = cpu_seconds(pid)
         time.sleep(sizes.idle_s)
         percent = 100 * (cpu_seconds(pid) - before) / sizes.idle_s
