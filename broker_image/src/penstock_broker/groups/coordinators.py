@@ -156,9 +156,10 @@ class Coordinators:
             stalled, last_s = now_s - last_s > _STALL_S, now_s
             if stalled:
                 continue  # what members said meanwhile is read before anyone is called late
+            now_ms = self._replicas.now_ms()
             for partition, coordinator in list(self._by_partition.items()):
                 if coordinator.closed is None:
-                    coordinator.tick(self._replicas.now_ms())
+                    coordinator.tick(now_ms)
                 else:
                     self._try_again(partition, coordinator, now_s)
             if now_s >= count_at_s:
