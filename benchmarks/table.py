@@ -17,6 +17,7 @@ TITLES = {
     "memory": "Memory under load",
     "encoding": "Encoding",
     "store_layout": "Store",
+    "compaction": "Compaction beside a producer",
     "verify_memory": "Judging a long history",
 }
 HEAD = """# Measured
@@ -27,11 +28,8 @@ ratios, which compare with a peer or a limit of the same run. Kafka is Apache Ka
 defaults, driven by confluent-kafka (the handler per record: aiokafka); both sides acknowledge with
 acks=all into the page cache. A limit is what a figure is to stay below, a goal what it is to reach.
 
-The results for groups, memory and Spark come from a machine that did nothing else, all others from
-one where tests ran on the same two cores (load 4 to 10). Kafka's brokers suffer more from that than
-ours: on a quiet machine of this kind confluent-kafka has been seen to produce 784,000 records/s of
-100 B with replication 1 and 266,000 with replication 3. Take those ratios to Kafka as upper bounds
-until a quiet run replaces them.
+The results for the failover, the broker at rest, encoding and verify were taken while tests ran on
+the same two cores (load 4 to 10), all others on a machine that did nothing else.
 """
 
 
