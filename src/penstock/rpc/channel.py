@@ -3,7 +3,7 @@
 Keepalive makes a half-open connection (a frozen peer, a pulled cable) fail within
 `KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS`; a killed process is noticed at once by its closed socket.
 It only clears away: brokers have heartbeats, and clients leave a leader that does not answer long
-before. A ping costs a broker 0.3 ms, and a thousand idle clients would ping all the time.
+before. With pings every 10 s a third of what a thousand idle clients cost a broker were pings.
 """
 
 from typing import Final

@@ -365,7 +365,7 @@ class JoinResponse(_message.Message):
     def assignment(self) -> Global___MemberAssignment: ...
     @_builtins.property
     def alive(self) -> Global___CoordinatorAlive:
-        """Says that the coordinator is alive if it has had nothing else to say for a third of the
+        """Says that the coordinator is alive if it has had nothing else to say for half of the
         session timeout. A member that hears nothing for a whole one has lost its partitions.
         """
 
