@@ -825,7 +825,7 @@ type JoinResponse_Assignment struct {
 }
 
 type JoinResponse_Alive struct {
-	// Says that the coordinator is alive if it has had nothing else to say for a third of the
+	// Says that the coordinator is alive if it has had nothing else to say for half of the
 	// session timeout. A member that hears nothing for a whole one has lost its partitions.
 	Alive *CoordinatorAlive `protobuf:"bytes,3,opt,name=alive,proto3,oneof"`
 }
