@@ -1,0 +1,291 @@
+"""The proposer's part of the journal (journal.py): the documents of a store, also while it is away.
+
+    attached ──hold: a majority follows──▶ holding ──read or write fails, or a write──▶ detached
+       ▲                                      │ lease renewed                             │
+       └──────────────────────────────────────┴──────── the next take-over ◀─lease renewed┘
+
+Generators of questions (`Ask`), which the shell answers: a process with calls, the simulator
+with events. Errors of the store are thrown into them.
+"""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from penstock.core.control.documents import CLUSTER_KEY
+from penstock.core.control.journal import (
+    NOBODY,
+    Ask,
+    AskKeep,
+    AskPromises,
+    Holders,
+    Journal,
+    Kept,
+    Promises,
+    ReadStore,
+    Stages,
+    WriteStore,
+    after,
+    cluster_of,
+    flat,
+    metadata_version,
+    missing,
+    registered,
+    registered_ids,
+    restamped,
+    version_of,
+)
+from penstock.core.control.storage import (
+    Change,
+    Delete,
+    Put,
+    StoredText,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from penstock.core.types import ControllerEpoch
+
+_R = TypeVar("_R")
+Steps = Generator[Ask, object, _R]
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """Writes without an answer: what they expected, the newest version and the sets of
+    registered brokers that they would set."""
+
+    expected: str | None
+    metadata_version: int
+    registered: frozenset[frozenset[int]]
+
+    @classmethod
+    def about(cls, change: Change) -> "_Doubt":
+        """Of one change of the write."""
+        if isinstance(change, Delete):
+            return cls(change.expected, 0, frozenset())
+        wanted = {change.key: StoredText(change.text, "")}
+        ids = frozenset({registered_ids(wanted)})
+        return cls(change.expected, metadata_version(change.text), ids)
+
+
+class JournaledDocuments:
+    """The documents of a store, also while it is away.
+
+    `read` and `write` are for one thread (or task) at a time; `hold` may run beside them.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = NOBODY
+        """The epoch this controller has raised in the store; 0: it has not taken over."""
+        self._found: dict[str, StoredText] = {}
+        self._holders: Holders | None = None
+        self._doubts: dict[str, _Doubt] = {}
+        self._journal: Journal | None = None
+        self._sequence = 0
+        """Of the last journal sent; also of one that no majority kept: some broker may have it."""
+        self._holding = False
+        self._ended = False
+
+    @property
+    def detached(self) -> bool:
+        """Changes go to the journal, until the next take-over; from the first attempt on."""
+        return self._sequence > 0
+
+    @property
+    def journaled(self) -> int:
+        """How many documents the store does not have yet."""
+        journal = self._journal
+        return 0 if journal is None else len(journal.documents) + len(journal.removed)
+
+    def begin_take_over(self) -> None:
+        """The next `read` belongs to a new take-over: what this one knew does not count."""
+        self._epoch, self._sequence, self._doubts = NOBODY, 0, {}
+        self._journal, self._holding, self._ended = None, False, False
+
+    def lease_answered(self) -> None:
+        """The store is back. A journal is ended: its content is read by who takes over."""
+        self._holding = False
+        self._ended = self.detached
+
+    def hold(self) -> Steps[bool]:
+        """Whether a majority still follows this controller while the store is away.
+
+        From the first True on changes are journaled.
+        """
+        holders = self._holders
+        if not self._epoch or holders is None or self._ended or self._doubts_who_is_registered:
+            return False
+        kept = yield AskKeep(holders, self._journal or Journal(self._epoch))
+        assert isinstance(kept, Kept)
+        self._holding = kept.count >= holders.majority
+        return self._holding
+
+    # ------------------------------------------------------------ reading
+
+    def read(self) -> Steps[dict[str, StoredText]]:
+        """All documents. Raises StoreUnavailableError."""
+        self._check_not_ended()
+        if self.detached:
+            yield from self._begin_journal()
+            return dict(self._found)
+        try:
+            found = yield from self._read_store()
+        except StoreUnavailableError:
+            if not self._holding:
+                raise
+            yield from self._begin_journal()
+            return dict(self._found)
+        if not self._epoch:
+            found = yield from self._learn(found)
+        self._adopt(found)
+        # What has another version by now cannot be changed by a write that expected the old one.
+        self._doubts = {
+            key: doubt
+            for key, doubt in self._doubts.items()
+            if version_of(found, key) == doubt.expected
+        }
+        return dict(found)
+
+    def _read_store(self) -> Steps[dict[str, StoredText]]:
+        found = yield ReadStore()
+        assert isinstance(found, Mapping)
+        return dict(found)
+
+    def _learn(self, found: dict[str, StoredText]) -> Steps[dict[str, StoredText]]:
+        """Taking over: asks what counts, and puts what is missing into the store."""
+        cluster, holders = cluster_of(found), registered(found)
+        if cluster is None or holders is None:
+            return found
+        epoch = ControllerEpoch(cluster.controller_epoch + 1)
+        promises = yield AskPromises(holders, epoch)
+        assert isinstance(promises, Promises)
+        if promises.refused:
+            raise StoreUnavailableError(
+                f"a broker has promised a newer controller epoch than {epoch}: another controller "
+                "takes over, or this metadata is older than the brokers; reading again"
+            )
+        if len(promises.journals) < holders.majority:
+            raise StoreUnavailableError(
+                f"{len(promises.journals)} of {len(holders.brokers)} registered brokers have said "
+                "what they keep of changes made while the metadata store was away, "
+                f"{holders.majority} must; waiting for them"
+            )
+        # Journals of older epochs were learned by whoever raised the epoch to this one.
+        current = [j for j in promises.journals if j.controller_epoch == cluster.controller_epoch]
+        newest = max(current, key=lambda journal: journal.sequence, default=None)
+        stages = missing(newest, found) if newest is not None else ()
+        if not stages:
+            return found
+        try:
+            versions = yield WriteStore(stages)
+        except WriteConflictError as error:
+            raise StoreUnavailableError(f"while journaled changes were stored: {error}") from None
+        assert isinstance(versions, Mapping)
+        return after(found, stages, versions)
+
+    # ------------------------------------------------------------ writing
+
+    def write(self, stages: Stages) -> Steps[Mapping[str, str]]:
+        """The new versions. Raises WriteConflictError, StoreUnavailableError (unknown)."""
+        self._check_not_ended()
+        if self._holding or self.detached:
+            journal = yield from self._begin_journal()
+            return (yield from self._write_journal(journal, stages))
+        try:
+            versions = yield WriteStore(stages)
+        except (StoreUnavailableError, WriteConflictError):
+            # After a conflict, too, a part may have passed that nobody has read again yet.
+            for change in flat(stages):
+                self._remember_doubt(change)
+            raise
+        assert isinstance(versions, Mapping)
+        self._found = after(self._found, stages, versions)
+        if CLUSTER_KEY in versions:
+            self._adopt(self._found)
+            cluster = cluster_of(self._found)
+            self._epoch = NOBODY if cluster is None else cluster.controller_epoch
+        return versions
+
+    def _remember_doubt(self, change: Change) -> None:
+        doubt, before = _Doubt.about(change), self._doubts.get(change.key)
+        if before is not None and before.expected == doubt.expected:
+            newest = max(before.metadata_version, doubt.metadata_version)
+            doubt = replace(
+                doubt, metadata_version=newest, registered=before.registered | doubt.registered
+            )
+        self._doubts[change.key] = doubt
+
+    def _write_journal(self, journal: Journal, stages: Stages) -> Steps[Mapping[str, str]]:
+        documents, removed = dict(journal.documents), dict(journal.removed)
+        for change in flat(stages):
+            version = version_of(self._found, change.key)
+            if change.expected != version:
+                raise WriteConflictError(change.key, change.expected, version)
+            if isinstance(change, Put):
+                documents[change.key] = change.text
+                removed.pop(change.key, None)
+            else:
+                documents.pop(change.key, None)
+                removed[change.key] = metadata_version(self._found[change.key].text)
+        token = _token((yield from self._keep(documents, removed)))
+        versions = {change.key: token for change in flat(stages) if isinstance(change, Put)}
+        self._found = after(self._found, stages, versions)
+        return versions
+
+    def _begin_journal(self) -> Steps[Journal]:
+        """The journal; the first is made here. Raises StoreUnavailableError without a majority."""
+        if self._journal is not None:
+            return self._journal
+        if not self._epoch or self._doubts_who_is_registered:
+            raise StoreUnavailableError(
+                "the metadata store is away, and it is not certain which brokers it has registered"
+            )
+        versions = [metadata_version(stored.text) for stored in self._found.values()]
+        versions += [doubt.metadata_version for doubt in self._doubts.values()]
+        stamp = max(versions, default=0) + 1
+        documents = {
+            key: restamped(self._found[key].text, stamp)
+            for key in self._doubts
+            if key in self._found
+        }
+        removed = {key: stamp for key in self._doubts if key not in self._found}
+        journal = yield from self._keep(documents, removed)
+        for key, text in documents.items():
+            self._found[key] = StoredText(text, _token(journal))
+        return journal
+
+    def _keep(self, documents: Mapping[str, str], removed: Mapping[str, int]) -> Steps[Journal]:
+        assert self._holders is not None, "who has taken over knows who is registered"
+        self._sequence += 1
+        journal = Journal(self._epoch, self._sequence, documents, removed)
+        kept = yield AskKeep(self._holders, journal)
+        assert isinstance(kept, Kept)
+        if kept.count < self._holders.majority:
+            why = "one follows another controller" if kept.refused else "the others do not answer"
+            raise StoreUnavailableError(
+                f"the metadata store is away and {kept.count} of {len(self._holders.brokers)} "
+                f"brokers keep the change, {self._holders.majority} must: {why}"
+            )
+        self._journal = journal
+        return journal
+
+    # ------------------------------------------------------------ state
+
+    def _adopt(self, found: dict[str, StoredText]) -> None:
+        """As stored. While detached the holders stay those that the store has."""
+        self._found = found
+        self._holders = registered(found)
+
+    @property
+    def _doubts_who_is_registered(self) -> bool:
+        doubt = self._doubts.get(CLUSTER_KEY)
+        return doubt is not None and doubt.registered != {registered_ids(self._found)}
+
+    def _check_not_ended(self) -> None:
+        if self._ended:
+            raise StoreUnavailableError("this controller takes over anew; nothing was done")
+
+
+def _token(journal: Journal) -> str:
+    """The version of what this journal changed; no store has such a version."""
+    return f"journal-{journal.controller_epoch}-{journal.sequence}"
