@@ -1,24 +1,35 @@
-"""Brokers that are nothing but their session: what controllers see of a broker."""
+"""Brokers that are nothing but session and journal: what controllers see of a broker."""
 
 import asyncio
+import shutil
+import tempfile
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import grpc
+
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import controller_pb2 as pb
+from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock_broker.broker.config import BrokerConfig
+from penstock_broker.broker.journal import JournalService
 from penstock_broker.broker.session import ControllerSession, Identity
+from penstock_broker.services.edge import Edge
 
 
 class Broker:
-    """The session of a broker, and all it is told. An `ImageSink`."""
+    """The session of a broker, and all it is told. An `ImageSink`.
+
+    Its server keeps journals in a folder that lives as long as the object.
+    """
 
     controller_epoch = 0
     metadata_version = 0
     disk_full = False
-    port = 7000
+    port = 0
 
     def __init__(self, broker_id: int, controllers: list[str]) -> None:
         config = BrokerConfig(
@@ -26,15 +37,30 @@ class Broker:
             data_dir=Path("unused"),
             listen="unused",
             advertise_host="127.0.0.1",
-            advertise_port=7000,
+            advertise_port=0,
             controllers=tuple(controllers),
         )
         self.identity = Identity("", f"run-{broker_id}", f"dir-{broker_id}", True)
         self.alive_seen: list[dict[int, bool]] = []
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self.session = ControllerSession(config, lambda: self.identity, self)
+        folder = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, folder)
+        self.journal = JournalService(Path(folder), self.session.leave_older_than)
+
+    async def run(self) -> None:
+        """Until cancelled; may run again, on another port then if its own is taken."""
+        server = grpc.aio.server(interceptors=[Edge(lambda: "", lambda _method, _s: None)])
+        add_JournalServiceServicer_to_server(self.journal, server)
+        self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await server.start()
+        try:
+            await self.session.run()
+        finally:
+            await server.stop(None)
 
     async def registered(self, answer: pb.Registered) -> None:
+        self.journal.check_follows(answer.controller_epoch)
         if answer.controller_epoch < self.controller_epoch:
             raise ClusterError("an older controller", ErrorCode.STALE_CONTROLLER_EPOCH)
         self.controller_epoch = answer.controller_epoch
@@ -58,7 +84,7 @@ class Broker:
 async def running(*brokers: Broker) -> AsyncIterator[None]:
     """Their sessions live as long as the context."""
     async with asyncio.TaskGroup() as tasks:
-        owned = [tasks.create_task(broker.session.run()) for broker in brokers]
+        owned = [tasks.create_task(broker.run()) for broker in brokers]
         try:
             yield
         finally:

@@ -3,6 +3,7 @@
     data-dir/
         lock         held with flock while a broker runs; holds its process id, for the message
         meta.json    who owns it, newest controller seen, how the last run ended
+        journal.json what it keeps for controllers (broker.journal)
         log/         the log store
 
     open ──▶ [register, adopt_cluster_id, acknowledge_loss] ──▶ remember_metadata … ──▶ close(clean)
@@ -198,14 +199,19 @@ class DataDirectory:
 
     def _store(self, meta: Meta) -> None:
         text = msgspec.json.format(msgspec.json.encode(asdict(meta)), indent=2)
-        temporary = self.path / f"{_META}.new"
-        with temporary.open("wb") as file:
-            file.write(text + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / _META)
-        _fsync_folder(self.path)
+        replace_file(self.path / _META, text + b"\n")
         self._meta = meta
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Atomic and durable when it returns. Raises OSError: the old content is still there."""
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    _fsync_folder(path.parent)
 
 
 def _take_lock(path: Path) -> IO[str]:

@@ -1,15 +1,18 @@
 """A controller's real gRPC server in this process, and brokers that speak its protocol."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from support.waiting import wait_until_async
+from support.apiserver import ApiServer
+from support.controller_pods import ACTIVE, Make, Pod
+from support.waiting import wait_until, wait_until_async
 
 from penstock.core.control import ControlConfig
 from penstock.errors import PenstockError
@@ -220,3 +223,31 @@ async def start(
 def run() -> Any:
     """`run_controller`, for tests that end a controller themselves."""
     return run_controller
+
+
+@pytest.fixture
+def make(api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    made: list[Pod] = []
+    namespace = api_server.namespace()
+
+    def make_one(name: str) -> Pod:
+        pod = Pod(api_server, namespace, tmp_path, name)
+        made.append(pod)
+        monkeypatch.setenv("KUBECONFIG", str(pod.kubeconfig))
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        pod.process.start(wait=False)
+        return pod
+
+    yield make_one
+    for pod in made:
+        pod.close()
+
+
+@pytest.fixture
+def pair(make: Make) -> tuple[Pod, Pod]:
+    """An active controller and its standby."""
+    active, standby = make("one"), None
+    wait_until(lambda: active.says(ACTIVE), what="the first is active", timeout_s=40.0)
+    standby = make("two")
+    wait_until(lambda: standby.says(""), what="the second stands by", timeout_s=40.0)
+    return active, standby

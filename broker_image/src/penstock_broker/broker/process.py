@@ -22,6 +22,7 @@ from penstock.proto.v1 import (
     admin_pb2_grpc,
     broker_pb2_grpc,
     group_pb2_grpc,
+    journal_pb2_grpc,
     replication_pb2_grpc,
 )
 from penstock.proto.v1 import controller_pb2 as pb
@@ -31,6 +32,7 @@ from penstock_broker.broker.compaction_metrics import CompactionMetrics
 from penstock_broker.broker.config import BrokerConfig
 from penstock_broker.broker.disk import DiskGuard
 from penstock_broker.broker.image import ClusterView
+from penstock_broker.broker.journal import JournalService
 from penstock_broker.broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.broker.retention import Retention
 from penstock_broker.broker.session import ControllerSession, Identity
@@ -69,7 +71,11 @@ PUBLIC_SERVICES: Final = (
     "penstock.proto.v1.AdminService",
     "penstock.proto.v1.GroupService",
 )
-SERVICES: Final = (*PUBLIC_SERVICES, "penstock.proto.v1.ReplicationService")
+SERVICES: Final = (
+    *PUBLIC_SERVICES,
+    "penstock.proto.v1.ReplicationService",
+    "penstock.proto.v1.JournalService",
+)
 _events = EventLog("process")
 
 
@@ -106,6 +112,7 @@ class BrokerProcess:
         self._reader = LogReader(store, self._reading)
         self._port = config.advertise_port
         self._session = ControllerSession(config, self._identity, self)
+        self._journal = JournalService(directory.path, self._session.leave_older_than)
         self._isr = IsrChanges(self._replicas, self._session, self._view)
         self._replicas.isr = self._isr
         self._links = Links(self._link_config, self._replicas, self.metrics.replicated_in.inc)
@@ -217,6 +224,7 @@ class BrokerProcess:
         """The server of brokers and of clients in the same network."""
         server = await self._server(Edge(lambda: self._view.cluster_id, self._observe))
         replication_pb2_grpc.add_ReplicationServiceServicer_to_server(self._leading, server)
+        journal_pb2_grpc.add_JournalServiceServicer_to_server(self._journal, server)
         add_reflection(SERVICES, server)
         port = _bind(server, "--listen", self._config.listen)
         self._port = self._config.advertise_port or port
@@ -284,6 +292,7 @@ class BrokerProcess:
     async def registered(self, answer: pb.Registered) -> None:
         """A controller accepted us: its cluster is ours from now on."""
         self._view.check_epoch(answer.controller_epoch)
+        self._journal.check_follows(answer.controller_epoch)
         self._directory.adopt_cluster_id(answer.cluster_id)
         self._directory.acknowledge_loss()
         self._view.cluster_id = answer.cluster_id

@@ -105,6 +105,9 @@ class ControllerSession:
         self._failures = 0
         self._stopping = False
         self._may_stop = False
+        self._outdated = False
+        """The controller of this session is not followed any more."""
+        self._reading: asyncio.Timeout | None = None
         self._news = asyncio.Event()
         """A session began or ended, or `may_stop` was said."""
         self._beat = asyncio.Event()
@@ -158,6 +161,14 @@ class ControllerSession:
                         await self._news.wait()
         return self._may_stop
 
+    def leave_older_than(self, controller_epoch: int) -> None:
+        """Ends a session with a controller of an older epoch: look for the new one."""
+        if self._connection is None or self._connection.controller_epoch >= controller_epoch:
+            return
+        self._outdated = True
+        if self._reading is not None:
+            self._reading.reschedule(asyncio.get_running_loop().time())
+
     def beat(self) -> None:
         """Sends a heartbeat now: something in it changed."""
         self._beat.set()
@@ -194,6 +205,7 @@ class ControllerSession:
         try:
             registered = await self._registration(call)
             await self._sink.registered(registered)
+            self._outdated = False
             self._connection = Connection(
                 address, channel, registered.broker_session, registered.controller_epoch
             )
@@ -243,8 +255,7 @@ class ControllerSession:
     async def _receive(self, call: _SessionCall, timeout_s: float) -> None:
         """Applies images as they come; returns or raises when the controller is gone."""
         while True:
-            async with asyncio.timeout(timeout_s):
-                response = await _read(call)
+            response = await self._next(call, timeout_s)
             match response.WhichOneof("message"):
                 case "image":
                     await self._sink.apply(response.image)
@@ -255,6 +266,15 @@ class ControllerSession:
                         self._news.set()
                 case _:
                     pass
+
+    async def _next(self, call: _SessionCall, timeout_s: float) -> pb.SessionResponse:
+        if self._outdated:
+            raise TimeoutError("another controller is followed from now on")
+        try:
+            async with asyncio.timeout(timeout_s) as self._reading:
+                return await _read(call)
+        finally:
+            self._reading = None
 
     async def _requests(self, ready: asyncio.Future[float]) -> AsyncIterator[pb.SessionRequest]:
         """Register, then heartbeats for as long as the stream lives."""

@@ -173,6 +173,8 @@ def _open_store(args: argparse.Namespace) -> MetadataStore:
         raise MisuseError("--owner-name needs --owner-uid: an owner is known by its uid")
     # Only here: the client costs 25 MB and a second that local mode does not need.
     from penstock_broker.controller.metadata_store import (  # noqa: PLC0415
+        journal_holders,
+        journaled,
         kubernetes,
         kubernetes_api,
         kubernetes_objects,
@@ -182,7 +184,9 @@ def _open_store(args: argparse.Namespace) -> MetadataStore:
         args.cluster, args.namespace, args.owner_uid, args.owner_name
     )
     api = kubernetes_api.connect(kubernetes_api.Timeouts())
-    return kubernetes.KubernetesMetadataStore(api, objects)
+    return journaled.JournaledStore(
+        kubernetes.KubernetesMetadataStore(api, objects), journal_holders.GrpcJournalHolders()
+    )
 
 
 def _first_message(group: BaseExceptionGroup[PenstockError]) -> str:

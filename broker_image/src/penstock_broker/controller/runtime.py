@@ -10,7 +10,8 @@ machine. A Ready's replies go out at once: they belong to writes that are alread
 While this process does not hold the lease there is no machine, and every request is answered
 NOT_CONTROLLER.
 
-Not renewed for `_SUSPEND_S`, another may be about to take over: this controller is *suspended*. It
+Not renewed for `_SUSPEND_S`, and not followed by a majority of the brokers instead (`hold`),
+another may be about to take over: this controller is *suspended*. It
 ends all sessions, so that brokers find that other one before it takes them for dead, and decides
 nothing; what it knows it still shows. When the store answers again it takes over anew or stands
 by. Safety never rests on this: writes are compare-and-swaps.
@@ -34,6 +35,7 @@ from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.controller.loading import check_cluster_id, from_texts, to_change
 from penstock_broker.controller.metadata_store.interface import (
     MetadataStore,
+    StoredText,
     StoreUnavailableError,
     WriteConflictError,
 )
@@ -48,6 +50,8 @@ _LEASE_MS: Final = 6_000
 _LEASE_RENEW_S: Final = 1.0
 _LEASE_RETRY_S: Final = 0.5
 _FAILURES_PER_LINE: Final = 60
+_HOLD_AFTER_S: Final = 2.5
+"""An API server that restarts is back before: that alone is no reason to do without it."""
 _SUSPEND_S: Final = 5.0
 """Before anybody else can get the lease, so that sessions end first. Two calls of 2 s fit in."""
 _STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -229,6 +233,7 @@ class ControllerRuntime:
                 if failures % _FAILURES_PER_LINE == 0:
                     _events.warning("lease not renewed, going on", reason=error.message)
                 failures, pause_s = failures + 1, _LEASE_RETRY_S
+                await self._hold_without_lease()
             else:
                 failures = 0
                 # A yes from before this process stood still may be another's yes by now.
@@ -236,11 +241,19 @@ class ControllerRuntime:
                     self._on_lease(held, began)
             await asyncio.sleep(pause_s)
 
+    async def _hold_without_lease(self) -> None:
+        """A majority of the brokers can stand in for the lease (core.control.journal)."""
+        asked_at = monotonic()
+        if not self.active or asked_at - self._renewed_at < _HOLD_AFTER_S:
+            return
+        if await self._in_thread(self._store.hold, lease=True):
+            self._renewed_at = asked_at
+
     def _on_lease(self, held: bool, asked_at: float) -> None:
         """The store answered. `asked_at`: when the lease's time began at the earliest."""
         if held:
             self._renewed_at = asked_at
-            if self._suspended:
+            if self._suspended or (self.active and self._store.detached):
                 _events.info("the metadata store is back")
                 self._stop_machine()
             if self._machine is None:
@@ -297,7 +310,7 @@ class ControllerRuntime:
 
     async def _load(self) -> c.Loaded | None:
         try:
-            found = await self._in_thread(self._store.read_all)
+            found = await self._in_thread(partial(self._read_all, take_over=not self._has_view))
         except StoreUnavailableError as error:
             _events.warning("metadata not readable, trying again", reason=error.message)
             return None
@@ -305,6 +318,11 @@ class ControllerRuntime:
         loaded = from_texts(found, self._wanted_cluster_id or str(uuid.uuid4()), memory)
         check_cluster_id(self._wanted_cluster_id, loaded)
         return loaded
+
+    def _read_all(self, *, take_over: bool) -> dict[str, StoredText]:
+        if take_over:
+            self._store.begin_take_over()
+        return self._store.read_all()
 
     async def _in_thread(self, call: Callable[[], _R], *, lease: bool = False) -> _R:
         executor = self._lease_thread if lease else self._executor

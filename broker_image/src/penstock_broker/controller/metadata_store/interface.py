@@ -3,6 +3,7 @@
     take-over, reload ──read_all──▶ every document, consistently
     Ready.writes ───────write─────▶ compare-and-swaps, stage by stage (I21)
     who is active ──────acquire_lease / release_lease (only avoids duplicate work, never safety)
+    store away ─────────hold (may go on without)
 
 All calls block and are bounded in time by the implementation. Those about documents come from
 one thread, those about the lease from another one: a write that takes long must not cost the
@@ -12,67 +13,53 @@ lease. Versions are opaque: compare for equality only (Kubernetes' resourceVersi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.errors import ClusterError, ErrorCode
+from penstock.core.control.storage import (
+    Change,
+    Delete,
+    Put,
+    StoredText,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+
+__all__ = [
+    "Change",
+    "Delete",
+    "MetadataStore",
+    "Put",
+    "StoreUnavailableError",
+    "StoredText",
+    "Undetachable",
+    "WriteConflictError",
+]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredText:
-    """A document's text and the version a compare-and-swap must name."""
+class Undetachable:
+    """For stores whose changes are nowhere else: without the store nothing is decided."""
 
-    text: str
-    version: str
+    detached = False
 
+    def begin_take_over(self) -> None:
+        """Nothing to forget."""
 
-@dataclass(frozen=True, slots=True)
-class Put:
-    """Create (`expected` None: the key must not exist) or replace the version `expected`."""
-
-    key: str
-    text: str
-    expected: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Remove the document if it has version `expected`."""
-
-    key: str
-    expected: str
-
-
-Change = Put | Delete
-
-
-class WriteConflictError(ClusterError):
-    """A version was not the expected one.
-
-    An atomic store has changed nothing. Another may have carried out stages and neighbours
-    before the conflict: read again.
-    """
-
-    def __init__(self, key: str, expected: str | None, found: str | None) -> None:
-        super().__init__(
-            f"metadata {key!r} has version {found}, expected {expected}; read again",
-            ErrorCode.STALE_PARTITION_VERSION,
-        )
-
-
-class StoreUnavailableError(ClusterError):
-    """The store did not answer, or said that it failed.
-
-    After `write` the outcome is unknown: none, a part or all of it may have passed, or may
-    still pass later. After `read_all` and the lease calls: try again later.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, ErrorCode.CONTROLLER_UNAVAILABLE)
+    def hold(self) -> bool:
+        """No."""
+        return False
 
 
 class MetadataStore(Protocol):
-    """Five methods. Keys: `cluster` and `topic/<name>`, text up to 1 MiB."""
+    """Keys: `cluster` and `topic/<name>`, text up to 1 MiB."""
+
+    @property
+    def detached(self) -> bool:
+        """Changes are being kept elsewhere: once the lease is renewed, take over anew."""
+        ...
+
+    def begin_take_over(self) -> None:
+        """The next `read_all` is the first of a controller that takes over."""
+        ...
 
     def read_all(self) -> dict[str, StoredText]:
         """Every document by key, none older than any write that was confirmed before."""
@@ -90,6 +77,14 @@ class MetadataStore(Protocol):
         """Takes or renews the lease; False: somebody else has it. `holder` names this process.
 
         A holder keeps it for `duration_ms` from the last success, or until it releases it.
+        """
+        ...
+
+    def hold(self) -> bool:
+        """The lease cannot be renewed: may this controller go on deciding all the same?
+
+        True: nobody else can decide now, and what is written is kept (`JournaledStore`). From
+        the lease's thread, after `acquire_lease` raised.
         """
         ...
 

@@ -27,6 +27,7 @@ from penstock_broker.controller.metadata_store.interface import (
     Put,
     StoredText,
     StoreUnavailableError,
+    Undetachable,
     WriteConflictError,
 )
 from penstock_broker.controller.metadata_store.kubernetes_api import Answer, Api, Timeouts
@@ -48,7 +49,7 @@ _LIST_ATTEMPTS: Final = 3
 _events = EventLog("metadata-store")
 
 
-class KubernetesMetadataStore:
+class KubernetesMetadataStore(Undetachable):
     """Documents by one thread, the lease by one other. Owns `api`."""
 
     def __init__(

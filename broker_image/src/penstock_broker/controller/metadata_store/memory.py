@@ -15,6 +15,7 @@ from penstock_broker.controller.metadata_store.interface import (
     Put,
     StoredText,
     StoreUnavailableError,
+    Undetachable,
     WriteConflictError,
 )
 
@@ -38,7 +39,7 @@ class Failure(Enum):
     UNANSWERED = "it is carried out, the answer is lost"
 
 
-class MemoryMetadataStore:
+class MemoryMetadataStore(Undetachable):
     """Atomic, like the local store."""
 
     def __init__(self, shared: SharedDocuments) -> None:
