@@ -29,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is not None:
         return report(simulate(options.seed, traced=options.trace), everything=True)
-    started, totals, failures = time.monotonic(), [0] * 7, 0
+    started, totals, failures = time.monotonic(), [0] * 8, 0
     for seed in range(options.first, options.first + options.seeds):
         history = simulate(seed)
         for index, count in enumerate(
@@ -41,6 +41,7 @@ def main() -> int:
                 history.acked,
                 history.group_commits,
                 history.rebalances,
+                history.journals,
             )
         ):
             totals[index] += count
@@ -50,11 +51,12 @@ def main() -> int:
             if not options.keep_going:
                 break
     seconds = time.monotonic() - started
-    steps, commits, elections, truncations, acked, group_commits, rebalances = totals
+    steps, commits, elections, truncations, acked, group_commits, rebalances, journals = totals
     print(
         f"{options.seeds} seeds from {options.first}, {failures} failed, {seconds:.1f} s: "
         f"{steps} steps, {commits} commits, {elections} leaderships, {truncations} truncations, "
-        f"{acked} batches acknowledged, {group_commits} group commits, {rebalances} rebalances"
+        f"{acked} batches acknowledged, {group_commits} group commits, {rebalances} rebalances, "
+        f"{journals} journals"
     )
     return 1 if failures else 0
 
@@ -68,6 +70,7 @@ def report(history: History, *, everything: bool) -> int:
         f"seed {history.seed}: {history.steps} steps, {history.commits} commits, "
         f"{history.elections} leaderships, {history.truncations} truncations, {history.acked} "
         f"acknowledged, {history.group_commits} group commits, {history.rebalances} rebalances, "
+        f"{history.journals} journals, "
         f"fingerprint {history.fingerprint:016x}"
     )
     if history.violation is None:

@@ -9,11 +9,13 @@ import run
 
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_groups import GROUP_BUGS
+from penstock_sim.planted_journal import JOURNAL_BUGS
 from penstock_sim.world import simulate
 
 SEEDS = 100
 SEEDS_TO_FIND_A_BUG = 400
 SEEDS_TO_FIND_A_GROUP_BUG = 150
+SEEDS_TO_FIND_A_JOURNAL_BUG = 400
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
@@ -29,6 +31,7 @@ def test_histories_full_of_faults_break_no_invariant(first: int) -> None:
     assert sum(history.truncations for history in histories) > 5
     assert sum(history.group_commits for history in histories) > 40
     assert sum(history.rebalances for history in histories) > 20
+    assert sum(history.journals for history in histories) > 0
 
 
 @pytest.mark.parametrize("seed", [7, 42, 1001, 1002])
@@ -45,7 +48,7 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     plant, faults = PLANTED[name]
     plant(monkeypatch)
     for seed in range(SEEDS_TO_FIND_A_BUG):
-        history = simulate(seed, faults=frozenset(faults.split()), groups=False)
+        history = simulate(seed, faults=frozenset(faults.split()), groups=False, journal=False)
         if history.violation is not None:
             print(f"{name}: seed {seed}: {history.violation}")
             return
@@ -61,6 +64,17 @@ def test_a_planted_bug_of_groups_is_found(name: str, monkeypatch: pytest.MonkeyP
             assert violation.startswith(("I16", "I17", "I18", "I19")), violation
             return
     pytest.fail(f"{SEEDS_TO_FIND_A_GROUP_BUG} seeds did not find {name}")
+
+
+@pytest.mark.parametrize("name", JOURNAL_BUGS)
+def test_a_planted_bug_of_the_journal_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    JOURNAL_BUGS[name](monkeypatch)
+    for seed in range(SEEDS_TO_FIND_A_JOURNAL_BUG):
+        violation = simulate(seed, groups=False, journal=True).violation
+        if violation is not None:
+            print(f"{name}: seed {seed}: {violation}")
+            return
+    pytest.fail(f"{SEEDS_TO_FIND_A_JOURNAL_BUG} seeds did not find {name}")
 
 
 def test_the_command_says_how_many_seeds_hold() -> None:

@@ -21,6 +21,7 @@ from penstock.errors import ClusterError, PenstockError
 from penstock_broker.store.interface import PartitionWrite, Slot
 from penstock_sim.coordinator import OFFSETS_KEY, Coordinators
 from penstock_sim.disk import SimDisk
+from penstock_sim.journal import JournalKeeper
 from penstock_sim.network import Stream
 from penstock_sim.session import Session
 
@@ -78,6 +79,7 @@ class SimBroker:
         self.intact = True
         self.incarnation = 0
         self.session = Session(self)
+        self.keeper = JournalKeeper(world, self.id)
         self.coordinators: Coordinators | None = None
         self.replicas: dict[ReplicaKey, Replica] = {}
         self.links: dict[int, Stream] = {}

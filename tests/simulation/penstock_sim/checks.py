@@ -16,11 +16,28 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from penstock.core.batch import Batch
-from penstock.core.control.documents import ClusterDocument, PartitionDocument, TopicDocument
+from penstock.core.control.documents import (
+    CLUSTER_KEY,
+    ClusterDocument,
+    PartitionDocument,
+    TopicDocument,
+    decode_cluster,
+    decode_topic,
+)
+from penstock.core.control.journal import Holders, Journal
 from penstock.core.replication import contract as rc
-from penstock.core.types import NO_LEADER, NO_PRODUCER, Acks, ReplicaKey, Sync
+from penstock.core.types import (
+    NO_LEADER,
+    NO_PRODUCER,
+    Acks,
+    BrokerId,
+    PartitionState,
+    ReplicaKey,
+    Sync,
+)
 from penstock_broker.store.interface import PartitionWrite
 from penstock_sim.coordinator import OFFSETS_KEY
+from penstock_sim.journal import JournalCounts
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -81,9 +98,16 @@ class Checks:
         self.commits = 0
         self.elections = 0
         self.truncations = 0
+        self.journals = 0
         self._leaders: dict[tuple[ReplicaKey, int], tuple[int, int]] = {}
         self._epochs: dict[tuple[int, ReplicaKey], int] = {}
         self._before: dict[ReplicaKey, set[int]] = {}
+        self.learning = False
+        """What changes now comes from a journal: it replaces what a write without an answer
+        may have stored, of which nobody was told."""
+        self._told: dict[ReplicaKey, PartitionState] = {}
+        self._versions: dict[str, int] = {}
+        self._journals = JournalCounts()
 
     def canon(self, key: ReplicaKey) -> Canon:
         return self.canons.setdefault(key, Canon())
@@ -222,6 +246,8 @@ class Checks:
         Topics are written before: a broker that lost data has no seat left, unless it was
         elected as the last replica standing.
         """
+        if not self._is_news("", cluster.metadata_version):
+            return
         lost = sorted(self.lost)
         for member, key in lost:
             broker = self.world.brokers[member]
@@ -237,8 +263,44 @@ class Checks:
                 raise RuleError(f"I7: b{member} lost data, has a seat in {document}, not {others}")
             self._last_replica_standing(broker, key)
 
+    def journal_kept(self, broker: BrokerId, holders: Holders, journal: Journal) -> None:
+        """A broker keeps it. Once a majority does, its documents are what is."""
+        if not self._journals.kept(broker, holders, journal):
+            return
+        self.journals += 1
+        cluster = journal.documents.get(CLUSTER_KEY)
+        registered = None if cluster is None else decode_cluster(cluster, CLUSTER_KEY)
+        if registered is not None:
+            # A registration that a late write had stored is not known any more.
+            for other in self.world.brokers.values():
+                if registered.brokers[other.id].incarnation != other.run:
+                    self.broker_down(other)
+        self.learning = True
+        for key, text in journal.documents.items():
+            if key != CLUSTER_KEY:
+                self.metadata_changed(decode_topic(text, key))
+        self.learning = False
+        if registered is not None:
+            self.registrations_changed(registered)
+
+    def told(self, key: ReplicaKey, state: PartitionState) -> None:
+        """A broker was told this state."""
+        if key not in self._told or state.version > self._told[key].version:
+            self._told[key] = state
+
+    def _is_news(self, name: str, metadata_version: int) -> bool:
+        known = self._versions.get(name, -1)
+        self._versions[name] = max(known, metadata_version)
+        return metadata_version > known
+
     def metadata_changed(self, topic: TopicDocument) -> None:
-        """After every change of a stored topic."""
+        """After every change of a stored topic, or of a journal that counts.
+
+        An older version lands in the store when a write comes late while the journal already has
+        a newer one: whoever takes over learns that one first.
+        """
+        if not self._is_news(topic.name, topic.metadata_version):
+            return
         for index, document in enumerate(topic.partitions):
             key = ReplicaKey(topic.topic_id, index)
             self._partition_changed(key, self.stored.get(key), document)
@@ -252,7 +314,7 @@ class Checks:
         if state.leader != NO_LEADER and state.leader not in state.isr:
             raise RuleError(f"I1: leader {state.leader} of {key} is not in the ISR {state.isr}")
         if before is not None:
-            old = before.state
+            old = self._told.get(key, state) if self.learning else before.state
             if state.version < old.version or state.leader_epoch < old.leader_epoch:
                 raise RuleError(f"I21: {key} went from {before} to {after}")
             if state.leader != old.leader and state.leader_epoch == old.leader_epoch:

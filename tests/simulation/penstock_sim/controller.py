@@ -1,7 +1,8 @@
 """A controller's shell under simulation, and the metadata store it writes to.
 
 The production `ControllerMachine` decides; writes go to a store with compare-and-swap, take time,
-and sometimes end with an unknown outcome: done, partly done, not done, or done later.
+and sometimes end with an unknown outcome: done, partly done, not done, or done later. In every
+second seed brokers keep a journal while the store is away (journal.py).
 """
 
 from __future__ import annotations
@@ -13,11 +14,26 @@ from penstock.core.control import contract as cc
 from penstock.core.control.config import ControlConfig
 from penstock.core.control.documents import (
     CLUSTER_KEY,
+    TOPIC_KEY_PREFIX,
     ClusterDocument,
     TopicDocument,
+    decode_cluster,
+    decode_topic,
+    encode_cluster,
+    encode_topic,
     topic_key,
 )
 from penstock.core.control.machine import ControllerMachine, Phase
+from penstock.core.control.storage import (
+    Change,
+    Delete,
+    StoredText,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from penstock.errors import PenstockError
+from penstock_broker.controller.loading import from_texts, to_change
+from penstock_sim.journal import JournalShell
 from penstock_sim.network import Stream
 from penstock_sim.session import HEARTBEAT_MS, SESSION_TIMEOUT_MS
 
@@ -26,6 +42,8 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 _TICK_MS = 40
+_LEASE_MS = 50
+_HOLD_AFTER_MS = 60
 
 
 class MetaStore:
@@ -33,7 +51,8 @@ class MetaStore:
 
     def __init__(self, checks: Checks) -> None:
         self.documents: dict[str, tuple[Any, str]] = {}
-        self.away = False
+        self.away: set[int] = set()
+        """Controllers that cannot reach it."""
         self._checks = checks
         self._versions = 0
 
@@ -61,6 +80,31 @@ class MetaStore:
             self._checks.registrations_changed(document)
         return key, version
 
+    def apply_text(self, change: Change, *, learned: bool = False) -> tuple[str, str] | None:
+        """`apply` for a change of a text. `learned`: what a journal tells who takes over."""
+        write: cc.DocumentWrite
+        if isinstance(change, Delete):
+            write = cc.RemoveTopic(change.key.removeprefix(TOPIC_KEY_PREFIX), change.expected)
+        elif change.key == CLUSTER_KEY:
+            write = cc.PutCluster(decode_cluster(change.text, change.key), change.expected)
+        else:
+            write = cc.PutTopic(decode_topic(change.text, change.key), change.expected)
+        self._checks.learning = learned
+        try:
+            return self.apply(write)
+        finally:
+            self._checks.learning = False
+
+    def texts(self) -> dict[str, StoredText]:
+        """Everything, consistently, as text."""
+        return {
+            key: StoredText(
+                encode_topic(found) if isinstance(found, TopicDocument) else encode_cluster(found),
+                version,
+            )
+            for key, (found, version) in self.documents.items()
+        }
+
     def load(self) -> cc.Loaded:
         """Everything, consistently."""
         topics = tuple(
@@ -83,6 +127,8 @@ class SimController:
         self.up = False
         self.life = 0
         self._machine: ControllerMachine | None = None
+        self._journal: JournalShell | None = None
+        self._away_since_ms: float | None = None
         self._streams: dict[int, Stream] = {}
         self._sent: dict[int, int] = {}
         self._waiting: dict[int, Callable[[Any], None]] = {}
@@ -100,6 +146,16 @@ class SimController:
         assert not self.up
         self.up = True
         self.life += 1
+        self._journal = JournalShell(self) if self.world.journal else None
+        self._away_since_ms = None
+        self.world.scheduler.note(self.name, "start")
+        self._new_machine()
+        self._tick(self.life)
+        if self._journal is not None:
+            self._lease(self.life, self._journal)
+
+    def _new_machine(self) -> None:
+        """Begins to take over."""
         self._streams, self._sent, self._waiting = {}, {}, {}
         self._machine = ControllerMachine(
             ControlConfig(
@@ -110,9 +166,7 @@ class SimController:
                 tick_gap_ms=200,
             )
         )
-        self.world.scheduler.note(self.name, "start")
-        self._load_soon(self.life)
-        self._tick(self.life)
+        self._load_soon(self._machine)
 
     def kill(self) -> None:
         """Everything but the store is gone."""
@@ -120,28 +174,74 @@ class SimController:
         self.up = False
         self.world.scheduler.note(self.name, "kill")
         self._machine = None
+        self._break_streams()
+
+    def _break_streams(self) -> None:
         for stream in self.world.net.streams:
             if stream.acceptor == self.id:
                 stream.break_off(silent_for=self.id)
 
-    def _alive(self, life: int) -> bool:
+    def is_alive(self, life: int) -> bool:
+        """This run of the process still is."""
         return self.up and self.life == life
 
     def _tick(self, life: int) -> None:
-        if self._alive(life):
+        if self.is_alive(life):
             self.handle(cc.Tick())
             self.world.scheduler.after(_TICK_MS, self._tick, life)
 
-    def _load_soon(self, life: int) -> None:
-        self.world.scheduler.after(self.world.scheduler.between(1, 15), self._load, life)
-
-    def _load(self, life: int) -> None:
-        if not self._alive(life):
+    def _lease(self, life: int, journal: JournalShell) -> None:
+        """Renews it as far as the store answers; else the brokers stand in for it."""
+        if not self.is_alive(life):
             return
-        if self.world.meta.away:
-            self._load_soon(life)
+        scheduler, documents = self.world.scheduler, journal.documents
+        if self.id not in self.world.meta.away:
+            self._away_since_ms = None
+            documents.lease_answered()
+            if self.active and (documents.detached or self._lost_the_lease()):
+                scheduler.note(self.name, "takes over anew")
+                self._break_streams()
+                self._new_machine()
+        elif self._away_since_ms is None:
+            self._away_since_ms = scheduler.now_ms
+        elif scheduler.now_ms - self._away_since_ms > _HOLD_AFTER_MS and self.active:
+            journal.run_beside(documents.hold(), _ignore)
+        scheduler.after(_LEASE_MS, self._lease, life, journal)
+
+    def _lost_the_lease(self) -> bool:
+        """Another had it and asked for promises, but is gone before it has taken over."""
+        others = [one for one in self.world.controllers.values() if one is not self and one.up]
+        promised = max(broker.keeper.holder.promised for broker in self.world.brokers.values())
+        return not others and promised > self.epoch
+
+    def _load_soon(self, machine: ControllerMachine) -> None:
+        self.world.scheduler.after(self.world.scheduler.between(1, 15), self._load, machine)
+
+    def _load(self, machine: ControllerMachine) -> None:
+        if not self.up or machine is not self._machine:
+            return
+        if self._journal is not None:
+            self._load_journaled(machine, self._journal)
+        elif self.id in self.world.meta.away:
+            self._load_soon(machine)
         else:
             self.handle(self.world.meta.load())
+
+    def _load_journaled(self, machine: ControllerMachine, journal: JournalShell) -> None:
+        def loaded(found: Any) -> None:
+            if not self.up or machine is not self._machine:
+                return
+            if isinstance(found, PenstockError):
+                self._load_soon(machine)
+            else:
+                self.handle(from_texts(found, "simulated-cluster", None))
+
+        def read() -> Any:
+            if machine.phase is not Phase.ACTIVE:
+                journal.documents.begin_take_over()
+            return journal.documents.read()
+
+        journal.run(read, loaded)
 
     def handle(self, event: cc.Event) -> None:
         """Event in, `Ready` out, obeyed."""
@@ -151,10 +251,12 @@ class SimController:
         for decision in ready.decisions:
             scheduler.note(self.name, decision.event, dict(decision.fields))
         if ready.reload:
-            self._load_soon(self.life)
-        if ready.writes:
+            self._load_soon(machine)
+        if ready.writes and self._journal is not None:
+            self._write_journaled(machine, self._journal, ready.write_id, ready.writes)
+        elif ready.writes:
             delay_ms = scheduler.between(1, 10)
-            scheduler.after(delay_ms, self._write, self.life, ready.write_id, ready.writes)
+            scheduler.after(delay_ms, self._write, machine, ready.write_id, ready.writes)
         for reply in ready.replies:
             self._waiting.pop(reply.request_id, _ignore)(reply.outcome)
         for message in ready.session_messages:
@@ -182,41 +284,77 @@ class SimController:
 
     # ------------------------------------------------------------ store
 
-    def _write(self, life: int, write_id: int, stages: tuple[Any, ...]) -> None:
+    def _write(self, machine: ControllerMachine, write_id: int, stages: tuple[Any, ...]) -> None:
         """Carried out even if the controller died meanwhile: the request is on its way."""
-        scheduler, meta = self.world.scheduler, self.world.meta
-        if meta.away:
-            self._report(life, cc.WriteUnknown(write_id))
-            return
         writes = [write for stage in stages for write in stage]
+        self._store_answers(
+            writes, self.world.meta.apply, lambda found: self._report(machine, write_id, found)
+        )
+
+    def _write_journaled(
+        self, machine: ControllerMachine, journal: JournalShell, write_id: int, stages: Any
+    ) -> None:
+        changes = [[to_change(write) for write in stage] for stage in stages]
+        journal.run(
+            lambda: journal.documents.write(changes),
+            lambda found: self._report(machine, write_id, found),
+        )
+
+    def carry_out(self, changes: list[Change], answered: Callable[[Any], None]) -> None:
+        """The same for texts; `answered` gets versions, or the error."""
+        learned = not self.active
+        self._store_answers(
+            changes, lambda change: self.world.meta.apply_text(change, learned=learned), answered
+        )
+
+    def _store_answers(
+        self,
+        writes: list[Any],
+        apply: Callable[[Any], tuple[str, str] | None],
+        answered: Callable[[Any], None],
+    ) -> None:
+        scheduler = self.world.scheduler
+        unknown = StoreUnavailableError("no answer")
+        if self.id in self.world.meta.away:
+            if self.world.journal and self.world.chaotic and scheduler.chance(0.4):
+                # Only the way back is cut.
+                scheduler.after(scheduler.between(1, 60), self._write_late, writes, apply)
+            answered(unknown)
+            return
         doubt = scheduler.random.random() if self.world.chaotic else 1.0
         if doubt < 0.01:
-            scheduler.after(scheduler.between(1, 60), self._write_late, writes)
-            self._report(life, cc.WriteUnknown(write_id))
+            scheduler.after(scheduler.between(1, 60), self._write_late, writes, apply)
+            answered(unknown)
             return
         done = writes[: scheduler.random.randrange(len(writes) + 1)] if doubt < 0.03 else writes
         versions = {}
         for write in done:
-            outcome = meta.apply(write)
+            outcome = apply(write)
             if outcome is None:
-                self._report(life, cc.WriteConflict(write_id))
+                answered(WriteConflictError("a document", None, None))
                 return
             versions[outcome[0]] = outcome[1]
-        if doubt < 0.05:
-            self._report(life, cc.WriteUnknown(write_id))
-        else:
-            self._report(life, cc.WriteDone(write_id, versions))
+        answered(unknown if doubt < 0.05 else versions)
 
-    def _write_late(self, writes: list[Any]) -> None:
+    def _write_late(
+        self, writes: list[Any], apply: Callable[[Any], tuple[str, str] | None]
+    ) -> None:
         for write in writes:
-            if self.world.meta.apply(write) is None:
+            if apply(write) is None:
                 return
 
-    def _report(self, life: int, event: cc.Event) -> None:
-        self.world.scheduler.after(self.world.scheduler.between(0.1, 5), self._hear, life, event)
+    def _report(self, machine: ControllerMachine, write_id: int, found: Any) -> None:
+        event: cc.Event
+        if isinstance(found, WriteConflictError):
+            event = cc.WriteConflict(write_id)
+        elif isinstance(found, PenstockError):
+            event = cc.WriteUnknown(write_id)
+        else:
+            event = cc.WriteDone(write_id, found)
+        self.world.scheduler.after(self.world.scheduler.between(0.1, 5), self._hear, machine, event)
 
-    def _hear(self, life: int, event: cc.Event) -> None:
-        if self._alive(life):
+    def _hear(self, machine: ControllerMachine, event: cc.Event) -> None:
+        if self.up and machine is self._machine:
             self.handle(event)
 
     # ------------------------------------------------------------ brokers

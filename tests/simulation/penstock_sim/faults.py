@@ -35,7 +35,7 @@ class Nemesis:
             (3, self.full_disk),
             (4, self.kill_controller),
             (2, self.second_controller),
-            (3, self.store_away),
+            (10 if world.journal else 3, self.store_away),
             (6, self.move_leaders),
             (4, self.retention),
             (3, self.slow_network),
@@ -75,7 +75,7 @@ class Nemesis:
         world = self.world
         world.net.blocked.clear()
         world.net.slow = False
-        world.meta.away = False
+        world.meta.away.clear()
         for broker in world.brokers.values():
             broker.disk.full = False
             broker.disk.slow = False
@@ -239,10 +239,16 @@ class Nemesis:
             idle[0].start()
 
     def store_away(self) -> None:
-        meta = self.world.meta
-        meta.away = True
+        """From all controllers, or from one of them."""
+        controllers = list(self.world.controllers)
+        if self.world.journal and self._random.random() < 0.5:
+            controllers = [self._random.choice(controllers)]
+        longest_ms = 1000 if self.world.journal else 500
+        self.world.meta.away.update(controllers)
         self.world.scheduler.after(
-            self.world.scheduler.between(50, 500), setattr, meta, "away", False
+            self.world.scheduler.between(50, longest_ms),
+            self.world.meta.away.difference_update,
+            controllers,
         )
 
     def move_leaders(self) -> None:

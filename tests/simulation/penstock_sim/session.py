@@ -30,6 +30,8 @@ class Session:
         self.number = 0
         self.controller_epoch = ControllerEpoch(0)
         self.version = 0
+        self._epoch = ControllerEpoch(0)
+        """Of the controller of this session; `controller_epoch` is the newest ever seen."""
         self._seen_version = 0
         self._controller: SimController | None = None
         self._heard_ms = 0
@@ -105,17 +107,32 @@ class Session:
         """What the controller says."""
         self._heard_ms = self.broker.world.scheduler.now_ms
         match message:
+            case cc.SessionAccepted() if message.controller_epoch < self._promised:
+                self._leave()
             case cc.SessionAccepted():
+                self._epoch = message.controller_epoch
                 self.number = message.broker_session
                 self.controller_epoch = max(self.controller_epoch, message.controller_epoch)
             case cc.SessionRefused():
-                if self.stream is not None:
-                    self.stream.break_off(silent_for=self.broker.id)
-                    self.broken()
+                self._leave()
             case Image():
                 self._apply(message)
             case _:
                 pass
+
+    def leave_older_than(self, epoch: ControllerEpoch) -> None:
+        """Another controller was promised to be followed."""
+        if self.number and self._epoch < epoch:
+            self._leave()
+
+    @property
+    def _promised(self) -> ControllerEpoch:
+        return self.broker.keeper.holder.promised
+
+    def _leave(self) -> None:
+        if self.stream is not None:
+            self.stream.break_off(silent_for=self.broker.id)
+            self.broken()
 
     def _apply(self, image: Image) -> None:
         if image.controller_epoch < self.controller_epoch:
@@ -128,6 +145,7 @@ class Session:
         for topic in image.topics:
             values = TopicConfig.parse(topic.configs)
             for index, state in enumerate(topic.partitions):
+                self.broker.world.checks.told(ReplicaKey(topic.topic_id, index), state)
                 minimum = values.effective_min_insync_replicas(len(state.replicas))
                 config = ReplicaConfig(minimum, LAG_MAX_MS, max_pending_produces=50)
                 self.broker.assign(ReplicaKey(topic.topic_id, index), state, config)
@@ -164,6 +182,10 @@ class Session:
 
     def _answered(self, outcome: Any, answer: Callable[..., None]) -> None:
         if isinstance(outcome, cc.IsrAltered):
-            answer(outcome.outcomes[0].state, outcome.outcomes[0].error)
+            change, state = outcome.outcomes[0].change, outcome.outcomes[0].state
+            if state is not None:
+                key = ReplicaKey(change.topic_id, change.partition)
+                self.broker.world.checks.told(key, state)
+            answer(state, outcome.outcomes[0].error)
         else:
             answer(None, outcome)

@@ -34,6 +34,8 @@ TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
 SETTLE_MS: Final = 200
 GROUPS_EVERY: Final = 3
 """Of so many seeds one has consumer groups, unless all brokers lose power in it."""
+JOURNAL_EVERY: Final = 2
+"""In one of so many seeds brokers keep a journal while the metadata store is away."""
 CONVERGE_MS: Final = 15_000
 
 
@@ -51,6 +53,7 @@ class History:
     healed_ms: int
     group_commits: int = 0
     rebalances: int = 0
+    journals: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -65,8 +68,10 @@ class World:
         traced: bool = False,
         faults: frozenset[str] = frozenset(),
         groups: bool | None = None,
+        journal: bool | None = None,
     ) -> None:
         self.seed = seed
+        self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
         self.faults = faults
         self.scheduler = Scheduler(seed, traced=traced)
         chance = self.scheduler.random
@@ -256,13 +261,14 @@ def simulate(
     traced: bool = False,
     faults: frozenset[str] = frozenset(),
     groups: bool | None = None,
+    journal: bool | None = None,
 ) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
     `faults`: names of the nemesis's methods to use, all if empty. `groups`: whether there are
-    consumer groups; None: in every third seed.
+    consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
     """
-    world = World(seed, traced=traced, faults=faults, groups=groups)
+    world = World(seed, traced=traced, faults=faults, groups=groups, journal=journal)
     violation = None
     try:
         world.run()
@@ -285,6 +291,7 @@ def simulate(
         healed_ms,
         world.group_checks.commits,
         world.group_checks.rebalances,
+        world.checks.journals,
         violation,
         tuple(world.scheduler.trace),
     )

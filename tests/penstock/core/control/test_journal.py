@@ -1,0 +1,372 @@
+"""The journal on the brokers: what counts, what a take-over learns, what a late write may not."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from penstock.core.control.documents import (
+    CLUSTER_KEY,
+    BrokerRegistration,
+    ClusterDocument,
+    TopicDocument,
+    encode_cluster,
+    encode_topic,
+    topic_key,
+)
+from penstock.core.control.journal import (
+    AskKeep,
+    AskPromises,
+    Journal,
+    JournalHolder,
+    Kept,
+    Promises,
+    ReadStore,
+    WriteStore,
+    metadata_version,
+    missing,
+)
+from penstock.core.control.journaled import JournaledDocuments, Steps
+from penstock.core.control.storage import (
+    Delete,
+    Put,
+    StoredText,
+    StoreUnavailableError,
+    WriteConflictError,
+)
+from penstock.core.types import BrokerId, ControllerEpoch, TopicId
+from penstock.errors import PenstockError
+
+T = topic_key("t")
+
+
+def cluster(epoch: int, version: int, brokers: int = 3) -> str:
+    found = {
+        BrokerId(number): BrokerRegistration(
+            BrokerId(number), "127.0.0.1", 9000 + number, "", f"dir-{number}", "run", alive=True
+        )
+        for number in range(brokers)
+    }
+    return encode_cluster(ClusterDocument("c", ControllerEpoch(epoch), version, brokers=found))
+
+
+def topic(version: int, name: str = "t", **configs: str) -> str:
+    topic_id = TopicId(f"id-of-{name}")
+    return encode_topic(TopicDocument(name, topic_id, ControllerEpoch(1), version, configs, ()))
+
+
+class World:
+    """A store and three holders that answer at once; any of them can be away."""
+
+    def __init__(self, brokers: int = 3) -> None:
+        self.stored = {CLUSTER_KEY: StoredText(cluster(1, 1, brokers), "v1")}
+        self.holders = {number: JournalHolder() for number in range(brokers)}
+        self.down: set[int] = set()
+        self.away = False
+        self.unanswered = False
+        self.asked: list[object] = []
+        self._versions = 1
+
+    def drive(self, steps: Steps[Any]) -> Any:
+        """Runs to the end; raises what the proposer raises."""
+        try:
+            ask = next(steps)
+            while True:
+                self.asked.append(ask)
+                try:
+                    answer = self._answer(ask)
+                except PenstockError as error:
+                    ask = steps.throw(error)
+                else:
+                    ask = steps.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    def _answer(self, ask: object) -> object:
+        match ask:
+            case ReadStore():
+                if self.away:
+                    raise StoreUnavailableError("away")
+                return dict(self.stored)
+            case WriteStore(stages):
+                if self.away:
+                    raise StoreUnavailableError("away")
+                versions = self.apply([change for stage in stages for change in stage])
+                if self.unanswered:
+                    raise StoreUnavailableError("no answer")
+                return versions
+            case AskPromises():
+                return self._promises(ask)
+            case _:
+                assert isinstance(ask, AskKeep)
+                return self._kept(ask)
+
+    def apply(self, changes: list[Put | Delete]) -> Mapping[str, str]:
+        versions = {}
+        for change in changes:
+            found = self.stored.get(change.key)
+            if (None if found is None else found.version) != change.expected:
+                raise WriteConflictError(change.key, change.expected, None)
+            if isinstance(change, Put):
+                self._versions += 1
+                versions[change.key] = f"v{self._versions}"
+                self.stored[change.key] = StoredText(change.text, versions[change.key])
+            else:
+                del self.stored[change.key]
+        return versions
+
+    def _up(self) -> list[int]:
+        return [number for number in self.holders if number not in self.down]
+
+    def _promises(self, ask: AskPromises) -> Promises:
+        journals = []
+        for number in self._up():
+            after = self.holders[number].promise(ask.epoch)
+            if after is None:
+                return Promises(journals, refused=True)
+            self.holders[number] = after
+            journals.append(after.journal)
+        return Promises(journals)
+
+    def _kept(self, ask: AskKeep) -> Kept:
+        count = 0
+        for number in self._up():
+            after = self.holders[number].keep(ask.journal)
+            if after is None:
+                return Kept(count, refused=True)
+            self.holders[number] = after
+            count += 1
+        return Kept(count)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def take_over(world: World, documents: JournaledDocuments) -> dict[str, StoredText]:
+    """Reads, then raises the epoch in the store."""
+    documents.begin_take_over()
+    found: dict[str, StoredText] = world.drive(documents.read())
+    stored = found[CLUSTER_KEY]
+    epoch = metadata_version(stored.text) + 100
+    brokers = len(world.holders)
+    text = cluster(_epoch(stored.text) + 1, epoch, brokers)
+    world.drive(documents.write([[Put(CLUSTER_KEY, text, stored.version)]]))
+    return world.drive(documents.read())  # type: ignore[no-any-return]
+
+
+def _epoch(text: str) -> int:
+    return int(text.partition('"controller_epoch":')[2].partition(",")[0])
+
+
+def detached(world: World) -> JournaledDocuments:
+    """A controller that has taken over and goes on without its store."""
+    documents = JournaledDocuments()
+    take_over(world, documents)
+    world.away = True
+    assert world.drive(documents.hold())
+    return documents
+
+
+# ---------------------------------------------------------------- holders
+
+
+def test_a_holder_keeps_the_newest_and_refuses_what_is_older_than_its_promise() -> None:
+    old, new = Journal(ControllerEpoch(2), 5, {"k": "old"}), Journal(ControllerEpoch(3), 1)
+    holder = JournalHolder().keep(old)
+    assert holder is not None
+    assert holder.keep(Journal(ControllerEpoch(2), 4)) == holder
+    promised = holder.promise(ControllerEpoch(3))
+    assert promised is not None
+    assert promised.journal == old
+    assert promised.keep(Journal(ControllerEpoch(2), 6)) is None
+    assert promised.promise(ControllerEpoch(2)) is None
+    after = promised.keep(new)
+    assert after is not None
+    assert after.journal == new
+
+
+def test_only_what_the_store_lacks_is_missing_and_the_cluster_comes_last() -> None:
+    journal = Journal(
+        ControllerEpoch(1),
+        3,
+        {CLUSTER_KEY: cluster(1, 9), T: topic(8), topic_key("u"): topic(4, "u")},
+        {topic_key("gone"): 7, topic_key("again"): 7},
+    )
+    found = {
+        CLUSTER_KEY: StoredText(cluster(1, 2), "c"),
+        topic_key("u"): StoredText(topic(4, "u"), "u"),
+        topic_key("gone"): StoredText(topic(6, "gone"), "g"),
+        topic_key("again"): StoredText(topic(8, "again"), "a"),
+    }
+    assert missing(journal, found) == [
+        [Put(T, topic(8), None)],
+        [Delete(topic_key("gone"), "g")],
+        [Put(CLUSTER_KEY, cluster(1, 9), "c")],
+    ]
+
+
+# ---------------------------------------------------------------- while the store is away
+
+
+def test_changes_are_kept_and_read_back_while_the_store_is_away(world: World) -> None:
+    documents = detached(world)
+    version = world.drive(documents.write([[Put(T, topic(200), None)]]))[T]
+    assert world.drive(documents.read())[T] == StoredText(topic(200), version)
+    again = world.drive(documents.write([[Put(T, topic(201), version)]]))[T]
+    assert again != version
+    with pytest.raises(WriteConflictError):
+        world.drive(documents.write([[Put(T, topic(202), version)]]))
+    world.drive(documents.write([[Delete(T, again)]]))
+    assert T not in world.drive(documents.read())
+    assert documents.journaled == 1
+    assert T not in world.stored
+
+
+def test_nothing_is_journaled_before_a_majority_was_asked(world: World) -> None:
+    documents = JournaledDocuments()
+    take_over(world, documents)
+    world.away = True
+    with pytest.raises(StoreUnavailableError, match="away"):
+        world.drive(documents.write([[Put(T, topic(200), None)]]))
+    assert not documents.detached
+    assert all(not holder.journal.documents for holder in world.holders.values())
+
+
+def test_without_a_majority_nothing_counts(world: World) -> None:
+    documents = detached(world)
+    world.down = {0, 1}
+    with pytest.raises(StoreUnavailableError, match="1 of 3 brokers keep the change, 2 must"):
+        world.drive(documents.write([[Put(T, topic(200), None)]]))
+    assert not world.drive(documents.hold())
+    world.down = {0}
+    assert world.drive(documents.write([[Put(T, topic(201), None)]]))
+
+
+def test_a_controller_that_was_succeeded_keeps_nothing_more(world: World) -> None:
+    documents = detached(world)
+    world.away = False
+    take_over(world, JournaledDocuments())
+    world.away = True
+    with pytest.raises(StoreUnavailableError, match="follows another controller"):
+        world.drive(documents.write([[Put(T, topic(300), None)]]))
+    assert not world.drive(documents.hold())
+
+
+# ---------------------------------------------------------------- taking over
+
+
+@pytest.mark.parametrize("down", [0, 1, 2])
+def test_a_take_over_learns_what_counts_from_any_majority(world: World, down: int) -> None:
+    documents = detached(world)
+    world.drive(documents.write([[Put(T, topic(200), None)]]))
+    world.away, world.down = False, {down}
+    found = take_over(world, JournaledDocuments())
+    assert found[T].text == topic(200)
+    assert world.stored[T].text == topic(200)
+
+
+def test_a_take_over_waits_for_a_majority(world: World) -> None:
+    world.down = {0, 2}
+    with pytest.raises(StoreUnavailableError, match="1 of 3 registered brokers have said"):
+        take_over(world, JournaledDocuments())
+
+
+def test_a_new_cluster_has_nobody_to_ask() -> None:
+    world = World(brokers=0)
+    take_over(world, JournaledDocuments())
+    assert not [ask for ask in world.asked if isinstance(ask, AskPromises)]
+
+
+def test_the_store_that_is_back_belongs_to_the_next_take_over(world: World) -> None:
+    documents = detached(world)
+    world.drive(documents.write([[Put(T, topic(200), None)]]))
+    world.away = False
+    documents.lease_answered()
+    for late in (documents.read(), documents.write([[Put(T, topic(201), None)]])):
+        with pytest.raises(StoreUnavailableError, match="takes over anew"):
+            world.drive(late)
+    found = take_over(world, documents)
+    assert found[T].text == topic(200)
+    assert not documents.detached
+
+
+def test_what_no_majority_kept_is_void_after_the_next_take_over(world: World) -> None:
+    documents = detached(world)
+    world.down = {1, 2}
+    with pytest.raises(StoreUnavailableError):
+        world.drive(documents.write([[Put(T, topic(200), None)]]))
+    world.away, world.down = False, {0}
+    take_over(world, JournaledDocuments())  # it cannot know of it
+    world.down = {1}
+    found = take_over(world, JournaledDocuments())  # this one is told, but too late
+    assert T not in found
+
+
+# ---------------------------------------------------------------- writes without an answer
+
+
+def late(world: World, change: Put) -> Callable[[], object]:
+    """The write that was not answered, to be carried out now."""
+    return lambda: world.apply([change])
+
+
+def test_a_late_write_cannot_win_over_the_journal(world: World) -> None:
+    documents = JournaledDocuments()
+    take_over(world, documents)
+    first = world.drive(documents.write([[Put(T, topic(150), None)]]))[T]
+    world.away = True
+    change = Put(T, topic(151, retention="limbo"), first)
+    with pytest.raises(StoreUnavailableError):
+        world.drive(documents.write([[change]]))
+    world.drive(documents.hold())
+    found = world.drive(documents.read())
+    assert metadata_version(found[T].text) > 151
+    late(world, change)()
+    world.away = False
+    after = take_over(world, JournaledDocuments())
+    assert after[T].text == found[T].text
+
+
+def test_a_topic_of_a_late_write_that_nobody_was_told_of_goes(world: World) -> None:
+    documents = JournaledDocuments()
+    take_over(world, documents)
+    world.away = True
+    change = Put(T, topic(151), None)
+    with pytest.raises(StoreUnavailableError):
+        world.drive(documents.write([[change]]))
+    world.drive(documents.hold())
+    assert T not in world.drive(documents.read())
+    late(world, change)()
+    world.away = False
+    assert T not in take_over(world, JournaledDocuments())
+
+
+def test_no_journal_while_it_is_uncertain_who_is_registered(world: World) -> None:
+    documents = JournaledDocuments()
+    found = take_over(world, documents)
+    world.away = True
+    more = Put(CLUSTER_KEY, cluster(2, 300, brokers=5), found[CLUSTER_KEY].version)
+    with pytest.raises(StoreUnavailableError):
+        world.drive(documents.write([[more]]))
+    assert not world.drive(documents.hold())
+    world.away = False
+    world.drive(documents.read())
+    world.apply([Put(CLUSTER_KEY, cluster(2, 301), found[CLUSTER_KEY].version)])
+    world.drive(documents.read())
+    world.away = True
+    assert world.drive(documents.hold()), "read again: nothing is uncertain any more"
+
+
+def test_an_answer_that_was_lost_is_read_again_while_the_store_is_there(world: World) -> None:
+    documents = JournaledDocuments()
+    take_over(world, documents)
+    world.unanswered = True
+    with pytest.raises(StoreUnavailableError):
+        world.drive(documents.write([[Put(T, topic(150), None)]]))
+    world.unanswered = False
+    assert world.drive(documents.read())[T].text == topic(150)
+    world.away = True
+    world.drive(documents.hold())
+    assert world.drive(documents.read())[T].text == topic(150)

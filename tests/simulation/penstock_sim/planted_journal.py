@@ -1,0 +1,89 @@
+"""Bugs put into the journal of controllers whose store is away: the simulator must find each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.control import journaled
+from penstock.core.control.journal import Holders, Journal, JournalHolder, restamped
+from penstock.core.control.journaled import JournaledDocuments
+from penstock.core.control.storage import StoredText
+from penstock_sim.journal import JournalKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def one_broker_is_enough(patch: Any) -> None:
+    """A journal counts as soon as anybody keeps it; who takes over asks anybody."""
+    patch.setattr(Holders, "majority", property(lambda _self: 1))
+
+
+def take_over_without_asking(patch: Any) -> None:
+    """The store is believed to know everything."""
+
+    def learn(_self: Any, found: dict[str, StoredText]) -> Any:
+        return found
+        yield
+
+    patch.setattr(JournaledDocuments, "_learn", learn)
+
+
+def keep_what_an_older_controller_sends(patch: Any) -> None:
+    """A broker forgets what it has promised."""
+    keep = JournalHolder.keep
+
+    def forgetful(self: JournalHolder, journal: Journal) -> JournalHolder | None:
+        return keep(JournalHolder(journal.controller_epoch, self.journal), journal)
+
+    patch.setattr(JournalHolder, "keep", forgetful)
+
+
+def forget_writes_without_an_answer(patch: Any) -> None:
+    """A journal begins without the documents that a late write may still change."""
+    patch.setattr(JournaledDocuments, "_remember_doubt", lambda _self, _change: None)
+
+
+def do_not_restamp(patch: Any) -> None:
+    """Documents in doubt keep their version: the late write has a newer one."""
+    patch.setattr(journaled, "restamped", lambda text, _version: text)
+    assert restamped is not journaled.restamped
+
+
+def go_back_to_the_store(patch: Any) -> None:
+    """When the store is back the controller goes on with it, in the same epoch."""
+
+    def answered(self: JournaledDocuments) -> None:
+        self._holding = False
+        self._sequence, self._journal = 0, None
+
+    patch.setattr(JournaledDocuments, "lease_answered", answered)
+
+
+def lose_journals_at_a_restart(patch: Any) -> None:
+    """A broker keeps journals in memory only."""
+    answer = JournalKeeper.answer
+    runs: dict[int, int] = {}
+
+    def forgetful(self: JournalKeeper, ask: Any) -> Any:
+        broker = self.world.brokers[self.broker_id]
+        if runs.get(id(self)) != broker.incarnation:
+            runs[id(self)] = broker.incarnation
+            self.holder = JournalHolder()
+        return answer(self, ask)
+
+    patch.setattr(JournalKeeper, "answer", forgetful)
+
+
+JOURNAL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    bug.__name__: bug
+    for bug in (
+        one_broker_is_enough,
+        take_over_without_asking,
+        keep_what_an_older_controller_sends,
+        forget_writes_without_an_answer,
+        do_not_restamp,
+        go_back_to_the_store,
+        lose_journals_at_a_restart,
+    )
+}
