@@ -190,9 +190,10 @@ class ConsumerConfig(ClientConfig):
             position and log a warning with both offsets.
         fetch_max_wait_ms: How long a broker holds an empty answer, 500 (Kafka's).
         fetch_min_bytes: How much a broker waits for within that time, 1 (Kafka's).
-        fetch_max_bytes: Bound of one answer, 16 MiB; one batch is always returned.
+        fetch_max_bytes: Bound of all answers of one broker in flight, 16 MiB; one alone gets at
+            most half of it. One batch per answer is always returned, however large.
         max_partition_fetch_bytes: Bound per partition in one answer, 2 MiB.
-        buffer_bytes: Bound of what is fetched ahead and not yet polled, 64 MiB; an answer in
+        buffer_bytes: Bound of what is fetched ahead and not yet polled, 64 MiB; answers in
             flight may exceed it by `fetch_max_bytes` per broker.
         group_id: The consumer group, for `subscribe` and `commit`; "" = none.
         group_instance_id: Makes a static member: its partitions wait for it while it restarts,

@@ -78,6 +78,11 @@ class FetchState:
         mismatch = self.error is not None and self.error.code is ErrorCode.TOPIC_ID_MISMATCH
         return self.topic_id if mismatch else ""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether committed records are known to follow those fetched: a fetch finds some now."""
+        return self.fetch_offset < self.high_watermark
+
     def seek(self, position: int | None, start: OffsetSpec = EARLIEST) -> None:
         """Starts over at `position`, or at `start` when None."""
         self.position = position

@@ -1,20 +1,27 @@
 """Keeps the consumer's buffers filled: a long poll per leader, many partitions in each.
 
     dispatch: partitions that want a fetch ──group by leader──▶ Fetch calls (tasks)
-    answer ──▶ FetchState.accept ──▶ `arrived`: a poll may go on
+    answer ──▶ FetchState.accept ──▶ next call ──▶ `arrived`: a poll may go on
 
 A partition is covered by one call at a time; what becomes free while a long poll waits (a
 drained buffer, a seek) gets a call of its own at once, at most `FETCHES_PER_LEADER` at a time.
 So no call is ever cancelled for a change of plans: what an answer says about another offset than
-the one now needed is dropped (fetch_state.py). Buffers hold at most `buffer_bytes`, plus the
-answers in flight (I23).
+the one now needed is dropped (fetch_state.py).
+
+Broker and client work at the same time: partitions with more to come are split over two calls, so
+that one answer is built while another is opened, and the next call leaves before a poll opens
+what came. Partitions read to their end join a call that is about to be answered instead of one of
+their own, so an idle consumer ends up with one waiting call per leader.
+
+Buffers hold at most `buffer_bytes`, plus the answers in flight, which are at most
+`fetch_max_bytes` per leader, all calls together (I23).
 
 Unary Fetch rather than Subscribe: positions stay in one place and a lost answer costs nothing.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,8 +49,25 @@ RETRY_LOOK_MS: Final = 50
 """While a partition has no leader or waits to retry, it is looked at this often."""
 STALL_MS: Final = 1_000
 """An answer this much later than promised makes the client look who leads."""
+_STEPS_TO_SEND: Final = 3
+"""Turns of the loop until a poked fetcher's next call is sent: `run`, `_fetch`, gRPC's task."""
 
 _log = logging.getLogger("penstock.client")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A fetch under way.
+
+    Attributes:
+        begun_ms: When it began (ms of a monotonic clock).
+        max_bytes: What its answer may hold.
+        is_prompt: A partition of it has more to come, so that it will not wait for records.
+    """
+
+    begun_ms: int
+    max_bytes: int
+    is_prompt: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +94,7 @@ class Fetcher:
         self._states = states
         self._tasks = tasks
         self._changed = asyncio.Event()
-        self._under_way: dict[str, list[int]] = {}
+        self._under_way: dict[str, list[Call]] = {}
         self._turn = 0
         self.arrived: Callable[[], None] = lambda: None
         cluster.on_change(self._leaders_changed)
@@ -107,14 +131,23 @@ class Fetcher:
         self._look_up_positions(lost)
         for address, states in due.items():
             under_way = self._under_way.setdefault(address, [])
-            if len(under_way) < FETCHES_PER_LEADER:
-                under_way.append(at_ms)
-                asked = [Asked(state, state.generation, state.fetch_offset) for state in states]
-                for state in states:
-                    state.in_flight = (state.generation, address)
-                self._tasks.spawn(self._fetch(address, asked, at_ms), f"fetch-{address}")
+            for part in split(states, under_way):
+                under_way.append(self._ask(address, part, at_ms))
         stalled_ms = self._check_stalled(at_ms)
         return look_ms if look_ms is not None else stalled_ms
+
+    def _ask(self, address: str, states: list[FetchState], at_ms: int) -> "Call":
+        """Starts a fetch of these partitions."""
+        left = self._config.fetch_max_bytes - sum(c.max_bytes for c in self._under_way[address])
+        wanted = len(states) * self._config.max_partition_fetch_bytes
+        is_prompt = any(state.has_more for state in states)
+        # Half of what is left: a later call never finds nothing, and the sum stays bounded.
+        call = Call(at_ms, max(1, min(wanted, left // 2)), is_prompt)
+        asked = [Asked(state, state.generation, state.fetch_offset) for state in states]
+        for state in states:
+            state.in_flight = (state.generation, address)
+        self._tasks.spawn(self._fetch(address, asked, call), f"fetch-{address}")
+        return call
 
     def _look_up_positions(self, lost: list[FetchState]) -> None:
         states = [state for state in lost if state.looking_up != state.generation]
@@ -173,7 +206,7 @@ class Fetcher:
 
     def _check_stalled(self, at_ms: int) -> int | None:
         """Looks for brokers that do not answer in time; their partitions may have moved."""
-        started = [begun for under_way in self._under_way.values() for begun in under_way]
+        started = [call.begun_ms for calls in self._under_way.values() for call in calls]
         if not started:
             return None
         patience_ms = self._config.fetch_max_wait_ms + STALL_MS
@@ -181,12 +214,12 @@ class Fetcher:
             self._cluster.refresh_soon()
         return patience_ms
 
-    async def _fetch(self, address: str, asked: list[Asked], begun_ms: int) -> None:
+    async def _fetch(self, address: str, asked: list[Asked], call: Call) -> None:
         request = pb.FetchRequest(
             cluster_id=self._cluster.view.cluster_id,
             max_wait_ms=self._config.fetch_max_wait_ms,
             min_bytes=self._config.fetch_min_bytes,
-            max_bytes=self._config.fetch_max_bytes,
+            max_bytes=call.max_bytes,
             partitions=[
                 pb.FetchPartition(
                     topic=part.state.where.topic,
@@ -212,11 +245,13 @@ class Fetcher:
             for part in asked:
                 if part.state.in_flight == (part.generation, address):
                     part.state.in_flight = None
-            self._under_way[address].remove(begun_ms)
+            self._under_way[address].remove(call)
         for part in asked if throttle_ms else ():
             part.state.retry_at_ms = now_ms() + throttle_ms
-        self.arrived()
         self.poke()
+        for _ in range(_STEPS_TO_SEND):
+            await asyncio.sleep(0)
+        self.arrived()
 
     def _take(self, asked: Iterable[Asked], answer: pb.FetchResponse) -> None:
         by_partition = {part.state.where: part for part in asked}
@@ -272,6 +307,19 @@ class Fetcher:
             if leader is not None and leader.leader_epoch > state.leader_epoch:
                 state.retry_now()
         self.poke()
+
+
+def split(states: list[FetchState], under_way: Sequence[Call]) -> list[list[FetchState]]:
+    """The calls to make for these partitions of one leader, beside those under way; maybe none."""
+    ahead = sum(state.has_more for state in states)
+    if len(under_way) >= FETCHES_PER_LEADER:
+        return []
+    if not ahead and any(call.is_prompt for call in under_way):
+        return []  # they join the next call; this one's answer is due
+    if under_way or ahead < 2:
+        return [states]
+    half = len(states) // 2
+    return [states[:half], states[half:]]
 
 
 def _created_again(state: FetchState, topic_id: str) -> ClusterError:

@@ -66,6 +66,17 @@ def test_an_answer_from_another_offset_is_dropped() -> None:
     assert offsets(made) == list(range(10))
 
 
+def test_more_is_known_to_follow_until_the_high_watermark_is_fetched() -> None:
+    made = state(0)
+    assert not made.has_more, "nothing is known yet"
+    made.accept(0, [batch(0, 10)], 20)
+    assert made.has_more
+    made.accept(10, [batch(10, 10)], 20)
+    assert not made.has_more
+    made.seek(5)
+    assert made.has_more
+
+
 def test_batches_that_lie_before_the_fetch_offset_are_dropped() -> None:
     made = state(12)
     made.accept(12, [batch(0, 10), batch(10, 5)], 15)

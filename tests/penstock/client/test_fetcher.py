@@ -1,0 +1,156 @@
+"""What a consumer asks of a leader, and when: the broker here answers when the test says so."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from support.processes import free_port
+from support.waiting import wait_until_async
+
+from penstock.client import AsyncConsumer, TopicPartition
+from penstock.core.records import build_batch, encode_columns
+from penstock.core.types import LeaderEpoch, Offset
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.proto.v1 import broker_pb2_grpc
+from penstock.rpc.batches import batch_to_wire
+
+PARTITIONS = 4
+BATCH = build_batch(encode_columns([b"v"] * 10, timestamps_ms=1_000))
+
+
+class Asking:
+    """A fetch that waits for its answer."""
+
+    def __init__(self, request: pb.FetchRequest) -> None:
+        self.request = request
+        self.partitions = {part.partition for part in request.partitions}
+        self._answer: asyncio.Future[pb.FetchResponse] = asyncio.get_running_loop().create_future()
+
+    def answer(self, *, end: int) -> None:
+        """One batch of each partition, whose high watermark is `end`."""
+        results = [
+            pb.FetchResult(
+                topic="t",
+                topic_id="id",
+                partition=part.partition,
+                high_watermark=end,
+                batches=[batch_to_wire(BATCH.stamped(Offset(part.offset), LeaderEpoch(1), 0))],
+            )
+            for part in self.request.partitions
+        ]
+        self._answer.set_result(pb.FetchResponse(results=results))
+
+    async def answered(self) -> pb.FetchResponse:
+        return await self._answer
+
+
+class Broker(broker_pb2_grpc.BrokerServiceServicer):
+    """Leads every partition of topic t."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.asked: list[Asking] = []
+
+    async def Metadata(self, request: Any, context: Any) -> pb.MetadataResponse:  # noqa: N802
+        partitions = [
+            pb.PartitionInfo(
+                partition=index, leader=0, leader_epoch=1, replicas=[0], isr=[0], version=1
+            )
+            for index in range(PARTITIONS)
+        ]
+        return pb.MetadataResponse(
+            cluster_id="cluster",
+            metadata_version=1,
+            brokers=[pb.BrokerInfo(broker_id=0, host="127.0.0.1", port=self.port, alive=True)],
+            topics=[pb.TopicInfo(topic="t", topic_id="id", partitions=partitions)],
+        )
+
+    async def Fetch(self, request: Any, context: Any) -> pb.FetchResponse:  # noqa: N802
+        self.asked.append(Asking(request))
+        return await self.asked[-1].answered()
+
+    async def asked_in_all(self, count: int) -> None:
+        await wait_until_async(lambda: len(self.asked) >= count, what=f"{count} fetches")
+
+
+@asynccontextmanager
+async def reading(**options: Any) -> AsyncIterator[tuple[Broker, AsyncConsumer]]:
+    """A consumer of all partitions, from offset 0, and the broker it asks."""
+    port = free_port()
+    broker, server = Broker(port), grpc.aio.server()
+    broker_pb2_grpc.add_BrokerServiceServicer_to_server(broker, server)
+    server.add_insecure_port(f"127.0.0.1:{port}")
+    await server.start()
+    try:
+        async with AsyncConsumer(f"127.0.0.1:{port}", **options) as consumer:
+            partitions = [TopicPartition("t", index) for index in range(PARTITIONS)]
+            consumer._fetcher.poke = lambda: None  # type: ignore[method-assign]  # all at once
+            await consumer.assign(partitions)
+            for where in partitions:
+                await consumer.seek(where, 0)
+            del consumer._fetcher.poke
+            consumer._fetcher.poke()
+            yield broker, consumer
+    finally:
+        await server.stop(None)
+
+
+async def test_partitions_with_more_to_come_are_split_over_two_calls_within_the_byte_bound() -> (
+    None
+):
+    async with reading(fetch_max_bytes=1_000) as (broker, _):
+        await broker.asked_in_all(1)
+        assert broker.asked[0].partitions == {0, 1, 2, 3}, "nothing is known yet: one call"
+        broker.asked[0].answer(end=1_000)
+        await broker.asked_in_all(3)
+        one, other = broker.asked[1:]
+        assert len(one.partitions) == len(other.partitions) == 2
+        assert one.partitions | other.partitions == {0, 1, 2, 3}
+        assert 0 < one.request.max_bytes + other.request.max_bytes <= 1_000
+
+
+async def test_while_one_call_is_opened_the_other_waits_and_its_partitions_are_asked_alone() -> (
+    None
+):
+    async with reading() as (broker, _):
+        await broker.asked_in_all(1)
+        broker.asked[0].answer(end=1_000)
+        await broker.asked_in_all(3)
+        broker.asked[1].answer(end=1_000)
+        await broker.asked_in_all(4)
+        assert broker.asked[3].partitions == broker.asked[1].partitions
+
+
+async def test_partitions_read_to_their_end_come_together_in_one_waiting_call() -> None:
+    async with reading() as (broker, consumer):
+        await broker.asked_in_all(1)
+        broker.asked[0].answer(end=20)
+        await broker.asked_in_all(3)
+        broker.asked[1].answer(end=20)
+        states = consumer._assignment.states.values()
+        done = broker.asked[1].partitions
+        await wait_until_async(
+            lambda: all(s.fetch_offset == 20 for s in states if s.where.partition in done),
+            what="the first answer",
+        )
+        broker.asked[2].answer(end=20)
+        await broker.asked_in_all(4)
+        assert broker.asked[3].partitions == {0, 1, 2, 3}
+
+
+async def test_the_next_call_is_under_way_before_a_poll_opens_what_came() -> None:
+    async with reading() as (broker, consumer):
+        calls_when_told: list[int] = []
+        told = consumer._fetcher.arrived
+
+        def arrived() -> None:
+            calls_when_told.append(sum(map(len, consumer._fetcher._under_way.values())))
+            told()
+
+        consumer._fetcher.arrived = arrived
+        await broker.asked_in_all(1)
+        broker.asked[0].answer(end=1_000)
+        assert sum(batch.record_count for batch in await consumer.poll(20)) == 40
+        assert calls_when_told == [2]
