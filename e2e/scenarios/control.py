@@ -10,6 +10,8 @@ from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.operations import ROLL_S, restore, rolled, uids
 
 OUTAGE_S = 120.0
+AWAY_GAP_S = 5.0
+"""A broker's death while the API is away: noticed after 1.8 s, then decided without it."""
 
 
 def operator_pods(stage: Stage) -> list[str]:
@@ -92,10 +94,10 @@ def controllers_killed(stage: Stage) -> None:
 
 @scenario("The API server is away for two minutes")
 def api_server_away(stage: Stage) -> None:
-    """Reads and writes go on for a minute; then a broker dies.
+    """Reads and writes go on for a minute; then a broker dies, and they still go on.
 
-    Nobody can elect in its place, nor take it out of the in-sync replicas, until the API is back:
-    what it led cannot be read, and acks=all waits where it was in sync.
+    The brokers keep what the controller decides meanwhile: others lead, the ISR shrinks and, with
+    the broker back, grows. All of it is in the API server's objects after the outage.
     """
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
@@ -117,6 +119,6 @@ def api_server_away(stage: Stage) -> None:
         stage.measure("all well after the outage", time.monotonic() - began)
         running.goes_on()
         verdict = running.finish()
-    stage.measure("writes waited, from the broker's death on", verdict.write_gap_s)
-    stage.expect(verdict.write_gap_s < OUTAGE_S / 2 + 20, "writes had stopped before a broker died")
+    stage.measure("longest write gap", verdict.write_gap_s, limit=AWAY_GAP_S)
+    stage.measure("longest write gap of a partition", verdict.partition_write_gap_s)
     penstock.wait_ready(240.0)

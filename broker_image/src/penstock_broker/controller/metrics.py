@@ -36,6 +36,11 @@ class ControllerMetrics(Collector):
         yield _counter(
             "metadata_write_seconds", "Time spent in metadata writes", counters.write_seconds
         )
+        yield _gauge(
+            "detached",
+            "1 while brokers keep changes because the metadata store is away",
+            int(self._runtime.detached),
+        )
         elections = CounterMetricFamily(
             _PREFIX + "elections",
             "Leaders elected, by how they were found; none: a partition went offline",

@@ -112,6 +112,11 @@ class ControllerRuntime:
         return self._has_view and not self._suspended
 
     @property
+    def detached(self) -> bool:
+        """Brokers keep what is decided: the metadata store is away."""
+        return self.active and self._store.detached
+
+    @property
     def _has_view(self) -> bool:
         return self._machine is not None and self._machine.phase is Phase.ACTIVE
 
