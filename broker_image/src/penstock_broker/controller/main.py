@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         ):
             if address is not None:
                 _check_address(option, address)
-        store = _open_store(args)
+        store = _open_store(args, config)
     except PenstockError as error:
         return _refuse(error.message)
     try:
@@ -154,7 +154,7 @@ def _check_address(option: str, address: str) -> None:
         raise MisuseError(f"{option} {address!r} must be HOST:PORT, as in 127.0.0.1:9090")
 
 
-def _open_store(args: argparse.Namespace) -> MetadataStore:
+def _open_store(args: argparse.Namespace, config: ControlConfig) -> MetadataStore:
     """Raises PenstockError. Sends no request: an API server that is away is waited for."""
     kubernetes_only = ("cluster", "namespace", "owner_uid", "owner_name")
     given = [f"--{name.replace('_', '-')}" for name in kubernetes_only if getattr(args, name)]
@@ -185,7 +185,9 @@ def _open_store(args: argparse.Namespace) -> MetadataStore:
     )
     api = kubernetes_api.connect(kubernetes_api.Timeouts())
     return journaled.JournaledStore(
-        kubernetes.KubernetesMetadataStore(api, objects), journal_holders.GrpcJournalHolders()
+        kubernetes.KubernetesMetadataStore(api, objects),
+        journal_holders.GrpcJournalHolders(),
+        config.takeover_min_brokers,
     )
 
 

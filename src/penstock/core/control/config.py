@@ -25,6 +25,7 @@ class ControlConfig:
     replicas[0], and how many partitions at a time. A broker must have been back for one
     interval, so that one that crashes in a loop is left alone.
     `away_hold_ms`: after "take all leaderships from this broker" none returns for so long.
+    `takeover_min_brokers`: how many must say what they keep of the journal; 0 = a majority.
     `tick_gap_ms`: a longer pause between ticks means that the controller itself stood still.
     """
 
@@ -40,6 +41,7 @@ class ControlConfig:
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     producer_ids_per_block: int = 1_000
     max_pending_requests: int = 10_000
+    takeover_min_brokers: int = 0
 
     def topic_config(self, configs: Mapping[str, str]) -> TopicConfig:
         """A topic's settings: its own, then the cluster's defaults, then the built-in ones."""
@@ -113,6 +115,14 @@ CONTROL_NUMBERS: Final = {
         0,
         100_000,
         "How many leaderships return at a time; 0 = none.",
+    ),
+    "controller.takeover.min.brokers": ControlNumber(
+        "takeover_min_brokers",
+        0,
+        1_000,
+        "How many registered brokers must answer before a controller takes over; 0 = a majority. "
+        "Fewer may forget what was decided while the Kubernetes API was away: only for a cluster "
+        "that has lost most of its brokers for good.",
     ),
     "num.partitions": ControlNumber(
         "default_partitions", 1, PARTITIONS_MAX, "Partitions of a topic that does not say how many."

@@ -74,7 +74,9 @@ class JournaledDocuments:
     `read` and `write` are for one thread (or task) at a time; `hold` may run beside them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, takeover_min_brokers: int = 0) -> None:
+        """`takeover_min_brokers`: who must answer at a take-over; 0 = a majority."""
+        self._takeover_min_brokers = takeover_min_brokers
         self._epoch = NOBODY
         """The epoch this controller has raised in the store; 0: it has not taken over."""
         self._found: dict[str, StoredText] = {}
@@ -164,11 +166,12 @@ class JournaledDocuments:
                 f"a broker has promised a newer controller epoch than {epoch}: another controller "
                 "takes over, or this metadata is older than the brokers; reading again"
             )
-        if len(promises.journals) < holders.majority:
+        wanted = self._takeover_min_brokers or holders.majority
+        if len(promises.journals) < wanted:
             raise StoreUnavailableError(
                 f"{len(promises.journals)} of {len(holders.brokers)} registered brokers have said "
                 "what they keep of changes made while the metadata store was away, "
-                f"{holders.majority} must; waiting for them"
+                f"{wanted} must; waiting for them (controller.takeover.min.brokers)"
             )
         # Journals of older epochs were learned by whoever raised the epoch to this one.
         current = [j for j in promises.journals if j.controller_epoch == cluster.controller_epoch]

@@ -273,6 +273,14 @@ def test_a_take_over_waits_for_a_majority(world: World) -> None:
         take_over(world, JournaledDocuments())
 
 
+def test_most_brokers_lost_for_good_need_not_answer_if_somebody_says_so(world: World) -> None:
+    world.down = {0, 2}
+    take_over(world, JournaledDocuments(takeover_min_brokers=1))
+    world.down = {0, 1, 2}
+    with pytest.raises(StoreUnavailableError, match="controller.takeover.min.brokers"):
+        take_over(world, JournaledDocuments(takeover_min_brokers=1))
+
+
 def test_a_new_cluster_has_nobody_to_ask() -> None:
     world = World(brokers=0)
     take_over(world, JournaledDocuments())

@@ -36,10 +36,13 @@ class JournalCalls(Protocol):
 class JournaledStore:
     """See the seam for threads and errors. Owns `store` and `holders`."""
 
-    def __init__(self, store: MetadataStore, holders: JournalCalls) -> None:
+    def __init__(
+        self, store: MetadataStore, holders: JournalCalls, takeover_min_brokers: int = 0
+    ) -> None:
+        """`takeover_min_brokers`: who must answer at a take-over; 0 = a majority."""
         self._store = store
         self._holders = holders
-        self._documents = JournaledDocuments()
+        self._documents = JournaledDocuments(takeover_min_brokers)
 
     @property
     def detached(self) -> bool:
