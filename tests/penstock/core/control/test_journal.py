@@ -277,7 +277,7 @@ def test_most_brokers_lost_for_good_need_not_answer_if_somebody_says_so(world: W
     world.down = {0, 2}
     take_over(world, JournaledDocuments(takeover_min_brokers=1))
     world.down = {0, 1, 2}
-    with pytest.raises(StoreUnavailableError, match="controller.takeover.min.brokers"):
+    with pytest.raises(StoreUnavailableError, match=r"controller\.takeover\.min\.brokers"):
         take_over(world, JournaledDocuments(takeover_min_brokers=1))
 
 

@@ -1,0 +1,128 @@
+"""What a broker keeps for controllers, over real gRPC: durable, and refused when outdated."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+
+from penstock.core.control.documents import BrokerRegistration
+from penstock.core.control.journal import (
+    AskKeep,
+    AskPromises,
+    Holders,
+    Journal,
+    Kept,
+    Promises,
+)
+from penstock.core.types import BrokerId, ControllerEpoch
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
+from penstock_broker.broker.journal import FILE, JournalService
+from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
+from penstock_broker.services.edge import Edge
+
+JOURNAL = Journal(ControllerEpoch(2), 3, {"topic/t": "ä text"}, {"topic/gone": 7})
+
+
+class Servers:
+    """Brokers' servers on loopback, with or without the service."""
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self.told: list[int] = []
+        self.ports: list[int] = []
+
+    async def add(self, *, knows_journals: bool = True) -> JournalService:
+        """One more broker."""
+        folder = self._folder / f"b{len(self.ports)}"
+        folder.mkdir(exist_ok=True)
+        service = JournalService(folder, self.told.append)
+        server = grpc.aio.server(interceptors=[Edge(lambda: "c", lambda _method, _s: None)])
+        if knows_journals:
+            add_JournalServiceServicer_to_server(service, server)
+        self.ports.append(server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        self._stack.push_async_callback(server.stop, None)
+        return service
+
+    def holders(self, cluster_id: str = "c", away: int = 0) -> Holders:
+        """All of them, and `away` more at which nobody listens."""
+        ports = [*self.ports, *([1] * away)]
+        return Holders(
+            cluster_id,
+            tuple(
+                BrokerRegistration(BrokerId(n), "127.0.0.1", port, "", "", "", alive=True)
+                for n, port in enumerate(ports)
+            ),
+        )
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
+    async with AsyncExitStack() as stack:
+        yield Servers(tmp_path, stack)
+
+
+async def keep(holders: Holders, journal: Journal) -> Kept:
+    calls = GrpcJournalHolders()
+    try:
+        return await asyncio.to_thread(calls.keep, AskKeep(holders, journal))
+    finally:
+        calls.close()
+
+
+async def promise(holders: Holders, epoch: int) -> Promises:
+    calls = GrpcJournalHolders()
+    try:
+        return await asyncio.to_thread(calls.promise, AskPromises(holders, ControllerEpoch(epoch)))
+    finally:
+        calls.close()
+
+
+async def test_a_journal_survives_the_process_and_is_told_to_who_takes_over(
+    servers: Servers, tmp_path: Path
+) -> None:
+    await servers.add()
+    assert await keep(servers.holders(), JOURNAL) == Kept(1)
+    again = JournalService(tmp_path / "b0", servers.told.append)
+    assert again._holder.journal == JOURNAL
+    assert await promise(servers.holders(), 3) == Promises([JOURNAL])
+    assert servers.told == [2, 3]
+
+
+async def test_an_outdated_controller_is_refused_and_not_registered_with(servers: Servers) -> None:
+    service = await servers.add()
+    await promise(servers.holders(), 5)
+    assert await keep(servers.holders(), JOURNAL) == Kept(0, refused=True)
+    assert (await promise(servers.holders(), 4)).refused
+    service.check_follows(5)
+    with pytest.raises(ClusterError, match="promised to follow") as caught:
+        service.check_follows(4)
+    assert caught.value.code is ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+async def test_brokers_that_are_away_do_not_count_and_older_ones_promise_nothing_kept(
+    servers: Servers,
+) -> None:
+    await servers.add()
+    assert await keep(servers.holders(away=2), JOURNAL) == Kept(1)
+    await servers.add(knows_journals=False)
+    assert await keep(servers.holders(), JOURNAL) == Kept(1)
+    found = await promise(servers.holders(), 3)
+    assert sorted(journal.number for journal in found.journals) == [(0, 0), (2, 3)]
+
+
+async def test_another_clusters_controller_gets_nothing(servers: Servers) -> None:
+    await servers.add()
+    assert await keep(servers.holders("another"), JOURNAL) == Kept(0)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"promised": ')
+    with pytest.raises(ClusterError, match=r"journal\.json is damaged") as caught:
+        JournalService(tmp_path, lambda _epoch: None)
+    assert caught.value.code is ErrorCode.DATA_CORRUPTED
