@@ -116,6 +116,15 @@ async def test_brokers_that_are_away_do_not_count_and_older_ones_promise_nothing
     assert sorted(journal.number for journal in found.journals) == [(0, 0), (2, 3)]
 
 
+async def test_a_disk_that_takes_nothing_does_not_count(servers: Servers, tmp_path: Path) -> None:
+    service = await servers.add()
+    (tmp_path / "b0").rmdir()
+    assert await keep(servers.holders(), JOURNAL) == Kept(0)
+    assert service._holder.journal != JOURNAL
+    (tmp_path / "b0").mkdir()
+    assert await keep(servers.holders(), JOURNAL) == Kept(1)
+
+
 async def test_another_clusters_controller_gets_nothing(servers: Servers) -> None:
     await servers.add()
     assert await keep(servers.holders("another"), JOURNAL) == Kept(0)

@@ -76,7 +76,14 @@ class JournalService(JournalServiceServicer):
                     sequence=holder.journal.sequence,
                     documents=len(holder.journal.documents),
                 )
-            await asyncio.to_thread(replace_file, self._path, msgspec.json.encode(holder))
+            try:
+                await asyncio.to_thread(replace_file, self._path, msgspec.json.encode(holder))
+            except OSError as error:
+                raise ClusterError(
+                    f"{self._path} cannot be written: {error.strerror}; this broker does not count "
+                    "among those that keep what a controller decides without its store",
+                    ErrorCode.STORAGE_FAILED,
+                ) from error
             self._holder = holder
         self._promised(epoch)
 
