@@ -187,8 +187,9 @@ class Coordinators:
         members = loading = 0
         for coordinator in self._by_partition.values():
             if coordinator.loaded:
-                states += coordinator.machine.states
-                members += coordinator.machine.members
+                census = coordinator.machine.census
+                states += census.states
+                members += census.members
             else:
                 loading += 1
         self.totals = GroupTotals(

@@ -31,6 +31,7 @@ from penstock_broker.services.locate import unknown_outcome
 _HELLO_TIMEOUT_S: Final = 30.0
 _LEAVE_TIMEOUT_S: Final = 30.0
 _STREAM_IDS: Final = count(1)
+_ALIVE: Final = pb.JoinResponse(alive=pb.CoordinatorAlive()).SerializeToString()
 
 
 class GroupService(GroupServiceServicer):
@@ -199,19 +200,20 @@ class _Member:
         self._loop = asyncio.get_running_loop()
         self._told_at_s = self._loop.time()
         self._writing = asyncio.Lock()
+        self._no_news = c.MemberHeard(stream.stream_id)
 
     async def write(self) -> None:
         """Tells the member what is to be told; ends by raising."""
         while True:
-            await self._send(wire.join_response(await self._stream.next()))
+            message = wire.join_response(await self._stream.next())
+            await self._send(message.SerializeToString())
 
     async def read(self, requests: AsyncIterator[pb.JoinRequest]) -> None:
         """Takes what the member says, until it says no more."""
         async for request in requests:
             kind = request.WhichOneof("message")
             if kind == "heartbeat":
-                event = wire.heard_from_wire(request.heartbeat, self._stream.stream_id)
-                self._coordinator.handle(event)
+                self._coordinator.handle(self._heard(request.heartbeat))
                 await self._show_life()
             elif kind == "leave":
                 keep_seat = request.leave.keep_seat
@@ -219,6 +221,12 @@ class _Member:
                 await self._ending()
             else:
                 raise _invalid("after the hello a member sends heartbeats, and a leave at last")
+
+    def _heard(self, heartbeat: pb.MemberHeartbeat) -> c.MemberHeard:
+        """Nearly all heartbeats are empty, and the same event."""
+        if not heartbeat.ByteSize():
+            return self._no_news
+        return wire.heard_from_wire(heartbeat, self._stream.stream_id)
 
     @staticmethod
     async def _ending() -> NoReturn:
@@ -237,9 +245,9 @@ class _Member:
         """A member that hears nothing would take the coordinator for dead."""
         silent_s = self._loop.time() - self._told_at_s
         if silent_s * 2000 >= self._stream.session_timeout_ms > 0:
-            await self._send(pb.JoinResponse(alive=pb.CoordinatorAlive()))
+            await self._send(_ALIVE)
 
-    async def _send(self, message: pb.JoinResponse) -> None:
+    async def _send(self, message: bytes) -> None:
         async with self._writing:
             self._told_at_s = self._loop.time()
             await self._context.write(message)

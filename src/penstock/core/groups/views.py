@@ -1,6 +1,7 @@
 """What a coordinator tells about its groups, as of its newest record."""
 
 from collections import Counter
+from dataclasses import dataclass
 
 from penstock.core.groups.config import check_group_id
 from penstock.core.groups.contract import (
@@ -26,9 +27,18 @@ def list_groups(book: Book, event: ListRequested) -> Listed:
     return Listed(tuple(g for g in found if not event.states or g.state in event.states))
 
 
-def count_states(book: Book) -> Counter[GroupState]:
-    """For metrics."""
-    return Counter(group.state for group in book.groups.values())
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Groups by state, and members of all groups; for metrics. Not to be changed."""
+
+    states: Counter[GroupState]
+    members: int
+
+
+def take_census(book: Book) -> Census:
+    """Looks at every group. All that it depends on is durable."""
+    groups = book.groups.values()
+    return Census(Counter(g.state for g in groups), sum(len(g.members) for g in groups))
 
 
 def describe(book: Book, event: DescribeRequested) -> Described:

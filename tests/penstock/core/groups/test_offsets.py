@@ -260,6 +260,7 @@ def test_groups_are_listed_and_counted_by_state(desk: Any) -> None:
     ]
     only = c.ListRequested(desk.new_id(), frozenset({c.GroupState.EMPTY}))
     assert [g.group_id for g in desk.ask(only).groups] == ["a"]
-    assert desk.machine.states == {c.GroupState.EMPTY: 1, c.GroupState.STABLE: 1}
-    assert desk.machine.members == 1
+    census = desk.machine.census
+    assert census.states == {c.GroupState.EMPTY: 1, c.GroupState.STABLE: 1}
+    assert census.members == 1
     assert desk.state("nobody") is c.GroupState.DEAD
