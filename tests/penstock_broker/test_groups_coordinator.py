@@ -1,6 +1,7 @@
 """The coordinator's shell over a real replica in memory: failures end it, the log has it back."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -35,11 +36,17 @@ ALL = frozenset((T, partition) for partition in range(3))
 
 
 class FullStore(MemoryLogStore):
-    """Refuses writes of batches while `full`."""
+    """Refuses writes of batches while `full`, keeps all waiting while `flowing` is not set."""
 
     full = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.flowing = threading.Event()
+        self.flowing.set()
+
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        assert self.flowing.wait(20)
         if self.full and any(write.batches for write in writes):
             raise ClusterError("the disk is full", ErrorCode.DISK_FULL)
         super().write(writes, sync=sync)
@@ -123,6 +130,12 @@ class Broker:
         assert isinstance(answer, c.Committed)
         return answer
 
+    async def refusal_of(self, offset: int) -> PenstockError:
+        """What a commit is refused with."""
+        with pytest.raises(PenstockError) as caught:
+            await self.commit(offset)
+        return caught.value
+
     async def committed(self) -> list[int]:
         coordinator = await self.coordinator()
         answer = await coordinator.ask(lambda number: c.FetchRequested(number, "g"))
@@ -178,6 +191,26 @@ async def test_commits_that_come_together_are_one_batch() -> None:
         )
         assert end > 50, "every commit is a record"
         assert len(batches) < 10, "and few are batches of their own"
+
+
+async def test_a_request_that_nobody_stores_is_given_up_with_an_unknown_outcome() -> None:
+    async with running() as broker, asyncio.TaskGroup() as tasks:
+        await broker.commit(5)
+        coordinator = await broker.coordinator()
+        broker.store.flowing.clear()
+        try:
+            late = tasks.create_task(broker.refusal_of(6))
+            await wait_until_async(lambda: coordinator._requests, what="it waits")
+            now_ms = broker.replicas.now_ms()
+            coordinator.tick(now_ms + 29_000)
+            assert not late.done()
+            coordinator.tick(now_ms + 31_000)
+            assert (await late).code is ErrorCode.REQUEST_TIMED_OUT
+            assert not coordinator._requests
+        finally:
+            broker.store.flowing.set()
+        await broker.commit(7)
+        assert await broker.committed() == [7]
 
 
 async def test_a_failed_append_ends_the_coordinator_and_nothing_of_it_is_told() -> None:

@@ -12,6 +12,7 @@ coordinator is elsewhere or loads anew, and whoever leads builds another from th
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from time import time_ns
 from typing import Final
@@ -20,6 +21,7 @@ from penstock.core.batch import Batch
 from penstock.core.encode import encode_columns
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups.contract import (
+    NOTHING,
     Answer,
     Catalog,
     Event,
@@ -46,13 +48,26 @@ APPEND_BYTES_MAX: Final = 4 * 1024 * 1024
 _PAUSE_PER_READY_S: Final = 0.0025
 _PAUSE_MAX_S: Final = 0.01
 _APPEND_TIMEOUT_MS: Final = 600_000
-_ANSWER_TIMEOUT_S: Final = 30.0
+_ANSWER_TIMEOUT_MS: Final = 30_000
 _READ_BYTES: Final = 1024 * 1024
 _REQUEST_IDS: Final = count(-1, -1)
 """Below 0: never those of producers."""
 _events = EventLog("groups")
 
 Records = tuple[tuple[bytes, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request and whoever waits for its answer, until `until_ms` of the machines' clock."""
+
+    answered: asyncio.Future[Answer | PenstockError]
+    until_ms: int
+
+    def answer(self, answer: Answer | PenstockError) -> None:
+        """The first answer counts; nobody may be there any more."""
+        if not self.answered.done():
+            self.answered.set_result(answer)
 
 
 class Coordinator:
@@ -75,7 +90,8 @@ class Coordinator:
         now_ms = replicas.now_ms()
         self.machine = GroupCoordinator(config, time_ns() // 1_000_000 - now_ms)
         self._streams: dict[int, MemberStream] = {}
-        self._requests: dict[int, asyncio.Future[Answer | PenstockError]] = {}
+        self._requests: dict[int, _Asked] = {}
+        """In the order in which they were asked."""
         self._ids = count(1)
         self._moved = asyncio.Event()
         self._unsent: deque[Records] = deque()
@@ -162,7 +178,8 @@ class Coordinator:
             _events.defect("coordinator stopped", error, partition=str(self))
             self.close(self._loading("it stopped for a defect; the broker's log has it"))
             return
-        self._obey(ready)
+        if ready is not NOTHING:  # a heartbeat without news ends here
+            self._obey(ready)
 
     def check(self) -> None:
         """Raises ClusterError: NOT_COORDINATOR when closed, COORDINATOR_LOADING."""
@@ -183,6 +200,7 @@ class Coordinator:
 
     def tick(self, now_ms: int) -> None:
         """Called often; costs nothing while nothing is due."""
+        self._give_up_late(now_ms)
         if self.loaded and self.closed is None and self.machine.next_wake_ms <= now_ms:
             self.handle(Tick())
 
@@ -192,24 +210,32 @@ class Coordinator:
         Raises PenstockError; REQUEST_TIMED_OUT: the outcome is unknown.
         """
         request_id = next(self._ids)
-        answered: asyncio.Future[Answer | PenstockError]
-        answered = asyncio.get_running_loop().create_future()
-        self._requests[request_id] = answered
+        asked = _Asked(
+            asyncio.get_running_loop().create_future(),
+            self._replicas.now_ms() + _ANSWER_TIMEOUT_MS,
+        )
+        self._requests[request_id] = asked
         try:
             self.handle(make(request_id))
-            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
-                answer = await answered
-        except TimeoutError:
-            raise ClusterError(
-                f"no answer from {self} within {_ANSWER_TIMEOUT_S:.0f} s: its replicas do not "
-                "keep up; the outcome is unknown",
-                ErrorCode.REQUEST_TIMED_OUT,
-            ) from None
+            answer = await asked.answered
         finally:
             self._requests.pop(request_id, None)
         if isinstance(answer, PenstockError):
             raise answer
         return answer
+
+    def _give_up_late(self, now_ms: int) -> None:
+        """Requests that wait too long; one look at the oldest, instead of a timer for each."""
+        for asked in self._requests.values():
+            if asked.until_ms > now_ms:
+                return
+            asked.answer(
+                ClusterError(
+                    f"no answer from {self} within {_ANSWER_TIMEOUT_MS // 1000} s: its replicas do "
+                    "not keep up; the outcome is unknown",
+                    ErrorCode.REQUEST_TIMED_OUT,
+                )
+            )
 
     def add_stream(self, stream: MemberStream) -> None:
         self._streams[stream.stream_id] = stream
@@ -253,9 +279,9 @@ class Coordinator:
 
     def _tell(self, output: Output) -> None:
         if isinstance(output, Reply):
-            answered = self._requests.get(output.request_id)
-            if answered is not None and not answered.done():
-                answered.set_result(output.answer)
+            asked = self._requests.get(output.request_id)
+            if asked is not None:
+                asked.answer(output.answer)
             return
         stream = self._streams.get(output.stream_id)
         if stream is not None and not stream.put(output):
@@ -326,9 +352,8 @@ class Coordinator:
         self.closed = error
         self._waiting.clear()
         self._unsent.clear()
-        for answered in self._requests.values():
-            if not answered.done():
-                answered.set_result(error)
+        for asked in self._requests.values():
+            asked.answer(error)
         for stream in self._streams.values():
             stream.fail(error)
         self._streams.clear()

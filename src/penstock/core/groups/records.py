@@ -23,6 +23,8 @@ from penstock.errors import ClusterError, ErrorCode
 
 VERSION: Final = 1
 _encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_quoted: Final = json.encoder.encode_basestring
+"""A string as `_encoder` writes it."""
 Parts = frozenset[tuple[TopicId, int]]
 
 
@@ -149,7 +151,9 @@ def encode_key(key: Key) -> bytes:
         case CurrentKey(group, member):
             parts = ["current", group, member]
         case OffsetKey(group, topic_id, partition):
-            parts = ["offset", group, topic_id, partition]
+            # Written by hand, as offsets are: commits are nearly all there is to encode.
+            text = f'[{VERSION},"offset",{_quoted(group)},{_quoted(topic_id)},{partition}]'
+            return text.encode()
     return _encoder([VERSION, *parts]).encode()
 
 
@@ -157,7 +161,7 @@ def encode_value(value: Value) -> bytes:
     """`decode_value` of it, with the same kind of key, gives an equal object."""
     match value:
         case OffsetRecord():
-            document = _offset(value)
+            return _offset(value).encode()
         case GroupRecord():
             document = _group(value)
         case MemberRecord():
@@ -175,17 +179,15 @@ def encode_value(value: Value) -> bytes:
     return _encoder({"v": VERSION, **document}).encode()
 
 
-def _offset(value: OffsetRecord) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "topic": value.topic,
-        "offset": value.offset,
-        "epoch": value.leader_epoch,
-        "time": value.time_ms,
-    }
+def _offset(value: OffsetRecord) -> str:
+    text = (
+        f'{{"v":{VERSION},"topic":{_quoted(value.topic)},"offset":{value.offset},'
+        f'"epoch":{value.leader_epoch},"time":{value.time_ms}'
+    )
     for name in ("metadata", "reset_id", "reason"):
-        if text := getattr(value, name):
-            document[name] = text
-    return document
+        if said := getattr(value, name):
+            text += f',"{name}":{_quoted(said)}'
+    return text + "}"
 
 
 def _group(value: GroupRecord) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Records of groups: back as they went in, the same bytes for the same state, no guesses."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -85,6 +87,15 @@ def test_a_record_comes_back_as_it_went_in(entry: tuple[Key, Value]) -> None:
     key, value = entry
     assert decode_key(encode_key(key)) == key
     assert decode_value(key, encode_value(value)) == value
+
+
+@settings(deadline=None)
+@given(entries)
+def test_records_are_compact_json(entry: tuple[Key, Value]) -> None:
+    for encoded in (encode_key(entry[0]), encode_value(entry[1])):
+        document = json.loads(encoded)
+        compact = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        assert encoded == compact.encode()
 
 
 def test_the_bytes_are_what_other_versions_will_read() -> None:
