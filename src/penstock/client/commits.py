@@ -1,22 +1,26 @@
-"""Stores and reads a group's offsets for a consumer: one commit at a time, in order.
+"""Stores and reads a group's offsets for a consumer: one call at a time, in order.
 
     Assignment.to_commit ──▶ CommitOffsets at the coordinator ──▶ Assignment.committed
-                                 │ STALE_MEMBER_EPOCH: wait for the newer epoch, commit again
-                                 └ UNKNOWN_MEMBER, FENCED_INSTANCE_ID: out of the group
+          │                      │ STALE_MEMBER_EPOCH: wait for the newer epoch, commit again
+          │                      └ UNKNOWN_MEMBER, FENCED_INSTANCE_ID: out of the group
+          └ while a call is under way ──▶ CommitQueue ──▶ the next call
 
 One at a time, so that an older commit never arrives behind a newer one: committed offsets do not
-go back (I18). An automatic commit covers only what an earlier poll handed out; a failed one is
-logged and covered by the next.
+go back (I18). Commits that are asked for meanwhile share the next call. An automatic commit covers
+only what an earlier poll handed out; a failed one is logged and covered by the next.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from penstock.client.assignment import Assignment
 from penstock.client.cluster import Cluster
+from penstock.client.commit_queue import Batch, CommitQueue, Done, Offsets
 from penstock.client.config import ConsumerConfig
 from penstock.client.coordinator import Coordinator
 from penstock.client.group_model import OffsetAndMetadata
@@ -24,6 +28,7 @@ from penstock.client.group_wire import commit_to_wire, committed_from_wire
 from penstock.client.leaders import known_partition, list_offsets
 from penstock.client.membership_contract import FENCED
 from penstock.client.model import LATEST
+from penstock.client.tasks import BackgroundTasks
 from penstock.core.limits import COMMIT_METADATA_MAX_BYTES
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
@@ -32,7 +37,6 @@ from penstock.rpc.errors import error_from_wire
 
 AUTO_COMMIT_S: Final = 5.0
 """How long an automatic commit tries: shorter than a user's, because others wait their turn."""
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 _log = logging.getLogger("penstock.client")
 
@@ -67,59 +71,92 @@ class Committer:
         config: ConsumerConfig,
         assignment: Assignment,
         member: Member,
+        tasks: BackgroundTasks,
     ) -> None:
         self._cluster = cluster
         self._coordinator = coordinator
         self._config = config
         self._assignment = assignment
         self._member = member
-        self._turn = asyncio.Lock()
+        self._tasks = tasks
+        self._queue = CommitQueue()
+        self._under_way = False
         self._timeout_s = config.request_timeout_ms / 1000
 
     async def commit(self, offsets: Offsets | None = None, timeout_s: float | None = None) -> None:
         """Stores `offsets`; None = everything handed out so far. Nothing to store is no call.
 
-        Raises ClusterError: the first partition's refusal (the others may be stored), or what
-        the coordinator said to all.
+        Returns when these offsets, or later ones of the same partitions, are stored. Raises
+        ClusterError: the first partition's refusal (the others may be stored), or what the
+        coordinator said to all.
         """
-        async with self._turn:
-            wanted = self._assignment.to_commit(only_done=False) if offsets is None else offsets
-            await self._store(wanted, self._timeout_s if timeout_s is None else timeout_s)
+        wanted = self._assignment.to_commit(only_done=False) if offsets is None else offsets
+        if not wanted:
+            return
+        answered: asyncio.Future[PenstockError | None]
+        answered = asyncio.get_running_loop().create_future()
 
-    async def commit_for(
+        def done(error: PenstockError | None) -> None:
+            if not answered.done():
+                answered.set_result(error)
+
+        self._queue.add(wanted, self._timeout_s if timeout_s is None else timeout_s, done)
+        if not self._under_way:
+            # Nobody waits: this task makes the call itself, which saves it a task.
+            self._under_way = True
+            try:
+                await self._send(self._queue.take())
+            finally:
+                self._under_way = False
+                self._go_on()
+        error = await answered
+        if error is not None:
+            raise error
+
+    def start(
         self, offsets: Offsets, callback: Callable[[PenstockError | None], None] | None
     ) -> None:
-        """As `commit`; the outcome goes to `callback`, or an error to the log."""
-        try:
-            await self.commit(offsets)
-        except PenstockError as error:
-            if callback is None:
-                _log.warning("group %s: a commit failed: %s", self._coordinator.group_id, error)
-            else:
-                callback(error)
-        else:
-            if callback is not None:
-                callback(None)
+        """As `commit`, without waiting; the outcome goes to `callback`, or an error to the log."""
+        done: Done = self._log_failure if callback is None else partial(_call_soon, callback)
+        if not offsets:
+            done(None)
+            return
+        self._queue.add(offsets, self._timeout_s, done)
+        self._go_on()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Waits until every commit that was started has its answer, for `timeout_s` at most."""
+        answered = asyncio.Event()
+        if not self._under_way:
+            return
+        self._queue.add({}, timeout_s, lambda _: answered.set())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await answered.wait()
 
     async def commit_done(
         self, timeout_s: float, partitions: Iterable[TopicPartition] | None = None
     ) -> None:
-        """The automatic commit: what an earlier poll handed out. Failures are logged."""
+        """The automatic commit: what an earlier poll handed out. Failures are logged.
+
+        What a commit on its way covers is not stored again: the user's may be further, and
+        this one would go back behind it.
+        """
         only = None if partitions is None else set(partitions)
-        async with self._turn:
-            wanted = {
-                where: offset
-                for where, offset in self._assignment.to_commit(only_done=True).items()
-                if only is None or where in only
-            }
-            try:
-                await self._store(wanted, timeout_s)
-            except PenstockError as error:
-                _log.warning(
-                    "group %s: automatic commit failed, the next one covers it: %s",
-                    self._coordinator.group_id,
-                    error,
-                )
+        wanted = {
+            where: offset
+            for where, offset in self._assignment.to_commit(only_done=True).items()
+            if (only is None or where in only) and not self._queue.covers(where, offset.offset)
+        }
+        try:
+            await self.commit(wanted, timeout_s)
+            await self.settle(timeout_s)
+        except PenstockError as error:
+            _log.warning(
+                "group %s: automatic commit failed, the next one covers it: %s",
+                self._coordinator.group_id,
+                error,
+            )
 
     async def run(self) -> None:
         """Commits automatically every `auto_commit_interval_ms`, until cancelled."""
@@ -191,9 +228,48 @@ class Committer:
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                 )
 
-    async def _store(self, offsets: Offsets, timeout_s: float) -> None:
+    def _log_failure(self, error: PenstockError | None) -> None:
+        if error is not None:
+            _log.warning("group %s: a commit failed: %s", self._coordinator.group_id, error)
+
+    def _go_on(self) -> None:
+        """Sends what waits, unless somebody does already."""
+        if self._queue and not self._under_way:
+            self._under_way = True
+            if self._tasks.spawn(self._send_all(), "commits") is None:
+                self._end()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._queue:
+                await self._send(self._queue.take())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """No more calls: what still waits, if this is the client's end, is never sent."""
+        self._under_way = False
+        for batch in self._queue.take_all():
+            batch.fail(_closed())
+
+    async def _send(self, batch: Batch) -> None:
+        """One call and its answers; whoever waits hears of any end."""
+        try:
+            refused = await self._store(batch.offsets, batch.timeout_s)
+        except PenstockError as error:
+            batch.fail(error)
+        else:
+            batch.answer(refused)
+        finally:
+            self._queue.over()
+            batch.fail(_closed())  # nobody is left, unless this task was cancelled
+
+    async def _store(
+        self, offsets: Offsets, timeout_s: float
+    ) -> dict[TopicPartition, PenstockError]:
+        """The partitions that were refused, and why. Raises PenstockError for all."""
         if not offsets:
-            return
+            return {}
         deadline = monotonic() + timeout_s
         while True:
             identity = self._member.identity()
@@ -218,20 +294,20 @@ class Committer:
                 if error.code in FENCED:
                     self._member.fenced(error.code)
                 raise
-            self._note(offsets, answer)
-            return
+            return self._note(offsets, answer)
 
-    def _note(self, offsets: Offsets, answer: pb.CommitOffsetsResponse) -> None:
-        refused: PenstockError | None = None
+    def _note(
+        self, offsets: Offsets, answer: pb.CommitOffsetsResponse
+    ) -> dict[TopicPartition, PenstockError]:
+        refused: dict[TopicPartition, PenstockError] = {}
         for result in answer.results:
             where = TopicPartition(result.topic, result.partition)
             if not result.HasField("error"):
                 self._assignment.committed(where, offsets[where].offset)
                 continue
             seen = error_from_wire(result.error)
-            refused = refused or ClusterError(f"{where}: {seen.message}", seen.code)
-        if refused is not None:
-            raise refused
+            refused[where] = ClusterError(f"{where}: {seen.message}", seen.code)
+        return refused
 
     def _topic_id(self, where: TopicPartition) -> str:
         state = self._assignment.states.get(where)
@@ -239,3 +315,18 @@ class Committer:
             return state.topic_id
         topic = self._cluster.view.topics.get(where.topic)
         return topic.topic_id if topic is not None else ""
+
+
+def _call_soon(
+    callback: Callable[[PenstockError | None], None], error: PenstockError | None
+) -> None:
+    """Not at once: what the user's function raises must not end the commits behind it."""
+    asyncio.get_running_loop().call_soon(callback, error)
+
+
+def _closed() -> ClusterError:
+    return ClusterError(
+        "the client was closed, or the call cancelled, before a commit had its answer: whether it "
+        "was stored is not known",
+        ErrorCode.CLOSED,
+    )

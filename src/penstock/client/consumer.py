@@ -332,7 +332,7 @@ class AsyncConsumer:
         wanted = self._assignment.to_commit(only_done=False)
         if offsets is not None:
             wanted = await committer.checked(offsets)
-        self._tasks.spawn(committer.commit_for(wanted, callback), "commit")
+        committer.start(wanted, callback)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]

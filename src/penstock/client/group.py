@@ -76,7 +76,7 @@ class GroupSession:
         self._changed = changed
         self.begun: Callable[[], None] = lambda: None
         self.coordinator = Coordinator(cluster, config.group_id)
-        self.committer = Committer(cluster, self.coordinator, config, assignment, self)
+        self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
         self._link = GroupLink(cluster, self.coordinator, config, tasks, self)
         self._link.yielded = lambda: assignment.yielded
         self._running = False
@@ -107,6 +107,7 @@ class GroupSession:
         """Commits what was done, tells the listener, leaves."""
         if not self.subscribed:
             return
+        await self.committer.settle(AUTO_COMMIT_S)
         lost, self._lost = self._lost, NONE
         try:
             await self._tell("on_lost", lost)
@@ -122,6 +123,7 @@ class GroupSession:
             await self.leave()
         elif self._config.group_id and self._config.enable_auto_commit:
             await self.committer.commit_done(AUTO_COMMIT_S)
+        await self.committer.settle(AUTO_COMMIT_S)
 
     def poll_began(self) -> None:
         """See `PollBegan`."""
@@ -259,6 +261,7 @@ class GroupSession:
         places = [each.where for each in partitions]
         if self._config.enable_auto_commit:
             await self.committer.commit_done(AUTO_COMMIT_S, places)
+        await self.committer.settle(AUTO_COMMIT_S)
         try:
             await self._tell("on_revoked", partitions)
         finally:
