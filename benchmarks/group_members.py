@@ -20,14 +20,15 @@ import sys
 import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from typing import IO, Any
 
 from penstock.client import AsyncConsumer, ConsumerConfig, TopicPartition
+from penstock.errors import PenstockError
 
 JOINS_AT_ONCE = 20
-OFFSET_LIMIT = 1 << 40
+OFFSET_LIMIT = 1 << 60
 """Members that measure commits stand here and commit what lies before, so that the client need
 not ask a leader where its log ends, as it need not for what it has read."""
 
@@ -103,16 +104,35 @@ class Member:
 
     async def commit_for(self, seconds: float, per_call: int) -> int:
         """Commits `per_call` offsets at a time, one call after the other; how many calls."""
-        places = sorted(self.consumer.assignment())[:per_call]
-        for where in places:
-            await self.consumer.seek(where, OFFSET_LIMIT)
-        calls, end = 0, time.monotonic() + seconds
-        # Offsets never go back: those of a later measurement lie behind those of an earlier one.
-        first = int(time.monotonic() * 1000)
+        places = await self._stand_on(per_call)
+        calls, first, end = 0, _new_offset(), time.monotonic() + seconds
         while time.monotonic() < end:
             await self.consumer.commit(dict.fromkeys(places, first + calls))
             calls += 1
         return calls
+
+    async def commit_pipelined(self, seconds: float) -> int:
+        """Commits one offset after the other without waiting; how many, when all have answers.
+
+        Between two commits others have a turn, as they have between two records of a consumer.
+        """
+        (where,) = await self._stand_on(1)
+        commits, first, end = 0, _new_offset(), time.monotonic() + seconds
+        answers: list[PenstockError | None] = []
+        while time.monotonic() < end:
+            await self.consumer.commit_async({where: first + commits}, answers.append)
+            commits += 1
+            await asyncio.sleep(0)
+        await self.consumer.commit({where: first + commits})  # answers come in order
+        assert len(answers) == commits
+        assert set(answers) <= {None}, f"{where}: {next(filter(None, answers))}"
+        return commits + 1
+
+    async def _stand_on(self, count: int) -> list[TopicPartition]:
+        places = sorted(self.consumer.assignment())[:count]
+        for where in places:
+            await self.consumer.seek(where, OFFSET_LIMIT)
+        return places
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         now = time.monotonic()
@@ -133,6 +153,11 @@ class Member:
     def _owned(self, now: float) -> None:
         owned = sorted(str(where) for where in self.arrivals)
         say("owned", member=self.index, at=now, owned=owned)
+
+
+def _new_offset() -> int:
+    """Offsets never go back: those of a later measurement lie behind those of an earlier one."""
+    return time.monotonic_ns() // 1_000
 
 
 class Members:
@@ -185,13 +210,22 @@ class Members:
         say("commit_pauses", longest=max(found, default=0.0))
 
     async def commit_rate(self, seconds: str, per_call: str) -> None:
-        """Commit calls of all members together, in `seconds`."""
+        """Commits of all members together, each waited for, over `seconds`."""
+        await self._rate(
+            "commit_rate", lambda member: member.commit_for(float(seconds), int(per_call))
+        )
+
+    async def pipelined_rate(self, seconds: str) -> None:
+        """As `commit_rate`, one offset each and waited for at the end."""
+        await self._rate("pipelined_rate", lambda member: member.commit_pipelined(float(seconds)))
+
+    async def _rate(self, event: str, work: Callable[[Member], Coroutine[Any, Any, int]]) -> None:
+        began = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
-            running = [
-                tasks.create_task(member.commit_for(float(seconds), int(per_call)))
-                for member, _ in self._running
-            ]
-        say("commit_rate", calls=sum(task.result() for task in running))
+            running = [tasks.create_task(work(member)) for member, _ in self._running]
+        took_s = time.monotonic() - began
+        commits = sum(task.result() for task in running)
+        say(event, commits=commits, per_s=commits / took_s)
 
 
 async def _serve(args: argparse.Namespace) -> None:
