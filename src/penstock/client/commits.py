@@ -139,8 +139,8 @@ class Committer:
     ) -> None:
         """The automatic commit: what an earlier poll handed out. Failures are logged.
 
-        What a commit on its way covers is not stored again: the user's may be further, and
-        this one would go back behind it.
+        What a commit on its way covers is waited for and not stored again: the user's may be
+        further, and this one would go back behind it.
         """
         only = None if partitions is None else set(partitions)
         wanted = {
@@ -148,9 +148,11 @@ class Committer:
             for where, offset in self._assignment.to_commit(only_done=True).items()
             if (only is None or where in only) and not self._queue.covers(where, offset.offset)
         }
+        if not wanted:
+            await self.settle(timeout_s)
+            return
         try:
             await self.commit(wanted, timeout_s)
-            await self.settle(timeout_s)
         except PenstockError as error:
             _log.warning(
                 "group %s: automatic commit failed, the next one covers it: %s",

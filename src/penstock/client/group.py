@@ -123,7 +123,8 @@ class GroupSession:
             await self.leave()
         elif self._config.group_id and self._config.enable_auto_commit:
             await self.committer.commit_done(AUTO_COMMIT_S)
-        await self.committer.settle(AUTO_COMMIT_S)
+        else:
+            await self.committer.settle(AUTO_COMMIT_S)
 
     def poll_began(self) -> None:
         """See `PollBegan`."""
@@ -261,7 +262,8 @@ class GroupSession:
         places = [each.where for each in partitions]
         if self._config.enable_auto_commit:
             await self.committer.commit_done(AUTO_COMMIT_S, places)
-        await self.committer.settle(AUTO_COMMIT_S)
+        else:
+            await self.committer.settle(AUTO_COMMIT_S)
         try:
             await self._tell("on_revoked", partitions)
         finally:
