@@ -322,8 +322,9 @@ class AsyncConsumer:
     ) -> None:
         """As `commit`, without waiting: `callback` gets None or the error, in the event loop.
 
-        Commits are stored in the order they were asked for. Without a callback an error is
-        logged. What `offsets` None means is decided now.
+        Commits are stored in the order they were asked for; those asked for while another is on
+        its way share the next call, so that one after every record is cheap. `close` waits for
+        them. Without a callback an error is logged. What `offsets` None means is decided now.
         """
         await self._start()
         self._need_group("commit_async")
