@@ -222,6 +222,8 @@ class Committer:
             for where, offset in offsets.items()
             if where not in states or offset > (states[where].position or 0)
         }
+        if not asked:
+            return
         ends = await list_offsets(self._cluster, asked, self._timeout_s)
         for where, end in ends.items():
             if offsets[where] > end.offset:
