@@ -3,6 +3,7 @@
 Set PENSTOCK_TEST_SEED to repeat a run's random choices.
 """
 
+import logging
 import os
 import random
 import signal
@@ -37,6 +38,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  
         for cluster in clusters.LIVE if clusters is not None else ():
             report.sections.append((f"cluster in {cluster.path}", cluster.logs()))
     return report
+
+
+@pytest.fixture(autouse=True)
+def loggers_as_they_were() -> Iterator[None]:
+    """A command sets the loggers of its process, which here is everybody's."""
+    client = logging.getLogger("penstock.client")
+    level = client.level
+    yield
+    client.setLevel(level)
 
 
 @pytest.fixture
