@@ -23,6 +23,7 @@ register, one proposer per epoch: Paxos with the controller epoch as ballot.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from penstock.core.control.documents import (
     CLUSTER_KEY,
@@ -34,6 +35,9 @@ from penstock.core.control.storage import Change, Delete, Put, StoredText
 from penstock.core.types import ControllerEpoch
 from penstock.errors import ClusterError
 
+HOLDERS_MIN: Final = 3
+"""Of fewer brokers one that dies takes the majority with it: a journal would be no use, and
+waiting for both of two at a take-over would cost availability."""
 Stages = Sequence[Sequence[Change]]
 NOBODY = ControllerEpoch(0)
 
@@ -188,15 +192,17 @@ def cluster_of(found: Mapping[str, StoredText]) -> ClusterDocument | None:
 
 
 def registered(found: Mapping[str, StoredText]) -> Holders | None:
+    """None if there are too few, or the document cannot be read."""
     cluster = cluster_of(found)
-    if cluster is None or not cluster.brokers:
+    if cluster is None or len(cluster.brokers) < HOLDERS_MIN:
         return None
     return Holders(cluster.cluster_id, tuple(cluster.brokers.values()))
 
 
 def registered_ids(found: Mapping[str, StoredText]) -> frozenset[int]:
-    holders = registered(found)
-    return frozenset(broker.broker_id for broker in holders.brokers) if holders else frozenset()
+    """Of all brokers, few or many."""
+    cluster = cluster_of(found)
+    return frozenset() if cluster is None else frozenset(cluster.brokers)
 
 
 def version_of(found: Mapping[str, StoredText], key: str) -> str | None:

@@ -281,10 +281,14 @@ def test_most_brokers_lost_for_good_need_not_answer_if_somebody_says_so(world: W
         take_over(world, JournaledDocuments(takeover_min_brokers=1))
 
 
-def test_a_new_cluster_has_nobody_to_ask() -> None:
-    world = World(brokers=0)
-    take_over(world, JournaledDocuments())
-    assert not [ask for ask in world.asked if isinstance(ask, AskPromises)]
+@pytest.mark.parametrize("brokers", [0, 1, 2])
+def test_without_three_brokers_there_is_no_journal_and_nobody_to_wait_for(brokers: int) -> None:
+    world = World(brokers)
+    world.down = set(range(brokers))
+    documents = JournaledDocuments()
+    take_over(world, documents)
+    assert not world.drive(documents.hold())
+    assert not [ask for ask in world.asked if isinstance(ask, AskPromises | AskKeep)]
 
 
 def test_the_store_that_is_back_belongs_to_the_next_take_over(world: World) -> None:
