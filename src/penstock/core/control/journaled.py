@@ -1,8 +1,8 @@
 """The proposer's part of the journal (journal.py): the documents of a store, also while it is away.
 
-    attached ──hold: a majority follows──▶ holding ──read or write fails, or a write──▶ detached
-       ▲                                      │ lease renewed                             │
-       └──────────────────────────────────────┴──────── the next take-over ◀─lease renewed┘
+    attached ──hold: a majority follows──▶ holding ──the first read or write──▶ detached
+       ▲                                      │ lease renewed                     │
+       └──────────────────────────────────────┴──── the next take-over ◀──lease renewed
 
 Generators of questions (`Ask`), which the shell answers: a process with calls, the simulator
 with events. Errors of the store are thrown into them.
@@ -51,8 +51,8 @@ Steps = Generator[Ask, object, _R]
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """Writes without an answer: what they expected, the newest version and the sets of
-    registered brokers that they would set."""
+    """Writes, to the store or the journal, that may have passed: what they expected, the newest
+    version and the sets of registered brokers that they would set."""
 
     expected: str | None
     metadata_version: int
@@ -127,16 +127,12 @@ class JournaledDocuments:
     def read(self) -> Steps[dict[str, StoredText]]:
         """All documents. Raises StoreUnavailableError."""
         self._check_not_ended()
-        if self.detached:
+        if self._holding or self.detached:
             yield from self._begin_journal()
             return dict(self._found)
-        try:
-            found = yield from self._read_store()
-        except StoreUnavailableError:
-            if not self._holding:
-                raise
-            yield from self._begin_journal()
-            return dict(self._found)
+        answer = yield ReadStore()
+        assert isinstance(answer, Mapping)
+        found: dict[str, StoredText] = dict(answer)
         if not self._epoch:
             found = yield from self._learn(found)
         self._adopt(found)
@@ -146,11 +142,6 @@ class JournaledDocuments:
             for key, doubt in self._doubts.items()
             if version_of(found, key) == doubt.expected
         }
-        return dict(found)
-
-    def _read_store(self) -> Steps[dict[str, StoredText]]:
-        found = yield ReadStore()
-        assert isinstance(found, Mapping)
         return dict(found)
 
     def _learn(self, found: dict[str, StoredText]) -> Steps[dict[str, StoredText]]:
@@ -230,14 +221,20 @@ class JournaledDocuments:
             else:
                 documents.pop(change.key, None)
                 removed[change.key] = metadata_version(self._found[change.key].text)
-        token = _token((yield from self._keep(documents, removed)))
+        try:
+            token = _token((yield from self._keep(documents, removed)))
+        except StoreUnavailableError:
+            # Some broker may keep it: what is decided instead must be newer.
+            for change in flat(stages):
+                self._remember_doubt(change)
+            raise
         versions = {change.key: token for change in flat(stages) if isinstance(change, Put)}
         self._found = after(self._found, stages, versions)
         return versions
 
     def _begin_journal(self) -> Steps[Journal]:
-        """The journal; the first is made here. Raises StoreUnavailableError without a majority."""
-        if self._journal is not None:
+        """The journal, with what is in doubt restamped. Raises StoreUnavailableError."""
+        if self._journal is not None and not self._doubts:
             return self._journal
         if not self._epoch or self._doubts_who_is_registered:
             raise StoreUnavailableError(
@@ -246,14 +243,16 @@ class JournaledDocuments:
         versions = [metadata_version(stored.text) for stored in self._found.values()]
         versions += [doubt.metadata_version for doubt in self._doubts.values()]
         stamp = max(versions, default=0) + 1
-        documents = {
+        before = self._journal or Journal(self._epoch)
+        known = {
             key: restamped(self._found[key].text, stamp)
             for key in self._doubts
             if key in self._found
         }
-        removed = {key: stamp for key in self._doubts if key not in self._found}
-        journal = yield from self._keep(documents, removed)
-        for key, text in documents.items():
+        gone = {key: stamp for key in self._doubts if key not in self._found}
+        journal = yield from self._keep({**before.documents, **known}, {**before.removed, **gone})
+        self._doubts = {}
+        for key, text in known.items():
             self._found[key] = StoredText(text, _token(journal))
         return journal
 
@@ -282,7 +281,9 @@ class JournaledDocuments:
     @property
     def _doubts_who_is_registered(self) -> bool:
         doubt = self._doubts.get(CLUSTER_KEY)
-        return doubt is not None and doubt.registered != {registered_ids(self._found)}
+        if doubt is None or self._journal is not None:
+            return False  # while detached the holders are those that the store has
+        return doubt.registered != {registered_ids(self._found)}
 
     def _check_not_ended(self) -> None:
         if self._ended:

@@ -316,6 +316,28 @@ def test_what_no_majority_kept_is_void_after_the_next_take_over(world: World) ->
     assert T not in found
 
 
+def test_what_is_decided_after_a_failed_attempt_is_newer_than_it(world: World) -> None:
+    """A broker may have kept the attempt, and a take-over may have stored it already."""
+    documents = detached(world)
+    first = world.drive(documents.write([[Put(T, topic(200), None)]]))[T]
+    world.down = {1, 2}
+    attempt = [
+        [Put(T, topic(201, retention="attempt"), first), Put("topic/u", topic(201, "u"), None)]
+    ]
+    with pytest.raises(StoreUnavailableError):
+        world.drive(documents.write(attempt))
+    world.down = set()
+    found = world.drive(documents.read())
+    assert metadata_version(found[T].text) > 201
+    assert "topic/u" not in found
+    journal = world.holders[1].journal
+    world.stored[T] = StoredText(attempt[0][0].text, "v")
+    world.stored["topic/u"] = StoredText(attempt[0][1].text, "v")
+    after = [change for stage in missing(journal, world.stored) for change in stage]
+    assert Put(T, found[T].text, "v") in after
+    assert Delete("topic/u", "v") in after
+
+
 # ---------------------------------------------------------------- writes without an answer
 
 
