@@ -75,15 +75,16 @@ def lose_journals_at_a_restart(patch: Any) -> None:
     patch.setattr(JournalKeeper, "answer", forgetful)
 
 
-JOURNAL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
-    bug.__name__: bug
-    for bug in (
-        one_broker_is_enough,
-        take_over_without_asking,
-        keep_what_an_older_controller_sends,
-        forget_writes_without_an_answer,
-        do_not_restamp,
-        go_back_to_the_store,
-        lose_journals_at_a_restart,
+JOURNAL_BUGS: Final[dict[str, tuple[Callable[[Any], None], str]]] = {
+    bug.__name__: (bug, faults)
+    for bug, faults in (
+        (one_broker_is_enough, ""),
+        (take_over_without_asking, ""),
+        (keep_what_an_older_controller_sends, ""),
+        (forget_writes_without_an_answer, "store_away kill_broker lose_power"),
+        (do_not_restamp, "store_away kill_broker lose_power"),
+        (go_back_to_the_store, ""),
+        (lose_journals_at_a_restart, "store_away kill_broker"),
     )
 }
+"""As `planted.PLANTED`: how a bug is planted, and the faults that bring it out."""
