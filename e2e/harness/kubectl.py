@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from e2e.harness.process import POLL_S, Command, CommandError, E2EError, run_bytes, wait_until
 
@@ -130,6 +131,15 @@ class Kubectl:
             "delete", kind, *names, "--ignore-not-found", *grace, *waiting,
             timeout_s=(wait_s or 0) + self.timeout_s,
         )  # fmt: skip
+
+    def delete_labelled(self, group: str, kind: str, label: str) -> None:
+        """Asks in one request that all objects with a label go; does not wait until they are gone.
+
+        kubectl itself deletes named objects one after the other: 200 took over a minute. `group` as
+        in "apis/penstock.dev/v1alpha1", `kind` in the plural.
+        """
+        where = f"{group}/namespaces/{self.namespace}/{kind}"
+        self.call("delete", "--raw", f"/{where}?labelSelector={quote(label)}")
 
     def patch(self, kind: str, name: str, patch: Mapping[str, Any], *options: str) -> None:
         """A merge patch; `options` may name `--subresource=status`."""

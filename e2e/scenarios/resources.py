@@ -53,7 +53,10 @@ def many_topics(stage: Stage) -> None:
     streams = stage.penstock.streams
     names = [f"many-{number}" for number in range(MANY)]
     began = time.monotonic()
-    streams.apply([topic(name, partitions=1, deletionPolicy="Delete") for name in names])
+    topics = [topic(name, partitions=1, deletionPolicy="Delete") for name in names]
+    for each in topics:
+        each["metadata"]["labels"] = {"made-by": stage.name}
+    streams.apply(topics)
     stage.measure("applied", time.monotonic() - began)
 
     def there() -> list[Manifest]:
@@ -66,8 +69,7 @@ def many_topics(stage: Stage) -> None:
     wait_until("all Ready", lambda: ready() == MANY, 120.0)
     stage.measure(f"{MANY} topics Ready", time.monotonic() - began, limit=30.0)
     began = time.monotonic()
-    # Without its own waiting, which looks at one object after the other.
-    streams.delete(TOPICS, *names, wait_s=None)
+    streams.delete_labelled(f"apis/{API}", "topics", f"made-by={stage.name}")
     wait_until("all gone", lambda: not there(), 120.0)
     stage.measure(f"{MANY} topics deleted", time.monotonic() - began)
 
