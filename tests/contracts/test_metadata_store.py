@@ -21,6 +21,8 @@ from penstock_broker.controller.metadata_store.interface import (
     StoreUnavailableError,
     WriteConflictError,
 )
+from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
+from penstock_broker.controller.metadata_store.journaled import JournaledStore
 from penstock_broker.controller.metadata_store.kubernetes import KubernetesMetadataStore
 from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
@@ -52,6 +54,18 @@ def memory_subject(_path: Path, _request: Any) -> Subject:
         return MemoryMetadataStore(shared)
 
     return Subject(client(), client, client, pass_time)
+
+
+def journaled_subject(path: Path, request: Any) -> Subject:
+    """While the store it wraps is there it is that store; away: test_journal.py of the core."""
+    inner = memory_subject(path, request)
+    assert inner.another_client is not None
+    make = inner.another_client
+
+    def client() -> MetadataStore:
+        return JournaledStore(make(), GrpcJournalHolders())
+
+    return Subject(client(), client, client, inner.pass_time)
 
 
 def local_subject(path: Path, _request: Any) -> Subject:
@@ -96,6 +110,7 @@ def kubernetes_subject(path: Path, request: Any) -> Subject:
 
 STORES: dict[str, Callable[[Path, Any], Subject]] = {
     "memory": memory_subject,
+    "journaled": journaled_subject,
     "local": local_subject,
     "kubernetes": kubernetes_subject,
 }
