@@ -108,8 +108,7 @@ def test_unreadable_metadata_ends_a_new_controller_and_is_left_alone(
 ) -> None:
     first = make("first")
     wait_until(lambda: first.says(ACTIVE), what="it takes over", timeout_s=40.0)
-    namespace = first.process.arguments[3].partition("=")[2]
-    path = f"/api/v1/namespaces/{namespace}/configmaps/flights-metadata"
+    path = f"/api/v1/namespaces/{first.namespace}/configmaps/flights-metadata"
     good = api_server.request("GET", path)["data"]["document"]
 
     def edit(text: str) -> None:

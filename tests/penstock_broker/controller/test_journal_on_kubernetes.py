@@ -157,8 +157,8 @@ async def test_without_a_majority_sessions_end_and_views_go_on(scene: Scene) -> 
 
 
 def _stored_topics(api_server: ApiServer, scene: Scene) -> dict[str, tuple[int, int]]:
-    namespace = scene.pods[0].process.arguments[3].partition("=")[2]
-    found = api_server.request("GET", f"/api/v1/namespaces/{namespace}/configmaps")
+    path = f"/api/v1/namespaces/{scene.pods[0].namespace}/configmaps"
+    found = api_server.request("GET", path)
     topics = [
         decode_topic(item["data"]["document"], item["data"]["key"])
         for item in found["items"]

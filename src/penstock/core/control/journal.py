@@ -214,7 +214,7 @@ def flat(stages: Stages) -> list[Change]:
     return [change for stage in stages for change in stage]
 
 
-def after(
+def applied(
     found: Mapping[str, StoredText], stages: Stages, versions: Mapping[str, str]
 ) -> dict[str, StoredText]:
     state = dict(found)

@@ -25,7 +25,7 @@ from penstock.core.control.journal import (
     ReadStore,
     Stages,
     WriteStore,
-    after,
+    applied,
     cluster_of,
     flat,
     metadata_version,
@@ -92,12 +92,6 @@ class JournaledDocuments:
     def detached(self) -> bool:
         """Changes go to the journal, until the next take-over; from the first attempt on."""
         return self._sequence > 0
-
-    @property
-    def journaled(self) -> int:
-        """How many documents the store does not have yet."""
-        journal = self._journal
-        return 0 if journal is None else len(journal.documents) + len(journal.removed)
 
     def begin_take_over(self) -> None:
         """The next `read` belongs to a new take-over: what this one knew does not count."""
@@ -175,7 +169,7 @@ class JournaledDocuments:
         except WriteConflictError as error:
             raise StoreUnavailableError(f"while journaled changes were stored: {error}") from None
         assert isinstance(versions, Mapping)
-        return after(found, stages, versions)
+        return applied(found, stages, versions)
 
     # ------------------------------------------------------------ writing
 
@@ -193,7 +187,7 @@ class JournaledDocuments:
                 self._remember_doubt(change)
             raise
         assert isinstance(versions, Mapping)
-        self._found = after(self._found, stages, versions)
+        self._found = applied(self._found, stages, versions)
         if CLUSTER_KEY in versions:
             self._adopt(self._found)
             cluster = cluster_of(self._found)
@@ -229,7 +223,7 @@ class JournaledDocuments:
                 self._remember_doubt(change)
             raise
         versions = {change.key: token for change in flat(stages) if isinstance(change, Put)}
-        self._found = after(self._found, stages, versions)
+        self._found = applied(self._found, stages, versions)
         return versions
 
     def _begin_journal(self) -> Steps[Journal]:

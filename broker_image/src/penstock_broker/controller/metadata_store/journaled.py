@@ -49,11 +49,6 @@ class JournaledStore:
         """See the seam."""
         return self._documents.detached
 
-    @property
-    def journaled(self) -> int:
-        """How many documents the store does not have yet."""
-        return self._documents.journaled
-
     def begin_take_over(self) -> None:
         """See the seam."""
         self._documents.begin_take_over()
