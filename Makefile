@@ -35,7 +35,7 @@ types: setup  ## mypy, strict
 	$(BIN)/mypy -p penstock -p penstock_broker -p penstock_operator -p pyspark_penstock
 
 unit: setup  ## Unit, contract and process-level tests
-	$(BIN)/pytest -q --durations=15
+	$(BIN)/pytest -q -n logical --maxprocesses 8 --dist loadfile --durations=15
 
 sim: setup  ## Deterministic simulator; SEEDS=2000
 	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS)
