@@ -35,10 +35,17 @@ async def serving(answer: Answer) -> AsyncIterator[BrokerServiceStub]:
 
         Produce = Fetch = ListOffsets = InitProducer = ProduceStream = Metadata
 
+    async with serving_all(Service()) as stub:
+        yield stub
+
+
+@asynccontextmanager
+async def serving_all(service: BrokerServiceServicer) -> AsyncIterator[BrokerServiceStub]:
+    """A server behind the border."""
     server = grpc.aio.server(
         interceptors=[Edge(lambda: "own", lambda method, seconds: None)], options=SERVER_OPTIONS
     )
-    add_service(Service(), server)
+    add_service(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with open_aio_channel(f"127.0.0.1:{port}") as channel:
@@ -75,6 +82,26 @@ async def test_a_typed_error_arrives_typed_from_calls_and_streams() -> None:
             error = error_from_rpc(failed.value)
             assert isinstance(error, OverloadedError)
             assert error.throttle_ms == 123
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_an_error_in_the_middle_of_a_streams_first_write_arrives(turns: int) -> None:
+    class Service(BrokerServiceServicer):
+        async def Subscribe(  # noqa: N802 - gRPC's name
+            self, request_iterator: Any, context: Any
+        ) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(context.write(pb.SubscribeResponse()))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await overloaded()
+
+    async with serving_all(Service()) as stub:
+        call = stub.Subscribe(iter([pb.SubscribeRequest()]), timeout=20)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            async for _ in call:
+                pass
+        assert isinstance(error_from_rpc(failed.value), OverloadedError)
 
 
 async def test_bytes_pass_as_they_are() -> None:

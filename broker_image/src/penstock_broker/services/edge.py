@@ -99,6 +99,9 @@ class Edge(grpc.aio.ServerInterceptor):
         async def call(requests: AsyncIterator[Any], context: Any) -> None:
             try:
                 self._entered()
+                # Else the first write sends it; if that is cancelled, gRPC sends it once more with
+                # the status, fails, and the caller hears nothing.
+                await context.send_initial_metadata(())
                 await inner(self._checked(requests), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
