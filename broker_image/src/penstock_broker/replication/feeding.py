@@ -163,17 +163,25 @@ class FollowerStream:
         return messages
 
     async def _anything(self) -> None:
-        while True:
+        until_s: float | None = None
+        while not self._is_urgent:
+            if self._lazy and until_s is None:
+                # Marks alone: give batches a moment to come along; those do not wait for it.
+                until_s = asyncio.get_running_loop().time() + _MARKS_DELAY_S
             self._wake.clear()
-            if self.closed or self._answers or self._errors or (self._dirty and self._has_room):
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await self._wake.wait()
+            except TimeoutError:
                 break
-            if self._lazy and not self._dirty:
-                # Marks alone: give batches a moment to come along.
-                await asyncio.sleep(_MARKS_DELAY_S)
-                break
-            await self._wake.wait()
         self._dirty.update(self._lazy)
         self._lazy.clear()
+
+    @property
+    def _is_urgent(self) -> bool:
+        return bool(
+            self.closed or self._answers or self._errors or (self._dirty and self._has_room)
+        )
 
     @property
     def _has_room(self) -> bool:
