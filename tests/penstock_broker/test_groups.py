@@ -63,6 +63,34 @@ def test_a_member_that_comes_back_in_time_keeps_everything(groups: Groups, name:
         member.leave()
 
 
+def test_commits_on_a_stream_are_answered_in_order_until_one_is_refused_as_a_whole(
+    groups: Groups, name: str
+) -> None:
+    def request(offset: int, **fields: object) -> pb.CommitOffsetsRequest:
+        part = pb.CommitPartition(topic=name, partition=0, offset=offset, leader_epoch=-1)
+        return pb.CommitOffsetsRequest(
+            group_id=name, partitions=[part], **{"member_epoch": -1, **fields}
+        )
+
+    groups.commit(name, {(name, 0): 1})  # waits for the coordinator
+    where = groups.find(name)
+    stub = groups.at(f"{where.host}:{where.port}")
+    sent = [request(9), request(8), request(10), request(11, member_id="nobody"), request(12)]
+    answers: list[pb.CommitOffsetsResponse] = []
+    with pytest.raises(grpc.RpcError) as ended:
+        answers.extend(stub.CommitOffsetsStream(iter(sent), timeout=20))
+    assert call_error(ended.value).code is ErrorCode.UNKNOWN_MEMBER
+    assert groups.fetch(name) == {(name, 0): 10}
+    with pytest.raises(grpc.RpcError) as ended:
+        list(stub.CommitOffsetsStream(iter([request(11, cluster_id="another")]), timeout=20))
+    assert call_error(ended.value).code is ErrorCode.CLUSTER_ID_MISMATCH
+    told = list(stub.CommitOffsetsStream(iter(sent[:3]), timeout=20))
+    codes = [ErrorCode(answer.results[0].error.code) for answer in told]
+    back, none = ErrorCode.OFFSET_WENT_BACK, ErrorCode.UNSPECIFIED
+    assert codes == [back, back, none]
+    assert groups.fetch(name) == {(name, 0): 10}
+
+
 def test_offsets_are_committed_fetched_reset_and_deleted(groups: Groups, name: str) -> None:
     member = groups.join(name, name)
     wait_until(lambda: len(member.owned) == 4, what="the member owns all")

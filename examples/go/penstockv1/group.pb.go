@@ -2809,11 +2809,12 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"\x15GROUP_STATE_ASSIGNING\x10\x02\x12\x1b\n" +
 	"\x17GROUP_STATE_RECONCILING\x10\x03\x12\x16\n" +
 	"\x12GROUP_STATE_STABLE\x10\x04\x12\x14\n" +
-	"\x10GROUP_STATE_DEAD\x10\x052\x8b\x06\n" +
+	"\x10GROUP_STATE_DEAD\x10\x052\xf9\x06\n" +
 	"\fGroupService\x12h\n" +
 	"\x0fFindCoordinator\x12).penstock.proto.v1.FindCoordinatorRequest\x1a*.penstock.proto.v1.FindCoordinatorResponse\x12K\n" +
 	"\x04Join\x12\x1e.penstock.proto.v1.JoinRequest\x1a\x1f.penstock.proto.v1.JoinResponse(\x010\x01\x12b\n" +
-	"\rCommitOffsets\x12'.penstock.proto.v1.CommitOffsetsRequest\x1a(.penstock.proto.v1.CommitOffsetsResponse\x12_\n" +
+	"\rCommitOffsets\x12'.penstock.proto.v1.CommitOffsetsRequest\x1a(.penstock.proto.v1.CommitOffsetsResponse\x12l\n" +
+	"\x13CommitOffsetsStream\x12'.penstock.proto.v1.CommitOffsetsRequest\x1a(.penstock.proto.v1.CommitOffsetsResponse(\x010\x01\x12_\n" +
 	"\fFetchOffsets\x12&.penstock.proto.v1.FetchOffsetsRequest\x1a'.penstock.proto.v1.FetchOffsetsResponse\x12_\n" +
 	"\fResetOffsets\x12&.penstock.proto.v1.ResetOffsetsRequest\x1a'.penstock.proto.v1.ResetOffsetsResponse\x12\\\n" +
 	"\vDeleteGroup\x12%.penstock.proto.v1.DeleteGroupRequest\x1a&.penstock.proto.v1.DeleteGroupResponse\x12Y\n" +
@@ -2914,21 +2915,23 @@ var file_penstock_proto_v1_group_proto_depIdxs = []int32{
 	1,  // 34: penstock.proto.v1.GroupService.FindCoordinator:input_type -> penstock.proto.v1.FindCoordinatorRequest
 	3,  // 35: penstock.proto.v1.GroupService.Join:input_type -> penstock.proto.v1.JoinRequest
 	14, // 36: penstock.proto.v1.GroupService.CommitOffsets:input_type -> penstock.proto.v1.CommitOffsetsRequest
-	18, // 37: penstock.proto.v1.GroupService.FetchOffsets:input_type -> penstock.proto.v1.FetchOffsetsRequest
-	22, // 38: penstock.proto.v1.GroupService.ResetOffsets:input_type -> penstock.proto.v1.ResetOffsetsRequest
-	26, // 39: penstock.proto.v1.GroupService.DeleteGroup:input_type -> penstock.proto.v1.DeleteGroupRequest
-	28, // 40: penstock.proto.v1.GroupService.ListGroups:input_type -> penstock.proto.v1.ListGroupsRequest
-	31, // 41: penstock.proto.v1.GroupService.DescribeGroups:input_type -> penstock.proto.v1.DescribeGroupsRequest
-	2,  // 42: penstock.proto.v1.GroupService.FindCoordinator:output_type -> penstock.proto.v1.FindCoordinatorResponse
-	10, // 43: penstock.proto.v1.GroupService.Join:output_type -> penstock.proto.v1.JoinResponse
-	16, // 44: penstock.proto.v1.GroupService.CommitOffsets:output_type -> penstock.proto.v1.CommitOffsetsResponse
-	20, // 45: penstock.proto.v1.GroupService.FetchOffsets:output_type -> penstock.proto.v1.FetchOffsetsResponse
-	24, // 46: penstock.proto.v1.GroupService.ResetOffsets:output_type -> penstock.proto.v1.ResetOffsetsResponse
-	27, // 47: penstock.proto.v1.GroupService.DeleteGroup:output_type -> penstock.proto.v1.DeleteGroupResponse
-	29, // 48: penstock.proto.v1.GroupService.ListGroups:output_type -> penstock.proto.v1.ListGroupsResponse
-	32, // 49: penstock.proto.v1.GroupService.DescribeGroups:output_type -> penstock.proto.v1.DescribeGroupsResponse
-	42, // [42:50] is the sub-list for method output_type
-	34, // [34:42] is the sub-list for method input_type
+	14, // 37: penstock.proto.v1.GroupService.CommitOffsetsStream:input_type -> penstock.proto.v1.CommitOffsetsRequest
+	18, // 38: penstock.proto.v1.GroupService.FetchOffsets:input_type -> penstock.proto.v1.FetchOffsetsRequest
+	22, // 39: penstock.proto.v1.GroupService.ResetOffsets:input_type -> penstock.proto.v1.ResetOffsetsRequest
+	26, // 40: penstock.proto.v1.GroupService.DeleteGroup:input_type -> penstock.proto.v1.DeleteGroupRequest
+	28, // 41: penstock.proto.v1.GroupService.ListGroups:input_type -> penstock.proto.v1.ListGroupsRequest
+	31, // 42: penstock.proto.v1.GroupService.DescribeGroups:input_type -> penstock.proto.v1.DescribeGroupsRequest
+	2,  // 43: penstock.proto.v1.GroupService.FindCoordinator:output_type -> penstock.proto.v1.FindCoordinatorResponse
+	10, // 44: penstock.proto.v1.GroupService.Join:output_type -> penstock.proto.v1.JoinResponse
+	16, // 45: penstock.proto.v1.GroupService.CommitOffsets:output_type -> penstock.proto.v1.CommitOffsetsResponse
+	16, // 46: penstock.proto.v1.GroupService.CommitOffsetsStream:output_type -> penstock.proto.v1.CommitOffsetsResponse
+	20, // 47: penstock.proto.v1.GroupService.FetchOffsets:output_type -> penstock.proto.v1.FetchOffsetsResponse
+	24, // 48: penstock.proto.v1.GroupService.ResetOffsets:output_type -> penstock.proto.v1.ResetOffsetsResponse
+	27, // 49: penstock.proto.v1.GroupService.DeleteGroup:output_type -> penstock.proto.v1.DeleteGroupResponse
+	29, // 50: penstock.proto.v1.GroupService.ListGroups:output_type -> penstock.proto.v1.ListGroupsResponse
+	32, // 51: penstock.proto.v1.GroupService.DescribeGroups:output_type -> penstock.proto.v1.DescribeGroupsResponse
+	43, // [43:52] is the sub-list for method output_type
+	34, // [34:43] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name

@@ -28,14 +28,15 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	GroupService_FindCoordinator_FullMethodName = "/penstock.proto.v1.GroupService/FindCoordinator"
-	GroupService_Join_FullMethodName            = "/penstock.proto.v1.GroupService/Join"
-	GroupService_CommitOffsets_FullMethodName   = "/penstock.proto.v1.GroupService/CommitOffsets"
-	GroupService_FetchOffsets_FullMethodName    = "/penstock.proto.v1.GroupService/FetchOffsets"
-	GroupService_ResetOffsets_FullMethodName    = "/penstock.proto.v1.GroupService/ResetOffsets"
-	GroupService_DeleteGroup_FullMethodName     = "/penstock.proto.v1.GroupService/DeleteGroup"
-	GroupService_ListGroups_FullMethodName      = "/penstock.proto.v1.GroupService/ListGroups"
-	GroupService_DescribeGroups_FullMethodName  = "/penstock.proto.v1.GroupService/DescribeGroups"
+	GroupService_FindCoordinator_FullMethodName     = "/penstock.proto.v1.GroupService/FindCoordinator"
+	GroupService_Join_FullMethodName                = "/penstock.proto.v1.GroupService/Join"
+	GroupService_CommitOffsets_FullMethodName       = "/penstock.proto.v1.GroupService/CommitOffsets"
+	GroupService_CommitOffsetsStream_FullMethodName = "/penstock.proto.v1.GroupService/CommitOffsetsStream"
+	GroupService_FetchOffsets_FullMethodName        = "/penstock.proto.v1.GroupService/FetchOffsets"
+	GroupService_ResetOffsets_FullMethodName        = "/penstock.proto.v1.GroupService/ResetOffsets"
+	GroupService_DeleteGroup_FullMethodName         = "/penstock.proto.v1.GroupService/DeleteGroup"
+	GroupService_ListGroups_FullMethodName          = "/penstock.proto.v1.GroupService/ListGroups"
+	GroupService_DescribeGroups_FullMethodName      = "/penstock.proto.v1.GroupService/DescribeGroups"
 )
 
 // GroupServiceClient is the client API for GroupService service.
@@ -58,6 +59,9 @@ type GroupServiceClient interface {
 	// newer epoch is here or on its way, then commit again what is still owned. Each partition has
 	// its own result otherwise.
 	CommitOffsets(ctx context.Context, in *CommitOffsetsRequest, opts ...grpc.CallOption) (*CommitOffsetsResponse, error)
+	// The same messages on a stream, which costs a fraction of a call each: every request is answered
+	// before the next one is looked at. What refuses a request as a whole ends the stream.
+	CommitOffsetsStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CommitOffsetsRequest, CommitOffsetsResponse], error)
 	FetchOffsets(ctx context.Context, in *FetchOffsetsRequest, opts ...grpc.CallOption) (*FetchOffsetsResponse, error)
 	// Sets committed offsets, also backwards, while the group has no members (GROUP_NOT_EMPTY).
 	ResetOffsets(ctx context.Context, in *ResetOffsetsRequest, opts ...grpc.CallOption) (*ResetOffsetsResponse, error)
@@ -108,6 +112,19 @@ func (c *groupServiceClient) CommitOffsets(ctx context.Context, in *CommitOffset
 	}
 	return out, nil
 }
+
+func (c *groupServiceClient) CommitOffsetsStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[CommitOffsetsRequest, CommitOffsetsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &GroupService_ServiceDesc.Streams[1], GroupService_CommitOffsetsStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CommitOffsetsRequest, CommitOffsetsResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type GroupService_CommitOffsetsStreamClient = grpc.BidiStreamingClient[CommitOffsetsRequest, CommitOffsetsResponse]
 
 func (c *groupServiceClient) FetchOffsets(ctx context.Context, in *FetchOffsetsRequest, opts ...grpc.CallOption) (*FetchOffsetsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -179,6 +196,9 @@ type GroupServiceServer interface {
 	// newer epoch is here or on its way, then commit again what is still owned. Each partition has
 	// its own result otherwise.
 	CommitOffsets(context.Context, *CommitOffsetsRequest) (*CommitOffsetsResponse, error)
+	// The same messages on a stream, which costs a fraction of a call each: every request is answered
+	// before the next one is looked at. What refuses a request as a whole ends the stream.
+	CommitOffsetsStream(grpc.BidiStreamingServer[CommitOffsetsRequest, CommitOffsetsResponse]) error
 	FetchOffsets(context.Context, *FetchOffsetsRequest) (*FetchOffsetsResponse, error)
 	// Sets committed offsets, also backwards, while the group has no members (GROUP_NOT_EMPTY).
 	ResetOffsets(context.Context, *ResetOffsetsRequest) (*ResetOffsetsResponse, error)
@@ -205,6 +225,9 @@ func (UnimplementedGroupServiceServer) Join(grpc.BidiStreamingServer[JoinRequest
 }
 func (UnimplementedGroupServiceServer) CommitOffsets(context.Context, *CommitOffsetsRequest) (*CommitOffsetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CommitOffsets not implemented")
+}
+func (UnimplementedGroupServiceServer) CommitOffsetsStream(grpc.BidiStreamingServer[CommitOffsetsRequest, CommitOffsetsResponse]) error {
+	return status.Error(codes.Unimplemented, "method CommitOffsetsStream not implemented")
 }
 func (UnimplementedGroupServiceServer) FetchOffsets(context.Context, *FetchOffsetsRequest) (*FetchOffsetsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FetchOffsets not implemented")
@@ -284,6 +307,13 @@ func _GroupService_CommitOffsets_Handler(srv interface{}, ctx context.Context, d
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _GroupService_CommitOffsetsStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(GroupServiceServer).CommitOffsetsStream(&grpc.GenericServerStream[CommitOffsetsRequest, CommitOffsetsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type GroupService_CommitOffsetsStreamServer = grpc.BidiStreamingServer[CommitOffsetsRequest, CommitOffsetsResponse]
 
 func _GroupService_FetchOffsets_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(FetchOffsetsRequest)
@@ -415,6 +445,12 @@ var GroupService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Join",
 			Handler:       _GroupService_Join_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "CommitOffsetsStream",
+			Handler:       _GroupService_CommitOffsetsStream_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
 		},

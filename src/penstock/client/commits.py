@@ -1,12 +1,12 @@
-"""Stores and reads a group's offsets for a consumer: one call at a time, in order.
+"""Stores and reads a group's offsets for a consumer: one request at a time, in order.
 
-    Assignment.to_commit ──▶ CommitOffsets at the coordinator ──▶ Assignment.committed
+    Assignment.to_commit ──▶ CommitOffsetsStream at the coordinator ──▶ Assignment.committed
           │                      │ STALE_MEMBER_EPOCH: wait for the newer epoch, commit again
           │                      └ UNKNOWN_MEMBER, FENCED_INSTANCE_ID: out of the group
-          └ while a call is under way ──▶ CommitQueue ──▶ the next call
+          └ while one is under way ──▶ CommitQueue ──▶ the next request
 
 One at a time, so that an older commit never arrives behind a newer one: committed offsets do not
-go back (I18). Commits that are asked for meanwhile share the next call. An automatic commit covers
+go back (I18). Commits that are asked for meanwhile share the next one. An automatic commit covers
 only what an earlier poll handed out; a failed one is logged and covered by the next.
 """
 
@@ -102,7 +102,7 @@ class Committer:
 
         self._queue.add(wanted, self._timeout_s if timeout_s is None else timeout_s, done)
         if not self._under_way:
-            # Nobody waits: this task makes the call itself, which saves it a task.
+            # Nobody waits: this task sends it itself, which saves a task.
             self._under_way = True
             try:
                 await self._send(self._queue.take())
@@ -286,9 +286,7 @@ class Committer:
             )
             left_s = max(deadline - monotonic(), 0.1)
             try:
-                answer: pb.CommitOffsetsResponse = await self._coordinator.call(
-                    lambda stub: stub.CommitOffsets, request, left_s
-                )
+                answer = await self._coordinator.commit(request, left_s)
             except PenstockError as error:
                 again = error.code is ErrorCode.STALE_MEMBER_EPOCH and identity.member_id
                 if again and monotonic() < deadline:

@@ -12,6 +12,7 @@ its successor already serves under the same name.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -42,6 +43,12 @@ def _being_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def _ask_on(call: Any, request: Any) -> Any:
+    with suppress(asyncio.InvalidStateError, grpc.RpcError, grpc.aio.UsageError):
+        await call.write(request)  # if the stream has ended, reading says why
+    return await call.read()
 
 
 class Connection:
@@ -79,8 +86,19 @@ class Connection:
         timeout_s: float,
     ) -> Answer:
         """One unary call of a method of this connection's stubs; raises PenstockError."""
+        return await self._answer(method(request, timeout=timeout_s))
+
+    async def ask_on(self, call: Any, request: Any) -> Any:
+        """The next answer on a stream of this connection, after `request` was written to it.
+
+        `grpc.aio.EOF` if the stream ends instead. Raises PenstockError.
+        """
+        return await self._answer(_ask_on(call, request))
+
+    async def _answer(self, awaited: Awaitable[Answer]) -> Answer:
+        """What a call or stream says, its errors as PenstockErrors."""
         try:
-            return await method(request, timeout=timeout_s)
+            return await awaited
         except grpc.RpcError as error:
             await self._look()
             raise error_from_rpc(error, self.address) from error

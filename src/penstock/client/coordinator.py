@@ -11,16 +11,17 @@ offsets again, resets carry an id.
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from penstock.client.cluster import Cluster, is_silence
+from penstock.client.commit_stream import CommitStream
 from penstock.client.connections import Connection
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 
-Answer = TypeVar("Answer")
-Method = Callable[..., Awaitable[Answer]]
+Attempt = Callable[[Connection, Any, float], Awaitable[Any]]
+"""Sends a request once and waits so many seconds for the answer."""
 
 PATIENCE_S: Final = 2.0
 """With one attempt, in the beginning; doubles. A frozen coordinator is replaced in that time."""
@@ -35,6 +36,7 @@ class Coordinator:
         self.group_id = group_id
         self._cluster = cluster
         self._address = ""
+        self._commits = CommitStream()
 
     async def connection(self, timeout_s: float) -> Connection:
         """The coordinator, as far as known; raises what `Cluster.ask` raises."""
@@ -66,6 +68,22 @@ class Coordinator:
 
         Raises what trying again cannot cure, or the last error after `timeout_s`.
         """
+
+        async def attempt(connection: Connection, request: Any, attempt_s: float) -> Any:
+            return await connection.call(method(connection.group), request, attempt_s)
+
+        return await self._until_answered(attempt, request, timeout_s)
+
+    async def commit(
+        self, request: pb.CommitOffsetsRequest, timeout_s: float
+    ) -> pb.CommitOffsetsResponse:
+        """As `call`, on a stream; one at a time."""
+        answer: pb.CommitOffsetsResponse = await self._until_answered(
+            self._commits.commit, request, timeout_s
+        )
+        return answer
+
+    async def _until_answered(self, attempt: Attempt, request: Any, timeout_s: float) -> Any:
         deadline = monotonic() + timeout_s
         pause_s = self._cluster.config.retry_backoff_ms / 1000
         patience_s = PATIENCE_S
@@ -74,9 +92,7 @@ class Coordinator:
             try:
                 connection = await self.connection(left_s)
                 request.cluster_id = self._cluster.view.cluster_id
-                return await connection.call(
-                    method(connection.group), request, min(patience_s, left_s)
-                )
+                return await attempt(connection, request, min(patience_s, left_s))
             except PenstockError as error:
                 self.failed(error)
                 if not (error.retriable or is_silence(error)):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.waiting import wait_until_async
 
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
@@ -37,7 +38,7 @@ async def test_nothing_else_waits_for_the_moment_that_marks_wait(
     stream.notify(REPLICA, urgent=False)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         told = tasks.create_task(stream.next_messages())
-        await asyncio.sleep(0)
+        await wait_until_async(lambda: not stream._wake.is_set(), what="the marks wait")
         if news == "batches":
             stream.notify(REPLICA, urgent=True)
         elif news == "an answer":

@@ -84,17 +84,21 @@ async def test_a_typed_error_arrives_typed_from_calls_and_streams() -> None:
             assert error.throttle_ms == 123
 
 
-@pytest.mark.parametrize("turns", range(4))
-async def test_an_error_in_the_middle_of_a_streams_first_write_arrives(turns: int) -> None:
+async def test_an_error_in_the_middle_of_a_streams_first_write_arrives() -> None:
+    writing = asyncio.Event()
+
     class Service(BrokerServiceServicer):
         async def Subscribe(  # noqa: N802 - gRPC's name
             self, request_iterator: Any, context: Any
         ) -> None:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(context.write(pb.SubscribeResponse()))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
+                tasks.create_task(self.write(context))
+                await writing.wait()
                 await overloaded()
+
+        async def write(self, context: Any) -> None:
+            writing.set()
+            await context.write(pb.SubscribeResponse())
 
     async with serving_all(Service()) as stub:
         call = stub.Subscribe(iter([pb.SubscribeRequest()]), timeout=20)

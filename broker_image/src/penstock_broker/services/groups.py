@@ -117,6 +117,13 @@ class GroupService(GroupServiceServicer):
         assert isinstance(answer, c.Committed)
         return wire.commit_response(request, answer)
 
+    async def CommitOffsetsStream(  # type: ignore[override]
+        self, request_iterator: AsyncIterator[pb.CommitOffsetsRequest], context: Any
+    ) -> None:
+        """One after the other: what a client sends beyond that stays in the transport (I23)."""
+        async for request in request_iterator:
+            await context.write(await self.CommitOffsets(request, context))
+
     async def FetchOffsets(
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:

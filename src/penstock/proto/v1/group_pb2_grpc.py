@@ -49,6 +49,11 @@ class GroupServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsResponse.FromString,
                 _registered_method=True)
+        self.CommitOffsetsStream = channel.stream_stream(
+                '/penstock.proto.v1.GroupService/CommitOffsetsStream',
+                request_serializer=penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsResponse.FromString,
+                _registered_method=True)
         self.FetchOffsets = channel.unary_unary(
                 '/penstock.proto.v1.GroupService/FetchOffsets',
                 request_serializer=penstock_dot_proto_dot_v1_dot_group__pb2.FetchOffsetsRequest.SerializeToString,
@@ -109,6 +114,14 @@ class GroupServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CommitOffsetsStream(self, request_iterator, context):
+        """The same messages on a stream, which costs a fraction of a call each: every request is answered
+        before the next one is looked at. What refuses a request as a whole ends the stream.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -157,6 +170,11 @@ def add_GroupServiceServicer_to_server(servicer, server):
             ),
             'CommitOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitOffsets,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsResponse.SerializeToString,
+            ),
+            'CommitOffsetsStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.CommitOffsetsStream,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsResponse.SerializeToString,
             ),
@@ -265,6 +283,33 @@ class GroupService:
             request,
             target,
             '/penstock.proto.v1.GroupService/CommitOffsets',
+            penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitOffsetsStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/penstock.proto.v1.GroupService/CommitOffsetsStream',
             penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_group__pb2.CommitOffsetsResponse.FromString,
             options,

@@ -56,6 +56,10 @@ class GroupServiceStub:
     newer epoch is here or on its way, then commit again what is still owned. Each partition has
     its own result otherwise.
     """
+    CommitOffsetsStream: _grpc.StreamStreamMultiCallable[_group_pb2.CommitOffsetsRequest, _group_pb2.CommitOffsetsResponse]
+    """The same messages on a stream, which costs a fraction of a call each: every request is answered
+    before the next one is looked at. What refuses a request as a whole ends the stream.
+    """
     FetchOffsets: _grpc.UnaryUnaryMultiCallable[_group_pb2.FetchOffsetsRequest, _group_pb2.FetchOffsetsResponse]
     ResetOffsets: _grpc.UnaryUnaryMultiCallable[_group_pb2.ResetOffsetsRequest, _group_pb2.ResetOffsetsResponse]
     """Sets committed offsets, also backwards, while the group has no members (GROUP_NOT_EMPTY)."""
@@ -84,6 +88,10 @@ class GroupServiceAsyncStub(GroupServiceStub):
     without membership while there are members) and STALE_MEMBER_EPOCH: a MemberAssignment with a
     newer epoch is here or on its way, then commit again what is still owned. Each partition has
     its own result otherwise.
+    """
+    CommitOffsetsStream: _aio.StreamStreamMultiCallable[_group_pb2.CommitOffsetsRequest, _group_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
+    """The same messages on a stream, which costs a fraction of a call each: every request is answered
+    before the next one is looked at. What refuses a request as a whole ends the stream.
     """
     FetchOffsets: _aio.UnaryUnaryMultiCallable[_group_pb2.FetchOffsetsRequest, _group_pb2.FetchOffsetsResponse]  # type: ignore[assignment]
     ResetOffsets: _aio.UnaryUnaryMultiCallable[_group_pb2.ResetOffsetsRequest, _group_pb2.ResetOffsetsResponse]  # type: ignore[assignment]
@@ -128,6 +136,16 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
         without membership while there are members) and STALE_MEMBER_EPOCH: a MemberAssignment with a
         newer epoch is here or on its way, then commit again what is still owned. Each partition has
         its own result otherwise.
+        """
+
+    @_abc_1.abstractmethod
+    def CommitOffsetsStream(
+        self,
+        request_iterator: _MaybeAsyncIterator[_group_pb2.CommitOffsetsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_group_pb2.CommitOffsetsResponse], _abc.AsyncIterator[_group_pb2.CommitOffsetsResponse]]:
+        """The same messages on a stream, which costs a fraction of a call each: every request is answered
+        before the next one is looked at. What refuses a request as a whole ends the stream.
         """
 
     @_abc_1.abstractmethod
