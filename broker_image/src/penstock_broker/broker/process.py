@@ -171,7 +171,7 @@ class BrokerProcess:
             self.metrics,
             GroupConfig(offsets_retention_ms=settings.offsets_retention_minutes * 60_000),
         )
-        self._groups = GroupService(self._view, self._coordinators, self._refusal)
+        self._groups = GroupService(self._view, self._coordinators, self._refusal, self._observe)
         self._leading = Leading(
             self._replicas,
             self._reader,

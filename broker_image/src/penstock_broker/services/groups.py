@@ -1,7 +1,7 @@
 """The `GroupService`: calls become events of the group's coordinator, its outputs the answers.
 
     Join stream ─▶ hello, heartbeats, leave ─▶ Coordinator ─▶ MemberStream ─▶ joined, assignments
-    unary calls ─▶ Coordinator.ask ─▶ answered once all they build on is committed
+    calls, streamed commits ─▶ Coordinator.ask ─▶ answered once all they build on is committed
 
 Nothing here decides; group ids are found by `groups.coordinators`, wire types are turned by
 `penstock.rpc.groups`.
@@ -12,6 +12,7 @@ Nothing here decides; group ids are found by `groups.coordinators`, wire types a
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from itertools import count
+from time import monotonic
 from typing import Any, Final, NoReturn
 
 from penstock.core.groups import contract as c
@@ -42,11 +43,16 @@ class GroupService(GroupServiceServicer):
         view: ClusterView,
         coordinators: Coordinators,
         refusal: Callable[[], PenstockError | None],
+        observe: Callable[[str, float], None],
     ) -> None:
-        """`refusal` says why nothing may be written now (disk full, stopping), or None."""
+        """`refusal` says why nothing may be written now (disk full, stopping), or None.
+
+        `observe(method, seconds)` hears of commits on streams; of calls the edge tells.
+        """
         self._view = view
         self._coordinators = coordinators
         self._refusal = refusal
+        self._observe = observe
 
     async def FindCoordinator(
         self, request: pb.FindCoordinatorRequest, context: Any
@@ -122,7 +128,12 @@ class GroupService(GroupServiceServicer):
     ) -> None:
         """One after the other: what a client sends beyond that stays in the transport (I23)."""
         async for request in request_iterator:
-            await context.write(await self.CommitOffsets(request, context))
+            started = monotonic()
+            try:
+                answer = await self.CommitOffsets(request, context)
+            finally:
+                self._observe("CommitOffsets", monotonic() - started)
+            await context.write(answer)
 
     async def FetchOffsets(
         self, request: pb.FetchOffsetsRequest, context: Any
