@@ -25,7 +25,7 @@ class Pod:
     """A controller process behind a proxy of its own."""
 
     def __init__(self, server: ApiServer, namespace: str, path: Path, name: str) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         self.proxy = ApiProxy(server)
         port = free_port()
         arguments = [
@@ -34,11 +34,6 @@ class Pod:
         ]  # fmt: skip
         self.process = ServerProcess(name, arguments, port, path / f"{name}.log")
         self.kubeconfig = self.proxy.kubeconfig(path / f"{name}.kubeconfig")
-
-    @property
-    def namespace(self) -> str:
-        """Where its objects are."""
-        return self._namespace
 
     @property
     def address(self) -> str:

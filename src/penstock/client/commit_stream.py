@@ -18,7 +18,7 @@ from penstock.proto.v1 import group_pb2 as pb
 
 
 class CommitStream:
-    """Of one group's consumer. One commit at a time: requests and answers are not told apart."""
+    """Of one group's consumer. One commit at a time: only their order tells whose an answer is."""
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
