@@ -165,7 +165,7 @@ class FollowerStream:
     async def _anything(self) -> None:
         until_s: float | None = None
         while not self._is_urgent:
-            if self._lazy and not self._dirty and until_s is None:
+            if self._lazy and until_s is None:
                 # Marks alone: give batches a moment to come along; those do not wait for it.
                 until_s = asyncio.get_running_loop().time() + _MARKS_DELAY_S
             self._wake.clear()
