@@ -69,6 +69,13 @@ class ErrorCode(IntEnum):
     GROUP_NOT_EMPTY = 77
     UNKNOWN_GROUP = 78
     OFFSET_WENT_BACK = 79
+    CONCURRENT_TRANSACTIONS = 80
+    TRANSACTION_ABORTED = 81
+    INVALID_TRANSACTION_STATE = 82
+    UNSTABLE_OFFSETS = 83
+    UNKNOWN_TRANSACTIONAL_ID = 84
+    LEDGER_MISMATCH = 85
+    TRANSACTION_TOO_LARGE = 86
     MISUSE = 1000
     UNREACHABLE = 1001
     DELIVERY_TIMED_OUT = 1002
@@ -135,6 +142,13 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
     ErrorCode.GROUP_NOT_EMPTY: Traits(9),
     ErrorCode.UNKNOWN_GROUP: Traits(5),
     ErrorCode.OFFSET_WENT_BACK: Traits(9),
+    ErrorCode.CONCURRENT_TRANSACTIONS: Traits(10, retriable=True),
+    ErrorCode.TRANSACTION_ABORTED: Traits(10),
+    ErrorCode.INVALID_TRANSACTION_STATE: Traits(9),
+    ErrorCode.UNSTABLE_OFFSETS: Traits(14, retriable=True),
+    ErrorCode.UNKNOWN_TRANSACTIONAL_ID: Traits(5),
+    ErrorCode.LEDGER_MISMATCH: Traits(9),
+    ErrorCode.TRANSACTION_TOO_LARGE: Traits(8),
     ErrorCode.MISUSE: Traits(3),
     ErrorCode.UNREACHABLE: Traits(14, retriable=True),
     ErrorCode.DELIVERY_TIMED_OUT: Traits(4),

@@ -106,6 +106,7 @@ class ProduceRequest(_message.Message):
     SYNC_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     correlation_id: _builtins.int
     """ProduceStream: echoed in the answer."""
@@ -113,6 +114,10 @@ class ProduceRequest(_message.Message):
     sync: Global___Sync.ValueType
     timeout_ms: _builtins.int
     """Give up waiting for acks after this long (REQUEST_TIMED_OUT). 0 = 30,000."""
+    transactional_id: _builtins.str
+    """Set: every batch is transactional, acks is ALL, and the partitions join the transaction that is
+    open under this id, or open it.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducePartition]: ...
     def __init__(
@@ -124,10 +129,11 @@ class ProduceRequest(_message.Message):
         sync: Global___Sync.ValueType = ...,
         timeout_ms: _builtins.int = ...,
         partitions: _abc.Iterable[Global___ProducePartition] | None = ...,
+        transactional_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "cluster_id", b"cluster_id", "correlation_id", b"correlation_id", "partitions", b"partitions", "sync", b"sync", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "cluster_id", b"cluster_id", "correlation_id", b"correlation_id", "partitions", b"partitions", "sync", b"sync", "timeout_ms", b"timeout_ms", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -705,6 +711,7 @@ class BrokerInfo(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     EXTERNAL_HOST_FIELD_NUMBER: _builtins.int
     EXTERNAL_PORT_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     host: _builtins.str
     port: _builtins.int
@@ -719,6 +726,10 @@ class BrokerInfo(_message.Message):
     external listener answers with these as host and port.
     """
     external_port: _builtins.int
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As it registered them."""
+
     def __init__(
         self,
         *,
@@ -730,10 +741,11 @@ class BrokerInfo(_message.Message):
         incarnation: _builtins.str = ...,
         external_host: _builtins.str = ...,
         external_port: _builtins.int = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "external_host", b"external_host", "external_port", b"external_port", "host", b"host", "incarnation", b"incarnation", "port", b"port", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "broker_id", b"broker_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "port", b"port", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -849,20 +861,38 @@ class InitProducerRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    TRANSACTION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     producer_id: _builtins.int
     """-1 = a new one."""
     producer_epoch: _builtins.int
+    transactional_id: _builtins.str
+    """Set: the producer takes over this id, on the id's coordinator (FindTransactionCoordinator).
+    Whoever had it is fenced, and what was open under it is aborted. 249 bytes at most.
+    """
+    transaction_timeout_ms: _builtins.int
+    """What is open for longer is aborted. 0 = 60,000; no more than transaction.max.timeout.ms."""
+    instance_id: _builtins.str
+    """With a transactional id: a UUID per producer object. The same one again changes nothing."""
+    client_id: _builtins.str
+    """With a transactional id: says who has it, in errors and descriptions."""
     def __init__(
         self,
         *,
         cluster_id: _builtins.str = ...,
         producer_id: _builtins.int = ...,
         producer_epoch: _builtins.int = ...,
+        transactional_id: _builtins.str = ...,
+        transaction_timeout_ms: _builtins.int = ...,
+        instance_id: _builtins.str = ...,
+        client_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "cluster_id", b"cluster_id", "instance_id", b"instance_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transaction_timeout_ms", b"transaction_timeout_ms", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

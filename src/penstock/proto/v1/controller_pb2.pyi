@@ -62,6 +62,7 @@ class Register(_message.Message):
     METADATA_VERSION_FIELD_NUMBER: _builtins.int
     EXTERNAL_HOST_FIELD_NUMBER: _builtins.int
     EXTERNAL_PORT_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     """Empty on a broker's very first start: it takes over the controller's."""
     broker_id: _builtins.int
@@ -83,6 +84,10 @@ class Register(_message.Message):
     external_host: _builtins.str
     """What clients outside the network connect to; empty: nothing."""
     external_port: _builtins.int
+    @_builtins.property
+    def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What this broker understands beyond the first release, as "transactions"."""
+
     def __init__(
         self,
         *,
@@ -98,10 +103,11 @@ class Register(_message.Message):
         metadata_version: _builtins.int = ...,
         external_host: _builtins.str = ...,
         external_port: _builtins.int = ...,
+        features: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_host", b"external_host", "external_port", b"external_port", "host", b"host", "incarnation", b"incarnation", "metadata_version", b"metadata_version", "port", b"port", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "cluster_id", b"cluster_id", "controller_epoch", b"controller_epoch", "data_intact", b"data_intact", "directory_id", b"directory_id", "external_host", b"external_host", "external_port", b"external_port", "features", b"features", "host", b"host", "incarnation", b"incarnation", "metadata_version", b"metadata_version", "port", b"port", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -101,10 +101,27 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_UNKNOWN_GROUP: _ErrorCode.ValueType  # 78
     ERROR_CODE_OFFSET_WENT_BACK: _ErrorCode.ValueType  # 79
     """The offset is below the committed one; only a reset goes back."""
+    ERROR_CODE_CONCURRENT_TRANSACTIONS: _ErrorCode.ValueType  # 80
+    """The partition or group has yet to hear how the producer's last transaction ended. Nothing was
+    appended.
+    """
+    ERROR_CODE_TRANSACTION_ABORTED: _ErrorCode.ValueType  # 81
+    """The transaction was aborted by its timeout, an operator or a newer batch, which the message
+    says. The producer may begin the next one.
+    """
+    ERROR_CODE_INVALID_TRANSACTION_STATE: _ErrorCode.ValueType  # 82
+    """The call does not fit what the transaction is: it was committed, and an abort is asked for."""
+    ERROR_CODE_UNSTABLE_OFFSETS: _ErrorCode.ValueType  # 83
+    """An open transaction may change the group's offset of this partition."""
+    ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID: _ErrorCode.ValueType  # 84
+    ERROR_CODE_LEDGER_MISMATCH: _ErrorCode.ValueType  # 85
+    """The ledger of the application id belongs to another series of batches, or has other rows."""
+    ERROR_CODE_TRANSACTION_TOO_LARGE: _ErrorCode.ValueType  # 86
+    """More partitions, groups or branches than a transaction may have."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
-    """Numbers are never reused. 80-89 transactions, 90-99 security and quotas are kept for the
-    protocol parts that come next (ADR 0002).
+    """Numbers are never reused. 87-89 are kept for transactions, 90-99 for security and quotas
+    (ADR 0002).
     """
 
 ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
@@ -181,6 +198,23 @@ ERROR_CODE_GROUP_NOT_EMPTY: ErrorCode.ValueType  # 77
 ERROR_CODE_UNKNOWN_GROUP: ErrorCode.ValueType  # 78
 ERROR_CODE_OFFSET_WENT_BACK: ErrorCode.ValueType  # 79
 """The offset is below the committed one; only a reset goes back."""
+ERROR_CODE_CONCURRENT_TRANSACTIONS: ErrorCode.ValueType  # 80
+"""The partition or group has yet to hear how the producer's last transaction ended. Nothing was
+appended.
+"""
+ERROR_CODE_TRANSACTION_ABORTED: ErrorCode.ValueType  # 81
+"""The transaction was aborted by its timeout, an operator or a newer batch, which the message
+says. The producer may begin the next one.
+"""
+ERROR_CODE_INVALID_TRANSACTION_STATE: ErrorCode.ValueType  # 82
+"""The call does not fit what the transaction is: it was committed, and an abort is asked for."""
+ERROR_CODE_UNSTABLE_OFFSETS: ErrorCode.ValueType  # 83
+"""An open transaction may change the group's offset of this partition."""
+ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID: ErrorCode.ValueType  # 84
+ERROR_CODE_LEDGER_MISMATCH: ErrorCode.ValueType  # 85
+"""The ledger of the application id belongs to another series of batches, or has other rows."""
+ERROR_CODE_TRANSACTION_TOO_LARGE: ErrorCode.ValueType  # 86
+"""More partitions, groups or branches than a transaction may have."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -167,6 +167,7 @@ class MemberHello(_message.Message):
     REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     OWNED_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     group_id: _builtins.str
     member_id: _builtins.str
@@ -187,6 +188,10 @@ class MemberHello(_message.Message):
     """
     member_epoch: _builtins.int
     """0 = joins anew. After a broken stream: the epoch the member had."""
+    transactional_id: _builtins.str
+    """The transactional id this member writes with: what is open under it is aborted as soon as the
+    member is put out of the group. Empty: none.
+    """
     @_builtins.property
     def subscription(self) -> Global___Subscription: ...
     @_builtins.property
@@ -208,10 +213,11 @@ class MemberHello(_message.Message):
         rebalance_timeout_ms: _builtins.int = ...,
         member_epoch: _builtins.int = ...,
         owned: _abc.Iterable[Global___TopicPartitions] | None = ...,
+        transactional_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["subscription", b"subscription"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignor", b"assignor", "client_id", b"client_id", "cluster_id", b"cluster_id", "group_id", b"group_id", "instance_id", b"instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "owned", b"owned", "rack", b"rack", "rebalance_timeout_ms", b"rebalance_timeout_ms", "session_timeout_ms", b"session_timeout_ms", "subscription", b"subscription"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignor", b"assignor", "client_id", b"client_id", "cluster_id", b"cluster_id", "group_id", b"group_id", "instance_id", b"instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "owned", b"owned", "rack", b"rack", "rebalance_timeout_ms", b"rebalance_timeout_ms", "session_timeout_ms", b"session_timeout_ms", "subscription", b"subscription", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -472,6 +478,9 @@ class CommitOffsetsRequest(_message.Message):
     MEMBER_EPOCH_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     group_id: _builtins.str
     member_id: _builtins.str
@@ -480,6 +489,10 @@ class CommitOffsetsRequest(_message.Message):
     """
     member_epoch: _builtins.int
     instance_id: _builtins.str
+    transactional_id: _builtins.str
+    """Set: the offsets count once this transaction commits, and never if it aborts."""
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___CommitPartition]: ...
     def __init__(
@@ -491,10 +504,13 @@ class CommitOffsetsRequest(_message.Message):
         member_epoch: _builtins.int = ...,
         instance_id: _builtins.str = ...,
         partitions: _abc.Iterable[Global___CommitPartition] | None = ...,
+        transactional_id: _builtins.str = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "group_id", b"group_id", "instance_id", b"instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "group_id", b"group_id", "instance_id", b"instance_id", "member_epoch", b"member_epoch", "member_id", b"member_id", "partitions", b"partitions", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -597,8 +613,13 @@ class FetchOffsetsRequest(_message.Message):
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
     GROUP_ID_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    ALLOW_UNSTABLE_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     group_id: _builtins.str
+    allow_unstable: _builtins.bool
+    """Answer what is committed although an open transaction may change it; otherwise such a partition
+    is answered with UNSTABLE_OFFSETS.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OffsetPartition]:
         """Empty = all that are committed."""
@@ -609,10 +630,11 @@ class FetchOffsetsRequest(_message.Message):
         cluster_id: _builtins.str = ...,
         group_id: _builtins.str = ...,
         partitions: _abc.Iterable[Global___OffsetPartition] | None = ...,
+        allow_unstable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "group_id", b"group_id", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allow_unstable", b"allow_unstable", "cluster_id", b"cluster_id", "group_id", b"group_id", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

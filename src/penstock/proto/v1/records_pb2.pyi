@@ -88,6 +88,8 @@ class RecordBatch(_message.Message):
     flags: _builtins.int
     """Bit 0: transactional. Bit 1: control (never handed to users). Bit 2: compacted: only the
     records named by Records.offset_deltas are left, maybe none; never sent by a producer.
+    Bit 3: a control batch that commits the transaction of its producer id and epoch. Bit 4: one
+    that aborts it. Such a marker has exactly one of them, and bits 0 and 1.
     """
     crc: _builtins.int
     producer_id: _builtins.int

@@ -244,6 +244,7 @@ class EpochAnswer(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     END_OFFSET_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    SWEPT_END_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.str
     partition: _builtins.int
     leader_epoch: _builtins.int
@@ -251,6 +252,10 @@ class EpochAnswer(_message.Message):
     """The largest epoch <= last_epoch in the leader's log, and where it ends; -1 = none."""
     end_offset: _builtins.int
     log_start_offset: _builtins.int
+    swept_end: _builtins.int
+    """Below here the leader has removed control batches: a follower whose log ends before that, with
+    a transaction open below, cannot learn how it ended and copies anew.
+    """
     def __init__(
         self,
         *,
@@ -260,10 +265,11 @@ class EpochAnswer(_message.Message):
         epoch: _builtins.int = ...,
         end_offset: _builtins.int = ...,
         log_start_offset: _builtins.int = ...,
+        swept_end: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "epoch", b"epoch", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "epoch", b"epoch", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "partition", b"partition", "swept_end", b"swept_end", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
