@@ -19,11 +19,11 @@ from penstock.core.replication.contract import ProduceRequested
 from penstock.core.types import Acks, BrokerId, Sync, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2, controller_pb2
-from penstock_broker.broker.image import ClusterView
-from penstock_broker.broker.metrics import Metrics
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metrics import Metrics
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replicas import ReplicaSet

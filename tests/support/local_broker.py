@@ -11,8 +11,8 @@ from penstock.proto.v1 import controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.channel import open_aio_channel
-from penstock_broker.broker.config import BrokerConfig, parse_settings
 from penstock_broker.broker.process import BrokerProcess
+from penstock_broker.config import BrokerConfig, parse_settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.store.rocks import RocksLogStore
 

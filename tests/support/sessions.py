@@ -14,10 +14,10 @@ from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
-from penstock_broker.broker.config import BrokerConfig
-from penstock_broker.broker.journal import JournalService
-from penstock_broker.broker.session import ControllerSession, Identity
-from penstock_broker.services.edge import Edge
+from penstock_broker.config import BrokerConfig
+from penstock_broker.metadata.session import ControllerSession, Identity
+from penstock_broker.services.journal import JournalService
+from penstock_broker.serving.edge import Edge
 
 
 class Broker:

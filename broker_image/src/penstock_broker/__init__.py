@@ -5,11 +5,16 @@ controller, processes and signals. Every decision about replication, metadata an
 of `penstock.core`.
 Never here: a second opinion on who leads, what is committed, or what an ISR is; client code.
 
-    broker/       the process: settings, session with the controller, picture of the cluster
-    services/     what clients and admins call
-    replication/  the shell around the replica machines: group commit, feeding, following
-    groups/       the shell around the group coordinators
-    store/        partitions in RocksDB, behind a seam
-    controller/   the controller's process and its metadata store
     local/        a whole cluster on one machine
+    controller/   the controller's process and its metadata store
+    broker/       the broker's process: puts the following together
+    services/     what clients, admins, followers and controllers call
+    groups/       the shell around the group coordinators
+    maintenance/  retention, compaction, disk space
+    replication/  the shell around the replica machines: group commit, feeding, following
+    metadata/     the session with the controller, the picture of the cluster
+    serving/      what every gRPC server has: the border, health, reflection
+    store/        partitions in RocksDB, behind a seam
+
+Imports go downwards in this list only; `.importlinter` has it as a contract.
 """

@@ -3,7 +3,7 @@
     data-dir/
         lock         held with flock while a broker runs; holds its process id, for the message
         meta.json    who owns it, newest controller seen, how the last run ended
-        journal.json what it keeps for controllers (broker.journal)
+        journal.json what it keeps for controllers (services.journal)
         log/         the log store
 
     open ──▶ [register, adopt_cluster_id, acknowledge_loss] ──▶ remember_metadata … ──▶ close(clean)

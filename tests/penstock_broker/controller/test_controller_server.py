@@ -29,7 +29,7 @@ from penstock_broker.controller.metadata_store.memory import (
     SharedDocuments,
 )
 from penstock_broker.controller.server import CONTROLLER_SERVICE
-from penstock_broker.services.edge import first_error
+from penstock_broker.serving.edge import first_error
 
 
 async def code_of(call: Any) -> ErrorCode:

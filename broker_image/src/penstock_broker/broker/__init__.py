@@ -1,7 +1,7 @@
-"""The broker process: configuration, controller session, cluster image, life cycle.
+"""The broker process: what it is made of, how it starts and how it stops.
 
-Belongs here: what a broker is outside its RPCs and its replicas: start and stop, the session with
-the controller, the applied picture of the cluster, disk space, retention. Never here: answers to
-clients (`services`), replication (`replication`), how logs are kept (`store`), and decisions about
-partitions (`penstock.core.replication`, `penstock.core.control`).
+Belongs here: the command line (`main`) and putting the parts together (`process`). Nothing imports
+this package but the entry point. Never here: a part itself. The session with the controller is in
+`metadata`, answers to clients in `services`, replication, the store and the coordinators in
+packages of their own.
 """

@@ -16,11 +16,11 @@ from typing import Final
 
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError, PenstockError
-from penstock_broker.broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.broker.process import BrokerProcess
+from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
-from penstock_broker.services.edge import first_error
+from penstock_broker.serving.edge import first_error
 from penstock_broker.store.options import StoreOptions
 from penstock_broker.store.rocks import RocksLogStore
 

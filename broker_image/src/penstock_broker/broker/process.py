@@ -27,20 +27,19 @@ from penstock.proto.v1 import (
 )
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.channel import SERVER_OPTIONS
-from penstock_broker.broker.compaction import Compaction
-from penstock_broker.broker.compaction_metrics import CompactionMetrics
-from penstock_broker.broker.config import BrokerConfig
-from penstock_broker.broker.disk import DiskGuard
-from penstock_broker.broker.image import ClusterView
-from penstock_broker.broker.journal import JournalService
-from penstock_broker.broker.metrics import Metrics, ReplicaTotals
-from penstock_broker.broker.retention import Retention
-from penstock_broker.broker.session import ControllerSession, Identity
+from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.lag import LagCollection
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.groups.leaders import PeerLeaders
+from penstock_broker.maintenance.compaction import Compaction
+from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
+from penstock_broker.maintenance.disk import DiskGuard
+from penstock_broker.maintenance.retention import Retention
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.session import ControllerSession, Identity
+from penstock_broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.isr import IsrChanges
@@ -50,17 +49,18 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.writer import LogWriter, TickFacts
 from penstock_broker.services.admin import AdminService, LogFacts
 from penstock_broker.services.data import DataService
-from penstock_broker.services.edge import Edge
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.groups import GroupService
+from penstock_broker.services.journal import JournalService
 from penstock_broker.services.leading import Leading
 from penstock_broker.services.limits import ByteBudget
-from penstock_broker.services.listener import came_from_outside
 from penstock_broker.services.locate import Locator
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.producing import Producing
-from penstock_broker.services.standard import Health, add_reflection
+from penstock_broker.serving.edge import Edge
+from penstock_broker.serving.listener import came_from_outside
+from penstock_broker.serving.standard import Health, add_reflection
 from penstock_broker.store.interface import LogStore
 
 _READ_THREADS: Final = 4

@@ -28,8 +28,8 @@ from penstock.rpc.channel import SERVER_OPTIONS
 from penstock_broker.controller.admin import ControllerAdminService
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.sessions import ControllerService
-from penstock_broker.services.edge import Edge
-from penstock_broker.services.standard import LIVENESS
+from penstock_broker.serving.edge import Edge
+from penstock_broker.serving.standard import LIVENESS
 
 CONTROLLER_SERVICE: Final = "penstock.proto.v1.ControllerService"
 ADMIN_SERVICE: Final = "penstock.proto.v1.AdminService"

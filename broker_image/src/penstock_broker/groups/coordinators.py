@@ -16,11 +16,11 @@ from penstock.core.groups.config import OFFSETS_TOPIC, check_group_id, coordinat
 from penstock.core.groups.contract import Catalog, GroupState, Ready
 from penstock.core.types import PartitionState, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock_broker.broker.image import ClusterView
-from penstock_broker.broker.metrics import GroupTotals, Metrics
-from penstock_broker.broker.session import ControllerSession
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.topic import catalog_of, create_offsets_topic, is_same
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.session import ControllerSession
+from penstock_broker.metrics import GroupTotals, Metrics
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica

@@ -20,8 +20,8 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.channel import open_aio_channel
-from penstock_broker.broker.image import ClusterView
 from penstock_broker.groups.lag import Bounds
+from penstock_broker.metadata.image import ClusterView
 
 TIMEOUT_S: Final = 2.0
 ANSWER_BYTES: Final = 1024 * 1024

@@ -11,8 +11,8 @@ from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2
 from penstock.rpc.errors import error_from_wire
-from penstock_broker.broker.image import ClusterView, Topic
-from penstock_broker.broker.session import ControllerSession
+from penstock_broker.metadata.image import ClusterView, Topic
+from penstock_broker.metadata.session import ControllerSession
 
 _CONFIGS = {
     "cleanup.policy": "compact",

@@ -14,8 +14,8 @@ from penstock.core.replication.contract import IsrAnswered, IsrProposal
 from penstock.errors import PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.errors import error_from_wire
-from penstock_broker.broker.image import ClusterView, partition_from_wire
-from penstock_broker.broker.session import Connection, ControllerSession
+from penstock_broker.metadata.image import ClusterView, partition_from_wire
+from penstock_broker.metadata.session import Connection, ControllerSession
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet

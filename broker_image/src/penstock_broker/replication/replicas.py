@@ -44,7 +44,7 @@ from penstock.core.replication.contract import (
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock_broker.broker.image import Topic
+from penstock_broker.metadata.image import Topic
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import (

@@ -2,5 +2,5 @@
 
 Belongs here: from a request to events for replicas, and from their outcome to a response; limits
 on what is in flight. Never here: decisions about partitions (the replica machine), writing logs
-(`replication.writer`), talking to the controller (`broker.session`).
+(`replication.writer`), talking to the controller (`metadata.session`).
 """

@@ -19,13 +19,13 @@ from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceServicer
 from penstock.rpc.errors import error_to_wire
-from penstock_broker.broker.image import ClusterView
-from penstock_broker.broker.session import ControllerSession
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
-from penstock_broker.services.listener import for_caller
 from penstock_broker.services.locate import refuse_internal
 from penstock_broker.services.offsets import Offsets
+from penstock_broker.serving.listener import for_caller
 from penstock_broker.store.interface import LogStore
 
 _ARRIVAL_S: Final = 2.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceServicer
-from penstock_broker.broker.image import ClusterView
+from penstock_broker.metadata.image import ClusterView
 from penstock_broker.services import metadata
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.limits import ByteBudget

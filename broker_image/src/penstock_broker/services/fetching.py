@@ -33,7 +33,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.channel import MAX_MESSAGE_BYTES
 from penstock.rpc.errors import error_to_wire
 from penstock.rpc.splice import fetch_response
-from penstock_broker.broker.metrics import Metrics
+from penstock_broker.metrics import Metrics
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
 from penstock_broker.services.limits import ByteBudget

@@ -21,13 +21,13 @@ from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceServicer
 from penstock.rpc import groups as wire
 from penstock.rpc.errors import error_to_wire
-from penstock_broker.broker.image import ClusterView
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
-from penstock_broker.services.edge import check_cluster_id
-from penstock_broker.services.listener import address_for_caller
+from penstock_broker.metadata.image import ClusterView
 from penstock_broker.services.locate import unknown_outcome
+from penstock_broker.serving.edge import check_cluster_id
+from penstock_broker.serving.listener import address_for_caller
 
 _HELLO_TIMEOUT_S: Final = 30.0
 _LEAVE_TIMEOUT_S: Final = 30.0

@@ -22,13 +22,13 @@ from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, Topic
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceServicer
-from penstock_broker.broker.image import ClusterView
-from penstock_broker.broker.metrics import Metrics
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metrics import Metrics
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replicas import ReplicaSet
-from penstock_broker.services.edge import check_cluster_id
+from penstock_broker.serving.edge import check_cluster_id
 
 _events = EventLog("leading")
 

@@ -8,7 +8,7 @@ from penstock.core.replication.contract import Marks
 from penstock.core.topic import is_internal
 from penstock.core.types import ReplicaKey
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
-from penstock_broker.broker.image import ClusterView, Topic
+from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 

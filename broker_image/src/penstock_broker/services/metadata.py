@@ -14,9 +14,9 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import controller_pb2
 from penstock.rpc.errors import error_from_wire, error_to_wire
-from penstock_broker.broker.image import ClusterView
-from penstock_broker.broker.session import ControllerSession
-from penstock_broker.services.listener import for_caller
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.session import ControllerSession
+from penstock_broker.serving.listener import for_caller
 
 _EPOCH_MAX: Final = 2**15 - 1
 """As Kafka's, which counts producer epochs in 16 bits; then a new id is given."""

@@ -25,7 +25,7 @@ from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockEr
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_to_wire
-from penstock_broker.broker.metrics import Metrics
+from penstock_broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.services.limits import ByteBudget

@@ -4,5 +4,5 @@ Belongs here: the plan of a pass (`plan`), the bounded map from keys to their ne
 (`keymap`), and rewriting batches (`rewrite`). All of it is plain data in, plain data out.
 
 Never here: reading and writing logs, pauses and throttles, clocks, metrics: the broker's shell
-(`penstock_broker.broker.compaction`) does what is decided here.
+(`penstock_broker.maintenance.compaction`) does what is decided here.
 """

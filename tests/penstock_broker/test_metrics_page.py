@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-from penstock_broker.broker.compaction_metrics import CompactionMetrics
-from penstock_broker.broker.metrics import GroupTotals, Metrics, ReplicaTotals
 from penstock_broker.groups.lag import LagCollection
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
+from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
+from penstock_broker.metrics import GroupTotals, Metrics, ReplicaTotals
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 class NoLeaders:

@@ -24,8 +24,8 @@ from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
-from penstock_broker.broker.config import BrokerConfig
-from penstock_broker.broker.discovery import ask_all
+from penstock_broker.config import BrokerConfig
+from penstock_broker.metadata.discovery import ask_all
 from penstock_broker.observability import EventLog
 
 if TYPE_CHECKING:

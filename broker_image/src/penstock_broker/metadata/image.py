@@ -17,7 +17,7 @@ from penstock.core.types import BrokerId, LeaderEpoch, PartitionState, ReplicaKe
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode, MisuseError
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.observability import EventLog
-from penstock_broker.services.listener import address_for_caller
+from penstock_broker.serving.listener import address_for_caller
 
 _events = EventLog("image")
 _NO_IMAGE: Final = "this broker has not heard from a controller since it started; try again"

@@ -16,7 +16,7 @@ from penstock.core.replication.contract import Checkpoint
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.topic import TopicConfig
 from penstock.core.types import LeaderEpoch, Offset, ProducerId, ReplicaKey, TopicId
-from penstock_broker.broker.compaction import Pass
+from penstock_broker.maintenance.compaction import Pass
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
 from penstock_broker.store.memory import MemoryLogStore
 from penstock_broker.store.rocks import RocksLogStore
@@ -28,7 +28,7 @@ END = Offset(2**62)
 def small_chunks() -> Iterator[None]:
     """Of a few batches, so that a pass has many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock_broker.broker.compaction._CHUNK_BYTES", 300)
+        patch.setattr("penstock_broker.maintenance.compaction._CHUNK_BYTES", 300)
         yield
 
 

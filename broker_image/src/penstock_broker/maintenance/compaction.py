@@ -28,9 +28,9 @@ from penstock.core.records import decode_batch
 from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import PenstockError
-from penstock_broker.broker.compaction_metrics import CompactionMetrics
-from penstock_broker.broker.config import Settings
-from penstock_broker.broker.disk import DiskGuard
+from penstock_broker.config import Settings
+from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
+from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet

@@ -14,7 +14,7 @@ from penstock.proto.v1.broker_pb2_grpc import BrokerServiceServicer, BrokerServi
 from penstock.proto.v1.broker_pb2_grpc import add_BrokerServiceServicer_to_server as add_service
 from penstock.rpc.channel import SERVER_OPTIONS, open_aio_channel
 from penstock.rpc.errors import error_from_rpc
-from penstock_broker.services.edge import Edge
+from penstock_broker.serving.edge import Edge
 
 Answer = Callable[[], Awaitable[Any]]
 

@@ -21,7 +21,7 @@ import grpc
 
 from penstock.errors import ClusterError, ErrorCode
 from penstock.rpc.channel import open_aio_channel
-from penstock_broker.broker.config import parse_address
+from penstock_broker.config import parse_address
 
 Attempt: TypeAlias = Callable[[str], Awaitable[bool]]
 Note: TypeAlias = Callable[[str, Exception], None]

@@ -20,9 +20,9 @@ from penstock.core.control.journal import (
 from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
-from penstock_broker.broker.journal import FILE, JournalService
 from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
-from penstock_broker.services.edge import Edge
+from penstock_broker.services.journal import FILE, JournalService
+from penstock_broker.serving.edge import Edge
 
 JOURNAL = Journal(ControllerEpoch(2), 3, {"topic/t": "ä text"}, {"topic/gone": 7})
 
