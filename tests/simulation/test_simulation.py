@@ -10,6 +10,7 @@ import run
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
+from penstock_sim.seeds import kept_seeds
 from penstock_sim.world import simulate
 
 SEEDS = 100
@@ -32,6 +33,24 @@ def test_histories_full_of_faults_break_no_invariant(first: int) -> None:
     assert sum(history.group_commits for history in histories) > 40
     assert sum(history.rebalances for history in histories) > 20
     assert sum(history.journals for history in histories) > 0
+
+
+@pytest.mark.parametrize("seed", kept_seeds())
+def test_a_seed_that_failed_once_holds(seed: int) -> None:
+    assert simulate(seed).violation is None, kept_seeds()[seed]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("7", "seeds.txt:1: expected a seed and why"),
+        ("# kept\n\nseven  it failed", "seeds.txt:3: expected a seed and why"),
+        ("7 it failed\n7 again", "seeds.txt:2: 7 is there already"),
+    ],
+)
+def test_a_kept_seed_says_why(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        kept_seeds(text)
 
 
 @pytest.mark.parametrize("seed", [7, 42, 1001, 1002])

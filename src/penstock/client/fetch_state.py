@@ -46,6 +46,7 @@ class FetchState:
     """One assigned partition. `position` None: to be looked up as `start` says.
 
     Attributes:
+        floor: A position that is looked up is never below this offset (I17).
         in_flight: (generation, address) of the fetch that covers this partition now.
         looking_up: The generation whose position is being looked up; None = none is.
         error: What the next poll raises once the buffer is empty; cleared by a seek.
@@ -58,6 +59,7 @@ class FetchState:
     start: OffsetSpec = EARLIEST
     position: int | None = None
     fetch_offset: int = 0
+    floor: int = 0
     paused: bool = False
     generation: int = 0
     in_flight: tuple[int, str] | None = None
@@ -88,12 +90,22 @@ class FetchState:
         self.position = position
         self.start = start
         self.fetch_offset = position or 0
+        self.floor = 0
         self.generation += 1
         self.error = None
         self.retry_at_ms = 0
         self.failing_since_ms = None
         self._failures = 0
         self._empty()
+
+    def looked_up(self, offset: int) -> None:
+        """The cluster's answer to where `start` is.
+
+        A position that one broker had found below its log start stays where it was if the answer
+        is lower: a new leader may not have heard yet of what retention removed, and has the
+        record at that position still.
+        """
+        self.seek(max(offset, self.floor))
 
     def drop_buffer(self) -> None:
         """Forgets what was fetched ahead; it will be fetched again from the position."""
@@ -175,6 +187,8 @@ class FetchState:
             return None  # asked again when that is handed out
         asked = self.fetch_offset
         self.seek(None, EARLIEST if policy == "earliest" else LATEST)
+        if valid is not None and asked < valid.log_start_offset:
+            self.floor = asked
         return f"{self.where}: offset {asked} is not in the log ({_text(valid)}); going to {policy}"
 
     def back_off(self, first_ms: int, max_ms: int, now_ms: int) -> None:

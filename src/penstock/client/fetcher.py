@@ -172,7 +172,7 @@ class Fetcher:
             if isinstance(answer, PenstockError):
                 self._failed(part, answer)
             elif part.generation == part.state.generation:
-                part.state.seek(answer.offset)
+                part.state.looked_up(answer.offset)
         self.arrived()
         self.poke()
 

@@ -73,7 +73,7 @@ class Seeker:
         found = await list_offsets(self._cluster, asked, self._timeout_s)
         for state, generation in zip(states, generations, strict=True):
             if state.generation == generation:  # nobody has seeked or found it meanwhile
-                state.seek(found[state.where].offset)
+                state.looked_up(found[state.where].offset)
         self._moved()
 
     def _seek(self, positions: Mapping[TopicPartition, int]) -> None:

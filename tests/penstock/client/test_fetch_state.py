@@ -146,6 +146,32 @@ def test_a_policy_moves_the_position_with_a_warning(policy: str, place: str) -> 
     assert (made.position, made.start.name, made.error) == (None, place, None)
 
 
+def test_a_position_below_one_brokers_log_start_never_goes_back_on_another_ones_word() -> None:
+    made = state(12)
+    assert out_of_range(made, 15, 30, "earliest", 0) is not None
+    made.looked_up(8)
+    assert made.position == 12
+    assert out_of_range(made, 15, 30, "earliest", 0) is not None
+    made.looked_up(15)
+    assert made.position == 15
+
+
+def test_a_position_past_the_end_for_too_long_goes_where_the_policy_says() -> None:
+    made = state(50)
+    assert out_of_range(made, 0, 30, "earliest", 0) is None
+    assert out_of_range(made, 0, 30, "earliest", 1 + PAST_END_GRACE_MS) is not None
+    made.looked_up(8)
+    assert made.position == 8
+
+
+def test_a_seek_goes_back_whatever_was_removed() -> None:
+    made = state(12)
+    assert out_of_range(made, 15, 30, "earliest", 0) is not None
+    made.seek(None)
+    made.looked_up(8)
+    assert made.position == 8
+
+
 def test_a_policy_waits_until_what_was_fetched_before_is_handed_out() -> None:
     made = state(0)
     made.accept(0, [batch(0, 10)], 10)

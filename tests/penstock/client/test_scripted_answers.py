@@ -29,6 +29,8 @@ from penstock.errors import (
     CurrentLeader,
     ErrorCode,
     NotLeaderError,
+    OffsetOutOfRangeError,
+    OffsetRange,
     OverloadedError,
     PenstockError,
 )
@@ -393,6 +395,20 @@ async def test_passing_faults_are_not_noticed_by_a_reader(
         (batch,) = await consumer.poll(20)
         assert len(batch) == 5
     assert double.fetches >= 4
+
+
+async def test_a_leader_that_knows_less_of_retention_sends_no_reader_back(double: Double) -> None:
+    """A deposed leader has removed 5 to 7; the new one still lists 0 as the log's beginning."""
+    double.stored = [stored(0, 5), stored(5, 5)]
+    double.script = iter([OffsetOutOfRangeError("removed", OffsetRange(Offset(7), Offset(10)))])
+    async with AsyncConsumer(
+        f"127.0.0.1:{double.port}", on_offset_out_of_range="earliest"
+    ) as consumer:
+        await consumer.assign([HERE])
+        await consumer.seek(HERE, 5)
+        while not (batches := await consumer.poll(20)):
+            pass
+    assert [offset for batch in batches for offset in batch.offsets()] == list(range(5, 10))
 
 
 async def test_an_idle_reader_asks_seldom(double: Double) -> None:

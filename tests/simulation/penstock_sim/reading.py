@@ -357,7 +357,7 @@ class Reader:
         elif isinstance(found, OffsetOutOfRangeError):
             state.out_of_range(found, "earliest", self.member.now_ms)
         else:
-            state.seek(found)
+            state.looked_up(found)
 
 
 def _key(each: GroupPartition) -> ReplicaKey:
