@@ -14,9 +14,11 @@ headers, and 8 for the timestamp.
 """
 
 import asyncio
+import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from penstock.client.delivery import Delivery, Outcome
 from penstock.client.model import TopicDescription
 from penstock.client.serializers import BytesSerializer, Serializer
 from penstock.core.columns import Columns, Header
+from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from penstock.core.partitioner import partition_for_key
 from penstock.core.records import MAX_RECORDS, encode_columns
 from penstock.core.records_wire import message_bytes
@@ -310,6 +313,10 @@ class TopicBuffer:
             self.check_record_size(size)
         if timestamp_ms is None:
             timestamp_ms = time_ns() // 1_000_000
+        elif type(timestamp_ms) is not int or not (
+            MIN_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS
+        ):
+            timestamp_ms = checked_timestamp(self.name, timestamp_ms)
         queue = self._queue_for(key, partition)
         accumulator = self._accumulator
         with accumulator.lock:
@@ -401,6 +408,24 @@ class TopicBuffer:
             if batch is not None and batch.has_room(size, self.batch_bytes):
                 return queue
         return self.next_sticky()
+
+
+def checked_timestamp(topic: str, given: Any) -> int:
+    """Other whole numbers (NumPy's) as int. Raises MisuseError(INVALID_TIMESTAMP).
+
+    One bad timestamp in a batch would fail every record beside it.
+    """
+    timestamp_ms: int | None = None
+    with suppress(TypeError):
+        timestamp_ms = operator.index(given)
+    if timestamp_ms is None or not MIN_TIMESTAMP_MS <= timestamp_ms <= MAX_TIMESTAMP_MS:
+        raise MisuseError(
+            f"topic {topic!r}: timestamp_ms is {given!r}; it must be a whole number of "
+            f"milliseconds since 1970 UTC, {MIN_TIMESTAMP_MS} to {MAX_TIMESTAMP_MS}, or None "
+            "for now",
+            ErrorCode.INVALID_TIMESTAMP,
+        )
+    return timestamp_ms
 
 
 def headers_bytes(headers: Sequence[Header]) -> int:

@@ -6,9 +6,10 @@ default differs, the field says why. The `…Options` dictionaries only tell typ
 keyword arguments exist; a test compares them with the dataclasses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from enum import IntEnum
+from typing import Final, Literal, TypedDict
 
 from penstock.client.serializers import Serializer
 from penstock.core.batch import Codec
@@ -34,6 +35,24 @@ OutOfRangePolicy = Literal["error", "earliest", "latest"]
 StartPosition = Literal["earliest", "latest"]
 OffsetReset = Literal["latest", "earliest", "error"]
 AssignmentStrategy = Literal["uniform", "range"]
+AcksChoice = Acks | Literal["all", "leader", "none", "-1", "1", "0", -1, 1, 0]
+SyncChoice = Sync | Literal["os", "disk"]
+CodecChoice = Codec | Literal["none", "zstd", "lz4"]
+
+_ACKS: Final[Mapping[object, Acks]] = {
+    "all": Acks.ALL,
+    "leader": Acks.LEADER,
+    "none": Acks.NONE,
+    "-1": Acks.ALL,
+    "1": Acks.LEADER,
+    "0": Acks.NONE,
+    -1: Acks.ALL,
+    1: Acks.LEADER,
+    0: Acks.NONE,
+}
+"""By name, or by number as in Kafka, whose numbers are not the members' values."""
+_SYNCS: Final[Mapping[object, Sync]] = {"os": Sync.OS, "disk": Sync.DISK}
+_CODECS: Final[Mapping[object, Codec]] = {codec.name.lower(): codec for codec in Codec}
 
 
 def _positive(config: object, *names: str) -> None:
@@ -43,10 +62,34 @@ def _positive(config: object, *names: str) -> None:
             raise MisuseError(f"{name} must be a whole number above 0, not {value!r}")
 
 
+def _not_negative(config: object, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or value < 0:
+            raise MisuseError(f"{name} must be a whole number, 0 or more, not {value!r}")
+
+
 def _one_of(config: object, name: str, *choices: str) -> None:
     value = getattr(config, name)
     if value not in choices:
         raise MisuseError(f"{name} is {value!r}; use one of {', '.join(map(repr, choices))}")
+
+
+def _become_member(
+    config: object, name: str, members: type[IntEnum], choices: Mapping[object, IntEnum]
+) -> None:
+    """Replaces a choice by the member it stands for."""
+    value = getattr(config, name)
+    if isinstance(value, members):
+        return
+    plain = type(value) in (str, int)  # True is a 1 as well, but not meant as one
+    member = choices.get(value) if plain else None
+    if member is None:
+        named = ", ".join(repr(choice) for choice in choices)
+        raise MisuseError(
+            f"{name} is {value!r}; use one of {named} or a member of {members.__name__}"
+        )
+    object.__setattr__(config, name, member)
 
 
 def check_group_id(group_id: object) -> None:
@@ -133,15 +176,16 @@ class ProducerConfig(ClientConfig):
     """How records are batched, sent and retried.
 
     Attributes:
-        acks: Who has stored a record before its delivery succeeds.
-        sync: What "stored" means: page cache or fsync.
+        acks: Who has stored a record before its delivery succeeds: a member, its name in small
+            letters ("all", "leader", "none"), or Kafka's -1, 1, 0 as number or text.
+        sync: What "stored" means: page cache or fsync; a member, "os" or "disk".
         linger_ms: How long a batch waits for more records, 0 = not at all. 5 (Kafka 4).
         batch_bytes: A batch is sent when it holds this much uncompressed. 262,144, not Kafka's
             16,384: a broker call costs the same for both, and throughput grows with size.
             Never more than the topic's max.message.bytes, whatever is set.
         buffer_bytes: Upper bound of all records waiting or in flight, 32 MiB.
         max_block_ms: How long `send` waits for buffer space or a topic's metadata, 60,000.
-        codec: Compression of batches.
+        codec: Compression of batches: a member, "none", "zstd" or "lz4".
         delivery_timeout_ms: From `send` to success or a final error, 120,000.
         idempotent: Retries never duplicate or reorder. Without it a partition has one batch in
             flight, which keeps order, and a retry may duplicate.
@@ -169,8 +213,10 @@ class ProducerConfig(ClientConfig):
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
         _positive(self, "batch_bytes", "buffer_bytes", "delivery_timeout_ms", "max_in_flight")
-        if self.linger_ms < 0 or self.max_block_ms < 0:
-            raise MisuseError("linger_ms and max_block_ms must be 0 or more")
+        _not_negative(self, "linger_ms", "max_block_ms")
+        _become_member(self, "acks", Acks, _ACKS)
+        _become_member(self, "sync", Sync, _SYNCS)
+        _become_member(self, "codec", Codec, _CODECS)
         if self.max_in_flight > 5:
             raise MisuseError(
                 f"max_in_flight is {self.max_in_flight}, at most 5 batches per partition can be "
@@ -269,13 +315,13 @@ class ClientOptions(TypedDict, total=False):
 class ProducerOptions(ClientOptions, total=False):
     """Keyword arguments of producers; see ProducerConfig."""
 
-    acks: Acks
-    sync: Sync
+    acks: AcksChoice
+    sync: SyncChoice
     linger_ms: int
     batch_bytes: int
     buffer_bytes: int
     max_block_ms: int
-    codec: Codec
+    codec: CodecChoice
     delivery_timeout_ms: int
     idempotent: bool
     max_in_flight: int

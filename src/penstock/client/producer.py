@@ -62,7 +62,7 @@ class AsyncProducer:
         """
         if config is not None and options:
             raise MisuseError("give a config or keyword options, not both")
-        self.config = config or ProducerConfig(**options)
+        self.config = config or ProducerConfig(**options)  # type: ignore[arg-type]  # names become members there
         self._bootstrap = parse_bootstrap(bootstrap)
         compress(self.config.codec, b"")
         self._guard = ProcessGuard("producer", self._forked)

@@ -15,7 +15,7 @@ from operator import itemgetter
 from time import time_ns
 from typing import Any, Final, TypeVar
 
-from penstock.client.accumulator import BATCH_OVERHEAD_BYTES, TopicBuffer
+from penstock.client.accumulator import BATCH_OVERHEAD_BYTES, TopicBuffer, checked_timestamp
 from penstock.core.columns import Columns, Headers
 from penstock.core.partitioner import partitions_for_keys
 from penstock.core.records import BinaryBuffers, columns_from_buffers, encode_columns
@@ -94,7 +94,7 @@ def shard_columns(
     """The pieces to send, in order. Raises MisuseError on the way, for what cannot be sent."""
     if partition is not None:
         buffer.queue(partition)
-    times = time_ns() // 1_000_000 if timestamps_ms is None else _times(timestamps_ms)
+    times = time_ns() // 1_000_000 if timestamps_ms is None else _times(buffer.name, timestamps_ms)
     _check_lengths(values, keys, times, headers)
     by_key = partition is None and (keys is not None or buffer.has_partitioner)
     if not by_key and not (_is_list(values) and _is_list(keys)):
@@ -238,8 +238,10 @@ def _from_numpy(name: str, column: Any) -> BinaryBuffers | None:
     )
 
 
-def _times(given: Any) -> Any:
+def _times(topic: str, given: Any) -> Any:
     """Timestamps as `encode_columns` takes them."""
+    if not hasattr(given, "__len__"):
+        return checked_timestamp(topic, given)
     if _is_from("pyarrow", given):
         import pyarrow as pa  # noqa: PLC0415 - only with Arrow data
 

@@ -5,6 +5,7 @@ import sys
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 from penstock.client.accumulator import (
@@ -18,6 +19,7 @@ from penstock.client.config import ProducerConfig
 from penstock.client.model import PartitionDescription, TopicDescription
 from penstock.client.serializers import JsonSerializer, StringSerializer
 from penstock.core.batch import HEADER_BYTES
+from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from penstock.core.partitioner import partition_for_key
 from penstock.core.records import build_batch, encode_columns
 from penstock.errors import ErrorCode, MisuseError
@@ -133,6 +135,22 @@ def test_no_batch_is_ever_larger_than_the_broker_takes(size: int, with_headers: 
     sizes = [len(build_batch(batch.encoded()).payload) + HEADER_BYTES for batch in batches]
     assert max(sizes) <= 20_000
     assert max(sizes) > 15_000, "batches are filled"
+
+
+@pytest.mark.parametrize(
+    "timestamp_ms", [1.5, 1e12, "5", float("nan"), MIN_TIMESTAMP_MS - 1, 2**70, b"1"]
+)
+def test_a_time_that_is_none_is_refused_at_once_and_spoils_no_other_record(
+    timestamp_ms: Any,
+) -> None:
+    made = Made(topic(1))
+    made.send(b"before", timestamp_ms=MAX_TIMESTAMP_MS)
+    with pytest.raises(MisuseError, match=r"timestamp_ms is .* must be a whole number") as refused:
+        made.send(b"v", timestamp_ms=timestamp_ms)
+    assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
+    made.send(b"after", timestamp_ms=np.int64(7))
+    ((_, batch),) = made.drain()
+    assert list(batch.encoded().timestamps()) == [MAX_TIMESTAMP_MS, 7]
 
 
 def test_rows_survive_with_nulls_empties_headers_and_times() -> None:

@@ -1,10 +1,20 @@
 """Settings refuse nonsense at once, and type checkers know every one of them."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
-from penstock.client import ClientConfig, ConsumerConfig, Producer, ProducerConfig
+from penstock.client import (
+    Acks,
+    AsyncProducer,
+    ClientConfig,
+    Codec,
+    ConsumerConfig,
+    Producer,
+    ProducerConfig,
+    Sync,
+)
 from penstock.client import config as client_config
 from penstock.client.config import (
     ClientOptions,
@@ -39,6 +49,8 @@ def test_keyword_options_are_exactly_the_config_fields(
         ({"max_in_flight": 6}, "max_in_flight"),
         ({"request_timeout_ms": 0}, "request_timeout_ms"),
         ({"delivery_timeout_ms": 1.5}, "delivery_timeout_ms"),
+        ({"linger_ms": "5"}, "linger_ms"),
+        ({"max_block_ms": 0.5}, "max_block_ms"),
     ],
 )
 def test_a_producer_setting_that_makes_no_sense_is_named(
@@ -46,6 +58,47 @@ def test_a_producer_setting_that_makes_no_sense_is_named(
 ) -> None:
     with pytest.raises(MisuseError, match=named):
         ProducerConfig(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "choice", "member"),
+    [
+        ("acks", "all", Acks.ALL),
+        ("acks", "-1", Acks.ALL),
+        ("acks", -1, Acks.ALL),
+        ("acks", "leader", Acks.LEADER),
+        ("acks", "1", Acks.LEADER),
+        ("acks", 1, Acks.LEADER),
+        ("acks", "none", Acks.NONE),
+        ("acks", "0", Acks.NONE),
+        ("acks", 0, Acks.NONE),
+        ("acks", Acks.NONE, Acks.NONE),
+        ("sync", "os", Sync.OS),
+        ("sync", "disk", Sync.DISK),
+        ("codec", "none", Codec.NONE),
+        ("codec", "zstd", Codec.ZSTD),
+        ("codec", "lz4", Codec.LZ4),
+        ("codec", Codec.LZ4, Codec.LZ4),
+    ],
+)
+def test_a_choice_may_be_given_by_name_and_acks_by_kafkas_number(
+    name: str, choice: object, member: object
+) -> None:
+    settings: dict[str, Any] = {name: choice}
+    seen = getattr(AsyncProducer("127.0.0.1:1", **settings).config, name)
+    assert (seen, type(seen)) == (member, type(member))
+
+
+@pytest.mark.parametrize("choice", ["ALL", "2", 2, 3, True, 1.0, None, [], Sync.DISK])
+@pytest.mark.parametrize("name", ["acks", "sync", "codec"])
+def test_a_choice_that_does_not_exist_is_refused_by_the_constructor(
+    name: str, choice: object
+) -> None:
+    if isinstance(choice, Sync) and name == "sync":
+        return
+    settings: dict[str, Any] = {name: choice}
+    with pytest.raises(MisuseError, match=rf"^{name} is .*; use one of '"):
+        Producer("127.0.0.1:1", **settings)
 
 
 @pytest.mark.parametrize(
