@@ -1,6 +1,6 @@
 """Every error Penstock raises or sends, and what a caller may conclude from it.
 
-    PenstockError                 code, retriable, refresh_metadata
+    PenstockError                 code, and its traits: retriable, applied …
     ├── MisuseError               the caller's program is wrong; never retried
     │   └── (ValueError-like: bad option, closed client, record over the limit)
     └── ClusterError              the cluster said no, or did not answer
@@ -14,7 +14,7 @@ two. Nothing here imports protobuf, so that `penstock.core` may raise these.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Final
 
 
@@ -84,77 +84,117 @@ class ErrorCode(IntEnum):
     TRUNCATED_BY_RETENTION = 1005
 
 
+class Applied(Enum):
+    """What an error proves about the attempt it answers. Of a produce: about the log (I8)."""
+
+    NO = 1
+    """It has no effect, and never will have."""
+    MAYBE = 2
+    """It may have had its effect, or may yet."""
+
+
+class Lost(Enum):
+    """What the caller was, and must become anew before it goes on."""
+
+    NOTHING = 0
+    SEQUENCE = 1
+    """The partition expects other sequences of this producer: a new epoch is needed."""
+    MEMBERSHIP = 2
+    """The group has given the member's partitions away: it must join again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a code implies: the gRPC status of a whole failed call, and whether to try again."""
+    """What a caller may conclude from a code without knowing the code.
+
+    Attributes:
+        grpc_code: The gRPC status of a whole failed call.
+        applied: Said of every code, for a default would be a guess about what is in the log.
+        retriable: The same call may succeed later, unchanged.
+        refresh_metadata: Who leads, or coordinates, is to be asked again first.
+        names_leader: The error is a NotLeaderError.
+        lost: See `Lost`.
+    """
 
     grpc_code: int
+    applied: Applied
     retriable: bool = False
     refresh_metadata: bool = False
+    names_leader: bool = False
+    lost: Lost = Lost.NOTHING
 
+
+_NO: Final = Applied.NO
+_MAYBE: Final = Applied.MAYBE
 
 TRAITS: Final[dict[ErrorCode, Traits]] = {
-    ErrorCode.UNSPECIFIED: Traits(2),
-    ErrorCode.INTERNAL: Traits(13),
-    ErrorCode.INVALID_REQUEST: Traits(3),
-    ErrorCode.INVALID_TOPIC_NAME: Traits(3),
-    ErrorCode.INVALID_CONFIG: Traits(3),
-    ErrorCode.INVALID_PARTITIONS: Traits(3),
-    ErrorCode.INVALID_REPLICATION_FACTOR: Traits(3),
-    ErrorCode.UNSUPPORTED_CODEC: Traits(3),
-    ErrorCode.CORRUPT_BATCH: Traits(3),
-    ErrorCode.RECORD_TOO_LARGE: Traits(3),
-    ErrorCode.INVALID_TIMESTAMP: Traits(3),
-    ErrorCode.INVALID_RECORD: Traits(3),
-    ErrorCode.UNKNOWN_TOPIC: Traits(5, retriable=True, refresh_metadata=True),
-    ErrorCode.TOPIC_ALREADY_EXISTS: Traits(6),
-    ErrorCode.TOPIC_ID_MISMATCH: Traits(9, refresh_metadata=True),
-    ErrorCode.UNKNOWN_PARTITION: Traits(5, retriable=True, refresh_metadata=True),
-    ErrorCode.NOT_LEADER: Traits(9, retriable=True, refresh_metadata=True),
-    ErrorCode.FENCED_LEADER_EPOCH: Traits(9, retriable=True, refresh_metadata=True),
-    ErrorCode.UNKNOWN_LEADER_EPOCH: Traits(14, retriable=True, refresh_metadata=True),
-    ErrorCode.LEADER_NOT_AVAILABLE: Traits(14, retriable=True, refresh_metadata=True),
-    ErrorCode.NOT_ENOUGH_REPLICAS: Traits(14, retriable=True, refresh_metadata=True),
-    ErrorCode.OFFSET_OUT_OF_RANGE: Traits(11),
-    ErrorCode.STALE_CONTROLLER_EPOCH: Traits(9),
-    ErrorCode.STALE_BROKER_SESSION: Traits(9, retriable=True),
-    ErrorCode.STALE_PARTITION_VERSION: Traits(10, retriable=True),
-    ErrorCode.INELIGIBLE_REPLICA: Traits(9),
-    ErrorCode.CLUSTER_ID_MISMATCH: Traits(9),
-    ErrorCode.CONTROLLER_UNAVAILABLE: Traits(14, retriable=True),
-    ErrorCode.NOT_CONTROLLER: Traits(14, retriable=True),
-    ErrorCode.BROKER_ID_IN_USE: Traits(6),
-    ErrorCode.OUT_OF_ORDER_SEQUENCE: Traits(9),
-    ErrorCode.PRODUCER_FENCED: Traits(9),
-    ErrorCode.DISK_FULL: Traits(8, retriable=True),
-    ErrorCode.OVERLOADED: Traits(8, retriable=True),
-    ErrorCode.STORAGE_FAILED: Traits(14, retriable=True, refresh_metadata=True),
-    ErrorCode.SHUTTING_DOWN: Traits(14, retriable=True, refresh_metadata=True),
-    ErrorCode.REQUEST_TIMED_OUT: Traits(4, retriable=True, refresh_metadata=True),
-    ErrorCode.DATA_CORRUPTED: Traits(15),
-    ErrorCode.NOT_COORDINATOR: Traits(9, retriable=True, refresh_metadata=True),
-    ErrorCode.COORDINATOR_LOADING: Traits(14, retriable=True),
-    ErrorCode.UNKNOWN_MEMBER: Traits(5),
-    ErrorCode.STALE_MEMBER_EPOCH: Traits(9),
-    ErrorCode.FENCED_INSTANCE_ID: Traits(9),
-    ErrorCode.UNRELEASED_INSTANCE_ID: Traits(6, retriable=True),
-    ErrorCode.UNSUPPORTED_ASSIGNOR: Traits(3),
-    ErrorCode.GROUP_NOT_EMPTY: Traits(9),
-    ErrorCode.UNKNOWN_GROUP: Traits(5),
-    ErrorCode.OFFSET_WENT_BACK: Traits(9),
-    ErrorCode.CONCURRENT_TRANSACTIONS: Traits(10, retriable=True),
-    ErrorCode.TRANSACTION_ABORTED: Traits(10),
-    ErrorCode.INVALID_TRANSACTION_STATE: Traits(9),
-    ErrorCode.UNSTABLE_OFFSETS: Traits(14, retriable=True),
-    ErrorCode.UNKNOWN_TRANSACTIONAL_ID: Traits(5),
-    ErrorCode.LEDGER_MISMATCH: Traits(9),
-    ErrorCode.TRANSACTION_TOO_LARGE: Traits(8),
-    ErrorCode.MISUSE: Traits(3),
-    ErrorCode.UNREACHABLE: Traits(14, retriable=True),
-    ErrorCode.DELIVERY_TIMED_OUT: Traits(4),
-    ErrorCode.BUFFER_FULL: Traits(8, retriable=True),
-    ErrorCode.CLOSED: Traits(9),
-    ErrorCode.TRUNCATED_BY_RETENTION: Traits(11),
+    ErrorCode.UNSPECIFIED: Traits(2, _MAYBE),
+    ErrorCode.INTERNAL: Traits(13, _MAYBE),
+    ErrorCode.INVALID_REQUEST: Traits(3, _NO),
+    ErrorCode.INVALID_TOPIC_NAME: Traits(3, _NO),
+    ErrorCode.INVALID_CONFIG: Traits(3, _NO),
+    ErrorCode.INVALID_PARTITIONS: Traits(3, _NO),
+    ErrorCode.INVALID_REPLICATION_FACTOR: Traits(3, _NO),
+    ErrorCode.UNSUPPORTED_CODEC: Traits(3, _NO),
+    ErrorCode.CORRUPT_BATCH: Traits(3, _NO),
+    ErrorCode.RECORD_TOO_LARGE: Traits(3, _NO),
+    ErrorCode.INVALID_TIMESTAMP: Traits(3, _NO),
+    ErrorCode.INVALID_RECORD: Traits(3, _NO),
+    ErrorCode.UNKNOWN_TOPIC: Traits(5, _NO, retriable=True, refresh_metadata=True),
+    ErrorCode.TOPIC_ALREADY_EXISTS: Traits(6, _NO),
+    ErrorCode.TOPIC_ID_MISMATCH: Traits(9, _NO, refresh_metadata=True),
+    ErrorCode.UNKNOWN_PARTITION: Traits(5, _NO, retriable=True, refresh_metadata=True),
+    ErrorCode.NOT_LEADER: Traits(
+        9, _MAYBE, retriable=True, refresh_metadata=True, names_leader=True
+    ),
+    ErrorCode.FENCED_LEADER_EPOCH: Traits(
+        9, _NO, retriable=True, refresh_metadata=True, names_leader=True
+    ),
+    ErrorCode.UNKNOWN_LEADER_EPOCH: Traits(
+        14, _NO, retriable=True, refresh_metadata=True, names_leader=True
+    ),
+    ErrorCode.LEADER_NOT_AVAILABLE: Traits(14, _NO, retriable=True, refresh_metadata=True),
+    ErrorCode.NOT_ENOUGH_REPLICAS: Traits(14, _NO, retriable=True, refresh_metadata=True),
+    ErrorCode.OFFSET_OUT_OF_RANGE: Traits(11, _NO),
+    ErrorCode.STALE_CONTROLLER_EPOCH: Traits(9, _NO),
+    ErrorCode.STALE_BROKER_SESSION: Traits(9, _NO, retriable=True),
+    ErrorCode.STALE_PARTITION_VERSION: Traits(10, _NO, retriable=True),
+    ErrorCode.INELIGIBLE_REPLICA: Traits(9, _NO),
+    ErrorCode.CLUSTER_ID_MISMATCH: Traits(9, _NO),
+    ErrorCode.CONTROLLER_UNAVAILABLE: Traits(14, _MAYBE, retriable=True),
+    ErrorCode.NOT_CONTROLLER: Traits(14, _MAYBE, retriable=True),
+    ErrorCode.BROKER_ID_IN_USE: Traits(6, _NO),
+    ErrorCode.OUT_OF_ORDER_SEQUENCE: Traits(9, _NO, lost=Lost.SEQUENCE),
+    ErrorCode.PRODUCER_FENCED: Traits(9, _NO, lost=Lost.SEQUENCE),
+    ErrorCode.DISK_FULL: Traits(8, _NO, retriable=True),
+    ErrorCode.OVERLOADED: Traits(8, _NO, retriable=True),
+    ErrorCode.STORAGE_FAILED: Traits(14, _MAYBE, retriable=True, refresh_metadata=True),
+    ErrorCode.SHUTTING_DOWN: Traits(14, _MAYBE, retriable=True, refresh_metadata=True),
+    ErrorCode.REQUEST_TIMED_OUT: Traits(4, _MAYBE, retriable=True, refresh_metadata=True),
+    ErrorCode.DATA_CORRUPTED: Traits(15, _MAYBE),
+    ErrorCode.NOT_COORDINATOR: Traits(9, _MAYBE, retriable=True, refresh_metadata=True),
+    ErrorCode.COORDINATOR_LOADING: Traits(14, _MAYBE, retriable=True),
+    ErrorCode.UNKNOWN_MEMBER: Traits(5, _NO, lost=Lost.MEMBERSHIP),
+    ErrorCode.STALE_MEMBER_EPOCH: Traits(9, _NO, lost=Lost.MEMBERSHIP),
+    ErrorCode.FENCED_INSTANCE_ID: Traits(9, _NO, lost=Lost.MEMBERSHIP),
+    ErrorCode.UNRELEASED_INSTANCE_ID: Traits(6, _NO, retriable=True),
+    ErrorCode.UNSUPPORTED_ASSIGNOR: Traits(3, _NO),
+    ErrorCode.GROUP_NOT_EMPTY: Traits(9, _NO),
+    ErrorCode.UNKNOWN_GROUP: Traits(5, _NO),
+    ErrorCode.OFFSET_WENT_BACK: Traits(9, _NO),
+    ErrorCode.CONCURRENT_TRANSACTIONS: Traits(10, _NO, retriable=True),
+    ErrorCode.TRANSACTION_ABORTED: Traits(10, _NO),
+    ErrorCode.INVALID_TRANSACTION_STATE: Traits(9, _NO),
+    ErrorCode.UNSTABLE_OFFSETS: Traits(14, _NO, retriable=True),
+    ErrorCode.UNKNOWN_TRANSACTIONAL_ID: Traits(5, _NO),
+    ErrorCode.LEDGER_MISMATCH: Traits(9, _NO),
+    ErrorCode.TRANSACTION_TOO_LARGE: Traits(8, _NO),
+    ErrorCode.MISUSE: Traits(3, _NO),
+    ErrorCode.UNREACHABLE: Traits(14, _MAYBE, retriable=True, refresh_metadata=True),
+    ErrorCode.DELIVERY_TIMED_OUT: Traits(4, _MAYBE),
+    ErrorCode.BUFFER_FULL: Traits(8, _NO, retriable=True),
+    ErrorCode.CLOSED: Traits(9, _MAYBE),
+    ErrorCode.TRUNCATED_BY_RETENTION: Traits(11, _NO),
 }
 
 
@@ -194,8 +234,18 @@ class PenstockError(Exception):
 
     @property
     def refresh_metadata(self) -> bool:
-        """The client's picture of leaders or topics is out of date."""
+        """The client's picture of leaders, coordinators or topics is out of date."""
         return TRAITS[self.code].refresh_metadata
+
+    @property
+    def applied(self) -> Applied:
+        """Whether what was asked for can have been done."""
+        return TRAITS[self.code].applied
+
+    @property
+    def lost(self) -> Lost:
+        """What the caller is no more."""
+        return TRAITS[self.code].lost
 
 
 class MisuseError(PenstockError):

@@ -26,12 +26,11 @@ from penstock.client.coordinator import Coordinator
 from penstock.client.group_model import OffsetAndMetadata
 from penstock.client.group_wire import commit_to_wire, committed_from_wire
 from penstock.client.leaders import known_partition, list_offsets
-from penstock.client.membership_contract import FENCED
 from penstock.client.model import LATEST
 from penstock.client.tasks import BackgroundTasks
 from penstock.core.limits import COMMIT_METADATA_MAX_BYTES
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock.errors import ClusterError, ErrorCode, Lost, MisuseError, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 
@@ -293,7 +292,7 @@ class Committer:
                     await self._member.newer_epoch(identity.member_epoch, left_s)
                     if self._member.identity().member_epoch != identity.member_epoch:
                         continue
-                if error.code in FENCED:
+                if error.lost is Lost.MEMBERSHIP:
                     self._member.fenced(error.code)
                 raise
             return self._note(offsets, answer)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from penstock.client.cluster import Cluster, is_silence
 from penstock.client.commit_stream import CommitStream
 from penstock.client.connections import Connection
-from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
+from penstock.errors import ClusterError, OverloadedError, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 
@@ -25,8 +25,6 @@ Attempt = Callable[[Connection, Any, float], Awaitable[Any]]
 
 PATIENCE_S: Final = 2.0
 """With one attempt, in the beginning; doubles. A frozen coordinator is replaced in that time."""
-_STAYS: Final = frozenset({ErrorCode.COORDINATOR_LOADING, ErrorCode.OVERLOADED})
-"""The right broker answered, only too early."""
 
 
 class Coordinator:
@@ -55,7 +53,7 @@ class Coordinator:
 
     def failed(self, error: PenstockError) -> None:
         """A call or stream ended with `error`: whoever was asked may not be the one any more."""
-        if error.code not in _STAYS:
+        if error.refresh_metadata:
             self._address = ""
 
     async def call(

@@ -274,7 +274,7 @@ class Fetcher:
         state = part.state
         if part.generation != state.generation:
             return
-        if error.refresh_metadata or error.code is ErrorCode.UNREACHABLE:
+        if error.refresh_metadata:
             self._cluster.refresh_soon()
         config = self._config
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:

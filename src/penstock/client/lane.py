@@ -26,36 +26,10 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from penstock.core.types import ProducerId
-from penstock.errors import ErrorCode, OverloadedError, PenstockError
+from penstock.errors import Applied, Lost, OverloadedError, PenstockError
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 """Sequences wrap from 2**31 - 1 to 0."""
-
-NOTHING_APPENDED: Final = frozenset(
-    {
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_TOPIC_NAME,
-        ErrorCode.UNSUPPORTED_CODEC,
-        ErrorCode.CORRUPT_BATCH,
-        ErrorCode.RECORD_TOO_LARGE,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.UNKNOWN_TOPIC,
-        ErrorCode.TOPIC_ID_MISMATCH,
-        ErrorCode.UNKNOWN_PARTITION,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.CLUSTER_ID_MISMATCH,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.DISK_FULL,
-        ErrorCode.OVERLOADED,
-    }
-)
-"""Answers after which this attempt certainly is not and will not be in the log. NOT_LEADER is
-not one of them: a leader that is deposed while it waits for acks says so too."""
-
-_SEQUENCE_LOST: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE, ErrorCode.PRODUCER_FENCED})
 
 Batch = TypeVar("Batch")
 
@@ -168,12 +142,12 @@ class Lane(Generic[Batch]):
         """
         entry.outstanding = False
         entry.last_error = error
-        if error.code not in NOTHING_APPENDED:
+        if error.applied is not Applied.NO:
             entry.unknown = True
         if entry.ghost:
             self._drop(entry)
             return False
-        sequence_lost = self.idempotent and error.code in _SEQUENCE_LOST
+        sequence_lost = self.idempotent and error.lost is Lost.SEQUENCE
         if not error.retriable and not sequence_lost:
             self._drop(entry)
             return True

@@ -18,7 +18,6 @@ Pure: no clock, no stream, no callbacks. KIP-848's member side:
 from enum import Enum
 
 from penstock.client.membership_contract import (
-    FENCED,
     NONE,
     Assigned,
     Event,
@@ -39,7 +38,7 @@ from penstock.client.membership_contract import (
     Timing,
     Wish,
 )
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ErrorCode, Lost, PenstockError
 
 
 class Phase(Enum):
@@ -213,7 +212,7 @@ class Membership:
         if self.phase not in (Phase.JOINING, Phase.MEMBER):
             return
         error = event.error
-        if error is not None and error.code in FENCED:
+        if error is not None and error.lost is Lost.MEMBERSHIP:
             self._fenced(error.code, now_ms, ready)
         elif error is None or error.retriable:
             self._retry(error, max(event.throttle_ms, self._backoff_ms()), now_ms, ready)

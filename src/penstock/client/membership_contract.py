@@ -13,11 +13,6 @@ from typing import Final, NamedTuple
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, PenstockError
 
-FENCED: Final = frozenset(
-    {ErrorCode.UNKNOWN_MEMBER, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID}
-)
-"""The coordinator has given the member's partitions away."""
-
 
 class GroupPartition(NamedTuple):
     """A partition of a topic with its id: a topic created again has other partitions."""

@@ -19,8 +19,8 @@ import grpc
 
 from penstock.client.accumulator import PartitionQueue, PendingBatch, now_ms
 from penstock.client.connections import Connection
-from penstock.client.lane import NOTHING_APPENDED, Entry, Lane
-from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
+from penstock.client.lane import Entry, Lane
+from penstock.errors import Applied, ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.errors import error_from_rpc
 
@@ -189,6 +189,6 @@ class ProduceLink:
 
 def _as_broken(error: PenstockError) -> PenstockError:
     """What a stream's end means for its requests: refused for good, or simply no answer."""
-    if error.retriable or error.code in NOTHING_APPENDED:
+    if error.retriable or error.applied is Applied.NO:
         return error
     return UnreachableError(error.message)

@@ -29,9 +29,6 @@ from penstock.proto.v1 import errors_pb2 as pb
 ERROR_TRAILER: Final = "penstock-error-bin"
 _FIRST_CLIENT_CODE: Final = 1000
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
-_LEADERSHIP: Final = frozenset(
-    {ErrorCode.NOT_LEADER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}
-)
 
 
 def error_to_wire(error: PenstockError) -> pb.Error:
@@ -71,7 +68,7 @@ def error_from_wire(message: pb.Error) -> PenstockError:
             f"{message.message} (error code {message.code}, unknown to this version)",
             ErrorCode.UNSPECIFIED,
         )
-    if code in _LEADERSHIP:
+    if TRAITS[code].names_leader:
         leader = None
         if message.HasField("current_leader"):
             seen = message.current_leader

@@ -15,7 +15,7 @@ from penstock.core.encode import encode_columns
 from penstock.core.records import build_batch
 from penstock.core.replication.contract import ProduceReply
 from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, ProducerId, ReplicaKey, Sync
-from penstock.errors import ErrorCode
+from penstock.errors import TRAITS, Applied, ErrorCode
 from penstock_sim.coordinator import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 
@@ -23,19 +23,6 @@ if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
 
-DEFINITE: Final = frozenset(
-    {
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.DISK_FULL,
-        ErrorCode.OVERLOADED,
-        ErrorCode.OUT_OF_ORDER_SEQUENCE,
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-    }
-)
-"""Errors after which nothing of this attempt is in the log."""
 _TIMEOUT_MS: Final = 200
 
 
@@ -210,7 +197,7 @@ class Producer:
             return
         code = reply.error.code
         self.world.scheduler.note(self.name, "error", outgoing.batch.payload, code.name)
-        if code not in DEFINITE:
+        if TRAITS[code].applied is not Applied.NO:
             outgoing.doubtful = True
         if code is ErrorCode.PRODUCER_FENCED:
             raise RuleError(f"I10: {self.name} epoch {self._epoch} is fenced: {reply.error}")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.client.assignment import Assignment
 from penstock.client.group_model import OffsetAndMetadata
-from penstock.client.membership_contract import FENCED, Fenced
+from penstock.client.membership_contract import Fenced
 from penstock.core.groups import contract as gc
 from penstock.core.types import TopicPartition
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ErrorCode, Lost, PenstockError
 
 if TYPE_CHECKING:
     from penstock_sim.members import SimMember
@@ -89,7 +89,7 @@ class Commits:
                     if error is None:
                         self._assignment.committed(where, offsets[where].offset)
                 done()
-            elif isinstance(answer, PenstockError) and answer.code in FENCED:
+            elif isinstance(answer, PenstockError) and answer.lost is Lost.MEMBERSHIP:
                 self._refused(answer, epoch, (offsets, deadline_ms, done))
             else:
                 done()

@@ -7,14 +7,17 @@ believes in; the checks and their errors are the same for all (guarantees: I21).
 from penstock.core.replication.contract import Marks
 from penstock.core.topic import is_internal
 from penstock.core.types import ReplicaKey
-from penstock.errors import ClusterError, CurrentLeader, ErrorCode, NotLeaderError, PenstockError
+from penstock.errors import (
+    TRAITS,
+    ClusterError,
+    CurrentLeader,
+    ErrorCode,
+    NotLeaderError,
+    PenstockError,
+)
 from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
-
-_LEADERSHIP = frozenset(
-    {ErrorCode.NOT_LEADER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH}
-)
 
 
 class Locator:
@@ -65,7 +68,7 @@ class Locator:
 
     def explained(self, replica: Replica, error: PenstockError) -> PenstockError:
         """The error of a machine, completed with the leader's address, which only we know."""
-        if error.code in _LEADERSHIP:
+        if TRAITS[error.code].names_leader:
             return NotLeaderError(error.message, error.code, self._leader(replica))
         return error
 

@@ -367,9 +367,8 @@ class IsrProposal:
 class ProduceReply:
     """The answer to one `ProduceRequested`: an error, or where the batch is.
 
-    `acks` and `sync` say what was reached. With an error whose code is REQUEST_TIMED_OUT,
-    NOT_LEADER after append, or STORAGE_FAILED the outcome is unknown (I8); every other error
-    means nothing was appended.
+    `acks` and `sync` say what was reached. An error whose `applied` is NO says that nothing was
+    appended and never will be; after another the outcome is unknown (I8).
     """
 
     request_id: int

@@ -21,6 +21,51 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Applied:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AppliedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Applied.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    APPLIED_UNSPECIFIED: _Applied.ValueType  # 0
+    APPLIED_NO: _Applied.ValueType  # 1
+    """It has no effect, and never will have."""
+    APPLIED_MAYBE: _Applied.ValueType  # 2
+    """It may have had its effect, or may yet."""
+
+class Applied(_Applied, metaclass=_AppliedEnumTypeWrapper):
+    """What an error proves about the attempt that it answers. Of a produce: about the log."""
+
+APPLIED_UNSPECIFIED: Applied.ValueType  # 0
+APPLIED_NO: Applied.ValueType  # 1
+"""It has no effect, and never will have."""
+APPLIED_MAYBE: Applied.ValueType  # 2
+"""It may have had its effect, or may yet."""
+Global___Applied: _TypeAlias = Applied  # noqa: Y015
+
+class _Lost:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LostEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Lost.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOST_UNSPECIFIED: _Lost.ValueType  # 0
+    """Nothing."""
+    LOST_SEQUENCE: _Lost.ValueType  # 1
+    """The partition expects other sequences of this producer: go on with a new epoch."""
+    LOST_MEMBERSHIP: _Lost.ValueType  # 2
+    """The group has given the member's partitions away: join again."""
+
+class Lost(_Lost, metaclass=_LostEnumTypeWrapper): ...
+
+LOST_UNSPECIFIED: Lost.ValueType  # 0
+"""Nothing."""
+LOST_SEQUENCE: Lost.ValueType  # 1
+"""The partition expects other sequences of this producer: go on with a new epoch."""
+LOST_MEMBERSHIP: Lost.ValueType  # 2
+"""The group has given the member's partitions away: join again."""
+Global___Lost: _TypeAlias = Lost  # noqa: Y015
+
 class _ErrorCode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -226,6 +271,9 @@ class ErrorTraits(_message.Message):
     GRPC_CODE_FIELD_NUMBER: _builtins.int
     RETRIABLE_FIELD_NUMBER: _builtins.int
     REFRESH_METADATA_FIELD_NUMBER: _builtins.int
+    APPLIED_FIELD_NUMBER: _builtins.int
+    NAMES_LEADER_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
     grpc_code: _builtins.int
     """The gRPC status a whole call ends with when this error covers all of it.
     Numbers are those of grpc::StatusCode.
@@ -233,17 +281,28 @@ class ErrorTraits(_message.Message):
     retriable: _builtins.bool
     """The same request may succeed later, unchanged."""
     refresh_metadata: _builtins.bool
-    """Ask for Metadata before the next attempt."""
+    """Ask for Metadata, or FindCoordinator, before the next attempt."""
+    applied: Global___Applied.ValueType
+    """Whether what was asked for can have been done. Set at every code; of a code it does not know a
+    client must think APPLIED_MAYBE.
+    """
+    names_leader: _builtins.bool
+    """Error.current_leader says who leads, when that is known."""
+    lost: Global___Lost.ValueType
+    """What the caller was, and must become anew before it goes on."""
     def __init__(
         self,
         *,
         grpc_code: _builtins.int = ...,
         retriable: _builtins.bool = ...,
         refresh_metadata: _builtins.bool = ...,
+        applied: Global___Applied.ValueType = ...,
+        names_leader: _builtins.bool = ...,
+        lost: Global___Lost.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grpc_code", b"grpc_code", "refresh_metadata", b"refresh_metadata", "retriable", b"retriable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["applied", b"applied", "grpc_code", b"grpc_code", "lost", b"lost", "names_leader", b"names_leader", "refresh_metadata", b"refresh_metadata", "retriable", b"retriable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -265,7 +324,7 @@ class Error(_message.Message):
     """Set with OVERLOADED: come back after this many milliseconds."""
     @_builtins.property
     def current_leader(self) -> Global___CurrentLeader:
-        """Set with NOT_LEADER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH when known."""
+        """Set with codes that have the trait names_leader, when it is known."""
 
     @_builtins.property
     def offset_range(self) -> Global___OffsetRange:
