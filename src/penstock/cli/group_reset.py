@@ -104,7 +104,7 @@ def reset(
             reason=reason,
             dry_run=not execute,
         )
-    _print(changes, moves, output, execute=execute)
+    _print(group, _rows(changes, moves), output, executed=execute)
 
 
 def _one_way(ways: "dict[str, tuple[str, int | None]]") -> "ResetTo":
@@ -157,14 +157,11 @@ def _numbers(text: str, numbers: str) -> list[int] | None:
     return [int(part) for part in parts]
 
 
-def _print(
-    changes: "dict[TopicPartition, OffsetChange]",
-    moves: "dict[TopicPartition, Move]",
-    output: Output,
-    *,
-    execute: bool,
-) -> None:
-    rows = []
+def _rows(
+    changes: "dict[TopicPartition, OffsetChange]", moves: "dict[TopicPartition, Move]"
+) -> list[dict[str, object]]:
+    """A row per partition. A broker answers with what it found (old) and has set (new)."""
+    rows: list[dict[str, object]] = []
     for where, change in sorted(changes.items()):
         wanted = moves[where].wanted
         rows.append(
@@ -176,9 +173,21 @@ def _print(
                 "note": f"{wanted} is not in the log" if wanted is not None else None,
             }
         )
+    return rows
+
+
+def _print(group: str, rows: list[dict[str, object]], output: Output, *, executed: bool) -> None:
+    """The plan and how to carry it out, or what was done: nobody may take one for the other."""
     if output is not Output.TABLE:
-        print_record({"executed": execute, "offsets": rows}, output)
+        print_record({"executed": executed, "offsets": rows}, output)
         return
-    print_rows(rows, output)
-    if not execute:
+    if not executed:
+        print_rows(rows, output)
         typer.echo("nothing was changed: add --execute to do it", err=True)
+        return
+    for row in rows:
+        old = "nothing" if row["old"] is None else row["old"]
+        note = f" ({row['note']})" if row["note"] else ""
+        typer.echo(f"{row['topic']}/{row['partition']}: {old} → {row['new']}{note}")
+    moved = sum(row["old"] != row["new"] for row in rows)
+    typer.echo(f"applied: group {group}, {moved} of {len(rows)} partitions moved")

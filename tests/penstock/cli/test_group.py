@@ -113,6 +113,26 @@ def test_a_reset_shows_what_it_would_do_and_does_it_when_told(
         before = expected
 
 
+def test_a_reset_that_was_done_reads_unlike_one_that_was_only_shown(
+    penstock: InProcess, topic: str
+) -> None:
+    words = ("group", "reset", topic, "--topic", topic, "--to-offset", 4)
+    dry = penstock.run(*words)
+    assert dry.stdout.splitlines()[0].split() == ["TOPIC", "PARTITION", "OLD", "NEW", "NOTE"]
+    assert penstock.ok(*words, "--execute").splitlines() == [
+        f"{topic}/0: nothing → 4",
+        f"{topic}/1: nothing → 4",
+        f"applied: group {topic}, 2 of 2 partitions moved",
+    ]
+    words = ("group", "reset", topic, "--topic", f"{topic}:1", "--shift-by", 30, "--clamp")
+    assert penstock.ok(*words, "--execute").splitlines() == [
+        f"{topic}/1: 4 → 10 (34 is not in the log)",
+        f"applied: group {topic}, 1 of 1 partitions moved",
+    ]
+    again = penstock.ok("group", "reset", topic, "--all-topics", "--to-latest", "--execute")
+    assert again.splitlines()[-1] == f"applied: group {topic}, 1 of 2 partitions moved"
+
+
 def test_a_reset_makes_a_group_and_takes_single_partitions(penstock: InProcess, topic: str) -> None:
     where = ("--topic", f"{topic}:1", "--to-offset", 6)
     penstock.ok("group", "reset", "new", *where, "--execute", "--reason", "a test")
