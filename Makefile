@@ -49,7 +49,7 @@ proto-check: setup  ## Stubs match the protocol; buf lint and breaking changes
 crds: setup  ## Regenerate crds/, the chart's copy, docs/resources.md from the table of fields
 	$(BIN)/python -m tools.crds
 
-wheel: setup  ## Build the wheel, check its contents, install it bare, import the client
+wheel: setup  ## Build the wheel, check its contents, install it bare and with its command line, use it
 	$(BIN)/python tools/check_wheel.py
 
 bench: setup  ## Benchmarks beside a real Kafka; JSON lines in benchmarks/results/

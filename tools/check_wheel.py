@@ -2,12 +2,14 @@
 
 hatchling leaves out a missing `packages` path without a word, so the contents are
 asserted. Then the wheel is installed without extras into a clean environment, where the client
-must import and say in one line that nobody answers.
+must import and say in one line that nobody answers, and the scripts must say in one line what
+they lack. With the extra `cli` they must run.
 """
 
 import subprocess
 import sys
 import tempfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -36,6 +38,8 @@ try:
 except UnreachableError as error:
     print(f"bare client works: {error.code.name}")
 """
+SCRIPTS = ("penstock", "kubectl-penstock")
+ADVICE = "pip install 'penstock[cli]'"
 
 
 def run(*command: str | Path) -> str:
@@ -56,14 +60,53 @@ def check_contents(wheel: Path) -> None:
     print(f"{wheel.name}: {len(names)} files, nothing missing, nothing stray")
 
 
-def use(wheel: Path, environment: Path, resolution: str) -> None:
-    """Installs into a clean environment with the newest or oldest dependencies, and uses it."""
+def install(wheel: Path, extra: str, environment: Path, resolution: str) -> Path:
+    """Into a clean environment, with the newest or oldest dependencies; returns its programs."""
     venv.create(environment, with_pip=False)
     python = environment / "bin/python"
     uv = Path(sys.executable).with_name("uv")
-    run(uv, "pip", "install", "-q", "--python", python, "--resolution", resolution, wheel)
+    wanted = [f"{wheel}[{extra}]", *requirements(extra)] if extra else [wheel]
+    run(uv, "pip", "install", "-q", "--python", python, "--resolution", resolution, *wanted)
     versions = run(uv, "pip", "list", "--python", python, "--format", "freeze").split()
-    print(run(python, "-W", "error", "-c", USE).strip(), "on", ", ".join(versions))
+    print(f"installed [{extra}], {resolution}: {', '.join(versions)}")
+    return environment / "bin"
+
+
+def requirements(extra: str) -> list[str]:
+    """What the extra asks for, to be named beside the wheel: only then it counts as direct."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["optional-dependencies"][extra])
+
+
+def use_bare(programs: Path) -> None:
+    """The client works; each script says in one line what it lacks."""
+    print(run(programs / "python", "-W", "error", "-c", USE).strip())
+    for script in SCRIPTS:
+        done = subprocess.run(
+            [programs / script, "--help"], capture_output=True, text=True, check=False
+        )
+        lines = done.stderr.splitlines()
+        if done.returncode != 1 or done.stdout or len(lines) != 1 or ADVICE not in lines[0]:
+            raise SystemExit(
+                f"bare {script} --help: exit code {done.returncode}, not one line with {ADVICE}:\n"
+                f"{done.stdout}{done.stderr}"
+            )
+        print(f"bare {script}: {lines[0]}")
+
+
+def use_scripts(programs: Path) -> None:
+    """Every script lists its commands, and one that needs a cluster gets as far as asking it."""
+    for script in SCRIPTS:
+        commands = run(programs / script, "--help")
+        if "consume" not in commands:
+            raise SystemExit(f"{script} --help does not list its commands:\n{commands}")
+    done = subprocess.run(
+        [programs / "penstock", "offsets", "t", "--bootstrap", "127.0.0.1:1", "-p", "zero"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode != 2 or "Traceback" in done.stderr:
+        raise SystemExit(f"penstock with wrong usage: {done.returncode}\n{done.stderr}")
+    print(f"{' and '.join(SCRIPTS)} run")
 
 
 def main() -> None:
@@ -72,7 +115,10 @@ def main() -> None:
         (wheel,) = Path(scratch).glob("*.whl")
         check_contents(wheel)
         for resolution in ("highest", "lowest"):
-            use(wheel, Path(scratch) / resolution, resolution)
+            use_bare(install(wheel, "", Path(scratch) / resolution, resolution))
+        # Lowest of what we name ourselves: the oldest of everything below would not even build.
+        for resolution in ("highest", "lowest-direct"):
+            use_scripts(install(wheel, "cli", Path(scratch) / f"cli-{resolution}", resolution))
 
 
 if __name__ == "__main__":

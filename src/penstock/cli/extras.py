@@ -1,12 +1,23 @@
-"""Loads the parts of the broker distribution that some commands run; says what is missing.
+"""What an installation may lack: extras of the package, the broker distribution.
 
-The documented exception to the layers (see the package): by name, at run time.
+Loading the broker's parts is the documented exception to the layers (see the package): by name,
+at run time. Standard library only: `__main__` asks here when everything else is missing.
 """
 
 import importlib
 from types import ModuleType
 
 from penstock.errors import MisuseError
+
+
+def describe_missing(error: ModuleNotFoundError, purpose: str, extra: str) -> str | None:
+    """What is lacking and how to install it; None for a module of Penstock's own: a defect."""
+    if error.name is None or error.name.partition(".")[0].startswith("penstock"):
+        return None
+    return (
+        f"{purpose} needs the module {error.name!r}, which is not installed; "
+        f"install it with: pip install 'penstock[{extra}]'"
+    )
 
 
 def load_broker_module(name: str, purpose: str) -> ModuleType:

@@ -36,6 +36,7 @@ from penstock.cli import (
     topic,
 )
 from penstock.cli.connect import WANTED, Wanted
+from penstock.cli.extras import describe_missing
 from penstock.cli.kube_api import KubeChoice
 from penstock.errors import PenstockError
 
@@ -86,6 +87,10 @@ def _describe(error: Exception) -> str:
         return error.message
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    if isinstance(error, ModuleNotFoundError):
+        message = describe_missing(error, "this command", "cli")
+        if message is not None:
+            return message
     return (
         f"internal error, {type(error).__name__}: {error}; this is a defect of penstock: "
         "please report it with the output of `penstock --debug …`"

@@ -1,6 +1,7 @@
 """`penstock group …` and `penstock consume --group`, against a real broker."""
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -182,6 +183,14 @@ def test_a_group_is_forgotten(penstock: InProcess, topic: str) -> None:
     penstock.ok("consume", topic, "-g", topic, "-e")
     penstock.ok("group", "delete", topic, "--yes")
     assert "does not exist" in penstock.fails("group", "describe", topic)
+
+
+def test_a_module_that_is_not_installed_is_named_with_what_to_install(
+    penstock: InProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    said = penstock.fails("group", "list", "--output", "yaml")
+    assert "'yaml', which is not installed; install it with: pip install 'penstock[cli]'" in said
 
 
 def test_consuming_in_a_group_leaves_partitions_to_the_group(

@@ -4,14 +4,17 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import typer
 
+import penstock.cli.__main__ as beginning
 from penstock import __version__
 from penstock.cli.main import Elsewhere, app
 
+ROOT = Path(__file__).resolve().parents[3]
 HEAVY = ("grpc", "google.protobuf", "pyarrow", "numpy", "rich", "yaml", "asyncio", "rocksdict")
 
 
@@ -36,6 +39,18 @@ def penstock(*words: str, **environment: str) -> "subprocess.CompletedProcess[st
         timeout=60,
         check=False,
         env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+def without(module: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """`penstock` in an installation that lacks a module."""
+    program = (
+        f"import runpy, sys\nsys.modules[{module!r}] = None\n"
+        f"sys.argv = {['penstock', *words]!r}\n"
+        "runpy.run_module('penstock.cli', run_name='__main__', alter_sys=False)\n"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -126,6 +141,29 @@ def test_without_the_broker_the_message_says_what_to_install(tmp_path: Path) -> 
     assert done.returncode == 1
     assert "pip install 'penstock[broker,cli]'" in done.stderr
     assert "'yaml'" in done.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("topic", "list")], ids=" ".join)
+def test_without_typer_one_line_says_what_to_install(words: tuple[str, ...]) -> None:
+    done = without("typer", *words)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "penstock: the command line needs the module 'typer', which is not installed; "
+        "install it with: pip install 'penstock[cli]'\n"
+    )
+
+
+def test_a_missing_module_of_penstock_is_a_defect_not_advice() -> None:
+    done = without("penstock.cli.topic", "--help")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError" in done.stderr
+    assert "pip install" not in done.stderr
+
+
+def test_both_scripts_begin_where_missing_modules_are_told() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    begin = f"{beginning.__name__}:{beginning.main.__name__}"
+    assert scripts == {"penstock": begin, "kubectl-penstock": begin}
 
 
 @pytest.mark.parametrize(
