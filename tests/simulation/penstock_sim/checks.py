@@ -105,7 +105,9 @@ class Checks:
         self.learning = False
         """What changes now comes from a journal: it replaces what a write without an answer
         may have stored, of which nobody was told."""
-        self._told: dict[ReplicaKey, PartitionState] = {}
+        self._certain: dict[ReplicaKey, PartitionDocument] = {}
+        """The newest that a broker was told of, or that a majority keeps: no journal undoes it."""
+        self._documents: dict[tuple[ReplicaKey, PartitionState], PartitionDocument] = {}
         self._versions: dict[str, int] = {}
         self._journals = JournalCounts()
 
@@ -285,8 +287,12 @@ class Checks:
 
     def told(self, key: ReplicaKey, state: PartitionState) -> None:
         """A broker was told this state."""
-        if key not in self._told or state.version > self._told[key].version:
-            self._told[key] = state
+        self._make_certain(key, self._documents.get((key, state), PartitionDocument(state)))
+
+    def _make_certain(self, key: ReplicaKey, document: PartitionDocument) -> None:
+        known = self._certain.get(key)
+        if known is None or document.state.version > known.state.version:
+            self._certain[key] = document
 
     def _is_news(self, name: str, metadata_version: int) -> bool:
         known = self._versions.get(name, -1)
@@ -303,7 +309,12 @@ class Checks:
             return
         for index, document in enumerate(topic.partitions):
             key = ReplicaKey(topic.topic_id, index)
-            self._partition_changed(key, self.stored.get(key), document)
+            self._documents[key, document.state] = document
+            if self.learning:
+                self._partition_changed(key, self._certain.get(key, document), document)
+                self._make_certain(key, document)
+            else:
+                self._partition_changed(key, self.stored.get(key), document)
 
     def _partition_changed(
         self, key: ReplicaKey, before: PartitionDocument | None, after: PartitionDocument
@@ -314,7 +325,7 @@ class Checks:
         if state.leader != NO_LEADER and state.leader not in state.isr:
             raise RuleError(f"I1: leader {state.leader} of {key} is not in the ISR {state.isr}")
         if before is not None:
-            old = self._told.get(key, state) if self.learning else before.state
+            old = before.state
             if state.version < old.version or state.leader_epoch < old.leader_epoch:
                 raise RuleError(f"I21: {key} went from {before} to {after}")
             if state.leader != old.leader and state.leader_epoch == old.leader_epoch:

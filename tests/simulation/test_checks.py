@@ -1,0 +1,113 @@
+"""What the simulator's own checks must tell apart, on documents written by hand."""
+
+import pytest
+
+from penstock.core.control.documents import (
+    CLUSTER_KEY,
+    BrokerRegistration,
+    ClusterDocument,
+    PartitionDocument,
+    TopicDocument,
+    encode_cluster,
+    encode_topic,
+    topic_key,
+)
+from penstock.core.control.journal import Holders, Journal
+from penstock.core.types import (
+    NO_LEADER,
+    BrokerId,
+    ControllerEpoch,
+    LeaderEpoch,
+    PartitionState,
+    ReplicaKey,
+)
+from penstock_sim.scheduler import RuleError
+from penstock_sim.world import TOPIC, TOPIC_ID, World
+
+KEY = ReplicaKey(TOPIC_ID, 0)
+EVERYONE = (BrokerId(1), BrokerId(2), BrokerId(3))
+SEED_WITH_THREE_BROKERS = 1
+
+
+class Cluster:
+    """Three brokers that hold one partition; all were told so, then changes are journaled."""
+
+    def __init__(self) -> None:
+        self.world = World(SEED_WITH_THREE_BROKERS)
+        self.checks = self.world.checks
+        assert tuple(self.world.brokers) == EVERYONE
+        self.runs = dict.fromkeys(EVERYONE, 1)
+        for broker in self.world.brokers.values():
+            broker.up, broker.incarnation = True, 1
+        begun = document(leader=1, epoch=1, isr=EVERYONE, version=1)
+        self.checks.metadata_changed(topic(begun, 1))
+        self.checks.told(KEY, begun.state)
+        self._sequence = 0
+
+    def all_lose_power(self) -> None:
+        """And start again."""
+        for broker in self.world.brokers.values():
+            broker.intact = False
+            self.checks.broker_down(broker)
+            broker.incarnation = 2
+
+    def journal(self, changed: PartitionDocument, *registered: int) -> None:
+        """A majority keeps `changed` and that the second runs of these brokers registered."""
+        self._sequence += 1
+        self.runs |= {BrokerId(broker): 2 for broker in registered}
+        version = 1 + self._sequence
+        brokers = {one: registration(one, run) for one, run in self.runs.items()}
+        cluster = ClusterDocument("simulated-cluster", ControllerEpoch(1), version, brokers=brokers)
+        texts = {
+            topic_key(TOPIC): encode_topic(topic(changed, version)),
+            CLUSTER_KEY: encode_cluster(cluster),
+        }
+        holders = Holders("simulated-cluster", tuple(brokers.values()))
+        for keeper in (BrokerId(1), BrokerId(2)):
+            journal = Journal(ControllerEpoch(1), self._sequence, texts)
+            self.checks.journal_kept(keeper, holders, journal)
+
+
+def registration(broker: BrokerId, run: int) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker, "simulated", 9000, "", f"directory-{broker}", f"{broker}.{run}", alive=True
+    )
+
+
+def topic(partition: PartitionDocument, version: int) -> TopicDocument:
+    return TopicDocument(TOPIC, TOPIC_ID, ControllerEpoch(1), version, {}, (partition,))
+
+
+def document(
+    *, leader: int, epoch: int, isr: tuple[int, ...], version: int, lossy: tuple[int, ...] = ()
+) -> PartitionDocument:
+    state = PartitionState(
+        BrokerId(leader), LeaderEpoch(epoch), tuple(map(BrokerId, isr)), EVERYONE, version
+    )
+    return PartitionDocument(state, lossy=tuple(map(BrokerId, lossy)))
+
+
+def test_the_last_holder_may_lead_without_its_data_by_the_journal_before() -> None:
+    """Two lost their seats by one journal; the third, alone then, is elected by the next."""
+    cluster = Cluster()
+    cluster.all_lose_power()
+    cluster.journal(document(leader=NO_LEADER, epoch=2, isr=(2,), version=4, lossy=(3, 1)), 1, 3)
+    cluster.journal(document(leader=2, epoch=3, isr=(2,), version=6), 2)
+    assert KEY in cluster.checks.lossy
+
+
+def test_a_broker_without_its_data_may_not_lead_while_others_hold_it() -> None:
+    cluster = Cluster()
+    second = cluster.world.brokers[2]
+    second.intact = False
+    cluster.checks.broker_down(second)
+    second.incarnation = 2
+    with pytest.raises(RuleError, match=r"I7: b2 lost data, .* not \{1, 3\}"):
+        cluster.journal(document(leader=2, epoch=2, isr=(2,), version=2), 2)
+
+
+def test_no_journal_undoes_an_older_one_that_a_majority_kept() -> None:
+    cluster = Cluster()
+    cluster.journal(document(leader=2, epoch=2, isr=(2, 3), version=2))
+    with pytest.raises(RuleError, match=r"I21|I1:"):
+        cluster.journal(document(leader=3, epoch=2, isr=(3,), version=3))
