@@ -13,12 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.core.batch import Batch, BatchHeader, compute_crc
-from penstock.core.replication.contract import (
-    Checkpoint,
-    EpochStart,
-    ProducerEntry,
-    SequencedBatch,
-)
+from penstock.core.replication.contract import Checkpoint, EpochStart, ProducerEntry, SequencedBatch
 from penstock.core.types import LeaderEpoch, Offset, ProducerId, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot, TimeIndexEntry

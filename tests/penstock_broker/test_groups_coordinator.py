@@ -15,7 +15,7 @@ from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.records import build_batch
-from penstock.core.replication.contract import ProduceRequested
+from penstock.core.replication.contract_leader import ProduceRequested
 from penstock.core.types import Acks, BrokerId, Sync, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2, controller_pb2
@@ -125,7 +125,14 @@ class Broker:
         where = c.NamedPartition("t", T, 0)
         coordinator = await self.coordinator()
         answer = await coordinator.ask(
-            lambda number: c.CommitRequested(number, "g", "", -1, "", (c.NewOffset(where, offset),))
+            lambda number: c.CommitRequested(
+                request_id=number,
+                group_id="g",
+                member_id="",
+                member_epoch=-1,
+                instance_id="",
+                offsets=(c.NewOffset(where, offset),),
+            )
         )
         assert isinstance(answer, c.Committed)
         return answer
@@ -147,7 +154,14 @@ class Broker:
         stream = MemberStream(abs(hash(member_id)))
         coordinator.add_stream(stream)
         subscription = c.Subscription(("t",))
-        coordinator.handle(c.MemberJoined(stream.stream_id, "g", member_id, subscription))
+        coordinator.handle(
+            c.MemberJoined(
+                stream_id=stream.stream_id,
+                group_id="g",
+                member_id=member_id,
+                subscription=subscription,
+            )
+        )
         assert isinstance(await stream.next(), c.SendJoined)
         assert isinstance(await stream.next(), c.SendAssignment)
         return stream
@@ -240,14 +254,32 @@ async def test_members_of_a_coordinator_that_ends_are_told_to_come_back() -> Non
         coordinator = await broker.coordinator()
         new = (c.NewOffset(c.NamedPartition("t", T, 0), 1),)
         with pytest.raises(PenstockError):
-            await coordinator.ask(lambda number: c.CommitRequested(number, "g", "m", 1, "", new))
+            await coordinator.ask(
+                lambda number: c.CommitRequested(
+                    request_id=number,
+                    group_id="g",
+                    member_id="m",
+                    member_epoch=1,
+                    instance_id="",
+                    offsets=new,
+                )
+            )
         assert (await error_of(stream)).retriable
         broker.store.full = False
         again = MemberStream(7)
         coordinator = await broker.coordinator()
         coordinator.add_stream(again)
         subscription = c.Subscription(("t",))
-        coordinator.handle(c.MemberJoined(7, "g", "m", subscription, member_epoch=1, owned=ALL))
+        coordinator.handle(
+            c.MemberJoined(
+                stream_id=7,
+                group_id="g",
+                member_id="m",
+                subscription=subscription,
+                member_epoch=1,
+                owned=ALL,
+            )
+        )
         assert isinstance(await again.next(), c.SendJoined)
         assignment = await again.next()
         assert isinstance(assignment, c.SendAssignment)
@@ -281,7 +313,13 @@ async def test_a_log_that_cannot_be_understood_is_not_served_and_not_guessed_at(
         done = asyncio.Event()
         replica.pending[-1_000] = lambda _: done.set()
         columns = encode_columns([b"nonsense"], [b'[1,"group","g"]'], timestamps_ms=1)
-        request = ProduceRequested(-1_000, build_batch(columns), Acks.ALL, Sync.OS, 2**40)
+        request = ProduceRequested(
+            request_id=-1_000,
+            batch=build_batch(columns),
+            acks=Acks.ALL,
+            sync=Sync.OS,
+            deadline_ms=2**40,
+        )
         broker.replicas.handle(replica, request)
         await done.wait()
         await broker.lead(0, 2)
@@ -318,7 +356,9 @@ async def test_a_defect_of_the_machine_costs_its_members_a_reconnect_and_no_more
 async def test_a_member_that_does_not_read_loses_its_stream() -> None:
     async with running() as broker:
         stream = await broker.join()
-        last = c.SendAssignment(stream.stream_id, 1, 1, c.NO_PARTS, {})
+        last = c.SendAssignment(
+            stream_id=stream.stream_id, member_epoch=1, number=1, parts=c.NO_PARTS, names={}
+        )
         while stream.put(last):
             pass
         coordinator = await broker.coordinator()
@@ -333,7 +373,15 @@ async def test_a_member_that_does_not_read_loses_its_stream() -> None:
 
 async def test_a_stream_ends_in_good_order_after_what_was_said() -> None:
     stream = MemberStream(1)
-    stream.put(c.SendJoined(1, 1, 1, 1, 1))
+    stream.put(
+        c.SendJoined(
+            stream_id=1,
+            member_epoch=1,
+            heartbeat_interval_ms=1,
+            session_timeout_ms=1,
+            rebalance_timeout_ms=1,
+        )
+    )
     stream.put(c.EndStream(1, None))
     assert isinstance(await stream.next(), c.SendJoined)
     with pytest.raises(StreamEndedError):

@@ -47,7 +47,17 @@ class Led:
 
     def commit(self, group: str, offsets: Mapping[c.NamedPartition, int]) -> None:
         new = tuple(c.NewOffset(where, offset) for where, offset in offsets.items())
-        self.machine.handle(c.CommitRequested(1, group, "", -1, "", new), 0)
+        self.machine.handle(
+            c.CommitRequested(
+                request_id=1,
+                group_id=group,
+                member_id="",
+                member_epoch=-1,
+                instance_id="",
+                offsets=new,
+            ),
+            0,
+        )
 
     def join(self, group: str, stream: int = 1) -> None:
         hello = c.MemberJoined(

@@ -57,7 +57,12 @@ class Cluster:
         self.runs |= {BrokerId(broker): 2 for broker in registered}
         version = 1 + self._sequence
         brokers = {one: registration(one, run) for one, run in self.runs.items()}
-        cluster = ClusterDocument("simulated-cluster", ControllerEpoch(1), version, brokers=brokers)
+        cluster = ClusterDocument(
+            cluster_id="simulated-cluster",
+            controller_epoch=ControllerEpoch(1),
+            metadata_version=version,
+            brokers=brokers,
+        )
         texts = {
             topic_key(TOPIC): encode_topic(topic(changed, version)),
             CLUSTER_KEY: encode_cluster(cluster),
@@ -70,19 +75,36 @@ class Cluster:
 
 def registration(broker: BrokerId, run: int) -> BrokerRegistration:
     return BrokerRegistration(
-        broker, "simulated", 9000, "", f"directory-{broker}", f"{broker}.{run}", alive=True
+        broker_id=broker,
+        host="simulated",
+        port=9000,
+        rack="",
+        directory_id=f"directory-{broker}",
+        incarnation=f"{broker}.{run}",
+        alive=True,
     )
 
 
 def topic(partition: PartitionDocument, version: int) -> TopicDocument:
-    return TopicDocument(TOPIC, TOPIC_ID, ControllerEpoch(1), version, {}, (partition,))
+    return TopicDocument(
+        name=TOPIC,
+        topic_id=TOPIC_ID,
+        controller_epoch=ControllerEpoch(1),
+        metadata_version=version,
+        configs={},
+        partitions=(partition,),
+    )
 
 
 def document(
     *, leader: int, epoch: int, isr: tuple[int, ...], version: int, lossy: tuple[int, ...] = ()
 ) -> PartitionDocument:
     state = PartitionState(
-        BrokerId(leader), LeaderEpoch(epoch), tuple(map(BrokerId, isr)), EVERYONE, version
+        leader=BrokerId(leader),
+        leader_epoch=LeaderEpoch(epoch),
+        isr=tuple(map(BrokerId, isr)),
+        replicas=EVERYONE,
+        version=version,
     )
     return PartitionDocument(state, lossy=tuple(map(BrokerId, lossy)))
 

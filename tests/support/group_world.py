@@ -245,10 +245,10 @@ class GroupWorld:
         self.by_stream[client.stream_id] = client
         self.feed(
             c.MemberJoined(
-                client.stream_id,
-                client.group_id,
-                client.member_id,
-                client.subscription,
+                stream_id=client.stream_id,
+                group_id=client.group_id,
+                member_id=client.member_id,
+                subscription=client.subscription,
                 instance_id=client.instance_id,
                 rack=self.rng.choice(["", "x", "y"]),
                 assignor=client.assignor,
@@ -297,12 +297,12 @@ class GroupWorld:
         where = c.NamedPartition(names[part[0]], part[0], part[1])
         self.feed(
             c.CommitRequested(
-                request_id,
-                client.group_id,
-                client.member_id,
-                epoch,
-                client.instance_id,
-                (c.NewOffset(where, offset),),
+                request_id=request_id,
+                group_id=client.group_id,
+                member_id=client.member_id,
+                member_epoch=epoch,
+                instance_id=client.instance_id,
+                offsets=(c.NewOffset(where, offset),),
             )
         )
 

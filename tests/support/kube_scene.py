@@ -224,7 +224,13 @@ class Scene:
         """The controller's documents: three brokers, a topic with these in-sync replicas."""
         brokers = {
             BrokerId(i): BrokerRegistration(
-                BrokerId(i), f"{self.name}-broker-{i}", 9092, "", f"d{i}", f"i{i}", i in alive
+                broker_id=BrokerId(i),
+                host=f"{self.name}-broker-{i}",
+                port=9092,
+                rack="",
+                directory_id=f"d{i}",
+                incarnation=f"i{i}",
+                alive=i in alive,
             )
             for i in range(3)
         }
@@ -241,8 +247,17 @@ class Scene:
             for members in isr
         )
         epoch = ControllerEpoch(1)
-        cluster = ClusterDocument("id-of-flights", epoch, 2, brokers=brokers)
-        document = TopicDocument(topic, TopicId("t-1"), epoch, 2, {}, partitions)
+        cluster = ClusterDocument(
+            cluster_id="id-of-flights", controller_epoch=epoch, metadata_version=2, brokers=brokers
+        )
+        document = TopicDocument(
+            name=topic,
+            topic_id=TopicId("t-1"),
+            controller_epoch=epoch,
+            metadata_version=2,
+            configs={},
+            partitions=partitions,
+        )
         for kind, text in (("cluster", encode_cluster(cluster)), ("topic", encode_topic(document))):
             labels = {**self.labels("controller"), "penstock.dev/metadata": kind}
             self.make(

@@ -61,7 +61,7 @@ class ReplicaKey:
         return f"{self.topic_id}/{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """What the controller decided about one partition.
 

@@ -29,19 +29,19 @@ _STATE_OF: Final = {int(value): state for state, value in STATES.items()}
 def joined_from_wire(hello: pb.MemberHello, stream_id: int, client_host: str) -> c.MemberJoined:
     """A hello as the coordinator's event."""
     return c.MemberJoined(
-        stream_id,
-        hello.group_id,
-        hello.member_id,
-        _subscription(hello.subscription),
-        hello.instance_id,
-        hello.client_id,
-        client_host,
-        hello.rack,
-        hello.assignor,
-        hello.session_timeout_ms,
-        hello.rebalance_timeout_ms,
-        hello.member_epoch,
-        parts_from_wire(hello.owned),
+        stream_id=stream_id,
+        group_id=hello.group_id,
+        member_id=hello.member_id,
+        subscription=_subscription(hello.subscription),
+        instance_id=hello.instance_id,
+        client_id=hello.client_id,
+        client_host=client_host,
+        rack=hello.rack,
+        assignor=hello.assignor,
+        session_timeout_ms=hello.session_timeout_ms,
+        rebalance_timeout_ms=hello.rebalance_timeout_ms,
+        member_epoch=hello.member_epoch,
+        owned=parts_from_wire(hello.owned),
     )
 
 
@@ -71,12 +71,12 @@ def parts_from_wire(message: Iterable[pb.TopicPartitions]) -> c.Parts:
 def commit_from_wire(request: pb.CommitOffsetsRequest, request_id: int) -> c.CommitRequested:
     """A commit as the coordinator's event."""
     return c.CommitRequested(
-        request_id,
-        request.group_id,
-        request.member_id,
-        request.member_epoch,
-        request.instance_id,
-        tuple(
+        request_id=request_id,
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        offsets=tuple(
             c.NewOffset(_where(part), part.offset, part.leader_epoch, part.metadata)
             for part in request.partitions
         ),
@@ -91,14 +91,14 @@ def fetch_from_wire(request: pb.FetchOffsetsRequest, request_id: int) -> c.Fetch
 def reset_from_wire(request: pb.ResetOffsetsRequest, request_id: int) -> c.ResetRequested:
     """A reset as the coordinator's event."""
     return c.ResetRequested(
-        request_id,
-        request.group_id,
-        tuple(
+        request_id=request_id,
+        group_id=request.group_id,
+        offsets=tuple(
             c.NewOffset(_where(part), part.offset, part.leader_epoch) for part in request.partitions
         ),
-        request.reset_id,
-        request.reason,
-        request.dry_run,
+        reset_id=request.reset_id,
+        reason=request.reason,
+        dry_run=request.dry_run,
     )
 
 

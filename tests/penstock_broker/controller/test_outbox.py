@@ -21,7 +21,14 @@ class Images:
         return pb.ClusterImage(metadata_version=self.version, full=version == 0)
 
 
-ACCEPTED = c.SessionAccepted(1, "cluster", ControllerEpoch(1), 1, 300, 1_800)
+ACCEPTED = c.SessionAccepted(
+    stream_id=1,
+    cluster_id="cluster",
+    controller_epoch=ControllerEpoch(1),
+    broker_session=1,
+    heartbeat_interval_ms=300,
+    session_timeout_ms=1_800,
+)
 
 
 async def take(outbox: Outbox) -> str:

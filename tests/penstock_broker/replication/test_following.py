@@ -6,7 +6,7 @@ import pytest
 from support.wire import make_batch
 
 from penstock.core.batch import Batch
-from penstock.core.replication.contract import (
+from penstock.core.replication.contract_follower import (
     SendAck,
     SendEpochQuery,
     SendFollowStart,

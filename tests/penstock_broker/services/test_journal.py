@@ -55,7 +55,15 @@ class Servers:
         return Holders(
             cluster_id,
             tuple(
-                BrokerRegistration(BrokerId(n), "127.0.0.1", port, "", "", "", alive=True)
+                BrokerRegistration(
+                    broker_id=BrokerId(n),
+                    host="127.0.0.1",
+                    port=port,
+                    rack="",
+                    directory_id="",
+                    incarnation="",
+                    alive=True,
+                )
                 for n, port in enumerate(ports)
             ),
         )

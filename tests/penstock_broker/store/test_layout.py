@@ -5,12 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.batch import Batch, BatchHeader
-from penstock.core.replication.contract import (
-    Checkpoint,
-    EpochStart,
-    ProducerEntry,
-    SequencedBatch,
-)
+from penstock.core.replication.contract import Checkpoint, EpochStart, ProducerEntry, SequencedBatch
 from penstock.core.types import LeaderEpoch, Offset, ProducerId, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import layout, state

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.batch import Batch
 from penstock.core.replication import contract as rc
+from penstock.core.replication import contract_follower as fc
+from penstock.core.replication import contract_leader as lc
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import ClusterError, PenstockError
@@ -259,7 +261,7 @@ class SimBroker:
 
     def _send(self, replica: Replica, message: rc.Message) -> None:
         match message:
-            case rc.SendEpochAnswer() | rc.SendRefusal():
+            case lc.SendEpochAnswer() | lc.SendRefusal():
                 stream = self.inbound.get(message.follower)
                 if stream is not None:
                     stream.send(self.id, (replica.key, message))
@@ -295,7 +297,7 @@ class SimBroker:
         self.links[leader] = stream
         target.accept(stream)
         for replica in followers:
-            self.handle(replica, rc.PeerConnected(BrokerId(leader)))
+            self.handle(replica, fc.PeerConnected(BrokerId(leader)))
 
     def _follows(self, replica: Replica, leader: int) -> bool:
         marks = replica.machine.marks
@@ -359,13 +361,13 @@ class SimBroker:
             event = _to_event(content, stream.opener, stream.acceptor)
             if event is not None:
                 self.handle(replica, event)
-        elif isinstance(content, rc.SendEpochQuery):
-            refusal = rc.SendRefusal(BrokerId(stream.opener), ClusterError("not here yet"))
+        elif isinstance(content, fc.SendEpochQuery):
+            refusal = lc.SendRefusal(BrokerId(stream.opener), ClusterError("not here yet"))
             stream.send(self.id, (key, refusal))
 
     # ------------------------------------------------------------ feeding followers
 
-    def _feed(self, replica: Replica, feed: rc.Feed) -> None:
+    def _feed(self, replica: Replica, feed: lc.Feed) -> None:
         replica.feeds.pop(feed.follower, None)
         stream = self.inbound.get(feed.follower)
         if feed.from_offset is not None and stream is not None:
@@ -389,13 +391,13 @@ class SimBroker:
         if batches:
             feed.position = batches[-1].next_offset
         feed.marks = marks
-        received = rc.BatchesReceived(
-            self.id,
-            marks.leader_epoch,
-            tuple(batches),
-            marks.high_watermark,
-            marks.log_start_offset,
-            marks.sync_through,
+        received = fc.BatchesReceived(
+            leader=self.id,
+            leader_epoch=marks.leader_epoch,
+            batches=tuple(batches),
+            high_watermark=marks.high_watermark,
+            log_start_offset=marks.log_start_offset,
+            sync_through=marks.sync_through,
         )
         feed.stream.send(self.id, (replica.key, received))
         if feed.position < marks.written_end:
@@ -415,7 +417,7 @@ class SimBroker:
 
     # ------------------------------------------------------------ controller, clients
 
-    def _propose(self, replica: Replica, proposal: rc.IsrProposal) -> None:
+    def _propose(self, replica: Replica, proposal: lc.IsrProposal) -> None:
         replica.isr_asked += 1
         number, scheduler = replica.isr_asked, self.world.scheduler
 
@@ -423,7 +425,7 @@ class SimBroker:
             alive = self.up and self.replicas.get(replica.key) is replica
             if alive and replica.isr_asked == number:
                 replica.isr_asked += 1
-                self.handle(replica, rc.IsrAnswered(state, error))
+                self.handle(replica, lc.IsrAnswered(state, error))
 
         self.session.propose(replica.key, proposal, answer)
         scheduler.after(ISR_TIMEOUT_MS, answer, None, None)
@@ -436,13 +438,13 @@ class SimBroker:
         self._next_request += 1
         replica.replies[self._next_request] = respond
         deadline_ms = self.world.scheduler.now_ms + request["timeout_ms"]
-        event = rc.ProduceRequested(
-            self._next_request,
-            request["batch"],
-            request["acks"],
-            request["sync"],
-            deadline_ms,
-            request["expected_epoch"],
+        event = lc.ProduceRequested(
+            request_id=self._next_request,
+            batch=request["batch"],
+            acks=request["acks"],
+            sync=request["sync"],
+            deadline_ms=deadline_ms,
+            expected_epoch=request["expected_epoch"],
         )
         self.handle(replica, event)
 
@@ -451,25 +453,25 @@ def _to_event(message: Any, follower: int, leader: int) -> rc.Event | None:
     """What one side sent, as the other side's machine hears it."""
     peer = BrokerId(follower)
     match message:
-        case rc.SendEpochQuery():
-            return rc.EpochQueried(peer, message.leader_epoch, message.last_epoch)
-        case rc.SendFollowStart():
-            return rc.FollowStarted(peer, message.leader_epoch, message.from_offset)
-        case rc.SendAck():
-            return rc.FollowerAcked(
+        case fc.SendEpochQuery():
+            return lc.EpochQueried(peer, message.leader_epoch, message.last_epoch)
+        case fc.SendFollowStart():
+            return lc.FollowStarted(peer, message.leader_epoch, message.from_offset)
+        case fc.SendAck():
+            return lc.FollowerAcked(
                 peer, message.leader_epoch, message.written_end, message.synced_end
             )
-        case rc.SendEpochAnswer():
-            return rc.EpochAnswered(
-                BrokerId(leader),
-                message.leader_epoch,
-                message.epoch,
-                message.end_offset,
-                message.log_start_offset,
+        case lc.SendEpochAnswer():
+            return fc.EpochAnswered(
+                leader=BrokerId(leader),
+                leader_epoch=message.leader_epoch,
+                epoch=message.epoch,
+                end_offset=message.end_offset,
+                log_start_offset=message.log_start_offset,
             )
-        case rc.SendRefusal():
-            return rc.PeerRefused(BrokerId(leader), message.error)
-        case rc.BatchesReceived():
+        case lc.SendRefusal():
+            return fc.PeerRefused(BrokerId(leader), message.error)
+        case fc.BatchesReceived():
             return message
         case _:
             return None

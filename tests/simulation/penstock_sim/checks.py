@@ -26,6 +26,7 @@ from penstock.core.control.documents import (
 )
 from penstock.core.control.journal import Holders, Journal
 from penstock.core.replication import contract as rc
+from penstock.core.replication import contract_leader as lc
 from penstock.core.types import (
     NO_LEADER,
     NO_PRODUCER,
@@ -359,7 +360,7 @@ class Checks:
     # ------------------------------------------------------------ clients
 
     def acknowledged(
-        self, broker: SimBroker, replica: Replica, batch: Batch, reply: rc.ProduceReply
+        self, broker: SimBroker, replica: Replica, batch: Batch, reply: lc.ProduceReply
     ) -> None:
         """At the moment a leader answers success."""
         canon, key = self.canon(replica.key), replica.key

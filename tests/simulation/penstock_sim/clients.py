@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.batch import Batch, BatchHeader
 from penstock.core.encode import encode_columns
 from penstock.core.records import build_batch
-from penstock.core.replication.contract import ProduceReply
+from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, ProducerId, ReplicaKey, Sync
 from penstock.errors import TRAITS, Applied, ErrorCode
 from penstock_sim.coordinator import BASE_TIME_MS

@@ -96,7 +96,12 @@ class Commits:
 
         self._member.call(
             lambda number: gc.CommitRequested(
-                number, plan.group_id, member_id, epoch, plan.instance_id, new
+                request_id=number,
+                group_id=plan.group_id,
+                member_id=member_id,
+                member_epoch=epoch,
+                instance_id=plan.instance_id,
+                offsets=new,
             ),
             deadline_ms,
             stored,

@@ -21,7 +21,7 @@ from penstock.core.groups import contract as gc
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.groups.state import Loader
 from penstock.core.records import build_batch, decode_batch
-from penstock.core.replication.contract import ProduceReply
+from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.types import Acks, Offset, ReplicaKey, Sync, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.core.control import contract as cc
-from penstock.core.replication.contract import LogStartMoved
+from penstock.core.replication.contract_leader import LogStartMoved
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker

@@ -212,7 +212,17 @@ class SimGroups:
         if scheduler.chance(0.3):
             known = max(checks.committed_offset(place), 0)
             new = gc.NewOffset(where, max(0, known - scheduler.random.randrange(3)))
-            self._ask(lambda number: gc.CommitRequested(number, group_id, "", -1, "", (new,)), 1)
+            self._ask(
+                lambda number: gc.CommitRequested(
+                    request_id=number,
+                    group_id=group_id,
+                    member_id="",
+                    member_epoch=-1,
+                    instance_id="",
+                    offsets=(new,),
+                ),
+                1,
+            )
             return
         self._resets += 1
         reset_id = f"reset {self._resets}"
@@ -220,7 +230,12 @@ class SimGroups:
         if scheduler.chance(0.1):
             offset = -1
         new = gc.NewOffset(where, offset)
-        self._ask(lambda number: gc.ResetRequested(number, group_id, (new,), reset_id), 3)
+        self._ask(
+            lambda number: gc.ResetRequested(
+                request_id=number, group_id=group_id, offsets=(new,), reset_id=reset_id
+            ),
+            3,
+        )
 
     def _named(self, key: ReplicaKey) -> gc.NamedPartition:
         topic = self.world.group_checks.catalog.topics[key.topic_id]

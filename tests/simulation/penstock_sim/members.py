@@ -221,10 +221,10 @@ class SimMember:
         stream.send(
             self.node,
             gc.MemberJoined(
-                stream.number,
-                self.plan.group_id,
-                self.member_id,
-                gc.Subscription(hello.wish.topics, hello.wish.pattern),
+                stream_id=stream.number,
+                group_id=self.plan.group_id,
+                member_id=self.member_id,
+                subscription=gc.Subscription(hello.wish.topics, hello.wish.pattern),
                 instance_id=self.plan.instance_id,
                 session_timeout_ms=self.plan.session_ms,
                 rebalance_timeout_ms=self.plan.max_poll_ms,

@@ -8,14 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import ANY
 
-from penstock.core.replication.contract import (
-    BatchesReceived,
-    EpochAnswered,
+from penstock.core.replication.contract_follower import BatchesReceived, EpochAnswered, SendAck
+from penstock.core.replication.contract_leader import (
     FollowerAcked,
     IsrAnswered,
     ProduceReply,
     ProduceRequested,
-    SendAck,
 )
 from penstock.core.replication.follower import Follower
 from penstock.core.replication.isr import IsrChanges
@@ -173,7 +171,11 @@ def answer_duplicates_at_once(patch: Any) -> None:
         _now_ms: int,
     ) -> None:
         reply = ProduceReply(
-            request.request_id, base_offset, acks=request.acks, sync=request.sync, duplicate=True
+            request_id=request.request_id,
+            base_offset=base_offset,
+            acks=request.acks,
+            sync=request.sync,
+            duplicate=True,
         )
         out.replies.append(reply)
 

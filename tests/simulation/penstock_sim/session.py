@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.control import contract as cc
 from penstock.core.control.views import Image
-from penstock.core.replication.contract import IsrProposal, ReplicaConfig
+from penstock.core.replication.contract import ReplicaConfig
+from penstock.core.replication.contract_leader import IsrProposal
 from penstock.core.topic import TopicConfig
 from penstock.core.types import ControllerEpoch, ReplicaKey
 from penstock_sim.network import Stream
@@ -68,17 +69,17 @@ class Session:
         stream.send(
             broker.id,
             cc.BrokerRegistered(
-                stream.number,
-                broker.world.cluster_id,
-                broker.id,
-                broker.run,
-                "simulated",
-                9000 + broker.id,
-                "",
-                f"directory-{broker.id}",
-                broker.intact,
-                self.controller_epoch,
-                self._seen_version,
+                stream_id=stream.number,
+                cluster_id=broker.world.cluster_id,
+                broker_id=broker.id,
+                incarnation=broker.run,
+                host="simulated",
+                port=9000 + broker.id,
+                rack="",
+                directory_id=f"directory-{broker.id}",
+                data_intact=broker.intact,
+                seen_controller_epoch=self.controller_epoch,
+                seen_metadata_version=self._seen_version,
             ),
         )
 
@@ -156,15 +157,19 @@ class Session:
         if controller is None or not self.number:
             return
         change = cc.IsrChange(
-            key.topic_id, key.partition, proposal.leader_epoch, proposal.version, proposal.isr
+            topic_id=key.topic_id,
+            partition=key.partition,
+            leader_epoch=proposal.leader_epoch,
+            version=proposal.version,
+            isr=proposal.isr,
         )
         request = cc.AlterIsr(
-            world.next_request(),
-            world.cluster_id,
-            self.broker.id,
-            self.number,
-            self.controller_epoch,
-            (change,),
+            request_id=world.next_request(),
+            cluster_id=world.cluster_id,
+            broker_id=self.broker.id,
+            broker_session=self.number,
+            controller_epoch=self.controller_epoch,
+            changes=(change,),
         )
         late_ms = world.scheduler.between(100, 900) if world.scheduler.chance(0.06) else 0
         world.scheduler.note(self.broker.name, "asks", change, f"late={late_ms:.0f}")

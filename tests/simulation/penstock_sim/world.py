@@ -163,7 +163,13 @@ class World:
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
         configs = {"min.insync.replicas": str(self.min_isr)}
-        return cc.NewTopic(name, topic_id, partitions, len(self.brokers), configs)
+        return cc.NewTopic(
+            name=name,
+            topic_id=topic_id,
+            partitions=partitions,
+            replication_factor=len(self.brokers),
+            configs=configs,
+        )
 
     def _start_clients(self) -> None:
         chance = self.scheduler.random

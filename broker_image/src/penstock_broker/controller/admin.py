@@ -70,11 +70,11 @@ class ControllerAdminService(AdminServiceServicer):
         try:
             await self._runtime.submit(
                 lambda request_id: c.CreatePartitions(
-                    request_id,
-                    request.cluster_id,
-                    request.topic,
-                    request.partitions,
-                    request.validate_only,
+                    request_id=request_id,
+                    cluster_id=request.cluster_id,
+                    topic=request.topic,
+                    partitions=request.partitions,
+                    validate_only=request.validate_only,
                 )
             )
         except PenstockError as error:
@@ -88,12 +88,12 @@ class ControllerAdminService(AdminServiceServicer):
         try:
             await self._runtime.submit(
                 lambda request_id: c.AlterConfigs(
-                    request_id,
-                    request.cluster_id,
-                    request.topic,
-                    dict(request.set),
-                    tuple(request.unset),
-                    request.validate_only,
+                    request_id=request_id,
+                    cluster_id=request.cluster_id,
+                    topic=request.topic,
+                    set_configs=dict(request.set),
+                    unset_configs=tuple(request.unset),
+                    validate_only=request.validate_only,
                 )
             )
         except PenstockError as error:

@@ -74,19 +74,19 @@ def _partition_to_wire(partition: int, state: PartitionState) -> broker_pb2.Part
 def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> c.BrokerRegistered:
     """The event for a Register."""
     return c.BrokerRegistered(
-        stream_id,
-        message.cluster_id,
-        BrokerId(message.broker_id),
-        message.incarnation,
-        message.host,
-        message.port,
-        message.rack,
-        message.directory_id,
-        message.data_intact,
-        ControllerEpoch(message.controller_epoch),
-        message.metadata_version,
-        message.external_host,
-        message.external_port,
+        stream_id=stream_id,
+        cluster_id=message.cluster_id,
+        broker_id=BrokerId(message.broker_id),
+        incarnation=message.incarnation,
+        host=message.host,
+        port=message.port,
+        rack=message.rack,
+        directory_id=message.directory_id,
+        data_intact=message.data_intact,
+        seen_controller_epoch=ControllerEpoch(message.controller_epoch),
+        seen_metadata_version=message.metadata_version,
+        external_host=message.external_host,
+        external_port=message.external_port,
     )
 
 
@@ -116,18 +116,18 @@ def session_message_to_wire(message: c.SessionMessage) -> controller_pb2.Session
 def alter_isr_from_wire(request_id: int, request: controller_pb2.AlterIsrRequest) -> c.AlterIsr:
     """The event for an AlterIsr call."""
     return c.AlterIsr(
-        request_id,
-        request.cluster_id,
-        BrokerId(request.broker_id),
-        request.broker_session,
-        ControllerEpoch(request.controller_epoch),
-        tuple(
+        request_id=request_id,
+        cluster_id=request.cluster_id,
+        broker_id=BrokerId(request.broker_id),
+        broker_session=request.broker_session,
+        controller_epoch=ControllerEpoch(request.controller_epoch),
+        changes=tuple(
             c.IsrChange(
-                TopicId(change.topic_id),
-                change.partition,
-                LeaderEpoch(change.leader_epoch),
-                change.version,
-                tuple(BrokerId(broker_id) for broker_id in change.isr),
+                topic_id=TopicId(change.topic_id),
+                partition=change.partition,
+                leader_epoch=LeaderEpoch(change.leader_epoch),
+                version=change.version,
+                isr=tuple(BrokerId(broker_id) for broker_id in change.isr),
             )
             for change in request.changes
         ),
@@ -150,12 +150,12 @@ def isr_outcome_to_wire(outcome: c.IsrOutcome) -> controller_pb2.IsrChangeResult
 def new_topic_from_wire(topic: admin_pb2.NewTopic, topic_id: TopicId) -> c.NewTopic:
     """`topic_id` is the one it gets if it is created."""
     return c.NewTopic(
-        topic.topic,
-        topic_id,
-        topic.partitions,
-        topic.replication_factor,
-        dict(topic.configs),
-        tuple(
+        name=topic.topic,
+        topic_id=topic_id,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=dict(topic.configs),
+        assignment=tuple(
             tuple(BrokerId(broker_id) for broker_id in replicas.broker_ids)
             for replicas in topic.assignment
         ),

@@ -34,7 +34,7 @@ from penstock.core.groups.contract import (
     TopicsChanged,
 )
 from penstock.core.records import build_batch, decode_batch
-from penstock.core.replication.contract import ProduceReply, ProduceRequested
+from penstock.core.replication.contract_leader import ProduceReply, ProduceRequested
 from penstock.core.types import Acks, LeaderEpoch, Offset, Sync
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.groups.streams import MemberStream

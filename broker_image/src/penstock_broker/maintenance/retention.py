@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from time import time_ns
 from typing import Final
 
-from penstock.core.replication.contract import LogStartMoved
+from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset
 from penstock.errors import PenstockError
 from penstock_broker.observability import EventLog

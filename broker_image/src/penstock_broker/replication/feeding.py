@@ -17,7 +17,8 @@ from typing import Final
 
 from penstock.core.batch import Batch
 from penstock.core.compaction.rewrite import trimmed
-from penstock.core.replication.contract import Feed, Marks, SendEpochAnswer, SendRefusal
+from penstock.core.replication.contract import Marks
+from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import replication_pb2 as pb

@@ -17,7 +17,7 @@ from typing import Any, Final
 import grpc
 
 from penstock.core.batch import Batch, compute_crc
-from penstock.core.replication.contract import (
+from penstock.core.replication.contract_follower import (
     BatchesReceived,
     EpochAnswered,
     PeerRefused,

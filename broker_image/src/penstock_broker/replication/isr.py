@@ -10,7 +10,7 @@ so that nothing spins.
 import asyncio
 from typing import Final
 
-from penstock.core.replication.contract import IsrAnswered, IsrProposal
+from penstock.core.replication.contract_leader import IsrAnswered, IsrProposal
 from penstock.errors import PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.errors import error_from_wire

@@ -14,21 +14,25 @@ from typing import Final, Protocol
 from penstock.core.replication.contract import (
     Checkpoint,
     Event,
-    Feed,
-    IsrProposal,
     Marks,
     Persisted,
     PersistFailed,
     ProducerEntry,
-    ProduceReply,
     RecoveredLog,
+    Truncated,
+)
+from penstock.core.replication.contract_follower import (
     SendAck,
-    SendEpochAnswer,
     SendEpochQuery,
     SendFollowStart,
     SendFollowStop,
+)
+from penstock.core.replication.contract_leader import (
+    Feed,
+    IsrProposal,
+    ProduceReply,
+    SendEpochAnswer,
     SendRefusal,
-    Truncated,
 )
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.topic import TopicConfig
@@ -154,7 +158,7 @@ class Replica:
     def fail_pending(self, error: PenstockError) -> None:
         """Answers every waiting produce with `error`: the machine is going away."""
         for request_id in tuple(self.pending):
-            self.answer(ProduceReply(request_id, base_offset=Offset(-1), error=error))
+            self.answer(ProduceReply(request_id=request_id, base_offset=Offset(-1), error=error))
 
     # ------------------------------------------------------------ writer.WriteOwner
 

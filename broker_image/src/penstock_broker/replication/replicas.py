@@ -26,21 +26,21 @@ from penstock.core.replication.contract import (
     Assigned,
     Checkpoint,
     Event,
-    Feed,
     Message,
-    PeerConnected,
     PeerLost,
     Ready,
     RecoveredLog,
     ReplicaConfig,
+    Tick,
+)
+from penstock.core.replication.contract_follower import (
+    PeerConnected,
     SendAck,
-    SendEpochAnswer,
     SendEpochQuery,
     SendFollowStart,
     SendFollowStop,
-    SendRefusal,
-    Tick,
 )
+from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, SendRefusal
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from penstock.core.replication.contract import (
+from penstock.core.replication.contract import Event
+from penstock.core.replication.contract_leader import (
     EpochQueried,
-    Event,
     Feed,
     FollowerAcked,
     FollowStarted,

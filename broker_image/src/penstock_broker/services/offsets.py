@@ -13,7 +13,8 @@ from typing import TypeVar
 
 from penstock.core.batch import Batch
 from penstock.core.records import decode_batch
-from penstock.core.replication.contract import LogStartMoved, Marks
+from penstock.core.replication.contract import Marks
+from penstock.core.replication.contract_leader import LogStartMoved
 from penstock.core.types import Offset
 from penstock.errors import (
     ClusterError,

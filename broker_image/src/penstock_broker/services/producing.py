@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from penstock.core.batch import Batch
 from penstock.core.compaction.keymap import check_keys
 from penstock.core.records import check_batch
-from penstock.core.replication.contract import ProduceReply, ProduceRequested
+from penstock.core.replication.contract_leader import ProduceReply, ProduceRequested
 from penstock.core.topic import TimestampType, TopicConfig
 from penstock.core.types import Acks, LeaderEpoch, Sync
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError

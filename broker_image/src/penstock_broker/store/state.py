@@ -12,12 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.core.compaction.plan import Cleaned, CleanPoint
-from penstock.core.replication.contract import (
-    Checkpoint,
-    EpochStart,
-    ProducerEntry,
-    SequencedBatch,
-)
+from penstock.core.replication.contract import Checkpoint, EpochStart, ProducerEntry, SequencedBatch
 from penstock.core.types import NO_EPOCH, LeaderEpoch, Offset, ProducerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store.interface import PartitionWrite

@@ -191,12 +191,12 @@ def _create_topic(
     cluster = draft.cluster
     draft.put_topic(
         TopicDocument(
-            new.name,
-            new.topic_id,
-            cluster.controller_epoch,
-            cluster.metadata_version,
-            configs,
-            partitions,
+            name=new.name,
+            topic_id=new.topic_id,
+            controller_epoch=cluster.controller_epoch,
+            metadata_version=cluster.metadata_version,
+            configs=configs,
+            partitions=partitions,
         )
     )
     draft.decide(

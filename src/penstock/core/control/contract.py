@@ -80,7 +80,7 @@ class WriteUnknown:
 # ---------------------------------------------------------------- events: brokers -> machine
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistered:
     """First message of a session stream. Fields as in the protocol's Register.
 
@@ -117,7 +117,7 @@ class StreamClosed:
     stream_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
     """A leader's proposal for one partition, based on `version`."""
 
@@ -128,7 +128,7 @@ class IsrChange:
     isr: tuple[BrokerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlterIsr:
     request_id: int
     cluster_id: str
@@ -149,7 +149,7 @@ class AllocateProducerIds:
 # ---------------------------------------------------------------- events: admin -> machine
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
     """`topic_id`: a fresh UUID made by the shell, used if the topic is created.
 
@@ -183,7 +183,7 @@ class DeleteTopics:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitions:
     """`partitions` is the new total."""
 
@@ -194,7 +194,7 @@ class CreatePartitions:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigs:
     request_id: int
     cluster_id: str
@@ -281,7 +281,7 @@ DocumentWrite = PutCluster | PutTopic | RemoveTopic
 # ---------------------------------------------------------------- outputs: to brokers, callers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAccepted:
     """Answer Registered; images follow. `broker_session` names the session in requests."""
 
@@ -382,7 +382,7 @@ class Decision:
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """What the shell must do now; see the module's docstring for the order.
 

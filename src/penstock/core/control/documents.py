@@ -32,7 +32,7 @@ TOMBSTONES_MAX: Final = 1_000
 """Deleted topic ids remembered, so that a broker that was away still learns of the deletion."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
     """A broker as it registered last. `alive`: it has, or had at the last write, a session.
 
@@ -57,7 +57,7 @@ class Tombstone:
     metadata_version: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
     """`next_producer_id`: the first id that was never handed out."""
 
@@ -89,7 +89,7 @@ class PartitionDocument:
     lossy: tuple[BrokerId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDocument:
     """`configs`: only the keys that were set. `partitions[i]` is partition i."""
 

@@ -63,7 +63,11 @@ def new_partition(replicas: tuple[BrokerId, ...], live: Collection[BrokerId]) ->
     """A partition that never held a record: its ISR is every live replica, at least one."""
     isr = tuple(broker_id for broker_id in replicas if broker_id in live)
     assert isr, "placement must choose at least one live broker"
-    return PartitionDocument(PartitionState(isr[0], LeaderEpoch(1), isr, replicas, 1))
+    return PartitionDocument(
+        PartitionState(
+            leader=isr[0], leader_epoch=LeaderEpoch(1), isr=isr, replicas=replicas, version=1
+        )
+    )
 
 
 def settle(

@@ -339,12 +339,12 @@ class ControllerMachine:
             return
         self._out.messages.append(
             c.SessionAccepted(
-                event.stream_id,
-                self.stored.cluster.cluster_id,
-                epoch,
-                session.number,
-                self.config.heartbeat_interval_ms,
-                self.config.session_timeout_ms,
+                stream_id=event.stream_id,
+                cluster_id=self.stored.cluster.cluster_id,
+                controller_epoch=epoch,
+                broker_session=session.number,
+                heartbeat_interval_ms=self.config.heartbeat_interval_ms,
+                session_timeout_ms=self.config.session_timeout_ms,
             )
         )
 
@@ -386,12 +386,12 @@ class ControllerMachine:
     def _take_ready(self) -> c.Ready:
         out, self._out = self._out, _Out()
         return c.Ready(
-            out.writes,
-            out.write_id,
-            out.reload,
-            tuple(out.replies),
-            tuple(out.messages),
-            out.metadata_version,
-            tuple(out.decisions),
-            out.deposed,
+            writes=out.writes,
+            write_id=out.write_id,
+            reload=out.reload,
+            replies=tuple(out.replies),
+            session_messages=tuple(out.messages),
+            metadata_version=out.metadata_version,
+            decisions=tuple(out.decisions),
+            deposed=out.deposed,
         )

@@ -36,12 +36,12 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
     if known is not None and new_run:
         _end_former_run(draft, event, known, sessions)
     registration = BrokerRegistration(
-        event.broker_id,
-        event.host,
-        event.port,
-        event.rack,
-        event.directory_id,
-        event.incarnation,
+        broker_id=event.broker_id,
+        host=event.host,
+        port=event.port,
+        rack=event.rack,
+        directory_id=event.directory_id,
+        incarnation=event.incarnation,
         alive=True,
         external_host=event.external_host,
         external_port=event.external_port,

@@ -23,7 +23,9 @@ from penstock.core.types import ControllerEpoch
 
 def begin_takeover(event: Loaded, config: ControlConfig) -> Draft:
     """A draft that raises the epoch and finishes deletions that were cut short."""
-    cluster = ClusterDocument(event.new_cluster_id, ControllerEpoch(0), 0)
+    cluster = ClusterDocument(
+        cluster_id=event.new_cluster_id, controller_epoch=ControllerEpoch(0), metadata_version=0
+    )
     if event.cluster is not None:
         cluster = event.cluster[0]
     base = _base(event, cluster, 0)

@@ -20,7 +20,7 @@ from penstock.core.topic import is_internal
 from penstock.core.types import NO_LEADER, BrokerId, ControllerEpoch, PartitionState, TopicId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicImage:
     """`configs`: set keys of the topic and of the cluster's defaults; the rest is built in.
 
@@ -35,7 +35,7 @@ class TopicImage:
     internal: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """The protocol's ClusterImage. `full` replaces all that was known, else topics are upserts.
 
@@ -51,7 +51,7 @@ class Image:
     deleted_topic_ids: tuple[TopicId, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The cluster in numbers, for DescribeCluster and metrics."""
 
@@ -77,12 +77,12 @@ def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
         if full or topic.metadata_version > since
     ]
     return Image(
-        cluster.controller_epoch,
-        stored.metadata_version,
-        full,
-        _brokers(cluster),
-        tuple(topics),
-        tuple(
+        controller_epoch=cluster.controller_epoch,
+        metadata_version=stored.metadata_version,
+        full=full,
+        brokers=_brokers(cluster),
+        topics=tuple(topics),
+        deleted_topic_ids=tuple(
             tombstone.topic_id
             for tombstone in cluster.tombstones
             if full or tombstone.metadata_version > since
@@ -106,27 +106,27 @@ def summarise(stored: Stored, config: ControlConfig) -> Summary:
             if state.leader != NO_LEADER:
                 leaders[state.leader] = leaders.get(state.leader, 0) + 1
     return Summary(
-        stored.cluster.cluster_id,
-        stored.cluster.controller_epoch,
-        stored.metadata_version,
-        _brokers(stored.cluster),
-        len(stored.topics),
-        partitions,
-        offline,
-        under_replicated,
-        under_min_isr,
-        leaders,
+        cluster_id=stored.cluster.cluster_id,
+        controller_epoch=stored.cluster.controller_epoch,
+        metadata_version=stored.metadata_version,
+        brokers=_brokers(stored.cluster),
+        topics=len(stored.topics),
+        partitions=partitions,
+        offline_partitions=offline,
+        under_replicated_partitions=under_replicated,
+        under_min_isr_partitions=under_min_isr,
+        leaders=leaders,
     )
 
 
 def _topic_image(topic: TopicDocument, config: ControlConfig) -> TopicImage:
     return TopicImage(
-        topic.name,
-        topic.topic_id,
-        tuple(partition.state for partition in topic.partitions),
-        {**config.topic_defaults, **topic.configs},
-        frozenset(config.topic_defaults.keys() - topic.configs.keys()),
-        is_internal(topic.name),
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(partition.state for partition in topic.partitions),
+        configs={**config.topic_defaults, **topic.configs},
+        inherited=frozenset(config.topic_defaults.keys() - topic.configs.keys()),
+        internal=is_internal(topic.name),
     )
 
 

@@ -71,7 +71,7 @@ class Subscription:
     pattern: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberJoined:
     """A hello. Times in ms, 0 = the default. `member_epoch` 0 = joins anew, else rejoins."""
 
@@ -137,7 +137,7 @@ class NewOffset:
     metadata: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequested:
     """`member_id` "" with epoch -1: a consumer that is no member."""
 
@@ -158,7 +158,7 @@ class FetchRequested:
     partitions: tuple[NamedPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequested:
     request_id: int
     group_id: str
@@ -218,7 +218,7 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendJoined:
     stream_id: int
     member_epoch: int
@@ -227,7 +227,7 @@ class SendJoined:
     rebalance_timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendAssignment:
     """All that the member may own. `names`: of every topic in `parts`."""
 
@@ -246,7 +246,7 @@ class EndStream:
     error: PenstockError | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetAnswer:
     """One committed offset; -1: none."""
 
@@ -305,7 +305,7 @@ class Listed:
     groups: tuple[ListedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedMember:
     member_id: str
     instance_id: str
@@ -323,7 +323,7 @@ class DescribedMember:
     target: Parts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
     group_id: str
     state: GroupState
@@ -359,7 +359,7 @@ class Decision:
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """See the module. `records` are (key, value); value None removes the key.
 

@@ -292,11 +292,11 @@ class GroupCoordinator:
         if book.records:
             self._census = None
         ready = Ready(
-            tuple(book.records.items()),
-            tuple(book.outputs),
-            tuple(book.decisions),
-            book.commits,
-            book.rebalances,
+            records=tuple(book.records.items()),
+            outputs=tuple(book.outputs),
+            decisions=tuple(book.decisions),
+            commits=book.commits,
+            rebalances=book.rebalances,
         )
         book.records, book.outputs, book.decisions = {}, [], []
         book.commits = book.rebalances = 0

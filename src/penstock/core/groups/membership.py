@@ -88,11 +88,13 @@ def _joined(book: Book, member: Member) -> SendJoined:
     assert member.stream_id is not None
     record = member.record
     return SendJoined(
-        member.stream_id,
-        member.current.epoch,
-        min(book.config.heartbeat_interval_ms, record.session_timeout_ms // 3),
-        record.session_timeout_ms,
-        record.rebalance_timeout_ms,
+        stream_id=member.stream_id,
+        member_epoch=member.current.epoch,
+        heartbeat_interval_ms=min(
+            book.config.heartbeat_interval_ms, record.session_timeout_ms // 3
+        ),
+        session_timeout_ms=record.session_timeout_ms,
+        rebalance_timeout_ms=record.rebalance_timeout_ms,
     )
 
 

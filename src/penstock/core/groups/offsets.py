@@ -92,13 +92,13 @@ def _put(
     if group.group_id not in book.groups:
         book.put_group(group, GroupRecord(empty_since_ms=book.time_ms))
     record = OffsetRecord(
-        new.where.topic,
-        new.offset,
-        new.leader_epoch,
-        new.metadata,
-        book.time_ms,
-        "" if reset is None else reset.reset_id,
-        "" if reset is None else reset.reason,
+        topic=new.where.topic,
+        offset=new.offset,
+        leader_epoch=new.leader_epoch,
+        metadata=new.metadata,
+        time_ms=book.time_ms,
+        reset_id="" if reset is None else reset.reset_id,
+        reason="" if reset is None else reset.reason,
     )
     book.put_offset(group, part, record)
 
@@ -146,7 +146,14 @@ def fetch(book: Book, event: FetchRequested) -> Fetched:
         try:
             part = resolve(book, where)
         except PenstockError as error:
-            found.append(OffsetAnswer(where.topic, where.topic_id, where.partition, error=error))
+            found.append(
+                OffsetAnswer(
+                    topic=where.topic,
+                    topic_id=where.topic_id,
+                    partition=where.partition,
+                    error=error,
+                )
+            )
             continue
         found.append(_answer(part, where.topic, group.offsets.get(part)))
     return Fetched(tuple(found))
@@ -166,15 +173,15 @@ def committed(book: Book, group: Group) -> tuple[OffsetAnswer, ...]:
 def _answer(part: Part, topic: str, record: OffsetRecord | None) -> OffsetAnswer:
     topic_id, partition = part
     if record is None:
-        return OffsetAnswer(topic, topic_id, partition)
+        return OffsetAnswer(topic=topic, topic_id=topic_id, partition=partition)
     return OffsetAnswer(
-        topic,
-        topic_id,
-        partition,
-        record.offset,
-        record.leader_epoch,
-        record.metadata,
-        record.time_ms,
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        offset=record.offset,
+        leader_epoch=record.leader_epoch,
+        metadata=record.metadata,
+        commit_time_ms=record.time_ms,
     )
 
 

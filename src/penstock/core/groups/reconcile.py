@@ -151,11 +151,11 @@ def send_assignment(book: Book, member: Member) -> None:
     current = member.current
     book.say(
         SendAssignment(
-            member.stream_id,
-            current.epoch,
-            member.number,
-            current.parts,
-            {topic_id: current.names[topic_id] for topic_id, _ in current.parts},
+            stream_id=member.stream_id,
+            member_epoch=current.epoch,
+            number=member.number,
+            parts=current.parts,
+            names={topic_id: current.names[topic_id] for topic_id, _ in current.parts},
         )
     )
 
@@ -182,6 +182,12 @@ def remove(
         # Nothing to compute, and nobody to tell.
         group.assign_at_ms = None
         epoch = group.record.epoch
-        record = GroupRecord(epoch, epoch, "", book.time_ms, group.record.reset)
+        record = GroupRecord(
+            epoch=epoch,
+            assignment_epoch=epoch,
+            assignor="",
+            empty_since_ms=book.time_ms,
+            reset=group.record.reset,
+        )
         book.put_group(group, record)
     settle(book, group, (), released)

@@ -70,7 +70,7 @@ class OffsetReset:
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
     """`epoch` counts changes of members, subscriptions, partitions; the target assignment was
     computed for `assignment_epoch`. `empty_since_ms` (since 1970): 0 while there are members.
@@ -83,7 +83,7 @@ class GroupRecord:
     reset: OffsetReset | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberRecord:
     """A member as it introduced itself, with the timeouts in force (ms)."""
 
@@ -106,7 +106,7 @@ class TargetRecord:
     names: Mapping[TopicId, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentRecord:
     """`parts`: what the member may own; `pending`: what it has yet to give up; they are disjoint.
 
@@ -120,7 +120,7 @@ class CurrentRecord:
     left: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
     """`leader_epoch` -1 = not known; `time_ms` since 1970; `reset_id`, `reason`: set by a reset."""
 
@@ -261,17 +261,21 @@ def decode_value(key: Key, value: bytes) -> Value:
                 parts, names = _read_parts(document["parts"])
                 pending, more = _read_parts(document["pending"])
                 return CurrentRecord(
-                    int(document["epoch"]), parts, pending, {**names, **more}, document["left"]
+                    epoch=int(document["epoch"]),
+                    parts=parts,
+                    pending=pending,
+                    names={**names, **more},
+                    left=document["left"],
                 )
             case OffsetKey():
                 return OffsetRecord(
-                    document["topic"],
-                    int(document["offset"]),
-                    int(document["epoch"]),
-                    document.get("metadata", ""),
-                    int(document["time"]),
-                    document.get("reset_id", ""),
-                    document.get("reason", ""),
+                    topic=document["topic"],
+                    offset=int(document["offset"]),
+                    leader_epoch=int(document["epoch"]),
+                    metadata=document.get("metadata", ""),
+                    time_ms=int(document["time"]),
+                    reset_id=document.get("reset_id", ""),
+                    reason=document.get("reason", ""),
                 )
     except (KeyError, TypeError, ValueError) as error:
         raise _corrupt(value, error) from error
@@ -280,11 +284,11 @@ def decode_value(key: Key, value: bytes) -> Value:
 def _read_group(document: dict[str, Any]) -> GroupRecord:
     reset = document.get("reset")
     return GroupRecord(
-        int(document["epoch"]),
-        int(document["assignment_epoch"]),
-        document["assignor"],
-        int(document["empty_since"]),
-        None if reset is None else OffsetReset(*reset),
+        epoch=int(document["epoch"]),
+        assignment_epoch=int(document["assignment_epoch"]),
+        assignor=document["assignor"],
+        empty_since_ms=int(document["empty_since"]),
+        reset=None if reset is None else OffsetReset(*reset),
     )
 
 

@@ -46,20 +46,20 @@ def describe(book: Book, event: DescribeRequested) -> Described:
     check_group_id(event.group_id)
     group = book.groups.get(event.group_id)
     if group is None:
-        return Described(event.group_id, GroupState.DEAD)
+        return Described(group_id=event.group_id, state=GroupState.DEAD)
     members = [_member(member) for _, member in sorted(group.members.items())]
     parts = {part for m in members for part in m.assigned | m.pending | m.target}
     return Described(
-        group.group_id,
-        group.state,
-        group.record.epoch,
-        group.record.assignment_epoch,
-        group.record.assignor,
-        tuple(members),
-        committed(book, group) if event.include_offsets else (),
-        group.record.empty_since_ms,
-        group.record.reset,
-        group.named(parts),
+        group_id=group.group_id,
+        state=group.state,
+        group_epoch=group.record.epoch,
+        assignment_epoch=group.record.assignment_epoch,
+        assignor=group.record.assignor,
+        members=tuple(members),
+        offsets=committed(book, group) if event.include_offsets else (),
+        empty_since_ms=group.record.empty_since_ms,
+        last_reset=group.record.reset,
+        names=group.named(parts),
     )
 
 

@@ -2,6 +2,9 @@
 
     shell: RPCs, store, clock ──event──▶ ReplicaMachine.handle(event, now_ms) ──Ready──▶ shell
 
+Here stands what every replica shares; `contract_leader` and `contract_follower` hold what only
+the one or the other hears and says.
+
 The machine decides all that guarantees I1-I5, I7-I9 ask for; the shell (the broker, or the
 simulator) obeys. The shell keeps this order for every `Ready`, and across the Readys of one
 replica: `truncate_to`, then `append` + `checkpoint` (one atomic write, reported back as
@@ -29,15 +32,30 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.core.batch import Batch
-from penstock.core.types import (
-    Acks,
-    BrokerId,
-    LeaderEpoch,
-    Offset,
-    PartitionState,
-    ProducerId,
-    Sync,
+from penstock.core.replication.contract_follower import (
+    BatchesReceived,
+    EpochAnswered,
+    PeerConnected,
+    PeerRefused,
+    SendAck,
+    SendEpochQuery,
+    SendFollowStart,
+    SendFollowStop,
 )
+from penstock.core.replication.contract_leader import (
+    EpochQueried,
+    Feed,
+    FollowerAcked,
+    FollowStarted,
+    IsrAnswered,
+    IsrProposal,
+    LogStartMoved,
+    ProduceReply,
+    ProduceRequested,
+    SendEpochAnswer,
+    SendRefusal,
+)
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, PartitionState, ProducerId
 from penstock.errors import PenstockError
 
 # ---------------------------------------------------------------- what is kept on disk
@@ -119,23 +137,6 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class ProduceRequested:
-    """A batch to append; already checked (CRC, size, codec, timestamps) by the shell.
-
-    `request_id` comes back in exactly one `ProduceReply`. `expected_epoch` 0 = unchecked.
-    `deadline_ms` is on the clock of `now_ms`.
-    """
-
-    request_id: int
-    batch: Batch
-    acks: Acks
-    sync: Sync
-    deadline_ms: int
-    expected_epoch: LeaderEpoch = LeaderEpoch(0)
-    append_time_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Persisted:
     """The write named `persist_id` (and all before it) is done; `synced`: fsynced too."""
 
@@ -167,101 +168,10 @@ class Truncated:
 
 
 @dataclass(frozen=True, slots=True)
-class LogStartMoved:
-    """Retention or DeleteRecords: records before `log_start_offset` may go (never past the HW).
-
-    Only a leader listens; its followers learn the new log start with the next push. The records
-    themselves are removed by the shell, below `Marks.log_start_offset`.
-    """
-
-    log_start_offset: Offset
-
-
-# follower -> leader
-
-
-@dataclass(frozen=True, slots=True)
-class EpochQueried:
-    follower: BrokerId
-    leader_epoch: LeaderEpoch
-    last_epoch: LeaderEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class FollowStarted:
-    follower: BrokerId
-    leader_epoch: LeaderEpoch
-    from_offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerAcked:
-    follower: BrokerId
-    leader_epoch: LeaderEpoch
-    written_end: Offset
-    synced_end: Offset
-
-
-@dataclass(frozen=True, slots=True)
 class PeerLost:
     """The stream on which this replica and `peer` talk (as leader and follower) broke."""
 
     peer: BrokerId
-
-
-@dataclass(frozen=True, slots=True)
-class PeerConnected:
-    """The stream to this leader is up (again): ask for divergence, then follow."""
-
-    peer: BrokerId
-
-
-# leader -> follower
-
-
-@dataclass(frozen=True, slots=True)
-class EpochAnswered:
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    epoch: LeaderEpoch
-    end_offset: Offset
-    log_start_offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class BatchesReceived:
-    """Pushed by the leader; CRCs already checked by the shell. `batches` may be empty."""
-
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    batches: tuple[Batch, ...]
-    high_watermark: Offset
-    log_start_offset: Offset
-    sync_through: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class PeerRefused:
-    """The leader answered an error for this partition (not leader, other epoch, unknown)."""
-
-    peer: BrokerId
-    error: PenstockError
-
-
-# controller -> leader
-
-
-@dataclass(frozen=True, slots=True)
-class IsrAnswered:
-    """The controller's answer to `Ready.isr_change`, or that none came (`state` None).
-
-    None means unknown: the change may have passed. The machine asks again, or learns by `Assigned`.
-    Every `Ready.isr_change` is answered exactly once (None after a timeout); there is never a
-    second one before that.
-    """
-
-    state: PartitionState | None
-    error: PenstockError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,97 +201,12 @@ Event = (
 # ---------------------------------------------------------------- outputs: machine -> shell
 
 
-@dataclass(frozen=True, slots=True)
-class SendEpochQuery:
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    last_epoch: LeaderEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class SendFollowStart:
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    from_offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class SendFollowStop:
-    leader: BrokerId
-
-
-@dataclass(frozen=True, slots=True)
-class SendAck:
-    leader: BrokerId
-    leader_epoch: LeaderEpoch
-    written_end: Offset
-    synced_end: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class SendEpochAnswer:
-    follower: BrokerId
-    leader_epoch: LeaderEpoch
-    epoch: LeaderEpoch
-    end_offset: Offset
-    log_start_offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class SendRefusal:
-    follower: BrokerId
-    error: PenstockError
-
-
 Message = (
     SendEpochQuery | SendFollowStart | SendFollowStop | SendAck | SendEpochAnswer | SendRefusal
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """Push this follower batches from `from_offset` on (None: stop feeding it).
-
-    From then on the shell feeds on its own: whenever the written log end, the HW, the log start
-    or `sync_through` moved and the follower's window has room, with what `ReplicaMachine.marks`
-    says at the time of sending. Only what is written is fed: offsets below `Marks.written_end`.
-    A newer Feed ends the older one: nothing read for the older is sent behind messages of the
-    `Ready` that carried the newer.
-    """
-
-    follower: BrokerId
-    leader_epoch: LeaderEpoch
-    from_offset: Offset | None
-
-
-@dataclass(frozen=True, slots=True)
-class IsrProposal:
-    """Ask the controller for this ISR, by compare-and-swap on `version`."""
-
-    leader_epoch: LeaderEpoch
-    version: int
-    isr: tuple[BrokerId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProduceReply:
-    """The answer to one `ProduceRequested`: an error, or where the batch is.
-
-    `acks` and `sync` say what was reached. An error whose `applied` is NO says that nothing was
-    appended and never will be; after another the outcome is unknown (I8).
-    """
-
-    request_id: int
-    base_offset: Offset
-    error: PenstockError | None = None
-    append_time_ms: int = 0
-    leader_epoch: LeaderEpoch = LeaderEpoch(0)
-    acks: Acks = Acks.NONE
-    sync: Sync = Sync.OS
-    duplicate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
@@ -411,7 +236,7 @@ class Ready:
 NOTHING = Ready()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
     """A replica at a glance, for feeding followers, answering fetches, metrics.
 

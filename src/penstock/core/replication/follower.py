@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.core.batch import Batch
-from penstock.core.replication.contract import (
+from penstock.core.replication.contract_follower import (
     BatchesReceived,
     EpochAnswered,
     SendAck,

@@ -21,14 +21,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.replication.contract import IsrProposal
+from penstock.core.replication.contract_leader import IsrProposal
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, PartitionState
 
 RETRY_MS: Final = 500
 """Pause after an unknown or refused ISR change."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class FollowerProgress:
     """What a leader knows of one follower, in its own epoch only (I5).
 

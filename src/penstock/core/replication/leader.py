@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.batch import BatchHeader
-from penstock.core.replication.contract import (
+from penstock.core.replication.contract import ReplicaConfig
+from penstock.core.replication.contract_leader import (
     EpochQueried,
     Feed,
     FollowerAcked,
@@ -22,7 +23,6 @@ from penstock.core.replication.contract import (
     IsrProposal,
     ProduceReply,
     ProduceRequested,
-    ReplicaConfig,
     SendEpochAnswer,
     SendRefusal,
 )
@@ -74,7 +74,9 @@ class Leader:
         replicas = self.isr.state.replicas
         for broker in replicas:
             if broker != self._local and broker not in self._followers:
-                self._followers[broker] = FollowerProgress(now_ms, self._log.log_end, now_ms)
+                self._followers[broker] = FollowerProgress(
+                    caught_up_ms=now_ms, seen_end=self._log.log_end, seen_ms=now_ms
+                )
         for broker in tuple(self._followers):
             if broker not in replicas:
                 del self._followers[broker]
@@ -205,19 +207,21 @@ class Leader:
         duplicate: bool,
     ) -> None:
         if request.acks is Acks.NONE:
-            out.replies.append(ProduceReply(request.request_id, _NOWHERE, acks=Acks.NONE))
+            out.replies.append(
+                ProduceReply(request_id=request.request_id, base_offset=_NOWHERE, acks=Acks.NONE)
+            )
             return
         self.pending.add(
             Waiting(
-                request.request_id,
-                end_offset,
-                request.acks,
-                request.sync,
-                request.deadline_ms,
-                header.base_offset,
-                header.append_time_ms,
-                persist_id,
-                duplicate,
+                request_id=request.request_id,
+                end_offset=end_offset,
+                acks=request.acks,
+                sync=request.sync,
+                deadline_ms=request.deadline_ms,
+                base_offset=header.base_offset,
+                append_time_ms=header.append_time_ms,
+                persist_id=persist_id,
+                duplicate=duplicate,
             )
         )
 
@@ -250,7 +254,11 @@ class Leader:
         end = self._log.epochs.end_of(query.last_epoch, self._log.written_end)
         out.messages.append(
             SendEpochAnswer(
-                query.follower, self.epoch, end.epoch, end.end_offset, self._log.log_start_offset
+                follower=query.follower,
+                leader_epoch=self.epoch,
+                epoch=end.epoch,
+                end_offset=end.end_offset,
+                log_start_offset=self._log.log_start_offset,
             )
         )
 
@@ -388,4 +396,4 @@ class Leader:
 
 
 def _failed(request: ProduceRequested, error: PenstockError) -> ProduceReply:
-    return ProduceReply(request.request_id, _NOWHERE, error)
+    return ProduceReply(request_id=request.request_id, base_offset=_NOWHERE, error=error)

@@ -21,7 +21,7 @@ from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import NO_PRODUCER, LeaderEpoch, Offset, ProducerId
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Write:
     """A write in flight, and what undoes it."""
 
@@ -87,7 +87,13 @@ class LocalLog:
         Returns the id under which the outcome of the write is reported.
         """
         self._last_persist_id += 1
-        write = _Write(self._last_persist_id, self.log_end, self.epochs, self.log_end, [])
+        write = _Write(
+            persist_id=self._last_persist_id,
+            log_end_offset=self.log_end,
+            epochs_before=self.epochs,
+            log_end_before=self.log_end,
+            producers_before=[],
+        )
         for batch in batches:
             assert batch.base_offset == self.log_end, f"{batch.base_offset} at {self.log_end}"
             producer_id = batch.header.producer_id

@@ -16,31 +16,35 @@ from typing import Final, assert_never
 
 from penstock.core.replication.contract import (
     Assigned,
-    BatchesReceived,
     Checkpoint,
-    EpochAnswered,
-    EpochQueried,
     Event,
+    Marks,
+    PeerLost,
+    Persisted,
+    PersistFailed,
+    ProducerEntry,
+    Ready,
+    RecoveredLog,
+    ReplicaConfig,
+    Tick,
+    Truncated,
+)
+from penstock.core.replication.contract_follower import (
+    BatchesReceived,
+    EpochAnswered,
+    PeerConnected,
+    PeerRefused,
+)
+from penstock.core.replication.contract_leader import (
+    EpochQueried,
     FollowerAcked,
     FollowStarted,
     IsrAnswered,
     IsrProposal,
     LogStartMoved,
-    Marks,
-    PeerConnected,
-    PeerLost,
-    PeerRefused,
-    Persisted,
-    PersistFailed,
-    ProducerEntry,
     ProduceReply,
     ProduceRequested,
-    Ready,
-    RecoveredLog,
-    ReplicaConfig,
     SendRefusal,
-    Tick,
-    Truncated,
 )
 from penstock.core.replication.follower import BrokenLogError, Follower
 from penstock.core.replication.leader import Leader
@@ -245,7 +249,9 @@ class ReplicaMachine:
         """A stopped partition answers whoever waits for an answer."""
         match event:
             case ProduceRequested():
-                out.replies.append(ProduceReply(event.request_id, Offset(-1), error))
+                out.replies.append(
+                    ProduceReply(request_id=event.request_id, base_offset=Offset(-1), error=error)
+                )
             case EpochQueried() | FollowStarted():
                 out.messages.append(SendRefusal(event.follower, error))
             case _:
@@ -271,7 +277,9 @@ class ReplicaMachine:
             self._role.produce(request, out, now_ms)
             return
         error = self._not_leader(f"broker {self._local} does not lead this partition")
-        out.replies.append(ProduceReply(request.request_id, Offset(-1), error))
+        out.replies.append(
+            ProduceReply(request_id=request.request_id, base_offset=Offset(-1), error=error)
+        )
 
     # ------------------------------------------------------------ own log
 

@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 from penstock.core.batch import Batch
-from penstock.core.replication.contract import (
-    NOTHING,
-    Checkpoint,
-    Feed,
-    IsrProposal,
-    Message,
-    ProduceReply,
-    Ready,
-)
+from penstock.core.replication.contract import NOTHING, Checkpoint, Message, Ready
+from penstock.core.replication.contract_leader import Feed, IsrProposal, ProduceReply
 from penstock.core.types import Offset
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from penstock.core.replication.contract import ProduceReply
+from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.types import Acks, LeaderEpoch, Offset, Sync
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
@@ -29,7 +29,7 @@ class Progress:
     committed_synced: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """One appended request. `end_offset` is what it waits for; the rest goes into its reply.
 
@@ -49,8 +49,8 @@ class Waiting:
     def reply(self, leader_epoch: LeaderEpoch) -> ProduceReply:
         """Success."""
         return ProduceReply(
-            self.request_id,
-            self.base_offset,
+            request_id=self.request_id,
+            base_offset=self.base_offset,
             append_time_ms=self.append_time_ms,
             leader_epoch=leader_epoch,
             acks=self.acks,
@@ -60,7 +60,7 @@ class Waiting:
 
     def failure(self, error: PenstockError) -> ProduceReply:
         """An error; whether the outcome is known depends on its code."""
-        return ProduceReply(self.request_id, Offset(-1), error)
+        return ProduceReply(request_id=self.request_id, base_offset=Offset(-1), error=error)
 
 
 class PendingProduces:

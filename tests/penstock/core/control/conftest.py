@@ -255,16 +255,16 @@ class World:
 
     def create(self, name: str = "t", **fields: object) -> c.TopicOutcome:
         request_id = self.new_id()
-        topic = c.NewTopic(name, TopicId(f"id-{name}-{request_id}"), **fields)
+        topic = c.NewTopic(name=name, topic_id=TopicId(f"id-{name}-{request_id}"), **fields)
         self.step(c.CreateTopics(request_id, "", (topic,)))
         result = self.replies[request_id]
         assert isinstance(result, c.TopicsChanged), result
         return result.outcomes[0]
 
-    def ask(self, kind: type, *args: object, **kwargs: object) -> c.Result | Exception:
+    def ask(self, kind: type, **fields: object) -> c.Result | Exception:
         """Sends any request and returns its outcome; the cluster id is left empty."""
         request_id = self.new_id()
-        self.step(kind(request_id, "", *args, **kwargs))
+        self.step(kind(request_id=request_id, cluster_id="", **fields))
         return self.replies[request_id]
 
     def alter_isr(
@@ -274,19 +274,19 @@ class World:
         document = self.topic(topic)
         state = document.partitions[0].state
         change = c.IsrChange(
-            document.topic_id,
-            0,
-            LeaderEpoch(state.leader_epoch),
-            state.version,
-            tuple(BrokerId(member) for member in isr),
+            topic_id=document.topic_id,
+            partition=0,
+            leader_epoch=LeaderEpoch(state.leader_epoch),
+            version=state.version,
+            isr=tuple(BrokerId(member) for member in isr),
         )
         request = c.AlterIsr(
-            self.new_id(),
-            "",
-            BrokerId(leader),
-            self.session(leader),
-            self.machine.epoch,
-            (replace(change, **changes),),
+            request_id=self.new_id(),
+            cluster_id="",
+            broker_id=BrokerId(leader),
+            broker_session=self.session(leader),
+            controller_epoch=self.machine.epoch,
+            changes=(replace(change, **changes),),
         )
         self.step(request)
         result = self.replies[request.request_id]

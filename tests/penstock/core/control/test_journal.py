@@ -43,16 +43,38 @@ T = topic_key("t")
 def cluster(epoch: int, version: int, brokers: int = 3) -> str:
     found = {
         BrokerId(number): BrokerRegistration(
-            BrokerId(number), "127.0.0.1", 9000 + number, "", f"dir-{number}", "run", alive=True
+            broker_id=BrokerId(number),
+            host="127.0.0.1",
+            port=9000 + number,
+            rack="",
+            directory_id=f"dir-{number}",
+            incarnation="run",
+            alive=True,
         )
         for number in range(brokers)
     }
-    return encode_cluster(ClusterDocument("c", ControllerEpoch(epoch), version, brokers=found))
+    return encode_cluster(
+        ClusterDocument(
+            cluster_id="c",
+            controller_epoch=ControllerEpoch(epoch),
+            metadata_version=version,
+            brokers=found,
+        )
+    )
 
 
 def topic(version: int, name: str = "t", **configs: str) -> str:
     topic_id = TopicId(f"id-of-{name}")
-    return encode_topic(TopicDocument(name, topic_id, ControllerEpoch(1), version, configs, ()))
+    return encode_topic(
+        TopicDocument(
+            name=name,
+            topic_id=topic_id,
+            controller_epoch=ControllerEpoch(1),
+            metadata_version=version,
+            configs=configs,
+            partitions=(),
+        )
+    )
 
 
 class World:

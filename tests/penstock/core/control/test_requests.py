@@ -80,14 +80,28 @@ def test_a_dead_replica_cannot_join(three: Any) -> None:
 def test_an_old_session_cannot_change_isrs(three: Any) -> None:
     session, epoch = three.session(0), three.machine.epoch
     three.register(0)
-    request = c.AlterIsr(three.new_id(), "", BrokerId(0), session, epoch, ())
+    request = c.AlterIsr(
+        request_id=three.new_id(),
+        cluster_id="",
+        broker_id=BrokerId(0),
+        broker_session=session,
+        controller_epoch=epoch,
+        changes=(),
+    )
     three.step(request)
     assert code(three.replies[request.request_id]) is ErrorCode.STALE_BROKER_SESSION
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_another_controller_epoch_is_refused(three: Any, epoch: int) -> None:
-    request = c.AlterIsr(three.new_id(), "", BrokerId(0), three.session(0), epoch, ())
+    request = c.AlterIsr(
+        request_id=three.new_id(),
+        cluster_id="",
+        broker_id=BrokerId(0),
+        broker_session=three.session(0),
+        controller_epoch=epoch,
+        changes=(),
+    )
     three.step(request)
     assert code(three.replies[request.request_id]) is ErrorCode.STALE_CONTROLLER_EPOCH
 
@@ -107,7 +121,7 @@ def test_the_elr_empties_when_the_isr_is_large_enough_again(three: Any) -> None:
 
 def test_lowering_min_isr_ends_the_eligibility_of_those_outside(three: Any) -> None:
     three.alter_isr(0, (0,))
-    three.ask(c.AlterConfigs, "t", {"min.insync.replicas": "1"})
+    three.ask(c.AlterConfigs, topic="t", set_configs={"min.insync.replicas": "1"})
     assert three.topic().partitions[0].elr == ()
     three.kill(0)
     assert three.state()[0] == -1, "1 and 2 may lack what 0 committed alone"
@@ -119,14 +133,21 @@ def test_lowering_min_isr_ends_the_eligibility_of_those_outside(three: Any) -> N
 def test_blocks_of_producer_ids_never_overlap_not_even_over_controllers(
     three: Any, make_world: Any
 ) -> None:
-    first = three.ask(c.AllocateProducerIds, BrokerId(0), three.session(0))
-    second = three.ask(c.AllocateProducerIds, BrokerId(1), three.session(1))
+    first = three.ask(c.AllocateProducerIds, broker_id=BrokerId(0), broker_session=three.session(0))
+    second = three.ask(
+        c.AllocateProducerIds, broker_id=BrokerId(1), broker_session=three.session(1)
+    )
     successor = make_world(three.documents).start()
     successor.register(0)
-    third = successor.ask(c.AllocateProducerIds, BrokerId(0), successor.session(0))
+    third = successor.ask(
+        c.AllocateProducerIds, broker_id=BrokerId(0), broker_session=successor.session(0)
+    )
     assert (first.first, second.first, third.first) == (0, 1_000, 2_000)
     assert first.count == 1_000
-    assert code(three.ask(c.AllocateProducerIds, BrokerId(0), 1)) is ErrorCode.STALE_BROKER_SESSION
+    assert (
+        code(three.ask(c.AllocateProducerIds, broker_id=BrokerId(0), broker_session=1))
+        is ErrorCode.STALE_BROKER_SESSION
+    )
 
 
 # ---------------------------------------------------------------- leaders
@@ -135,15 +156,15 @@ def test_blocks_of_producer_ids_never_overlap_not_even_over_controllers(
 def test_preferred_election_says_why_it_cannot(three: Any) -> None:
     three.kill(0)
     partition = (TopicPartition("t", 0),)
-    assert "no session" in str(three.ask(c.ElectLeaders, partition))
+    assert "no session" in str(three.ask(c.ElectLeaders, partitions=partition))
     stream = three.register(0, run=2)
-    assert "not in the ISR" in str(three.ask(c.ElectLeaders, partition))
+    assert "not in the ISR" in str(three.ask(c.ElectLeaders, partitions=partition))
     three.alter_isr(1, (0, 1, 2))
-    assert three.ask(c.ElectLeaders, partition) == c.LeadersMoved(1)
+    assert three.ask(c.ElectLeaders, partitions=partition) == c.LeadersMoved(1)
     assert three.state() == (0, 3, (0, 1, 2))
-    assert three.ask(c.ElectLeaders, partition) == c.LeadersMoved(0)
+    assert three.ask(c.ElectLeaders, partitions=partition) == c.LeadersMoved(0)
     three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
-    assert "wants to stop" in str(three.ask(c.ElectLeaders, partition))
+    assert "wants to stop" in str(three.ask(c.ElectLeaders, partitions=partition))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +177,7 @@ def test_preferred_election_says_why_it_cannot(three: Any) -> None:
 def test_elections_of_unknown_partitions_are_refused(
     three: Any, partition: TopicPartition, expected: ErrorCode
 ) -> None:
-    assert code(three.ask(c.ElectLeaders, (partition,))) is expected
+    assert code(three.ask(c.ElectLeaders, partitions=(partition,))) is expected
 
 
 # ---------------------------------------------------------------- creating topics
@@ -190,8 +211,10 @@ def test_topics_that_cannot_be_created(
 
 
 def test_names_twice_in_one_request_are_all_refused_and_others_created(three: Any) -> None:
-    topics = tuple(c.NewTopic(name, TopicId(f"id{i}")) for i, name in enumerate(["a", "b", "a"]))
-    result = three.ask(c.CreateTopics, topics)
+    topics = tuple(
+        c.NewTopic(name=name, topic_id=TopicId(f"id{i}")) for i, name in enumerate(["a", "b", "a"])
+    )
+    result = three.ask(c.CreateTopics, topics=topics)
     assert [code(outcome) for outcome in result.outcomes] == [
         ErrorCode.INVALID_REQUEST,
         None,
@@ -202,12 +225,24 @@ def test_names_twice_in_one_request_are_all_refused_and_others_created(three: An
 
 def test_validate_only_checks_everything_and_changes_nothing(three: Any) -> None:
     writes, version = three.writes, three.machine.stored.metadata_version
-    good, bad = c.NewTopic("good", TopicId("g")), c.NewTopic("b d", TopicId("b"))
-    result = three.ask(c.CreateTopics, (good, bad), validate_only=True)
+    good, bad = (
+        c.NewTopic(name="good", topic_id=TopicId("g")),
+        c.NewTopic(name="b d", topic_id=TopicId("b")),
+    )
+    result = three.ask(c.CreateTopics, topics=(good, bad), validate_only=True)
     assert [code(outcome) for outcome in result.outcomes] == [None, ErrorCode.INVALID_TOPIC_NAME]
-    assert three.ask(c.CreatePartitions, "t", 9, True) == c.Done()
-    assert three.ask(c.AlterConfigs, "t", {"retention.ms": "1"}, (), True) == c.Done()
-    result = three.ask(c.DeleteTopics, (("t", TopicId("")),), validate_only=True)
+    assert three.ask(c.CreatePartitions, topic="t", partitions=9, validate_only=True) == c.Done()
+    assert (
+        three.ask(
+            c.AlterConfigs,
+            topic="t",
+            set_configs={"retention.ms": "1"},
+            unset_configs=(),
+            validate_only=True,
+        )
+        == c.Done()
+    )
+    result = three.ask(c.DeleteTopics, topics=(("t", TopicId("")),), validate_only=True)
     assert result.outcomes[0].error is None
     assert (three.writes, three.machine.stored.metadata_version) == (writes, version)
 
@@ -254,7 +289,7 @@ def test_single_partition_topics_spread_over_brokers(world: Any) -> None:
 
 def test_partitions_grow_and_keep_what_was_there(three: Any) -> None:
     before = three.topic().partitions[0]
-    assert three.ask(c.CreatePartitions, "t", 3) == c.Done()
+    assert three.ask(c.CreatePartitions, topic="t", partitions=3) == c.Done()
     assert three.topic().partitions[0] is before
     leaders = [partition.state.leader for partition in three.topic().partitions]
     assert sorted(leaders) == [0, 1, 2]
@@ -262,22 +297,22 @@ def test_partitions_grow_and_keep_what_was_there(three: Any) -> None:
 
 @pytest.mark.parametrize("partitions", [0, 1, PARTITIONS_MAX + 1])
 def test_partitions_never_shrink(three: Any, partitions: int) -> None:
-    error = three.ask(c.CreatePartitions, "t", partitions)
+    error = three.ask(c.CreatePartitions, topic="t", partitions=partitions)
     assert code(error) is ErrorCode.INVALID_PARTITIONS
     assert "has 1 partitions" in str(error)
 
 
 def test_deleting_checks_the_id(three: Any) -> None:
-    result = three.ask(c.DeleteTopics, (("t", TopicId("another")),))
+    result = three.ask(c.DeleteTopics, topics=(("t", TopicId("another")),))
     assert code(result.outcomes[0]) is ErrorCode.TOPIC_ID_MISMATCH
-    result = three.ask(c.DeleteTopics, (("t", three.topic().topic_id),))
+    result = three.ask(c.DeleteTopics, topics=(("t", three.topic().topic_id),))
     assert result.outcomes[0].error is None
     assert three.machine.topic("t") is None
 
 
 def test_a_topic_created_again_is_another_topic(three: Any) -> None:
     first = three.topic().topic_id
-    three.ask(c.DeleteTopics, (("t", TopicId("")),))
+    three.ask(c.DeleteTopics, topics=(("t", TopicId("")),))
     three.create("t", replication_factor=3)
     assert three.topic().topic_id != first
     image = three.machine.image(0)
@@ -302,15 +337,17 @@ def test_configs_that_are_refused(
     expected: ErrorCode,
     mention: str,
 ) -> None:
-    error = three.ask(c.AlterConfigs, "t", put, unset)
+    error = three.ask(c.AlterConfigs, topic="t", set_configs=put, unset_configs=unset)
     assert code(error) is expected
     assert mention in str(error)
     assert three.topic().configs == {}
 
 
 def test_changes_of_unknown_topics_are_refused(three: Any) -> None:
-    assert code(three.ask(c.AlterConfigs, "nope", {})) is ErrorCode.UNKNOWN_TOPIC
-    assert code(three.ask(c.CreatePartitions, "nope", 3)) is ErrorCode.UNKNOWN_TOPIC
+    assert code(three.ask(c.AlterConfigs, topic="nope", set_configs={})) is ErrorCode.UNKNOWN_TOPIC
+    assert (
+        code(three.ask(c.CreatePartitions, topic="nope", partitions=3)) is ErrorCode.UNKNOWN_TOPIC
+    )
 
 
 def test_an_assignment_to_dead_brokers_only_is_refused(three: Any) -> None:
@@ -320,28 +357,41 @@ def test_an_assignment_to_dead_brokers_only_is_refused(three: Any) -> None:
 
 
 def test_configs_are_set_and_unset(three: Any) -> None:
-    three.ask(c.AlterConfigs, "t", {"retention.ms": "5", "retention.bytes": "7"})
-    three.ask(c.AlterConfigs, "t", {"retention.bytes": "8"}, ("retention.ms", "max.message.bytes"))
+    three.ask(c.AlterConfigs, topic="t", set_configs={"retention.ms": "5", "retention.bytes": "7"})
+    three.ask(
+        c.AlterConfigs,
+        topic="t",
+        set_configs={"retention.bytes": "8"},
+        unset_configs=("retention.ms", "max.message.bytes"),
+    )
     assert three.topic().configs == {"retention.bytes": "8"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "arguments"),
+    ("kind", "fields"),
     [
-        (c.CreateTopics, ((),)),
-        (c.DeleteTopics, ((),)),
-        (c.CreatePartitions, ("t", 2)),
-        (c.AlterConfigs, ("t", {})),
-        (c.ElectLeaders, ()),
-        (c.AllocateProducerIds, (BrokerId(0), 0)),
-        (c.AlterIsr, (BrokerId(0), 0, 1, ())),
+        (c.CreateTopics, {"topics": ()}),
+        (c.DeleteTopics, {"topics": ()}),
+        (c.CreatePartitions, {"topic": "t", "partitions": 2}),
+        (c.AlterConfigs, {"topic": "t", "set_configs": {}}),
+        (c.ElectLeaders, {}),
+        (c.AllocateProducerIds, {"broker_id": BrokerId(0), "broker_session": 0}),
+        (
+            c.AlterIsr,
+            {
+                "broker_id": BrokerId(0),
+                "broker_session": 0,
+                "controller_epoch": 1,
+                "changes": (),
+            },
+        ),
     ],
 )
 def test_every_request_for_another_cluster_is_refused(
-    three: Any, kind: type, arguments: tuple[Any, ...]
+    three: Any, kind: type, fields: dict[str, Any]
 ) -> None:
     request_id = three.new_id()
-    three.step(kind(request_id, "another", *arguments))
+    three.step(kind(request_id=request_id, cluster_id="another", **fields))
     assert code(three.replies[request_id]) is ErrorCode.CLUSTER_ID_MISMATCH
 
 
@@ -369,7 +419,7 @@ def test_an_image_from_before_the_oldest_remembered_deletion_is_full(
     version = three.machine.stored.metadata_version
     for number in range(5):
         three.create(f"t{number}", replication_factor=3)
-        three.ask(c.DeleteTopics, ((f"t{number}", TopicId("")),))
+        three.ask(c.DeleteTopics, topics=((f"t{number}", TopicId("")),))
     assert three.machine.image(version).full
     assert not three.machine.image(three.machine.stored.metadata_version).full
     assert len(three.machine.image(0).deleted_topic_ids) == 3

@@ -167,7 +167,12 @@ def test_enabling_unclean_election_elects_at_once(world: Any) -> None:
     assert world.alter_isr(leader, (leader,)).error is None
     world.kill(leader)
     assert world.state() == (-1, 2, (leader,))
-    world.ask(c.AlterConfigs, "t", {"unclean.leader.election.enable": "true"}, ())
+    world.ask(
+        c.AlterConfigs,
+        topic="t",
+        set_configs={"unclean.leader.election.enable": "true"},
+        unset_configs=(),
+    )
     other = 1 - leader
     assert world.state() == (other, 3, (other,))
 
@@ -360,7 +365,7 @@ def test_leadership_returns_to_the_preferred_replica_after_a_while(three: Any) -
 
 
 def test_leadership_does_not_return_to_a_broker_that_was_asked_to_give_it_away(three: Any) -> None:
-    result = three.ask(c.ElectLeaders, (), BrokerId(0))
+    result = three.ask(c.ElectLeaders, partitions=(), away_from=BrokerId(0))
     assert result == c.LeadersMoved(1)
     assert three.state() == (1, 2, (0, 1, 2))
     three.pass_time(4 * three.config.preferred_leader_interval_ms)
@@ -373,7 +378,7 @@ def test_returning_leaders_is_rate_limited(make_world: Any) -> None:
     world = make_world(config=ControlConfig(preferred_leader_moves=10)).start()
     world.register_all(0, 1)
     world.create(partitions=60, replication_factor=2)
-    world.ask(c.ElectLeaders, (), BrokerId(0))
+    world.ask(c.ElectLeaders, partitions=(), away_from=BrokerId(0))
     assert world.machine.summary().leaders == {0: 0, 1: 60}
     session = world.machine.sessions.get(BrokerId(0))
     session.held_until_ms = 0

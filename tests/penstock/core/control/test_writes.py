@@ -22,7 +22,9 @@ from penstock.errors import ErrorCode, OverloadedError, PenstockError
 
 def create_request(world: Any, name: str = "t") -> c.CreateTopics:
     request_id = world.new_id()
-    topic = c.NewTopic(name, TopicId(f"id-{name}-{request_id}"), 1, 2)
+    topic = c.NewTopic(
+        name=name, topic_id=TopicId(f"id-{name}-{request_id}"), partitions=1, replication_factor=2
+    )
     return c.CreateTopics(request_id, "", (topic,))
 
 
@@ -107,7 +109,7 @@ def test_more_partitions_by_an_unanswered_write_are_recognised(pair: Any, passed
     pair.create(replication_factor=2)
     pair.hold_writes = True
     request_id = pair.new_id()
-    pair.step(c.CreatePartitions(request_id, "", "t", 4))
+    pair.step(c.CreatePartitions(request_id=request_id, cluster_id="", topic="t", partitions=4))
     pair.finish_held(passed=passed, answered=False)
     assert pair.replies[request_id] == c.Done()
     assert len(pair.topic().partitions) == 4
@@ -118,10 +120,25 @@ def test_an_isr_change_by_an_unanswered_write_is_recognised(three: Any, passed: 
     document = three.topic()
     state = document.partitions[0].state
     three.hold_writes = True
-    change = c.IsrChange(document.topic_id, 0, state.leader_epoch, state.version, (BrokerId(0),))
+    change = c.IsrChange(
+        topic_id=document.topic_id,
+        partition=0,
+        leader_epoch=state.leader_epoch,
+        version=state.version,
+        isr=(BrokerId(0),),
+    )
     request_id = three.new_id()
     epoch, session = three.machine.epoch, three.session(0)
-    three.step(c.AlterIsr(request_id, "", BrokerId(0), session, epoch, (change,)))
+    three.step(
+        c.AlterIsr(
+            request_id=request_id,
+            cluster_id="",
+            broker_id=BrokerId(0),
+            broker_session=session,
+            controller_epoch=epoch,
+            changes=(change,),
+        )
+    )
     three.finish_held(passed=passed, answered=False)
     assert three.replies[request_id].outcomes[0].error is None
     assert three.state() == (0, 1, (0,))
@@ -149,7 +166,11 @@ def test_a_conflict_is_decided_again_on_what_is_stored(pair: Any) -> None:
     pair.create(replication_factor=2)
     key = topic_key("t")
     pair.hold_writes = True
-    pair.step(c.AlterConfigs(pair.new_id(), "", "t", {"retention.ms": "5"}))
+    pair.step(
+        c.AlterConfigs(
+            request_id=pair.new_id(), cluster_id="", topic="t", set_configs={"retention.ms": "5"}
+        )
+    )
     newer = decode_topic(pair.documents.texts[key][0], key)
     newer = replace(
         newer,
@@ -197,7 +218,7 @@ def test_a_deletion_cut_in_half_is_finished(pair: Any, make_world: Any, survives
 def test_a_topic_document_deleted_by_hand_is_put_back(pair: Any) -> None:
     pair.create("kept", replication_factor=2)
     del pair.documents.texts[topic_key("kept")]
-    pair.ask(c.AlterConfigs, "kept", {"retention.ms": "5"})
+    pair.ask(c.AlterConfigs, topic="kept", set_configs={"retention.ms": "5"})
     assert topic_key("kept") in pair.documents.texts
     assert pair.topic("kept").configs == {"retention.ms": "5"}
     assert pair.machine.image(0).deleted_topic_ids == ()
@@ -288,7 +309,7 @@ def test_a_take_over_whose_write_is_unanswered_raises_the_epoch_again(make_world
 def test_deleted_topics_are_told_to_brokers_that_were_away(pair: Any, make_world: Any) -> None:
     pair.create("gone", replication_factor=2)
     topic_id = pair.topic("gone").topic_id
-    pair.ask(c.DeleteTopics, (("gone", TopicId("")),))
+    pair.ask(c.DeleteTopics, topics=(("gone", TopicId("")),))
     successor = make_world(pair.documents).start()
     assert successor.machine.image(0).deleted_topic_ids == (topic_id,)
 
@@ -311,7 +332,12 @@ def act(world: Any, rng: random.Random) -> None:
     elif choice == 6:
         partitions = rng.randrange(1, 4)
         name = f"t{rng.randrange(3)}"
-        topic = c.NewTopic(name, TopicId(f"id-{world.new_id()}"), partitions, 2)
+        topic = c.NewTopic(
+            name=name,
+            topic_id=TopicId(f"id-{world.new_id()}"),
+            partitions=partitions,
+            replication_factor=2,
+        )
         world.step(c.CreateTopics(world.new_id(), "", (topic,)))
     elif choice == 7:
         world.step(c.ElectLeaders(world.new_id(), "", (), rng.choice([None, BrokerId(broker_id)])))
@@ -335,14 +361,23 @@ def propose_isr(world: Any, rng: random.Random) -> None:
     isr = tuple(dict.fromkeys([state.leader, *others]))
     stale = rng.random() < 0.2
     change = c.IsrChange(
-        topic.topic_id,
-        index,
-        LeaderEpoch(state.leader_epoch),
-        state.version - int(stale),
-        isr,
+        topic_id=topic.topic_id,
+        partition=index,
+        leader_epoch=LeaderEpoch(state.leader_epoch),
+        version=state.version - int(stale),
+        isr=isr,
     )
     epoch = world.machine.epoch
-    world.step(c.AlterIsr(world.new_id(), "", state.leader, session.number, epoch, (change,)))
+    world.step(
+        c.AlterIsr(
+            request_id=world.new_id(),
+            cluster_id="",
+            broker_id=state.leader,
+            broker_session=session.number,
+            controller_epoch=epoch,
+            changes=(change,),
+        )
+    )
 
 
 @pytest.mark.parametrize("round_number", range(25))
@@ -370,7 +405,9 @@ def test_random_lives_with_doubtful_writes_keep_the_invariants(
         world.register(broker_id, run=5_000)
     # A write that landed late shows when its document is written next.
     for name in ("t0", "t1", "t2"):
-        world.ask(c.AlterConfigs, name, {"retention.ms": str(rng.randrange(1000))})
+        world.ask(
+            c.AlterConfigs, topic=name, set_configs={"retention.ms": str(rng.randrange(1000))}
+        )
     world.pass_time(3_000)
     check_settled(world)
 

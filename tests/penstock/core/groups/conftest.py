@@ -56,7 +56,15 @@ class Desk:
         """A hello; its stream. Outputs are in `ready`."""
         stream_id = self.new_id()
         subscription = fields.pop("subscription", c.Subscription(topics or ("t",)))
-        self.feed(c.MemberJoined(stream_id, group, member, subscription, **fields))
+        self.feed(
+            c.MemberJoined(
+                stream_id=stream_id,
+                group_id=group,
+                member_id=member,
+                subscription=subscription,
+                **fields,
+            )
+        )
         return stream_id
 
     def refused(self, member: str, *topics: str, **fields: Any) -> PenstockError:
@@ -98,7 +106,14 @@ class Desk:
             c.NewOffset(c.NamedPartition(name, TopicId(""), partition), offset, **fields)
             for (name, partition), offset in offsets.items()
         )
-        request = c.CommitRequested(self.new_id(), group, member, epoch, "", new)
+        request = c.CommitRequested(
+            request_id=self.new_id(),
+            group_id=group,
+            member_id=member,
+            member_epoch=epoch,
+            instance_id="",
+            offsets=new,
+        )
         return list(self.ask(request).errors)
 
     def fetch(self, group: str = "g") -> dict[tuple[str, int], int]:

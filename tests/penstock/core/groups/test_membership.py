@@ -16,7 +16,13 @@ ALL = {("t", 0), ("t", 1), ("t", 2), ("t", 3)}
 def test_the_first_member_is_told_its_epoch_and_then_what_it_owns(desk: Any) -> None:
     stream_id = desk.join("m")
     joined, assignment = desk.ready.outputs
-    assert joined == c.SendJoined(stream_id, 1, 15_000, 45_000, 300_000)
+    assert joined == c.SendJoined(
+        stream_id=stream_id,
+        member_epoch=1,
+        heartbeat_interval_ms=15_000,
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=300_000,
+    )
     assert isinstance(assignment, c.SendAssignment)
     assert (assignment.member_epoch, assignment.number) == (1, 1)
     assert assignment.names == {"id-t": "t"}

@@ -21,7 +21,11 @@ def new(name: str, partition: int, offset: int, topic_id: str = "") -> c.NewOffs
 
 
 def reset(desk: Any, *offsets: c.NewOffset, **fields: Any) -> c.ResetDone:
-    answer = desk.ask(c.ResetRequested(desk.new_id(), fields.pop("group", "g"), offsets, **fields))
+    answer = desk.ask(
+        c.ResetRequested(
+            request_id=desk.new_id(), group_id=fields.pop("group", "g"), offsets=offsets, **fields
+        )
+    )
     assert isinstance(answer, c.ResetDone)
     return answer
 
@@ -95,11 +99,32 @@ def test_a_member_commits_what_it_owns_in_its_own_epoch(desk: Any) -> None:
 def test_commits_of_a_seat_that_another_took_are_fenced(desk: Any) -> None:
     desk.join("m", instance_id="i")
     for member, instance in (("old", "i"), ("m", "j")):
-        request = c.CommitRequested(desk.new_id(), "g", member, 1, instance, (new("t", 0, 1),))
+        request = c.CommitRequested(
+            request_id=desk.new_id(),
+            group_id="g",
+            member_id=member,
+            member_epoch=1,
+            instance_id=instance,
+            offsets=(new("t", 0, 1),),
+        )
         assert refused(desk, request).code is ErrorCode.FENCED_INSTANCE_ID
-    request = c.CommitRequested(desk.new_id(), "g", "old", 1, "j", (new("t", 0, 1),))
+    request = c.CommitRequested(
+        request_id=desk.new_id(),
+        group_id="g",
+        member_id="old",
+        member_epoch=1,
+        instance_id="j",
+        offsets=(new("t", 0, 1),),
+    )
     assert refused(desk, request).code is ErrorCode.UNKNOWN_MEMBER
-    request = c.CommitRequested(desk.new_id(), "h", "m", 1, "", (new("t", 0, 1),))
+    request = c.CommitRequested(
+        request_id=desk.new_id(),
+        group_id="h",
+        member_id="m",
+        member_epoch=1,
+        instance_id="",
+        offsets=(new("t", 0, 1),),
+    )
     assert refused(desk, request).code is ErrorCode.UNKNOWN_MEMBER
 
 
@@ -110,11 +135,25 @@ def test_a_commit_that_takes_nothing_makes_no_group(desk: Any) -> None:
 
 def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Any) -> None:
     many = tuple(new("t", 0, 1) for _ in range(10_001))
-    request = c.CommitRequested(desk.new_id(), "g", "", -1, "", many)
+    request = c.CommitRequested(
+        request_id=desk.new_id(),
+        group_id="g",
+        member_id="",
+        member_epoch=-1,
+        instance_id="",
+        offsets=many,
+    )
     assert "10001 partitions" in str(refused(desk, request))
     where = c.NamedPartition("t", TopicId(""), 0)
     large = tuple(c.NewOffset(where, 1, metadata="m" * 4_096) for _ in range(600))
-    request = c.CommitRequested(desk.new_id(), "g", "", -1, "", large)
+    request = c.CommitRequested(
+        request_id=desk.new_id(),
+        group_id="g",
+        member_id="",
+        member_epoch=-1,
+        instance_id="",
+        offsets=large,
+    )
     assert "characters of metadata" in str(refused(desk, request))
 
 
@@ -171,8 +210,10 @@ def test_a_reset_is_all_or_nothing(desk: Any) -> None:
 def test_a_group_with_members_is_neither_reset_nor_deleted(desk: Any) -> None:
     stream_id = desk.join("m")
     for request in (
-        c.ResetRequested(desk.new_id(), "g", (new("t", 0, 1),)),
-        c.ResetRequested(desk.new_id(), "g", (new("t", 0, 1),), dry_run=True),
+        c.ResetRequested(request_id=desk.new_id(), group_id="g", offsets=(new("t", 0, 1),)),
+        c.ResetRequested(
+            request_id=desk.new_id(), group_id="g", offsets=(new("t", 0, 1),), dry_run=True
+        ),
         c.DeleteRequested(desk.new_id(), "g"),
     ):
         error = refused(desk, request)
@@ -189,7 +230,9 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(desk: Any) -> None:
 
 @pytest.mark.parametrize("fields", [{"reset_id": "r" * 250}, {"reason": "ü" * 513}])
 def test_what_is_kept_for_audit_has_a_limit(desk: Any, fields: dict[str, str]) -> None:
-    request = c.ResetRequested(desk.new_id(), "g", (new("t", 0, 1),), **fields)
+    request = c.ResetRequested(
+        request_id=desk.new_id(), group_id="g", offsets=(new("t", 0, 1),), **fields
+    )
     assert refused(desk, request).code is ErrorCode.INVALID_REQUEST
 
 

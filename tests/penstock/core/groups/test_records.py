@@ -45,17 +45,26 @@ entries = st.one_of(
         st.builds(GroupKey, text),
         st.builds(
             GroupRecord,
-            number,
-            number,
-            text,
-            number,
-            st.none() | st.builds(OffsetReset, text, text, number),
+            epoch=number,
+            assignment_epoch=number,
+            assignor=text,
+            empty_since_ms=number,
+            reset=st.none() | st.builds(OffsetReset, text, text, number),
         ),
     ),
     st.tuples(
         st.builds(MemberKey, text, text),
         st.builds(
-            MemberRecord, text, text, text, text, st.lists(text).map(tuple), text, text, number
+            MemberRecord,
+            instance_id=text,
+            client_id=text,
+            client_host=text,
+            rack=text,
+            topics=st.lists(text).map(tuple),
+            pattern=text,
+            assignor=text,
+            session_timeout_ms=number,
+            rebalance_timeout_ms=number,
         ),
     ),
     st.tuples(
@@ -66,7 +75,7 @@ entries = st.one_of(
         st.builds(CurrentKey, text, text),
         st.builds(
             lambda epoch, parts, pending, left: CurrentRecord(
-                epoch, parts, pending, only(parts | pending), left
+                epoch=epoch, parts=parts, pending=pending, names=only(parts | pending), left=left
             ),
             number,
             named,
@@ -76,7 +85,16 @@ entries = st.one_of(
     ),
     st.tuples(
         st.builds(OffsetKey, text, topic, number),
-        st.builds(OffsetRecord, text, number, st.integers(-1, 9), text, number, text, text),
+        st.builds(
+            OffsetRecord,
+            topic=text,
+            offset=number,
+            leader_epoch=st.integers(-1, 9),
+            metadata=text,
+            time_ms=number,
+            reset_id=text,
+            reason=text,
+        ),
     ),
 )
 
@@ -102,13 +120,13 @@ def test_the_bytes_are_what_other_versions_will_read() -> None:
     """Written into logs: a change here needs another version."""
     key = OffsetKey("g", TopicId("id"), 3)
     assert encode_key(key) == b'[1,"offset","g","id",3]'
-    value = OffsetRecord("t", 7, 2, "m", 1_000)
+    value = OffsetRecord(topic="t", offset=7, leader_epoch=2, metadata="m", time_ms=1_000)
     assert (
         encode_value(value)
         == b'{"v":1,"topic":"t","offset":7,"epoch":2,"time":1000,"metadata":"m"}'
     )
     parts = frozenset({(TopicId("id"), 2), (TopicId("id"), 1)})
-    current = CurrentRecord(5, parts, frozenset(), {TopicId("id"): "t"})
+    current = CurrentRecord(epoch=5, parts=parts, pending=frozenset(), names={TopicId("id"): "t"})
     assert (
         encode_value(current)
         == b'{"v":1,"epoch":5,"parts":[["id","t",[1,2]]],"pending":[],"left":false}'
@@ -156,7 +174,7 @@ def test_two_owners_in_a_log_are_corruption() -> None:
     loader.add(encode_key(GroupKey("g")), encode_value(GroupRecord()))
     for member in "mn":
         loader.add(encode_key(MemberKey("g", member)), encode_value(MemberRecord()))
-        current = CurrentRecord(1, parts, frozenset(), only(parts))
+        current = CurrentRecord(epoch=1, parts=parts, pending=frozenset(), names=only(parts))
         loader.add(encode_key(CurrentKey("g", member)), encode_value(current))
     with pytest.raises(ClusterError, match="another member owns"):
         loader.groups()

@@ -10,6 +10,8 @@ import pytest
 
 from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication import contract as c
+from penstock.core.replication import contract_follower as fc
+from penstock.core.replication import contract_leader as lc
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import (
     Acks,
@@ -88,18 +90,24 @@ class Driver:
         pending_max: int = 10_000,
     ) -> c.Ready:
         state = PartitionState(
-            BrokerId(leader),
-            LeaderEpoch(epoch),
-            tuple(BrokerId(member) for member in isr),
-            tuple(BrokerId(member) for member in replicas),
-            version,
+            leader=BrokerId(leader),
+            leader_epoch=LeaderEpoch(epoch),
+            isr=tuple(BrokerId(member) for member in isr),
+            replicas=tuple(BrokerId(member) for member in replicas),
+            version=version,
         )
         return self.do(c.Assigned(state, c.ReplicaConfig(min_isr, 10_000, pending_max)))
 
     def answer_isr(self, isr: tuple[int, ...], *, version: int, epoch: int = 1) -> c.Ready:
         members = tuple(BrokerId(member) for member in isr)
-        state = PartitionState(ME, LeaderEpoch(epoch), members, (ME, TWO, THREE), version)
-        return self.do(c.IsrAnswered(state))
+        state = PartitionState(
+            leader=ME,
+            leader_epoch=LeaderEpoch(epoch),
+            isr=members,
+            replicas=(ME, TWO, THREE),
+            version=version,
+        )
+        return self.do(lc.IsrAnswered(state))
 
     # ------------------------------------------------------------ the disk
 
@@ -127,13 +135,13 @@ class Driver:
     ) -> c.Ready:
         self.requests += 1
         return self.do(
-            c.ProduceRequested(
-                self.requests,
-                batch(count, producer=producer, sequence=sequence),
-                acks,
-                sync,
-                self.now_ms + timeout_ms,
-                LeaderEpoch(expected_epoch),
+            lc.ProduceRequested(
+                request_id=self.requests,
+                batch=batch(count, producer=producer, sequence=sequence),
+                acks=acks,
+                sync=sync,
+                deadline_ms=self.now_ms + timeout_ms,
+                expected_epoch=LeaderEpoch(expected_epoch),
             )
         )
 
@@ -152,13 +160,13 @@ class Driver:
         self, broker: int, start: int, *, epoch: int = 1, synced: int | None = None
     ) -> c.Ready:
         """A follower looks up the divergence, starts, and acknowledges what it has."""
-        self.do(c.EpochQueried(BrokerId(broker), LeaderEpoch(epoch), LeaderEpoch(-1)))
-        self.do(c.FollowStarted(BrokerId(broker), LeaderEpoch(epoch), Offset(start)))
+        self.do(lc.EpochQueried(BrokerId(broker), LeaderEpoch(epoch), LeaderEpoch(-1)))
+        self.do(lc.FollowStarted(BrokerId(broker), LeaderEpoch(epoch), Offset(start)))
         return self.ack(broker, start, epoch=epoch, synced=synced)
 
     def ack(self, broker: int, end: int, *, epoch: int = 1, synced: int | None = None) -> c.Ready:
         return self.do(
-            c.FollowerAcked(
+            lc.FollowerAcked(
                 BrokerId(broker),
                 LeaderEpoch(epoch),
                 Offset(end),
@@ -172,12 +180,12 @@ class Driver:
         self, epoch: int, end: int, *, leader_epoch: int = 1, start: int = 0, leader: int = 2
     ) -> c.Ready:
         return self.do(
-            c.EpochAnswered(
-                BrokerId(leader),
-                LeaderEpoch(leader_epoch),
-                LeaderEpoch(epoch),
-                Offset(end),
-                Offset(start),
+            fc.EpochAnswered(
+                leader=BrokerId(leader),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                epoch=LeaderEpoch(epoch),
+                end_offset=Offset(end),
+                log_start_offset=Offset(start),
             )
         )
 
@@ -191,13 +199,13 @@ class Driver:
         leader: int = 2,
     ) -> c.Ready:
         return self.do(
-            c.BatchesReceived(
-                BrokerId(leader),
-                LeaderEpoch(epoch),
-                batches,
-                Offset(high_watermark),
-                Offset(start),
-                Offset(sync_through),
+            fc.BatchesReceived(
+                leader=BrokerId(leader),
+                leader_epoch=LeaderEpoch(epoch),
+                batches=batches,
+                high_watermark=Offset(high_watermark),
+                log_start_offset=Offset(start),
+                sync_through=Offset(sync_through),
             )
         )
 

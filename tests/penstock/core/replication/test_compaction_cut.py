@@ -3,6 +3,7 @@
 from typing import Any
 
 from penstock.core.replication import contract as c
+from penstock.core.replication import contract_follower as fc
 from penstock.core.types import BrokerId, LeaderEpoch, Offset
 
 TWO = BrokerId(2)
@@ -20,7 +21,7 @@ def test_a_log_that_was_cut_further_than_asked_is_copied_from_there(drive: Any) 
     driver.do(c.Truncated(c.RecoveredLog(Offset(60), stored)))
     ready = driver.written(persist_id=persist_id)
     assert ready.messages == (
-        c.SendFollowStart(TWO, LeaderEpoch(5), Offset(60)),
-        c.SendAck(TWO, LeaderEpoch(5), Offset(60), Offset(60)),
+        fc.SendFollowStart(TWO, LeaderEpoch(5), Offset(60)),
+        fc.SendAck(TWO, LeaderEpoch(5), Offset(60), Offset(60)),
     )
     assert driver.machine.checkpoint.epochs == starts[:2], "no record of epoch 4 is left"

@@ -6,6 +6,8 @@ import pytest
 
 from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication import contract as c
+from penstock.core.replication import contract_follower as fc
+from penstock.core.replication import contract_leader as lc
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ProducerId
 from penstock.errors import ClusterError, ErrorCode
 
@@ -29,16 +31,16 @@ def batch(base: int, count: int = 1, *, epoch: int = 1, producer: int = -1) -> B
     return Batch(header, b"x")
 
 
-def start(leader_epoch: int, offset: int) -> c.SendFollowStart:
-    return c.SendFollowStart(TWO, LeaderEpoch(leader_epoch), Offset(offset))
+def start(leader_epoch: int, offset: int) -> fc.SendFollowStart:
+    return fc.SendFollowStart(TWO, LeaderEpoch(leader_epoch), Offset(offset))
 
 
-def ack(leader_epoch: int, written: int, synced: int) -> c.SendAck:
-    return c.SendAck(TWO, LeaderEpoch(leader_epoch), Offset(written), Offset(synced))
+def ack(leader_epoch: int, written: int, synced: int) -> fc.SendAck:
+    return fc.SendAck(TWO, LeaderEpoch(leader_epoch), Offset(written), Offset(synced))
 
 
-def query(leader_epoch: int, last_epoch: int) -> c.SendEpochQuery:
-    return c.SendEpochQuery(TWO, LeaderEpoch(leader_epoch), LeaderEpoch(last_epoch))
+def query(leader_epoch: int, last_epoch: int) -> fc.SendEpochQuery:
+    return fc.SendEpochQuery(TWO, LeaderEpoch(leader_epoch), LeaderEpoch(last_epoch))
 
 
 # ---------------------------------------------------------------- divergence
@@ -136,7 +138,7 @@ def test_nothing_below_the_high_watermark_is_cut_the_partition_stops(drive: Any)
     assert "up to offset 60, but offsets below 80 were committed" in driver.machine.error.message
     driver.produce()
     assert driver.outcomes() == [(1, -1, "DATA_CORRUPTED")]
-    ready = driver.do(c.EpochQueried(TWO, LeaderEpoch(5), LeaderEpoch(1)))
+    ready = driver.do(lc.EpochQueried(TWO, LeaderEpoch(5), LeaderEpoch(1)))
     assert ready.messages[0].error is driver.machine.error
     assert driver.do(c.Tick()) is c.NOTHING
     assert not driver.machine.wants_tick
@@ -160,7 +162,7 @@ def test_an_answer_waits_for_writes_in_flight(drive: Any) -> None:
 
 def test_answers_of_other_leaders_epochs_and_times_are_ignored(follower: Any) -> None:
     assert follower.answer_epoch(-1, 0) is c.NOTHING, "it follows already"
-    follower.do(c.PeerConnected(TWO))
+    follower.do(fc.PeerConnected(TWO))
     assert follower.answer_epoch(-1, 0, leader_epoch=2) is c.NOTHING
     assert follower.answer_epoch(-1, 0, leader=3) is c.NOTHING
     assert follower.answer_epoch(-1, 0).messages != ()
@@ -279,7 +281,7 @@ def test_what_does_not_continue_the_log_sends_the_follower_back_to_the_look_up(
     follower.written()
     ready = follower.receive(*batches)
     assert ready.append == ()
-    assert ready.messages == (c.SendFollowStop(TWO),)
+    assert ready.messages == (fc.SendFollowStop(TWO),)
     assert follower.receive(batch(3)) is c.NOTHING, "still from the old feed"
     assert follower.machine.wants_tick
     follower.now_ms += 100
@@ -296,7 +298,7 @@ def test_a_failed_write_is_copied_again(follower: Any) -> None:
     first = follower.ready.persist_id
     follower.receive(batch(3, 2))
     ready = follower.failed(first)
-    assert ready.messages == (c.SendFollowStop(TWO),)
+    assert ready.messages == (fc.SendFollowStop(TWO),)
     assert follower.marks.log_end_offset == 0
     assert follower.machine.producers == ()
     follower.now_ms += 100
@@ -315,19 +317,19 @@ def test_every_new_stream_starts_with_the_look_up(follower: Any) -> None:
     assert follower.do(c.PeerLost(TWO)) is c.NOTHING
     assert not follower.machine.wants_tick
     assert follower.receive(batch(3)) is c.NOTHING
-    assert follower.do(c.PeerConnected(TWO)).messages == (query(1, 1),)
+    assert follower.do(fc.PeerConnected(TWO)).messages == (query(1, 1),)
 
 
 def test_a_new_stream_waits_for_writes_in_flight(follower: Any) -> None:
     follower.receive(batch(0, 3))
     persist_id = follower.ready.persist_id
     follower.do(c.PeerLost(TWO))
-    assert follower.do(c.PeerConnected(TWO)).messages == ()
+    assert follower.do(fc.PeerConnected(TWO)).messages == ()
     assert follower.written(persist_id=persist_id).messages == (query(1, 1),)
 
 
 def test_a_cut_goes_on_without_a_stream_and_the_look_up_starts_over(drive: Any) -> None:
-    for lost in (c.PeerLost(TWO), c.PeerConnected(TWO)):
+    for lost in (c.PeerLost(TWO), fc.PeerConnected(TWO)):
         driver = drive(90, **LOG)
         driver.assign(2, epoch=5)
         driver.written(synced=True)
@@ -339,9 +341,9 @@ def test_a_cut_goes_on_without_a_stream_and_the_look_up_starts_over(drive: Any) 
 
 
 def test_refusals_and_missing_answers_are_asked_again_after_a_pause(follower: Any) -> None:
-    follower.do(c.PeerConnected(TWO))
-    assert follower.do(c.PeerRefused(BrokerId(3), ClusterError("no"))) is c.NOTHING
-    assert follower.do(c.PeerRefused(TWO, ClusterError("no"))) is c.NOTHING
+    follower.do(fc.PeerConnected(TWO))
+    assert follower.do(fc.PeerRefused(BrokerId(3), ClusterError("no"))) is c.NOTHING
+    assert follower.do(fc.PeerRefused(TWO, ClusterError("no"))) is c.NOTHING
     assert follower.do(c.Tick()) is c.NOTHING
     follower.now_ms += 100
     assert follower.do(c.Tick()).messages == (query(1, -1),)
@@ -352,7 +354,7 @@ def test_refusals_and_missing_answers_are_asked_again_after_a_pause(follower: An
 
 
 def test_other_peers_do_not_matter(follower: Any) -> None:
-    assert follower.do(c.PeerConnected(BrokerId(3))) is c.NOTHING
+    assert follower.do(fc.PeerConnected(BrokerId(3))) is c.NOTHING
     assert follower.do(c.PeerLost(BrokerId(3))) is c.NOTHING
     assert follower.receive(batch(0)).append != ()
 
@@ -363,7 +365,7 @@ def test_a_stream_lost_while_the_disk_fails_stays_lost(follower: Any) -> None:
     follower.do(c.PeerLost(TWO))
     assert follower.failed(persist_id) is c.NOTHING
     follower.now_ms += 5_000
-    assert all(not isinstance(one, c.SendEpochQuery) for one in follower.do(c.Tick()).messages)
+    assert all(not isinstance(one, fc.SendEpochQuery) for one in follower.do(c.Tick()).messages)
 
 
 def test_an_idle_follower_wants_no_ticks(follower: Any) -> None:

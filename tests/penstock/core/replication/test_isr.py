@@ -1,8 +1,10 @@
 """Who is in sync: growing, shrinking, and what is done about answers that do not come (I5)."""
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.core.replication import contract as c
+from penstock.core.replication import contract_leader as lc
 from penstock.core.types import Acks, BrokerId, LeaderEpoch, Offset, PartitionState
 from penstock.core.types import Sync as Durability
 from penstock.errors import ClusterError, ErrorCode
@@ -33,7 +35,7 @@ def test_a_follower_joins_when_it_has_reached_the_high_watermark(leader: Any) ->
     without_three(leader)
     assert leader.ack(3, 4).isr_change is None
     ready = leader.ack(3, 5)
-    assert ready.isr_change == c.IsrProposal(LeaderEpoch(1), 2, (BrokerId(1), TWO, THREE))
+    assert ready.isr_change == lc.IsrProposal(LeaderEpoch(1), 2, (BrokerId(1), TWO, THREE))
 
 
 def test_a_follower_joins_only_past_the_start_of_the_epoch(drive: Any) -> None:
@@ -76,7 +78,7 @@ def test_a_refused_change_is_forgotten_and_tried_again_later(leader: Any) -> Non
     without_three(leader)
     leader.ack(3, 5)
     leader.do(
-        c.IsrAnswered(_state(leader, (1, 2), 2), ClusterError("no", ErrorCode.INELIGIBLE_REPLICA))
+        lc.IsrAnswered(_state(leader, (1, 2), 2), ClusterError("no", ErrorCode.INELIGIBLE_REPLICA))
     )
     leader.produce(5)
     leader.written()
@@ -93,14 +95,18 @@ def _state(driver: Any, isr: tuple[int, ...], version: int) -> Any:
 
     members = tuple(BrokerId(member) for member in isr)
     return PartitionState(
-        driver.marks.leader, driver.marks.leader_epoch, members, (BrokerId(1), TWO, THREE), version
+        leader=driver.marks.leader,
+        leader_epoch=driver.marks.leader_epoch,
+        isr=members,
+        replicas=(BrokerId(1), TWO, THREE),
+        version=version,
     )
 
 
 def test_after_a_lost_answer_the_union_counts_until_the_version_moves(leader: Any) -> None:
     without_three(leader)
     leader.ack(3, 5)
-    leader.do(c.IsrAnswered(None))
+    leader.do(lc.IsrAnswered(None))
     leader.do(c.PeerLost(THREE))
     leader.produce(5)
     leader.written()
@@ -109,7 +115,7 @@ def test_after_a_lost_answer_the_union_counts_until_the_version_moves(leader: An
     leader.now_ms += 500
     ready = leader.do(c.Tick())
     assert ready.isr_change.isr == (1, 2), "a new version is wanted, whatever it says"
-    leader.do(c.IsrAnswered(_state(leader, (1, 2), 2), ClusterError("no", ErrorCode.INTERNAL)))
+    leader.do(lc.IsrAnswered(_state(leader, (1, 2), 2), ClusterError("no", ErrorCode.INTERNAL)))
     assert leader.marks.high_watermark == 5, "the lost proposal may pass yet"
     leader.now_ms += 500
     leader.do(c.Tick())
@@ -120,7 +126,7 @@ def test_after_a_lost_answer_the_union_counts_until_the_version_moves(leader: An
 def test_an_answer_older_than_what_is_known_decides_nothing(leader: Any) -> None:
     without_three(leader)
     leader.ack(3, 5)
-    leader.do(c.IsrAnswered(_state(leader, (1, 2, 3), 1)))
+    leader.do(lc.IsrAnswered(_state(leader, (1, 2, 3), 1)))
     leader.produce(5)
     leader.written()
     leader.ack(2, 10)
@@ -131,7 +137,7 @@ def test_an_image_may_decide_before_the_answer_comes(leader: Any) -> None:
     without_three(leader)
     leader.ack(3, 5)
     leader.assign(isr=(1, 2, 3), version=3)
-    leader.do(c.IsrAnswered(None))
+    leader.do(lc.IsrAnswered(None))
     assert not leader.machine.wants_tick
     assert leader.marks.isr == (1, 2, 3)
 
@@ -201,15 +207,15 @@ def test_only_one_change_is_in_flight_over_all_leaderships(leader: Any) -> None:
     leader.written(synced=True)
     leader.follow(2, 5, epoch=3)
     assert leader.follow(3, 5, epoch=3).isr_change is None
-    assert leader.do(c.IsrAnswered(None)).isr_change is not None, "the old answer was due"
+    assert leader.do(lc.IsrAnswered(None)).isr_change is not None, "the old answer was due"
 
 
 def test_an_answer_may_tell_of_another_leadership(leader: Any) -> None:
     without_three(leader)
     leader.ack(3, 5)
     state = _state(leader, (2, 3), 9)
-    elsewhere = type(state)(TWO, LeaderEpoch(5), state.isr, state.replicas, 9)
-    ready = leader.do(c.IsrAnswered(elsewhere))
+    elsewhere = replace(state, leader=TWO, leader_epoch=LeaderEpoch(5), version=9)
+    ready = leader.do(lc.IsrAnswered(elsewhere))
     assert ready.role_changed
     assert not leader.marks.is_leader
 
@@ -218,7 +224,7 @@ def test_replicas_that_come_and_go_are_taken_over(leader: Any) -> None:
     committed(leader, 5)
     leader.assign(isr=(1, 2), replicas=(1, 2, 4), version=2)
     assert leader.ack(3, 5) is c.NOTHING, "3 is no replica any more"
-    leader.do(c.FollowStarted(BrokerId(4), LeaderEpoch(1), Offset(0)))
+    leader.do(lc.FollowStarted(BrokerId(4), LeaderEpoch(1), Offset(0)))
     assert leader.ack(4, 5).isr_change.isr == (1, 2, 4)
 
 

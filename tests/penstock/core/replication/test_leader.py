@@ -7,6 +7,8 @@ import pytest
 
 from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication import contract as c
+from penstock.core.replication import contract_follower as fc
+from penstock.core.replication import contract_leader as lc
 from penstock.core.types import Acks, BrokerId, LeaderEpoch, Offset, ProducerId, Sync
 from penstock.errors import ErrorCode, NotLeaderError, OffsetOutOfRangeError
 
@@ -285,30 +287,36 @@ def test_a_follower_is_told_where_its_epoch_ends_and_fed_from_its_log_end(
     driver = drive(90, epoch=4, epochs=((1, 0), (3, 20), (4, 70)), high_watermark=60)
     driver.assign(epoch=5)
     driver.written(synced=True)
-    ready = driver.do(c.EpochQueried(TWO, LeaderEpoch(5), LeaderEpoch(3)))
+    ready = driver.do(lc.EpochQueried(TWO, LeaderEpoch(5), LeaderEpoch(3)))
     assert ready.messages == (
-        c.SendEpochAnswer(TWO, LeaderEpoch(5), LeaderEpoch(3), Offset(70), Offset(0)),
+        lc.SendEpochAnswer(
+            follower=TWO,
+            leader_epoch=LeaderEpoch(5),
+            epoch=LeaderEpoch(3),
+            end_offset=Offset(70),
+            log_start_offset=Offset(0),
+        ),
     )
-    ready = driver.do(c.FollowStarted(TWO, LeaderEpoch(5), Offset(70)))
-    assert ready.feeds == (c.Feed(TWO, LeaderEpoch(5), Offset(70)),)
-    again = driver.do(c.EpochQueried(TWO, LeaderEpoch(5), LeaderEpoch(5)))
-    assert again.feeds == (c.Feed(TWO, LeaderEpoch(5), None),), "nothing old behind the answer"
+    ready = driver.do(lc.FollowStarted(TWO, LeaderEpoch(5), Offset(70)))
+    assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(5), Offset(70)),)
+    again = driver.do(lc.EpochQueried(TWO, LeaderEpoch(5), LeaderEpoch(5)))
+    assert again.feeds == (lc.Feed(TWO, LeaderEpoch(5), None),), "nothing old behind the answer"
 
 
 def test_followers_of_other_epochs_and_strangers_are_refused(leader: Any) -> None:
     leader.assign(epoch=3, version=2)
     leader.written(synced=True)
-    ready = leader.do(c.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(-1)))
+    ready = leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(-1)))
     assert ready.messages[0].error.code is ErrorCode.FENCED_LEADER_EPOCH
-    ready = leader.do(c.FollowStarted(TWO, LeaderEpoch(9), Offset(0)))
+    ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(9), Offset(0)))
     assert ready.messages[0].error.code is ErrorCode.NOT_LEADER
-    ready = leader.do(c.FollowStarted(BrokerId(9), LeaderEpoch(3), Offset(0)))
+    ready = leader.do(lc.FollowStarted(BrokerId(9), LeaderEpoch(3), Offset(0)))
     assert ready.messages[0].error.code is ErrorCode.INELIGIBLE_REPLICA
 
 
 def test_a_follower_that_starts_outside_the_log_looks_up_again(leader: Any) -> None:
-    ready = leader.do(c.FollowStarted(TWO, LeaderEpoch(1), Offset(5)))
-    assert ready.feeds == (c.Feed(TWO, LeaderEpoch(1), None),)
+    ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(5)))
+    assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(1), None),)
     assert isinstance(ready.messages[0].error, OffsetOutOfRangeError)
 
 
@@ -316,14 +324,14 @@ def test_a_query_that_comes_before_the_leader_knows_its_epoch_is_kept(drive: Any
     driver = drive()
     driver.assign(2)
     driver.written(synced=True)
-    assert driver.do(c.EpochQueried(TWO, LeaderEpoch(2), LeaderEpoch(1))).messages == ()
-    assert driver.do(c.EpochQueried(THREE, LeaderEpoch(3), LeaderEpoch(1))).messages == ()
+    assert driver.do(lc.EpochQueried(TWO, LeaderEpoch(2), LeaderEpoch(1))).messages == ()
+    assert driver.do(lc.EpochQueried(THREE, LeaderEpoch(3), LeaderEpoch(1))).messages == ()
     ready = driver.assign(1, epoch=2, version=2)
-    answered = [one for one in ready.messages if isinstance(one, c.SendEpochAnswer)]
+    answered = [one for one in ready.messages if isinstance(one, lc.SendEpochAnswer)]
     assert [one.follower for one in answered] == [TWO]
     ready = driver.assign(2, epoch=3, version=3)
     driver.written(persist_id=2, synced=True)
-    refused = [one for one in driver.ready.messages if isinstance(one, c.SendRefusal)]
+    refused = [one for one in driver.ready.messages if isinstance(one, lc.SendRefusal)]
     assert [one.follower for one in refused] == [THREE]
 
 
@@ -331,10 +339,10 @@ def test_a_kept_query_goes_with_its_stream(drive: Any) -> None:
     driver = drive()
     driver.assign(2)
     driver.written(synced=True)
-    driver.do(c.EpochQueried(THREE, LeaderEpoch(2), LeaderEpoch(1)))
+    driver.do(lc.EpochQueried(THREE, LeaderEpoch(2), LeaderEpoch(1)))
     driver.do(c.PeerLost(THREE))
     ready = driver.assign(1, epoch=2, version=2)
-    assert [type(one) for one in ready.messages] == [c.SendFollowStop]
+    assert [type(one) for one in ready.messages] == [fc.SendFollowStop]
 
 
 def test_acks_of_another_epoch_or_without_a_stream_do_not_count(leader: Any) -> None:
@@ -376,12 +384,12 @@ def test_retention_moves_the_log_start_but_never_past_the_high_watermark(leader:
     leader.ack(3, 5)
     leader.produce(5)
     leader.written()
-    ready = leader.do(c.LogStartMoved(Offset(9)))
+    ready = leader.do(lc.LogStartMoved(Offset(9)))
     assert ready.checkpoint.log_start_offset == 5
     assert leader.marks.log_start_offset == 5
     leader.written()
-    assert leader.do(c.LogStartMoved(Offset(3))) is c.NOTHING
+    assert leader.do(lc.LogStartMoved(Offset(3))) is c.NOTHING
 
 
 def test_only_a_leader_moves_the_log_start(follower: Any) -> None:
-    assert follower.do(c.LogStartMoved(Offset(1))) is c.NOTHING
+    assert follower.do(lc.LogStartMoved(Offset(1))) is c.NOTHING

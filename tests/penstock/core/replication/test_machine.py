@@ -4,6 +4,8 @@ from typing import Any
 
 from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication import contract as c
+from penstock.core.replication import contract_follower as fc
+from penstock.core.replication import contract_leader as lc
 from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, Offset
 from penstock.errors import ErrorCode, NotLeaderError
 
@@ -21,10 +23,10 @@ def test_before_the_controller_speaks_nobody_leads(drive: Any) -> None:
     for event in (
         c.Tick(),
         c.PeerLost(TWO),
-        c.PeerConnected(TWO),
-        c.IsrAnswered(None),
-        c.LogStartMoved(Offset(3)),
-        c.FollowerAcked(TWO, LeaderEpoch(3), Offset(5), Offset(5)),
+        fc.PeerConnected(TWO),
+        lc.IsrAnswered(None),
+        lc.LogStartMoved(Offset(3)),
+        lc.FollowerAcked(TWO, LeaderEpoch(3), Offset(5), Offset(5)),
     ):
         assert driver.do(event) is c.NOTHING
     assert not driver.machine.wants_tick
@@ -53,7 +55,7 @@ def test_an_epoch_of_a_former_life_is_not_led_again(drive: Any) -> None:
     assert not driver.marks.is_leader
     driver.produce()
     assert driver.outcomes() == [(1, -1, "NOT_LEADER")]
-    ready = driver.do(c.EpochQueried(TWO, LeaderEpoch(3), LeaderEpoch(3)))
+    ready = driver.do(lc.EpochQueried(TWO, LeaderEpoch(3), LeaderEpoch(3)))
     assert ready.messages[0].error.code is ErrorCode.NOT_LEADER
     driver.assign(epoch=4, version=8)
     assert driver.marks.is_leader
@@ -72,12 +74,12 @@ def test_the_next_role_waits_for_writes_in_flight(leader: Any) -> None:
     persist_id = leader.produce(5).persist_id
     ready = leader.assign(2, epoch=2, version=2)
     assert leader.outcomes() == [(1, -1, "NOT_LEADER")]
-    assert [one for one in ready.messages if isinstance(one, c.SendEpochQuery)] == []
+    assert [one for one in ready.messages if isinstance(one, fc.SendEpochQuery)] == []
     assert not leader.marks.is_leader
-    assert leader.do(c.EpochQueried(TWO, LeaderEpoch(2), LeaderEpoch(1))) is c.NOTHING
+    assert leader.do(lc.EpochQueried(TWO, LeaderEpoch(2), LeaderEpoch(1))) is c.NOTHING
     ready = leader.written(persist_id=persist_id)
-    assert ready.messages[0] == c.SendEpochQuery(TWO, LeaderEpoch(2), LeaderEpoch(1))
-    assert isinstance(ready.messages[1], c.SendRefusal), "it asked the wrong broker"
+    assert ready.messages[0] == fc.SendEpochQuery(TWO, LeaderEpoch(2), LeaderEpoch(1))
+    assert isinstance(ready.messages[1], lc.SendRefusal), "it asked the wrong broker"
 
 
 def test_a_failed_write_lets_the_next_role_begin_too(follower: Any) -> None:
@@ -96,7 +98,7 @@ def test_the_newest_word_counts_when_a_role_begins_late(leader: Any) -> None:
     leader.assign(3, epoch=3, version=3)
     leader.assign(3, epoch=3, isr=(3,), version=4)
     ready = leader.written(persist_id=persist_id)
-    assert ready.messages[0] == c.SendEpochQuery(BrokerId(3), LeaderEpoch(3), LeaderEpoch(1))
+    assert ready.messages[0] == fc.SendEpochQuery(BrokerId(3), LeaderEpoch(3), LeaderEpoch(1))
     assert leader.marks.isr == (3,)
 
 
@@ -105,13 +107,13 @@ def test_an_old_leader_follows_without_the_epoch_in_which_it_wrote_nothing(drive
     driver.assign(epoch=4)
     driver.written(synced=True)
     ready = driver.assign(2, epoch=5, version=2)
-    queries = [one for one in ready.messages if isinstance(one, c.SendEpochQuery)]
-    assert queries == [c.SendEpochQuery(TWO, LeaderEpoch(5), LeaderEpoch(3))]
+    queries = [one for one in ready.messages if isinstance(one, fc.SendEpochQuery)]
+    assert queries == [fc.SendEpochQuery(TWO, LeaderEpoch(5), LeaderEpoch(3))]
 
 
 def test_without_a_leader_the_replica_waits(follower: Any) -> None:
     ready = follower.assign(-1, epoch=2, version=2)
-    assert ready.messages == (c.SendFollowStop(TWO),)
+    assert ready.messages == (fc.SendFollowStop(TWO),)
     assert ready.role_changed
     follower.produce()
     error = follower.ready.replies[0].error
@@ -122,10 +124,10 @@ def test_without_a_leader_the_replica_waits(follower: Any) -> None:
 
 def test_a_replica_that_is_moved_away_stops_and_may_come_back(follower: Any) -> None:
     ready = follower.assign(2, replicas=(2, 3), isr=(2, 3), version=2)
-    assert ready.messages == (c.SendFollowStop(TWO),)
+    assert ready.messages == (fc.SendFollowStop(TWO),)
     assert follower.receive(BATCH) is c.NOTHING
     ready = follower.assign(2, version=3)
-    assert ready.messages == (c.SendEpochQuery(TWO, LeaderEpoch(1), LeaderEpoch(-1)),)
+    assert ready.messages == (fc.SendEpochQuery(TWO, LeaderEpoch(1), LeaderEpoch(-1)),)
 
 
 def test_a_log_found_shorter_than_its_checkpoint_says_is_believed_in_the_safe_way(

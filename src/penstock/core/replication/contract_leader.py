@@ -1,0 +1,160 @@
+"""What only a leader hears and says; the order in which it is obeyed stands in `contract`.
+
+    clients ── ProduceRequested ──▶ ┌────────┐ ──▶ ProduceReply
+    followers ─ EpochQueried ─────▶ │ leader │ ──▶ SendEpochAnswer, SendRefusal
+                FollowStarted ────▶ │        │ ──▶ Feed
+                FollowerAcked ────▶ │        │
+    controller  IsrAnswered ──────▶ │        │ ──▶ IsrProposal
+    retention ─ LogStartMoved ────▶ └────────┘
+
+Events of a follower name the epoch it follows in: what it says of another leadership never counts
+in this one (I5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.core.batch import Batch
+from penstock.core.types import Acks, BrokerId, LeaderEpoch, Offset, PartitionState, Sync
+from penstock.errors import PenstockError
+
+# ---------------------------------------------------------------- heard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceRequested:
+    """A batch to append; already checked (CRC, size, codec, timestamps) by the shell.
+
+    `request_id` comes back in exactly one `ProduceReply`. `expected_epoch` 0 = unchecked.
+    `deadline_ms` is on the clock of `now_ms`.
+    """
+
+    request_id: int
+    batch: Batch
+    acks: Acks
+    sync: Sync
+    deadline_ms: int
+    expected_epoch: LeaderEpoch = LeaderEpoch(0)
+    append_time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartMoved:
+    """Retention or DeleteRecords: records before `log_start_offset` may go (never past the HW).
+
+    Only a leader listens; its followers learn the new log start with the next push. The records
+    themselves are removed by the shell, below `Marks.log_start_offset`.
+    """
+
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class EpochQueried:
+    """Where does `last_epoch`, the newest epoch in the follower's log, end in the leader's log?
+
+    `last_epoch` -1: the follower's log holds no epoch. Answered by a `SendEpochAnswer` or a
+    `SendRefusal`.
+    """
+
+    follower: BrokerId
+    leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class FollowStarted:
+    """The follower's log ends at `from_offset`, and below it agrees with the leader's: feed it."""
+
+    follower: BrokerId
+    leader_epoch: LeaderEpoch
+    from_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerAcked:
+    """The follower has written, and fsynced, its log up to these offsets (exclusive)."""
+
+    follower: BrokerId
+    leader_epoch: LeaderEpoch
+    written_end: Offset
+    synced_end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class IsrAnswered:
+    """The controller's answer to `Ready.isr_change`, or that none came (`state` None).
+
+    None means unknown: the change may have passed. The machine asks again, or learns by `Assigned`.
+    Every `Ready.isr_change` is answered exactly once (None after a timeout); there is never a
+    second one before that.
+    """
+
+    state: PartitionState | None
+    error: PenstockError | None = None
+
+
+# ---------------------------------------------------------------- said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendEpochAnswer:
+    """Answers `EpochQueried`; the fields are those of `contract_follower.EpochAnswered`."""
+
+    follower: BrokerId
+    leader_epoch: LeaderEpoch
+    epoch: LeaderEpoch
+    end_offset: Offset
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class SendRefusal:
+    """The follower asked for what this replica cannot give it: it looks up again later."""
+
+    follower: BrokerId
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Push this follower batches from `from_offset` on (None: stop feeding it).
+
+    From then on the shell feeds on its own: whenever the written log end, the HW, the log start
+    or `sync_through` moved and the follower's window has room, with what `ReplicaMachine.marks`
+    says at the time of sending. Only what is written is fed: offsets below `Marks.written_end`.
+    A newer Feed ends the older one: nothing read for the older is sent behind messages of the
+    `Ready` that carried the newer.
+    """
+
+    follower: BrokerId
+    leader_epoch: LeaderEpoch
+    from_offset: Offset | None
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposal:
+    """Ask the controller for this ISR, by compare-and-swap on `version`."""
+
+    leader_epoch: LeaderEpoch
+    version: int
+    isr: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceReply:
+    """The answer to one `ProduceRequested`: an error, or where the batch is.
+
+    `acks` and `sync` say what was reached. An error whose `applied` is NO says that nothing was
+    appended and never will be; after another the outcome is unknown (I8).
+    """
+
+    request_id: int
+    base_offset: Offset
+    error: PenstockError | None = None
+    append_time_ms: int = 0
+    leader_epoch: LeaderEpoch = LeaderEpoch(0)
+    acks: Acks = Acks.NONE
+    sync: Sync = Sync.OS
+    duplicate: bool = False
