@@ -16,6 +16,7 @@ from support.waiting import wait_until
 from penstock.client import Admin, Consumer, Producer, TopicPartition
 from penstock.core.manifest import ManifestError
 from penstock.errors import ClusterError, MisuseError
+from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
 from penstock_broker.local.remote import ProcessStatus, status
 
@@ -209,3 +210,38 @@ def test_a_stopped_process_is_killed_when_the_cluster_stops(
         assert pid is not None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_controller_that_ends_at_its_start_is_told(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    cluster = LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d")
+    other = LocalMetadataStore(tmp_path / "d/controller")
+    try:
+        with pytest.raises(ClusterError) as caught:
+            cluster.start()
+    finally:
+        other.close()
+    assert caught.value.message.startswith("controller exited 2: penstock controller: metadata")
+    assert "in use by another controller" in caught.value.message
+    assert processes_of(tmp_path) == {}
+
+
+def test_a_controller_that_ends_while_a_broker_is_waited_for_is_told_at_once(
+    manifest: WriteManifest, tmp_path: Path
+) -> None:
+    """No broker ever serves then: to wait for one would take all of `ready_timeout_s`."""
+    seen: list[str] = []
+
+    def progress(line: str) -> None:
+        seen.append(line)
+        if line.startswith("controller is ready"):
+            cluster.kill("controller")
+
+    options = LocalOptions(ready_timeout_s=100.0, progress=progress)
+    cluster = LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d", options=options)
+    with pytest.raises(ClusterError, match=r"^controller was ended by signal 9: ") as caught:
+        cluster.start()
+    assert str(tmp_path / "d/logs/controller.log") in caught.value.message
+    assert seen[0].startswith("controller is ready")
+    assert processes_of(tmp_path) == {}

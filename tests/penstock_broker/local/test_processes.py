@@ -3,17 +3,14 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from penstock.errors import MisuseError
 from penstock_broker.local import state as local_state
-from penstock_broker.local.ports import check_ports, fixed_ports, free_ports
 from penstock_broker.local.processes import (
     ProcessIdentity,
     identify,
@@ -91,39 +88,6 @@ class TestSignals:
         with signals_deferred():
             assert signal.getsignal(signal.SIGINT) != before[0]
         assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
-
-
-class TestPorts:
-    def test_fixed_ports_count_up_from_the_base(self) -> None:
-        ports = fixed_ports(9092, 3)
-        assert {name: port.serve for name, port in ports.items()} == {
-            "controller": 9091,
-            "broker-0": 9092,
-            "broker-1": 9093,
-            "broker-2": 9094,
-        }
-        assert ports["broker-2"].metrics == 9194
-
-    @pytest.mark.parametrize(("base", "brokers"), [(1024, 3), (65_500, 50), (9092, 100)])
-    def test_ports_that_do_not_fit_are_refused(self, base: int, brokers: int) -> None:
-        with pytest.raises(MisuseError, match="choose a base"):
-            fixed_ports(base, brokers)
-
-    def test_free_ports_are_distinct_and_outside_the_ephemeral_range(self) -> None:
-        ports = free_ports([f"broker-{i}" for i in range(20)])
-        numbers = [number for port in ports.values() for number in (port.serve, port.metrics)]
-        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-        assert len(set(numbers)) == 40
-        assert all(1024 < number < low for number in numbers)
-
-    def test_a_port_in_use_is_named_with_what_to_do(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-            ports = {"broker-0": replace(free_ports(["x"])["x"], serve=port)}
-            with pytest.raises(MisuseError) as caught:
-                check_ports(ports)
-        assert caught.value.message.startswith(f"port {port}, wanted by broker-0, is in use; stop")
-        assert "--port" in caught.value.message
 
 
 def state_of(supervisor: ProcessIdentity, *processes: RecordedProcess) -> LocalState:

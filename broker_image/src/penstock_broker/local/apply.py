@@ -5,6 +5,7 @@ controller counts every broker as alive, without which topics could not be place
 """
 
 import time
+from collections.abc import Callable
 
 from penstock.client import Admin
 from penstock.core.manifest import Cluster, Manifest
@@ -54,14 +55,18 @@ def _take(admin: Admin, step: Step) -> None:
             admin.alter_configs(step.topic, step.changes, unset=step.removals)
 
 
-def wait_for_brokers(bootstrap: str, brokers: int, deadline: float) -> None:
+def wait_for_brokers(
+    bootstrap: str, brokers: int, deadline: float, check: Callable[[], None]
+) -> None:
     """Returns when the controller counts `brokers` brokers as alive.
 
-    `deadline` is a time on the monotonic clock. Raises ClusterError(REQUEST_TIMED_OUT).
+    `deadline` is a time on the monotonic clock. `check` is called before every look and raises
+    when waiting has become useless. Raises ClusterError(REQUEST_TIMED_OUT).
     """
     last = "no answer yet"
     with Admin(bootstrap) as admin:
         while time.monotonic() < deadline:
+            check()
             try:
                 seen = admin.describe_cluster()
                 alive = sum(broker.alive for broker in seen.brokers)

@@ -8,7 +8,7 @@ Used in process by the demo, tests and benchmarks, and by `penstock local up` th
 `foreground`. Blocking; call it from a thread in asynchronous programs. Every change of who runs
 is written to `state.json`, so that `penstock local status` and `down` see it.
 
-    start: lock the directory ─▶ end leftovers ─▶ check ports ─▶ spawn all ─▶ wait for SERVING
+    start: lock the directory ─▶ end leftovers ─▶ reserve ports ─▶ spawn all ─▶ wait for SERVING
            ─▶ apply topics.     Anything wrong on the way stops what was started.
     stop:  brokers one by one (each hands its leaderships on), then the controller; bounded.
 """
@@ -33,7 +33,7 @@ from penstock_broker.local.arguments import (
     settings_of,
 )
 from penstock_broker.local.manifest_file import choose_cluster, load_manifest
-from penstock_broker.local.ports import Ports, check_ports, fixed_ports, free_ports
+from penstock_broker.local.ports import Ports, reserved_ports
 from penstock_broker.local.processes import identify_self
 from penstock_broker.local.server import ServerProcess
 from penstock_broker.local.state import LocalState, Phase, StateDirectory, registry
@@ -138,12 +138,11 @@ class LocalCluster:
 
     def _start_processes(self) -> None:
         deadline = time.monotonic() + self.options.ready_timeout_s
+        self._phase = "starting"
         self._refuse_to_shrink()
         end_leftovers(self.directory.read(), LEFTOVERS_TIMEOUT_S)
         names = [CONTROLLER, *(f"broker-{i}" for i in range(self.cluster.spec.brokers))]
-        base = self.options.base_port
-        ports = fixed_ports(base, len(names) - 1) if base else free_ports(names)
-        check_ports(ports)
+        ports = self._held.enter_context(reserved_ports(names, self.options.base_port))
         self._servers = {name: self._server_process(name, ports) for name in names}
         for server in self._servers.values():
             server.start()
@@ -151,7 +150,7 @@ class LocalCluster:
         for server in self._servers.values():
             self._wait_until_serving(server, deadline)
             self.options.progress(f"{server.name} is ready on {server.address}")
-        wait_for_brokers(self.bootstrap, len(names) - 1, deadline)
+        wait_for_brokers(self.bootstrap, len(names) - 1, deadline, self._raise_if_ended)
         self.apply(self.manifest)
 
     def stop(self) -> None:
@@ -292,8 +291,8 @@ class LocalCluster:
 
     def _wait_until_serving(self, server: ServerProcess, deadline: float) -> None:
         while not server.is_serving():
-            if not server.is_running and not self._watcher.is_watching:
-                raise server.failure()
+            if not self._watcher.is_watching:
+                self._raise_if_ended(server)
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"{server.name} is not ready after {self.options.ready_timeout_s:.0f} s; "
@@ -301,6 +300,13 @@ class LocalCluster:
                     ErrorCode.REQUEST_TIMED_OUT,
                 )
             time.sleep(POLL_S)
+
+    def _raise_if_ended(self, *waited_for: ServerProcess) -> None:
+        """While the cluster starts none may end: without a controller, no broker ever serves."""
+        concerned = self._servers.values() if self._phase == "starting" else waited_for
+        for server in concerned:
+            if not server.is_running:
+                raise server.failure()
 
     def _restartable(self) -> list[ServerProcess]:
         return [s for s in self._servers.values() if s.name not in self._stopped_on_purpose]

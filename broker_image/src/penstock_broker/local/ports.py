@@ -1,23 +1,36 @@
-"""Which ports a local cluster listens on: fixed ones from a base, or any free ones.
+"""Which ports a local cluster listens on, and keeping them for it while its processes come and go.
 
-Fixed: broker i on base + i, the controller on base - 1, metrics 100 above each. Free ports are
-taken outside the kernel's ephemeral range: while a killed broker is down, an outgoing connection
-of another process must not be given its port.
+Fixed: broker i on base + i, the controller on base - 1, metrics 100 above each. Without a base
+the kernel chooses. To look for a free port and to listen on it later is a race: another process
+may take it meanwhile, and again in every pause between a kill and a restart. So ports are
+reserved, by two sockets each, which the kernel closes with this process however it ends:
+
+    bound, never listening, SO_REUSEADDR   The kernel gives the port to no `bind(0)` and to no
+                                           outgoing connection. A server that sets SO_REUSEADDR, as
+                                           gRPC, Go, Java and Python's HTTP server do, listens on
+                                           it all the same: that only fails beside a listener.
+    abstract AF_UNIX name of the number    One reservation at a time: two sockets with
+                                           SO_REUSEADDR would not refuse each other. Names are per
+                                           network namespace, as ports are.
+
+What stays possible is a stranger that listens on this very number with SO_REUSEADDR while our
+server is down; our server then says so and ends.
 """
 
-import random
+import contextlib
+import errno
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from penstock.errors import ErrorCode, MisuseError
 
 HOST = "127.0.0.1"
 DEFAULT_BASE_PORT = 9092
 METRICS_OFFSET = 100
-_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LOWEST_FREE = 15_000
-_ATTEMPTS_PER_PORT = 200
+_ATTEMPTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +39,42 @@ class Ports:
 
     serve: int
     metrics: int
+
+
+class ReservedPort:
+    """A loopback port that is kept for servers of this process's choice until `close`.
+
+    The server must listen on `HOST`, or on all addresses, with SO_REUSEADDR. While none does,
+    connections are refused.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        """`port` 0: any. Raises OSError (EADDRINUSE) if it is reserved or somebody listens."""
+        if port:
+            self._name, self._socket = _reserve(port)
+        else:
+            self._name, self._socket = _reserve_any()
+        self.port: int = self._socket.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def close(self) -> None:
+        """Gives the port back. Idempotent; a server that listens on it is not disturbed."""
+        self._socket.close()
+        self._name.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 def fixed_ports(base_port: int, brokers: int) -> dict[str, Ports]:
@@ -42,39 +91,77 @@ def fixed_ports(base_port: int, brokers: int) -> dict[str, Ports]:
     return {name: Ports(port, port + METRICS_OFFSET) for name, port in names.items()}
 
 
-def free_ports(names: list[str]) -> dict[str, Ports]:
-    """Two ports for each name that nothing listens on at this moment."""
-    chosen: list[int] = []
-    picker = random.SystemRandom()
-    low = int(_EPHEMERAL_RANGE.read_text().split()[0]) if _EPHEMERAL_RANGE.exists() else 32_768
-    for _ in range(_ATTEMPTS_PER_PORT * len(names)):
-        port = picker.randrange(min(_LOWEST_FREE, low - 5_000), low)
-        if port not in chosen and not is_taken(port):
-            chosen.append(port)
-        if len(chosen) == 2 * len(names):
-            return {name: Ports(chosen[2 * i], chosen[2 * i + 1]) for i, name in enumerate(names)}
-    raise MisuseError(f"found no {2 * len(names)} free ports below {low}; stop some servers")
+@contextlib.contextmanager
+def reserved_ports(names: list[str], base_port: int) -> Iterator[dict[str, Ports]]:
+    """Reserves two ports for each process name as long as the block runs.
+
+    Args:
+        names: `controller` and `broker-0` to `broker-<n-1>`.
+        base_port: see `fixed_ports`; 0 = any ports.
+
+    Raises:
+        MisuseError: names the first port that something else listens on or has reserved.
+    """
+    wanted = fixed_ports(base_port, len(names) - 1) if base_port else {}
+    with contextlib.ExitStack() as held:
+
+        def reserve(name: str, port: int) -> int:
+            try:
+                return held.enter_context(ReservedPort(port)).port
+            except OSError as error:
+                raise _refusal(name, port, error) from error
+
+        ports = {}
+        for name in names:
+            fixed = wanted.get(name, Ports(0, 0))
+            ports[name] = Ports(reserve(name, fixed.serve), reserve(name, fixed.metrics))
+        yield ports
 
 
-def check_ports(ports: dict[str, Ports]) -> None:
-    """Raises MisuseError that names the first port something else listens on."""
-    for name, wanted in ports.items():
-        for port in (wanted.serve, wanted.metrics):
-            if is_taken(port):
-                raise MisuseError(
-                    f"port {port}, wanted by {name}, is in use; stop what listens there "
-                    f"(`ss -ltnp 'sport = :{port}'` shows it), or choose other ports with "
-                    "--port BASE (0: any free ports)",
-                    ErrorCode.INVALID_CONFIG,
-                )
+def _reserve(port: int) -> tuple[socket.socket, socket.socket]:
+    """The name first: who has it is the only one who may bind. Both sockets, or OSError."""
+    with contextlib.ExitStack() as made:
+        name = made.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        name.bind(_abstract_name(port))
+        bound = made.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+        # Connections that wind down (TIME_WAIT) are no hindrance, a listener is.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((HOST, port))
+        made.pop_all()
+        return name, bound
 
 
-def is_taken(port: int) -> bool:
-    """Whether a listener could not have this port. Connections winding down are no hindrance."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return True
-    return False
+def _reserve_any() -> tuple[socket.socket, socket.socket]:
+    """A number of the kernel's choice, that nothing at all is bound to."""
+    for _ in range(_ATTEMPTS):
+        with contextlib.ExitStack() as made:
+            bound = made.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+            bound.bind((HOST, 0))
+            name = made.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            try:
+                name.bind(_abstract_name(bound.getsockname()[1]))
+            except OSError:
+                continue  # somebody is about to reserve this very number
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.pop_all()
+            return name, bound
+    raise OSError(errno.EADDRINUSE, "the kernel gave no port that is not reserved")
+
+
+def _abstract_name(port: int) -> str:
+    return f"\0penstock-port-{port}"
+
+
+def _refusal(name: str, port: int, error: OSError) -> MisuseError:
+    if error.errno == errno.EADDRINUSE and port:
+        return MisuseError(
+            f"port {port}, wanted by {name}, is in use; stop what listens there "
+            f"(`ss -ltnp 'sport = :{port}'` shows it; nothing: a local cluster has reserved it), "
+            "or choose other ports with --port BASE (0: any free ports)",
+            ErrorCode.INVALID_CONFIG,
+        )
+    return MisuseError(
+        f"no port for {name} ({port or 'any'}): {error.strerror or error}; "
+        "choose other ports with --port BASE (0: any free ports)",
+        ErrorCode.INVALID_CONFIG,
+    )
