@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import progress
+from penstock_broker.local.ports import ReservedPort
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 START_SECONDS = 90.0
@@ -44,17 +45,20 @@ def available() -> str | None:
 def kafka(brokers: int) -> Iterator[Peer]:
     """Runs `brokers` Kafka brokers (each also a controller) until the block ends."""
     libraries = _libraries()
-    with tempfile.TemporaryDirectory(prefix="penstock-kafka-") as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-kafka-") as scratch,
+        contextlib.ExitStack() as held,
+    ):
         home = Path(scratch)
-        ports = _free_ports(2 * brokers)
+        ports = [held.enter_context(ReservedPort()).port for _ in range(2 * brokers)]
         (home / "log4j2.xml").write_text(LOG4J)
         configs = [_configure(home, node, ports) for node in range(1, brokers + 1)]
         processes = []
         try:
             for config in configs:
                 processes.append(_start(libraries, home, config))  # noqa: PERF401 - ended below
-            for port in ports[:brokers]:
-                _await_port(port)
+            for port, process in zip(ports, processes, strict=False):
+                _await_port(port, process)
             yield Peer(",".join(f"127.0.0.1:{port}" for port in ports[:brokers]), processes)
         finally:
             for process in processes:
@@ -110,19 +114,13 @@ def _start(libraries: str, home: Path, config: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
 
-def _await_port(port: int) -> None:
+def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
     limit = time.monotonic() + START_SECONDS
     while True:
+        if process.poll() is not None:
+            raise SystemExit(f"Kafka ended, exit {process.returncode}, without opening port {port}")
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return
         if time.monotonic() > limit:
             raise SystemExit(f"Kafka did not open port {port} within {START_SECONDS:.0f} s")
         time.sleep(0.3)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).parent.parent / "tests"))
 from support.api_proxy import ApiProxy
 from support.apiserver import ApiServer, missing
 from support.kubernetes_store import open_store
-from support.processes import HOST, ServerProcess, free_port
+from support.processes import ReservedPort, ServerProcess
 from support.sessions import Broker, running
 from support.waiting import wait_until_async
 
@@ -36,10 +36,10 @@ BROKERS = 3
 
 def controller(path: Path, proxy: ApiProxy, namespace: str, name: str) -> ServerProcess:
     """A started controller process that talks to the API server through `proxy`."""
-    port = free_port()
+    port = ReservedPort()
     arguments = ["controller", "--metadata=kubernetes", "--cluster=flights"]
-    arguments += [f"--namespace={namespace}", f"--listen={HOST}:{port}"]
-    process = ServerProcess(name, arguments, port, path / f"{name}.log")
+    arguments += [f"--namespace={namespace}", f"--listen={port.address}"]
+    process = ServerProcess(name, arguments, path / f"{name}.log", port)
     os.environ["KUBECONFIG"] = str(proxy.kubeconfig(path / f"{name}.kubeconfig"))
     process.start()
     return process

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,23 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]  # a hook wrapper is a generator
-    """Shows the seed and the logs of running clusters with every failure."""
+    """Shows the seed and the logs of the test's own servers with every failure."""
     report = yield
     if report.failed:
         report.sections.append(("seed", f"PENSTOCK_TEST_SEED={SEED}"))
-        clusters = sys.modules.get("support.cluster")
-        for cluster in clusters.LIVE if clusters is not None else ():
-            report.sections.append((f"cluster in {cluster.path}", cluster.logs()))
+        processes = sys.modules.get("support.processes")
+        if processes is not None:
+            report.sections.extend(processes.logs_of_this_test())
+        report.sections.extend(_local_cluster_logs(item))
     return report
+
+
+def _local_cluster_logs(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """What clusters of `penstock local` wrote below the folders of this test's fixtures."""
+    values = [getattr(each, "folder", each) for each in getattr(item, "funcargs", {}).values()]
+    folders = [value for value in values if isinstance(value, Path)]
+    for file in sorted({file for folder in folders for file in folder.rglob("logs/*.log")}):
+        yield str(file), file.read_text(errors="replace")[-4_000:]
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +69,15 @@ def seed() -> int:
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """Random choices that depend on the run's seed and the test's name only."""
     return random.Random(f"{SEED}/{request.node.nodeid}")
+
+
+@pytest.fixture
+def reserve() -> Iterator[Callable[[], object]]:
+    """Makes a `support.processes.ReservedPort`: nobody listens there unless the test does."""
+    from support.processes import ReservedPort  # noqa: PLC0415 - only few tests need it
+
+    with ExitStack() as made:
+        yield lambda: made.enter_context(ReservedPort())
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from support.processes import HOST, free_port
-from support.waiting import wait_until
+from support.processes import HOST, ReservedPort
+from support.waiting import unwatch, wait_until, watch
 
 _START_S: Final = 90.0
 _REQUEST_S: Final = 20.0
@@ -59,10 +59,10 @@ class ApiServer:
         if reason := missing():
             pytest.skip(reason)
         self.directory = directory
-        self.port = free_port()
+        self._reserved = [ReservedPort() for _ in range(3)]
+        self.port, self._etcd_port, self._peer_port = (each.port for each in self._reserved)
         self.url = f"https://{HOST}:{self.port}"
         self.kubeconfig = directory / "admin.kubeconfig"
-        self._etcd_port, self._peer_port = free_port(), free_port()
         self._extra = extra_arguments
         self._etcd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -154,12 +154,14 @@ class ApiServer:
 
     def kill(self) -> None:
         """kill -9 of the API server: connections are refused until `start`. etcd goes on."""
+        unwatch(self)
         _end(self._server, signal.SIGKILL)
         self._server = None
 
     def start(self) -> None:
         """Starts the API server (again) and waits until it is ready."""
         assert self._server is None, "it runs already"
+        watch(self, self._check_running)
         path = self.directory
         self._server = self._run(
             "kube-apiserver",
@@ -185,15 +187,22 @@ class ApiServer:
 
     def stop(self) -> None:
         """Ends everything, for good."""
+        unwatch(self)
         for process in (self._server, self._etcd):
             _end(process, signal.SIGKILL)  # nothing of it is kept
         self._server = self._etcd = None
+        for port in self._reserved:
+            port.close()
 
     # ------------------------------------------------------------ parts
 
+    def _check_running(self) -> None:
+        for name, process in (("etcd", self._etcd), ("kube-apiserver", self._server)):
+            if process is not None and process.poll() is not None:
+                code = process.returncode
+                raise AssertionError(f"{name} ended by itself: exit {code}\n{self.log(name)}")
+
     def _ready(self) -> bool:
-        assert self._server is not None
-        assert self._server.poll() is None, f"kube-apiserver ended\n{self.log('kube-apiserver')}"
         request = urllib.request.Request(
             f"{self.url}/readyz", headers={"Authorization": f"Bearer {_ADMIN_TOKEN}"}
         )

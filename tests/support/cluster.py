@@ -1,18 +1,18 @@
-"""A cluster of real processes for tests: one controller and some brokers on free ports.
+"""A cluster of real processes for tests: one controller and some brokers on ports of their own.
 
     with Cluster(tmp_path, brokers=3) as cluster:
         cluster.create_topic("t", partitions=2)
         cluster.brokers[cluster.leader("t", 0)].kill()
 
 Timeouts of the controller are shortened, so that fail-over takes parts of a second. Logs are
-shown when a test fails (`tests/conftest.py`).
+shown when a test fails (`tests/conftest.py`). A process that ends by itself fails every wait.
 """
 
 from pathlib import Path
 from typing import Self
 
 import grpc
-from support.processes import HOST, ServerProcess, free_port
+from support.processes import ReservedPort, ServerProcess
 from support.waiting import wait_until
 
 from penstock.errors import PenstockError
@@ -22,8 +22,6 @@ from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 
-LIVE: list["Cluster"] = []
-"""Clusters that run now, for the logs of failed tests."""
 CONTROLLER_CONFIG = {
     "broker.heartbeat.interval.ms": "150",
     "broker.session.timeout.ms": "1200",
@@ -48,9 +46,10 @@ class Cluster:
     ) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        port = free_port()
+        self._made: list[ServerProcess] = []
         factor = {"default.replication.factor": str(min(brokers, 3) or 1)}
         config = {**CONTROLLER_CONFIG, **factor, **(controller_config or {})}
+        port, metrics = ReservedPort(), ReservedPort()
         self.controller = ServerProcess(
             "controller",
             [
@@ -58,14 +57,16 @@ class Cluster:
                 "--metadata-dir",
                 str(path / "metadata"),
                 "--listen",
-                f"{HOST}:{port}",
+                port.address,
                 "--metrics-listen",
-                f"{HOST}:{free_port()}",
+                metrics.address,
                 *_flags(config),
             ],
-            port,
             path / "controller.log",
+            port,
+            metrics,
         )
+        self._made.append(self.controller)
         self.metrics_ports: dict[int, int] = {}
         self._broker_config = broker_config or {}
         self._racks = racks or []
@@ -77,10 +78,10 @@ class Cluster:
 
     def new_broker(self, broker_id: int, *, data: Path | None = None) -> ServerProcess:
         """A broker process, not started; `data`: another data directory than its own."""
-        port, metrics = free_port(), free_port()
-        self.metrics_ports[broker_id] = metrics
+        port, metrics = ReservedPort(), ReservedPort()
+        self.metrics_ports[broker_id] = metrics.port
         rack = self._racks[broker_id] if broker_id < len(self._racks) else ""
-        return ServerProcess(
+        made = ServerProcess(
             f"broker {broker_id}",
             [
                 "broker",
@@ -89,20 +90,23 @@ class Cluster:
                 "--data-dir",
                 str(data or self.data_dir(broker_id)),
                 "--listen",
-                f"{HOST}:{port}",
+                port.address,
                 "--advertise",
-                f"{HOST}:{port}",
+                port.address,
                 "--controllers",
                 self.controller.address,
                 "--metrics-listen",
-                f"{HOST}:{metrics}",
+                metrics.address,
                 "--rack",
                 rack,
                 *_flags(self._broker_config),
             ],
-            port,
             self.path / f"broker-{broker_id}.log",
+            port,
+            metrics,
         )
+        self._made.append(made)
+        return made
 
     def data_dir(self, broker_id: int) -> Path:
         return self.path / f"data-{broker_id}"
@@ -120,7 +124,6 @@ class Cluster:
 
     def start(self) -> None:
         """Starts everything, and waits until all brokers serve and know each other."""
-        LIVE.append(self)
         try:
             self.controller.start(wait=False)
             for broker in self.brokers.values():
@@ -158,11 +161,9 @@ class Cluster:
         wait_until(_forgiving(all_say), what=f"all brokers say that the controller is {there}")
 
     def close(self) -> None:
-        """Ends every process."""
-        for process in self.processes:
+        """Ends every process it made, also those that a test exchanged for others."""
+        for process in self._made:
             process.close()
-        if self in LIVE:
-            LIVE.remove(self)
 
     def __enter__(self) -> Self:
         return self
@@ -195,7 +196,9 @@ class Cluster:
     def _at(self, at: int | None) -> str:
         if at is not None:
             return self.brokers[at].address
-        return next(broker.address for broker in self.brokers.values() if broker.is_running)
+        running = [broker.address for broker in self.brokers.values() if broker.is_running]
+        assert running, f"no broker of {sorted(self.brokers)} runs"
+        return running[0]
 
     def create_topic(
         self,
@@ -280,13 +283,6 @@ class Cluster:
             )
 
         wait_until(_forgiving(in_sync), what=f"all replicas of {topic} are in sync", timeout_s=30)
-
-    def logs(self) -> str:
-        """The ends of all logs."""
-        return "\n".join(
-            f"----- {process.name} (exit {process.returncode})\n{process.tail()}"
-            for process in self.processes
-        )
 
 
 def _forgiving(condition):  # type: ignore[no-untyped-def]  # any answer passes through

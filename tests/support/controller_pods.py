@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.api_proxy import ApiProxy
 from support.apiserver import ApiServer
-from support.processes import HOST, ServerProcess, free_port
+from support.processes import ReservedPort, ServerProcess
 from support.sessions import Broker
 from support.waiting import wait_until_async
 
@@ -27,12 +27,12 @@ class Pod:
     def __init__(self, server: ApiServer, namespace: str, path: Path, name: str) -> None:
         self.namespace = namespace
         self.proxy = ApiProxy(server)
-        port = free_port()
+        port = ReservedPort()
         arguments = [
             "controller", "--metadata=kubernetes", "--cluster=flights", f"--namespace={namespace}",
-            f"--listen={HOST}:{port}",
+            f"--listen={port.address}",
         ]  # fmt: skip
-        self.process = ServerProcess(name, arguments, port, path / f"{name}.log")
+        self.process = ServerProcess(name, arguments, path / f"{name}.log", port)
         self.kubeconfig = self.proxy.kubeconfig(path / f"{name}.kubeconfig")
 
     @property
@@ -52,9 +52,6 @@ class Pod:
     def close(self) -> None:
         self.process.close()
         self.proxy.close()
-
-
-Make = Callable[[str], Pod]
 
 
 Make = Callable[[str], Pod]

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from support import waiting
 from support.apiserver import ApiServer
-from support.processes import HOST, free_port
-from support.waiting import wait_until
+from support.processes import ReservedPort
+from support.waiting import unwatch, wait_until
 
 ROOT = Path(__file__).parents[2]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -62,8 +63,9 @@ class Operator:
     """One process. `namespaces`: what it watches, empty for all."""
 
     def __init__(self, server: ApiServer, directory: Path, *, namespace: str, watch: str) -> None:
-        self.port = free_port()
-        self.log = directory / f"operator-{self.port}.log"
+        self._reserved = ReservedPort()
+        name = f"op-{self._reserved.port}"
+        self.log = directory / f"{name}.log"
         self._stderr = self.log.open("ab")
         self._process = subprocess.Popen(
             [
@@ -73,13 +75,22 @@ class Operator:
                 "--broker-image=penstock-broker:test",
                 f"--namespaces={watch}",
                 f"--namespace={namespace}",
-                f"--health-listen={HOST}:{self.port}",
+                f"--health-listen={self._reserved.address}",
             ],
-            env={**os.environ, "KUBECONFIG": str(server.kubeconfig), "POD_NAME": f"op-{self.port}"},
+            env={**os.environ, "KUBECONFIG": str(server.kubeconfig), "POD_NAME": name},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr,
         )
+        waiting.watch(self, self._check_running)
+
+    def _check_running(self) -> None:
+        code = self._process.poll()
+        assert code is None, f"the operator ended by itself: exit {code}\n{self.tail()}"
+
+    def tail(self) -> str:
+        """The end of its log."""
+        return self.log.read_text(errors="replace")[-6_000:]
 
     def metric(self, name: str) -> float:
         """A figure without labels from /metrics."""
@@ -89,7 +100,7 @@ class Operator:
         raise AssertionError(f"no metric {name}")
 
     def ask(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{HOST}:{self.port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self._reserved.address}{path}", timeout=10) as answer:
             return str(answer.read().decode())
 
     @property
@@ -107,12 +118,15 @@ class Operator:
             return False
 
     def kill(self) -> None:
+        unwatch(self)
         self._process.kill()
         self._process.wait(30)
         self._stderr.close()
+        self._reserved.close()
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
+        unwatch(self)
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         return self._process.wait(30)
@@ -125,7 +139,7 @@ def running(server: ApiServer, directory: Path, namespace: str) -> Iterator[Oper
     try:
         yield operator
     except BaseException:
-        print(operator.log.read_text()[-6_000:])
+        print(operator.tail())
         raise
     finally:
         operator.kill()

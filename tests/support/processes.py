@@ -1,78 +1,95 @@
-"""Server processes for tests: started on free ports, ended for certain, logs kept.
+"""Server processes for tests: started on reserved ports, ended for certain, logs kept.
+
+Ports are reserved from before the first start until `close` (`penstock_broker.local.ports`), so
+that nobody else gets one, neither before its server listens nor while it is killed.
 
 Every process holds the reading end of a pipe whose writing end only the test process has: it
-stops by itself when the tests are gone, however they went.
+stops by itself when the tests are gone, however they went. One that ends although nobody asked it
+to fails every wait at once (`support.waiting`), with the end of its log.
 """
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from support.waiting import wait_until
+from support.waiting import unwatch, wait_until, watch
 
 from penstock.rpc.channel import open_channel
+from penstock_broker.local.ports import HOST, ReservedPort
 
-HOST = "127.0.0.1"
+__all__ = ["HOST", "ReservedPort", "ServerProcess", "logs_of_this_test", "reserve_row"]
+
 _LOG_TAIL_BYTES = 6_000
-_PORTS = range(15_000, 30_000)  # below the kernel's ephemeral range: see `free_port`
-_given: set[int] = set()
+_LAST_LINES = 12
+_started: list["ServerProcess"] = []
+"""In order of their first start."""
 
 
-def free_port() -> int:
-    """A port nobody listens on, that no outgoing connection takes while its server is down."""
+def logs_of_this_test() -> list[tuple[str, str]]:
+    """Name and end of the log of each process the running test started, ended ones too.
+
+    A test that started none: those that run and that a test of the same file started, as for a
+    fixture of the module.
+    """
+    test = _running_test()
+    own = [process for process in _started if process.started_by == test]
+    file = test.partition("::")[0]
+    shared = [
+        process
+        for process in _started
+        if process.is_running and process.started_by.partition("::")[0] == file
+    ]
+    return [(process.title, process.tail()) for process in own or shared]
+
+
+def reserve_row(count: int) -> list[ReservedPort]:
+    """Neighbouring ports, lowest first; for the caller to close."""
     for _ in range(1_000):
-        port = random.SystemRandom().choice(_PORTS)
-        if port in _given:
-            continue
-        with socket.socket() as probe:
+        with ExitStack() as made:
+            row = [made.enter_context(ReservedPort())]
             try:
-                probe.bind((HOST, port))
+                for offset in range(1, count):
+                    row.append(made.enter_context(ReservedPort(row[0].port + offset)))
             except OSError:
                 continue
-        _given.add(port)
-        return port
-    raise AssertionError("no free port found")
+            made.pop_all()
+            return row
+    raise AssertionError(f"no {count} neighbouring ports are free")
 
 
-def free_ports_in_a_row(count: int) -> int:
-    """The first of `count` neighbouring ports that nobody listens on."""
-    for _ in range(1_000):
-        base = free_port()
-        wanted = range(base + 1, base + count)
-        if all(port not in _given and _is_free(port) for port in wanted):
-            _given.update(wanted)
-            return base
-    raise RuntimeError(f"no {count} free ports in a row")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
+def _running_test() -> str:
+    """Its node id; empty outside pytest."""
+    return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
 class ServerProcess:
-    """One `python -m penstock_broker …` process; may be started again after it ended."""
+    """One `python -m penstock_broker …` process; may be started again after it ended.
 
-    def __init__(self, name: str, arguments: list[str], port: int, log: Path) -> None:
+    `reserved` are the ports it listens on, the one of `address` first; `close` gives them back.
+    """
+
+    def __init__(self, name: str, arguments: list[str], log: Path, *reserved: ReservedPort) -> None:
         self.name = name
         self.arguments = arguments
-        self.port = port
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
+        self.started_by = ""
+        """The test that started it first."""
+        self._reserved = reserved
+        self._log_began = 0
 
     @property
     def address(self) -> str:
-        return f"{HOST}:{self.port}"
+        return self._reserved[0].address
+
+    @property
+    def port(self) -> int:
+        return self._reserved[0].port
 
     @property
     def pid(self) -> int:
@@ -88,6 +105,11 @@ class ServerProcess:
         assert not self.is_running, f"{self.name} runs already"
         command = [sys.executable, "-m", "penstock_broker.local.child", *self.arguments, *extra]
         environment = {**os.environ, "GRPC_VERBOSITY": "NONE"}
+        self._close_pipe()
+        if self not in _started:
+            self.started_by = _running_test()
+            _started.append(self)
+        self._log_began = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -96,17 +118,27 @@ class ServerProcess:
                 stderr=log,
                 env=environment,
             )
+        watch(self, self.check_running)
         if wait:
             self.wait_serving(timeout_s)
 
     def wait_serving(self, timeout_s: float = 40.0) -> None:
-        """Until health says SERVING; fails at once if the process ended."""
+        """Until health says SERVING; fails at once if this or any other process ended by itself."""
+        self.check_running()
+        wait_until(self.is_serving, what=f"{self.name} serves", timeout_s=timeout_s)
 
-        def ready() -> bool:
-            assert self.is_running, f"{self.name} ended: exit {self.returncode}\n{self.tail()}"
-            return self.is_serving()
-
-        wait_until(ready, what=f"{self.name} serves", timeout_s=timeout_s)
+    def check_running(self) -> None:
+        """AssertionError with the last lines of this run's log if it does not run."""
+        if self.is_running:
+            return
+        with self.log.open("rb") as log:
+            log.seek(self._log_began)
+            lines = log.read().decode(errors="replace").splitlines()[-_LAST_LINES:]
+        said = "\n".join(lines) or "it logged nothing"
+        raise AssertionError(
+            f"{self.name} ended by itself: exit {self.returncode}; its last lines ({self.log}):\n"
+            f"{said}"
+        )
 
     def is_serving(self) -> bool:
         """Whether health says SERVING now."""
@@ -130,6 +162,11 @@ class ServerProcess:
         """SIGTERM; the exit code."""
         return self._end(signal.SIGTERM, timeout_s)
 
+    def terminate(self) -> None:
+        """SIGTERM without waiting: follow with `wait_end`."""
+        unwatch(self)
+        os.kill(self.pid, signal.SIGTERM)
+
     def pause(self) -> None:
         """SIGSTOP: the process is there and does nothing."""
         os.kill(self.pid, signal.SIGSTOP)
@@ -146,12 +183,14 @@ class ServerProcess:
     def wait_end(self, timeout_s: float = 30.0) -> int:
         """The exit code of a process that ends by itself."""
         assert self.process is not None
+        unwatch(self)
         code = self.process.wait(timeout_s)
         self._close_pipe()
         return code
 
     def _end(self, number: int, timeout_s: float) -> int:
         assert self.process is not None, f"{self.name} was not started"
+        unwatch(self)
         if self.process.poll() is None:
             self.process.send_signal(number)
             self.process.send_signal(signal.SIGCONT)
@@ -167,14 +206,23 @@ class ServerProcess:
         return code
 
     def close(self) -> None:
-        """Ends it if it still runs."""
+        """Ends it if it still runs, and gives its ports back. It cannot be started again."""
+        unwatch(self)
         if self.is_running:
             self.kill()
         self._close_pipe()
+        for port in self._reserved:
+            port.close()
 
     def _close_pipe(self) -> None:
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
+
+    @property
+    def title(self) -> str:
+        """Which process, and whether it runs."""
+        state = "running" if self.is_running else f"exit {self.returncode}"
+        return f"{self.name} ({state}), {self.log}"
 
     def log_text(self) -> str:
         """Everything it wrote."""

@@ -1,20 +1,19 @@
 """A connection begins anew after every attempt that fails, instead of waiting for gRPC to."""
 
-import socket
+from collections.abc import Callable
 
 import grpc
+from support.processes import ReservedPort
 
 from penstock.client.connections import Connection
 
-
-def free_address() -> str:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{unused.getsockname()[1]}"
+Reserve = Callable[[], ReservedPort]
 
 
-async def test_a_channel_that_cannot_connect_is_replaced_until_somebody_listens() -> None:
-    address = free_address()
+async def test_a_channel_that_cannot_connect_is_replaced_until_somebody_listens(
+    reserve: Reserve,
+) -> None:
+    address = reserve().address
     connection = Connection(address, address)
     first = connection.channel
     assert not await connection.ready(0.4)
@@ -32,8 +31,8 @@ async def test_a_channel_that_cannot_connect_is_replaced_until_somebody_listens(
         await server.stop(None)
 
 
-async def test_closing_ends_replaced_channels_too() -> None:
-    address = free_address()
+async def test_closing_ends_replaced_channels_too(reserve: Reserve) -> None:
+    address = reserve().address
     connection = Connection(address, address)
     replaced = connection.channel
     assert not await connection.ready(0.2)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from support.cluster import Cluster
-from support.processes import free_port
+from support.processes import ReservedPort
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -221,10 +221,12 @@ def test_closing_with_a_timeout_reports_what_is_left(make_cluster: MakeCluster) 
     assert closed.value.code is ErrorCode.CLOSED
 
 
-def test_dead_bootstrap_addresses_are_passed_over(make_cluster: MakeCluster) -> None:
+def test_dead_bootstrap_addresses_are_passed_over(
+    make_cluster: MakeCluster, reserve: Callable[[], ReservedPort]
+) -> None:
     cluster = make_cluster(brokers=1)
     cluster.create_topic("t")
-    dead = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+    dead = [reserve().address for _ in range(3)]
     bootstrap = [*dead, cluster.brokers[0].address]
     with (
         Admin(bootstrap) as admin,
@@ -237,8 +239,10 @@ def test_dead_bootstrap_addresses_are_passed_over(make_cluster: MakeCluster) -> 
         assert [len(batch) for batch in consumer.poll(20)] == [1]
 
 
-def test_nobody_answering_is_one_error_that_lists_every_address() -> None:
-    dead = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+def test_nobody_answering_is_one_error_that_lists_every_address(
+    reserve: Callable[[], ReservedPort],
+) -> None:
+    dead = [reserve().address for _ in range(2)]
     begun = time.monotonic()
     with Producer(dead, connect_timeout_ms=1_500) as producer:
         with pytest.raises(UnreachableError) as silent:

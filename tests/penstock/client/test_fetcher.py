@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
-from support.processes import free_port
 from support.waiting import wait_until_async
 
 from penstock.client import AsyncConsumer, TopicPartition
@@ -49,8 +48,10 @@ class Asking:
 class Broker(broker_pb2_grpc.BrokerServiceServicer):
     """Leads every partition of topic t."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    port = 0
+    """Known once its server listens."""
+
+    def __init__(self) -> None:
         self.asked: list[Asking] = []
 
     async def Metadata(self, request: Any, context: Any) -> pb.MetadataResponse:  # noqa: N802
@@ -78,13 +79,12 @@ class Broker(broker_pb2_grpc.BrokerServiceServicer):
 @asynccontextmanager
 async def reading(**options: Any) -> AsyncIterator[tuple[Broker, AsyncConsumer]]:
     """A consumer of all partitions, from offset 0, and the broker it asks."""
-    port = free_port()
-    broker, server = Broker(port), grpc.aio.server()
+    broker, server = Broker(), grpc.aio.server()
     broker_pb2_grpc.add_BrokerServiceServicer_to_server(broker, server)
-    server.add_insecure_port(f"127.0.0.1:{port}")
+    broker.port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with AsyncConsumer(f"127.0.0.1:{port}", **options) as consumer:
+        async with AsyncConsumer(f"127.0.0.1:{broker.port}", **options) as consumer:
             partitions = [TopicPartition("t", index) for index in range(PARTITIONS)]
             consumer._fetcher.poke = lambda: None  # type: ignore[method-assign]  # all at once
             await consumer.assign(partitions)

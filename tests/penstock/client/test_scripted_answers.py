@@ -11,7 +11,6 @@ from typing import Any
 
 import grpc
 import pytest
-from support.processes import free_port
 from support.waiting import wait_until_async
 
 from penstock.client import (
@@ -180,11 +179,10 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
 @asynccontextmanager
 async def serving() -> AsyncIterator[Double]:
     """A double that answers on a port of its own."""
-    made = Double(free_port())
     server = grpc.aio.server()
+    made = Double(server.add_insecure_port("127.0.0.1:0"))
     broker_pb2_grpc.add_BrokerServiceServicer_to_server(made, server)  # type: ignore[no-untyped-call]  # generated
     add_AdminServiceServicer_to_server(made, server)  # type: ignore[no-untyped-call]  # generated
-    server.add_insecure_port(f"127.0.0.1:{made.port}")
     await server.start()
     try:
         yield made

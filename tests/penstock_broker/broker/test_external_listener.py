@@ -3,18 +3,19 @@
 from pathlib import Path
 
 from support.cluster import Cluster
-from support.processes import HOST, free_ports_in_a_row
+from support.processes import HOST, reserve_row
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
 
 
 def test_each_listener_names_the_addresses_of_its_callers(tmp_path: Path) -> None:
-    base = free_ports_in_a_row(2)
+    row = reserve_row(2)
+    base = row[0].port
     cluster = Cluster(tmp_path, brokers=2, start=False)
     for broker_id, broker in cluster.brokers.items():
         broker.arguments += [f"--external-listen={HOST}:{base + broker_id}"]
         broker.arguments += [f"--external-advertise=localhost:{base}"]
-    with cluster:
+    with row[0], row[1], cluster:
         cluster.start()
         with Admin(cluster.bootstrap) as inside, Admin(f"{HOST}:{base}") as outside:
             inner = {f"{b.host}:{b.port}" for b in inside.describe_cluster().brokers}

@@ -1,8 +1,6 @@
 """Starting and stopping: what a broker refuses, in one line, and what it keeps."""
 
-import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.cluster import Cluster
-from support.processes import HOST, ServerProcess, free_port
+from support.processes import HOST, ReservedPort, ServerProcess
 from support.waiting import wait_until
 from support.wire import Wire
 
@@ -37,8 +35,8 @@ def options(path: Path, **changed: str) -> list[str]:
     values = {
         "broker-id": "0",
         "data-dir": str(path / "data"),
-        "listen": f"{HOST}:{free_port()}",
-        "controllers": f"{HOST}:{free_port()}",
+        "listen": f"{HOST}:0",
+        "controllers": f"{HOST}:1",
         **{key.replace("_", "-"): value for key, value in changed.items()},
     }
     return [part for key, value in values.items() for part in (f"--{key}", value)]
@@ -148,12 +146,12 @@ def test_a_full_disk_refuses_writes_and_serves_reads(make_cluster: MakeCluster) 
 
 
 def test_a_broker_without_a_controller_says_so_and_waits(tmp_path: Path) -> None:
-    port = free_port()
+    port = ReservedPort()
     broker = ServerProcess(
         "lonely",
-        ["broker", *options(tmp_path, listen=f"{HOST}:{port}")],
-        port,
+        ["broker", *options(tmp_path, listen=port.address)],
         tmp_path / "lonely.log",
+        port,
     )
     try:
         broker.start(wait=False)
@@ -216,7 +214,7 @@ def test_a_controller_that_dies_does_not_hold_up_a_stop(make_cluster: MakeCluste
     cluster = make_cluster(brokers=1, broker_config={"shutdown.timeout.ms": "60000"})
     broker = cluster.brokers[0]
     cluster.controller.pause()  # it hears that the broker wants to stop, and never answers
-    os.kill(broker.pid, signal.SIGTERM)
+    broker.terminate()
     cluster.controller.kill()
     assert broker.wait_end(timeout_s=20) == 0
     assert '"leaderships_handed_over": false' in broker.log_text()

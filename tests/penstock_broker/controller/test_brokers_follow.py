@@ -1,19 +1,20 @@
 """Brokers find the active controller: by fixed addresses, and by a name whose addresses change."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any
 
 import pytest
-from support.processes import free_port
+from support.processes import ReservedPort
 from support.sessions import Broker, running
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 
+Reserve = Callable[[], ReservedPort]
 CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=1_800)
 
 
@@ -45,16 +46,14 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
 @contextmanager
 def black_hole(ip: str, port: int) -> Iterator[None]:
     """Takes connections and never says a word, as a frozen process does."""
-    with socket.socket() as silent:
-        silent.bind((ip, port))
-        silent.listen()
+    with socket.create_server((ip, port)):
         yield
 
 
 async def test_brokers_move_over_when_the_active_controller_is_gone(
-    shared: SharedDocuments, run: Any
+    shared: SharedDocuments, run: Any, reserve: Reserve
 ) -> None:
-    ports = [free_port(), free_port()]
+    ports = [reserve().port, reserve().port]
     controllers = [f"127.0.0.1:{port}" for port in ports]
     brokers = [Broker(0, controllers), Broker(1, controllers)]
     first = run(MemoryMetadataStore(shared), CONFIG, wait=True, port=ports[0])
@@ -78,9 +77,9 @@ async def test_brokers_move_over_when_the_active_controller_is_gone(
 
 
 async def test_a_name_is_looked_up_in_every_round(
-    shared: SharedDocuments, run: Any, resolver: dict[str, list[str]]
+    shared: SharedDocuments, run: Any, resolver: dict[str, list[str]], reserve: Reserve
 ) -> None:
-    port = free_port()
+    port = reserve().port
     resolver["controllers.test"] = []
     broker = Broker(0, [f"controllers.test:{port}"])
     async with running(broker):
@@ -94,9 +93,9 @@ async def test_a_name_is_looked_up_in_every_round(
 
 
 async def test_addresses_that_swallow_connections_delay_nobody(
-    shared: SharedDocuments, run: Any, resolver: dict[str, list[str]]
+    shared: SharedDocuments, run: Any, resolver: dict[str, list[str]], reserve: Reserve
 ) -> None:
-    port = free_port()
+    port = reserve().port
     silent = [f"127.0.0.{number}" for number in range(10, 16)]
     resolver["controllers.test"] = [*silent, "127.0.0.2"]
     brokers = [Broker(broker_id, [f"controllers.test:{port}"]) for broker_id in range(4)]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import HOST, ServerProcess, free_port
+from support.processes import HOST, ReservedPort, ServerProcess
 
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -25,12 +25,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
     """Controller processes on directories of this test."""
     made: list[ServerProcess] = []
 
-    def make_one(*extra: str, port: int = 0, directory: str = "metadata") -> ServerProcess:
-        port = port or free_port()
+    def make_one(
+        *extra: str, port: ReservedPort | None = None, directory: str = "metadata"
+    ) -> ServerProcess:
+        port = port or ReservedPort()
         arguments = ["controller", f"--metadata-dir={tmp_path / directory}"]
-        arguments += [f"--listen={HOST}:{port}", *extra]
+        arguments += [f"--listen={port.address}", *extra]
         log = tmp_path / f"controller-{len(made)}.log"
-        made.append(ServerProcess("controller", arguments, port, log))
+        made.append(ServerProcess("controller", arguments, log, port))
         return made[-1]
 
     yield make_one
@@ -76,11 +78,11 @@ def test_kill_9_loses_nothing_and_raises_the_epoch(make: Make) -> None:
     assert after.metadata_version > before.metadata_version
 
 
-def test_metrics_tell_who_is_active(make: Make) -> None:
-    port = free_port()
-    controller = make(f"--metrics-listen={HOST}:{port}")
+def test_metrics_tell_who_is_active(make: Make, reserve: Callable[[], ReservedPort]) -> None:
+    address = reserve().address
+    controller = make(f"--metrics-listen={address}")
     controller.start()
-    with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=5.0) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5.0) as answer:
         text = answer.read().decode()
     assert "penstock_controller_active 1.0" in text
     assert "penstock_controller_epoch 1.0" in text
@@ -93,9 +95,10 @@ def test_a_second_controller_on_the_directory_is_refused(make: Make) -> None:
 
 
 def test_a_port_in_use_is_refused(make: Make) -> None:
-    first = make()
+    port = ReservedPort()
+    first = make(port=port)
     first.start()
-    line = refusal(make(port=first.port, directory="other"))
+    line = refusal(make(port=port, directory="other"))
     assert f"--listen {first.address} cannot be used" in line
     assert "in use" in line
 

@@ -1,0 +1,130 @@
+"""What a test is told when a server of its own ends, and that nobody gets such a server's port."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster
+from support.processes import HOST, ReservedPort, reserve_row
+from support.waiting import unwatch, wait_until, wait_until_async, watch
+
+ROOT = Path(__file__).parents[2]
+
+
+def ended() -> None:
+    raise AssertionError("the server ended")
+
+
+def test_a_controller_that_ends_at_its_start_fails_the_wait_with_its_last_lines(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path, brokers=1, start=False)
+    address = cluster.controller.address
+    with (
+        socket.create_server((HOST, cluster.controller.port)),
+        pytest.raises(AssertionError) as caught,
+    ):
+        cluster.start()
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("controller ended by itself: exit 2; its last lines (")
+    assert f"--listen {address} cannot be used: Address already in use" in lines[1]
+    assert not any(process.is_running for process in cluster.processes)
+
+
+def test_a_broker_that_dies_fails_a_wait_for_something_else(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        broker = cluster.brokers[0]
+        assert broker.process is not None
+        broker.process.kill()  # not by `broker.kill`: nobody told the test
+        with pytest.raises(AssertionError, match="broker 0 ended by itself: exit -9") as caught:
+            wait_until(lambda: False, what="something else")
+        assert "(while waiting: something else)" in str(caught.value)
+        broker.start()
+        cluster.wait_alive({0})
+
+
+async def test_every_kind_of_wait_ends_when_what_it_watches_has_ended() -> None:
+    watch(ended, ended)
+    try:
+        with pytest.raises(AssertionError, match="the server ended"):
+            wait_until(lambda: False, what="it")
+        with pytest.raises(AssertionError, match="the server ended"):
+            await wait_until_async(lambda: False, what="it")
+        assert wait_until(lambda: True, what="what is so already")
+    finally:
+        unwatch(ended)
+
+
+def test_a_killed_brokers_ports_are_given_to_nobody_and_free_when_the_cluster_is_closed(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, brokers=1) as cluster:
+        broker = cluster.brokers[0]
+        broker.kill()
+        for port in (broker.port, cluster.metrics_ports[0]):
+            with pytest.raises(OSError, match="in use"):
+                ReservedPort(port)
+        broker.start()
+    ReservedPort(broker.port).close()
+
+
+def test_a_row_of_ports_is_reserved_one_by_one() -> None:
+    row = reserve_row(3)
+    try:
+        assert [port.port for port in row] == [row[0].port + offset for offset in range(3)]
+        for port in row:
+            with pytest.raises(OSError, match="in use"):
+                ReservedPort(port.port)
+    finally:
+        for port in row:
+            port.close()
+
+
+SUITE = """
+import socket
+import pytest
+from support.cluster import Cluster
+from support.processes import HOST
+
+@pytest.fixture(scope="module")
+def another(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("another"), brokers=0) as cluster:
+        yield cluster
+
+def test_shared(another):
+    pass
+
+def test_own(make_cluster, another):
+    cluster = make_cluster(brokers=0, start=False)
+    with socket.create_server((HOST, cluster.controller.port)):
+        cluster.start()
+        cluster.controller.wait_serving()
+
+def test_only_shared(another):
+    assert False
+"""
+
+
+def test_a_failed_test_shows_the_logs_of_its_own_cluster(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    options = ["-p", "no:cacheprovider", f"--rootdir={tmp_path}", f"--basetemp={tmp_path / 'b'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "conftest", *options, "test_suite.py"],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    own, shared = done.stdout.partition("_ test_only_shared _")[::2]
+    assert "1 passed" in done.stdout, done.stdout
+    assert "2 failed" in done.stdout, done.stdout
+    assert "- controller (exit 2), " in own
+    assert "cannot be used: Address already in use" in own
+    assert "controller took over" not in own, "another cluster's log"
+    assert "- controller (running), " in shared
+    assert "controller took over" in shared
