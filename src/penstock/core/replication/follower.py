@@ -102,7 +102,7 @@ class Follower:
                 f"{target}, but offsets below {log.high_watermark} were committed: one of the two "
                 "logs lost acknowledged records; nothing was cut, compare them before you go on"
             )
-        if target < answer.log_start_offset:
+        if target < answer.log_start_offset or self._shares_nothing(answer):
             persist_id, checkpoint = log.reset(answer.log_start_offset, now_ms)
             self._cut(log.log_start_offset, out)
             out.write(persist_id, (), checkpoint, sync=False)
@@ -131,6 +131,16 @@ class Follower:
         if own.epoch != answer.epoch:
             return max(own.end_offset, log.log_start_offset), False
         return min(own.end_offset, answer.end_offset), True
+
+    def _shares_nothing(self, answer: EpochAnswered) -> bool:
+        """Nothing of this log is known to be in the leader's, which begins behind its HW.
+
+        The leader has records of later epochs only, from its log start on: which epoch wrote the
+        offsets before it cannot say any more. They may be others than those here, and a batch
+        here may reach across that offset.
+        """
+        nothing = answer.epoch == NO_EPOCH != self._log.epochs.last_epoch
+        return nothing and answer.log_start_offset > self._log.high_watermark
 
     def _cut(self, target: Offset, out: Outbox) -> None:
         self._phase = _Phase.CUTTING

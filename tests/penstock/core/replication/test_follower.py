@@ -195,6 +195,29 @@ def test_a_log_that_ends_before_the_leaders_start_begins_anew_there(drive: Any) 
     assert driver.marks.high_watermark == driver.marks.log_end_offset == 205
 
 
+@pytest.mark.parametrize("log_end", [90, 40, 30])
+def test_a_log_that_shares_no_epoch_with_a_leader_that_begins_behind_its_hw_begins_anew(
+    drive: Any, log_end: int
+) -> None:
+    """Epochs 5 and 6 began inside this log's last batch; retention took them from the leader."""
+    driver = drive(log_end, epoch=4, epochs=((4, 0),), high_watermark=15)
+    driver.assign(2, epoch=7)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(-1, 40, leader_epoch=7, start=40)
+    assert ready.truncate_to == 0
+    assert (ready.checkpoint.log_start_offset, ready.checkpoint.high_watermark) == (40, 40)
+
+
+def test_a_log_that_shares_no_epoch_keeps_what_was_committed_before_the_leaders_start(
+    drive: Any,
+) -> None:
+    driver = drive(90, epoch=4, epochs=((4, 0),), high_watermark=40)
+    driver.assign(2, epoch=7)
+    driver.written(synced=True)
+    assert driver.answer_epoch(-1, 40, leader_epoch=7, start=40).truncate_to == 40
+    assert driver.ready.checkpoint.log_start_offset == 0
+
+
 def test_a_reset_that_fails_leaves_everything_as_it_was(drive: Any) -> None:
     entry = c.ProducerEntry(
         ProducerId(7), 0, (c.SequencedBatch(0, 0, Offset(3)),), last_timestamp_ms=0
