@@ -94,10 +94,10 @@ def open_admin(where: "str | Located | None") -> "Admin":
 def _local_cluster() -> str | None:
     """The one running local cluster's address; None if there is none, or no broker installed."""
     try:
-        state: Any = importlib.import_module("penstock_broker.local.state")
+        registry: Any = importlib.import_module("penstock_broker.local.registry")
     except ModuleNotFoundError:
         return None
-    running = state.running_clusters()
+    running = [one.state for one in registry.running_clusters()]
     if len(running) > 1:
         names = ", ".join(f"{one.cluster} ({one.bootstrap})" for one in running)
         raise MisuseError(f"several local clusters run; choose one with --bootstrap: {names}")

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.extras import load_broker_module
 from penstock.cli.options import Output, OutputOption, Yes, example
-from penstock.cli.output import print_record
+from penstock.cli.output import print_record, print_rows
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
 
@@ -35,6 +35,11 @@ DataDir = Annotated[
 
 def _load(name: str) -> Any:
     return load_broker_module(f"local.{name}", "`penstock local`")
+
+
+def _find_root(cluster: str | None, data_dir: Path | None, *, stopped: bool = False) -> Path:
+    root: Path = _load("registry").find_root(cluster, data_dir, stopped=stopped)
+    return root
 
 
 def _progress(line: str) -> None:
@@ -84,7 +89,8 @@ def up(
         _say_running(state.cluster, state.bootstrap, "" if changes else "; nothing to change")
     elif detach:
         state = local_up.detach()
-        _say_running(state.cluster, state.bootstrap, "; stop it with `penstock local down`")
+        stop = local_up.stop_command()
+        _say_running(state.cluster, state.bootstrap, f"; stop it with {stop}")
     else:
         local_up.run(lambda c: _say_running(c.cluster.name, c.bootstrap, "; Ctrl-C stops it"))
 
@@ -92,6 +98,15 @@ def up(
 def _say_running(cluster: str, bootstrap: str, rest: str) -> None:
     typer.echo(f"cluster {cluster} runs on {bootstrap}{rest}")
     sys.stdout.flush()
+
+
+@app.command("list", epilog=example("penstock local list", "penstock local list -o json"))
+def list_(*, output: OutputOption = Output.TABLE) -> None:
+    """List the clusters that run on this machine, wherever their data is.
+
+    Phase down: it was killed, and left nothing running.
+    """
+    print_rows(_load("remote").listed(), output, empty="no local cluster is running")
 
 
 @app.command(epilog=example("penstock local status", "penstock local status -o json"))
@@ -102,7 +117,7 @@ def status(
 
     Exit code 1 if anything is down or under-replicated.
     """
-    root = _load("state").find_root(cluster, data_dir)
+    root = _find_root(cluster, data_dir)
     seen = _load("remote").status(root)
     document = asdict(seen)
     processes = document.pop("processes")
@@ -115,7 +130,13 @@ def status(
         raise typer.Exit(1)
 
 
-@app.command(epilog=example("penstock local down", "penstock local down --purge --yes"))
+@app.command(
+    epilog=example(
+        "penstock local down",
+        "penstock local down --data-dir /tmp/flights",
+        "penstock local down --purge --yes",
+    )
+)
 def down(
     *,
     cluster: Cluster = None,
@@ -124,9 +145,8 @@ def down(
     yes: Yes = False,
 ) -> None:
     """Stop the cluster. Records stay, and are back after the next `up`, unless purged."""
-    state = _load("state")
-    root = state.find_root(cluster, data_dir)
-    directory = state.StateDirectory(root)
+    root = _find_root(cluster, data_dir, stopped=purge)
+    directory = _load("state").StateDirectory(root)
     if purge and not yes:
         typer.confirm(f"Remove all records of the cluster in {root}?", abort=True)
     is_started = directory.read() is not None
@@ -148,7 +168,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
 ) -> None:
     """Print what the processes logged: a JSON object per line."""
-    root = _load("state").find_root(cluster, data_dir)
+    root = _find_root(cluster, data_dir)
     files = _load("remote").log_files(root, process)
     several = len(files) > 1
     opened = [(file.stem, file.open(errors="replace")) for file in files]

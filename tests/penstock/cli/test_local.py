@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import socket
 from pathlib import Path
@@ -111,6 +112,41 @@ class TestDetached:
         # What `down` keeps can be removed later.
         program.ok("local", "down", "--data-dir", data, "--purge", "--yes")
         assert not data.exists()
+
+    def test_each_of_several_clusters_is_stopped_by_the_command_that_was_printed(
+        self, program: Any, tmp_path: Path
+    ) -> None:
+        up = ("local", "up", "-f", write_manifest(tmp_path), "-d", "--port", 0)
+        program.ok(*up)
+        program.ok("local", "down")
+        places = [("--data-dir", tmp_path / "a b"), ()]
+        said = [program.ok(*up, *place) for place in places]
+        commands = [words.split("`")[1] for words in said]
+        assert all(command.startswith("penstock local down --data-dir") for command in commands)
+        listed = json.loads(program.ok("local", "list", "-o", "json"))
+        assert {one["bootstrap"] for one in listed} == {words.split()[4][:-1] for words in said}
+        for words in (["status"], ["down"], ["logs"]):
+            message = program.fails("local", *words)
+            assert message.startswith("there are 2 local clusters; choose --data-dir ")
+        for number, command in enumerate(commands):
+            assert program.ok(*shlex.split(command)[1:]) == "cluster test stopped\n"
+            left = json.loads(program.ok("local", "list", "-o", "json"))
+            assert len(left) == len(commands) - number - 1
+        assert processes_of(tmp_path) == {}
+        assert "no local cluster is running" in program.fails("local", "down")
+        message = program.fails("local", "down", "--purge", "--yes")
+        assert f" or --data-dir '{tmp_path / 'a b'}'" in message
+        assert (tmp_path / "a b" / "broker-0").exists()
+
+    def test_a_registry_that_cannot_be_written_is_no_hindrance(
+        self, program: Any, tmp_path: Path
+    ) -> None:
+        (tmp_path / "state").write_text("not a directory")
+        up = ("local", "up", "-f", write_manifest(tmp_path), "-d", "--port", 0)
+        done = program.run(*up, "--data-dir", tmp_path / "a")
+        assert done.returncode == 0, done.stderr
+        assert "find this cluster only with --data-dir" in done.stderr
+        program.ok(*shlex.split(done.stdout.split("`")[1])[1:])
 
     def test_children_of_a_killed_supervisor_end_and_up_works_again(
         self, program: Any, tmp_path: Path

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import MisuseError
-from penstock_broker.local import state as local_state
 from penstock_broker.local.processes import (
     ProcessIdentity,
     identify,
@@ -20,14 +19,7 @@ from penstock_broker.local.processes import (
     signals_deferred,
 )
 from penstock_broker.local.remote import down, status
-from penstock_broker.local.state import (
-    LocalState,
-    RecordedProcess,
-    StateDirectory,
-    register,
-    running_clusters,
-    unregister,
-)
+from penstock_broker.local.state import LocalState, RecordedProcess, StateDirectory
 from penstock_broker.local.sweep import end_leftovers
 from penstock_broker.local.watch import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, RestartPause
 
@@ -110,6 +102,11 @@ class TestStateDirectory:
         (tmp_path / "state.json").write_text(text)
         assert StateDirectory(tmp_path).read() is None
 
+    def test_a_state_that_cannot_be_read_is_no_state(self, tmp_path: Path) -> None:
+        (tmp_path / "state.json").mkdir()
+        assert StateDirectory(tmp_path).read() is None
+        assert StateDirectory(tmp_path / "state.json" / "x").read() is None
+
     def test_only_one_holds_the_lock(self, tmp_path: Path) -> None:
         with StateDirectory(tmp_path).lock() as first, StateDirectory(tmp_path).lock() as second:
             assert (first, second) == (True, False)
@@ -132,24 +129,6 @@ class TestStateDirectory:
         (tmp_path / "file").write_text("")
         with pytest.raises(MisuseError, match="--data-dir"):
             StateDirectory(tmp_path / "file" / "below").create()
-
-    def test_running_clusters_are_found_wherever_they_are_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-        assert running_clusters() == []
-        elsewhere = tmp_path / "elsewhere"
-        StateDirectory(elsewhere).create()
-        StateDirectory(elsewhere).write(state_of(identify_self()))
-        register("flights", elsewhere)
-        assert [one.cluster for one in running_clusters()] == ["flights"]
-        assert local_state.find_root(None, None) == local_state.registry() / "flights"
-        gone = state_of(ProcessIdentity(1, "an earlier boot"))
-        StateDirectory(elsewhere).write(gone)
-        assert running_clusters() == []
-        unregister("flights")
-        with pytest.raises(MisuseError, match="no local cluster"):
-            local_state.find_root(None, None)
 
 
 class TestRecycledPids:

@@ -35,8 +35,9 @@ from penstock_broker.local.arguments import (
 from penstock_broker.local.manifest_file import choose_cluster, load_manifest
 from penstock_broker.local.ports import Ports, reserved_ports
 from penstock_broker.local.processes import identify_self
+from penstock_broker.local.registry import options_for, registry
 from penstock_broker.local.server import ServerProcess
-from penstock_broker.local.state import LocalState, Phase, StateDirectory, registry
+from penstock_broker.local.state import LocalState, Phase, StateDirectory
 from penstock_broker.local.sweep import end_leftovers
 from penstock_broker.local.watch import Watcher
 
@@ -123,8 +124,8 @@ class LocalCluster:
         if not self._held.enter_context(self.directory.lock()):
             self._held.close()
             raise MisuseError(
-                f"a local cluster already runs in {self.directory.root}; "
-                "`penstock local down` stops it, --data-dir chooses another place"
+                f"a local cluster already runs in {self.directory.root}; `penstock local down"
+                f"{options_for(self.directory.root)}` stops it, --data-dir chooses another place"
             )
         try:
             self._start_processes()

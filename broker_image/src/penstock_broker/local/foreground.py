@@ -27,12 +27,8 @@ from penstock_broker.local.arguments import check_settings, settings_of
 from penstock_broker.local.cluster import LocalCluster, LocalOptions
 from penstock_broker.local.manifest_file import choose_cluster, parse_text, read_text
 from penstock_broker.local.processes import signals_deferred
-from penstock_broker.local.state import (
-    LocalState,
-    StateDirectory,
-    register,
-    registry,
-)
+from penstock_broker.local.registry import options_for, register, registry
+from penstock_broker.local.state import LocalState, StateDirectory
 
 POLL_S = 0.1
 START_TIMEOUT_S = 90.0
@@ -74,7 +70,7 @@ class LocalUp:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the cluster in {self.directory.root} is {state.phase} and does not get "
-                    "further; stop it with `penstock local down`",
+                    f"further; stop it with {self.stop_command()}",
                     ErrorCode.REQUEST_TIMED_OUT,
                 )
             time.sleep(POLL_S)
@@ -96,7 +92,7 @@ class LocalUp:
         if changed:
             raise MisuseError(
                 f"{self.manifest.source}: Cluster/{self.cluster.name} runs with other settings: "
-                f"{', '.join(changed)}; they are read at start: `penstock local down`, then `up`",
+                f"{', '.join(changed)}; they are read at start: {self.stop_command()}, then `up`",
                 ErrorCode.INVALID_CONFIG,
             )
         return apply_topics(state.bootstrap, self.manifest, self.cluster)
@@ -114,8 +110,8 @@ class LocalUp:
         with stop_signals(later=cluster.kill_all):
             is_ready = False
             try:
+                self._register()
                 cluster.start()
-                register(self.cluster.name, self.directory.root)
                 is_ready = True
                 on_ready(cluster)
                 while True:
@@ -126,6 +122,22 @@ class LocalUp:
                 self.progress("stopping (press Ctrl-C again to kill)")
             finally:
                 cluster.stop()
+
+    def stop_command(self) -> str:
+        """What to type to stop this cluster, and no other one, in quotes."""
+        chosen = self.request.data_dir
+        options = options_for(self.directory.root, by_directory=chosen is not None)
+        return f"`penstock local down{options}`"
+
+    def _register(self) -> None:
+        """Before the start, so that a cluster that hangs there can be stopped, too."""
+        try:
+            register(self.cluster.name, self.directory.root)
+        except (OSError, MisuseError) as error:
+            self.progress(
+                f"{error}; so `penstock local status` and `down` find this cluster only with "
+                f"--data-dir {self.directory.root}"
+            )
 
     def detach(self) -> LocalState:
         """Starts `run` in a session of its own; returns when the cluster runs.

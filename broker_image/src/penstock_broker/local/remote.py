@@ -11,7 +11,8 @@ from pathlib import Path
 from penstock.client import Admin
 from penstock.errors import ClusterError, MisuseError, PenstockError
 from penstock_broker.local.processes import is_alive, send_signal
-from penstock_broker.local.state import LocalState, RecordedProcess, StateDirectory, unregister
+from penstock_broker.local.registry import known_clusters
+from penstock_broker.local.state import LocalState, RecordedProcess, StateDirectory
 from penstock_broker.local.sweep import end_leftovers, wait_until_gone
 
 STOP_TIMEOUT_S = 60.0
@@ -59,6 +60,19 @@ class LocalStatus:
         )
 
 
+def listed() -> list[dict[str, object]]:
+    """Every cluster that `status` and `down` find by themselves; `phase` down: it was killed."""
+    return [
+        {
+            "cluster": one.state.cluster,
+            "phase": one.phase,
+            "bootstrap": one.state.bootstrap,
+            "directory": str(one.root),
+        }
+        for one in known_clusters()
+    ]
+
+
 def status(root: Path) -> LocalStatus:
     """Raises MisuseError if no cluster was started in `root`."""
     state = _require_state(root)
@@ -95,7 +109,6 @@ def down(root: Path) -> str:
         if process.identity is not None and is_alive(process.identity):
             raise ClusterError(f"{process.name} (pid {process.identity.pid}) cannot be ended")
     directory.forget()
-    unregister(state.cluster)
     return state.cluster
 
 

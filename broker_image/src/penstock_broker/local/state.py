@@ -7,8 +7,7 @@
            controller/  broker-0/ …   data directories
 
 Standard library only: `penstock` reads this to find the running cluster, without the broker
-extra. Without `--data-dir`, <root> is `$XDG_STATE_HOME/penstock/local/<cluster>`; with it, a
-link of that name points to <root>, so that the cluster is found all the same.
+extra. Which directories there are, `registry` knows.
 """
 
 import contextlib
@@ -90,12 +89,10 @@ class StateDirectory:
             ) from error
 
     def read(self) -> LocalState | None:
-        """None if no cluster was started here, or its state was written by another version."""
+        """None if no cluster was started here, or its state cannot be read or understood."""
         try:
             return _from_json(json.loads(self.state_file.read_text()))
-        except FileNotFoundError:
-            return None
-        except (KeyError, TypeError, ValueError):
+        except (OSError, KeyError, TypeError, ValueError):
             return None
 
     def write(self, state: LocalState) -> None:
@@ -125,58 +122,6 @@ class StateDirectory:
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()
-
-
-def registry() -> Path:
-    """Where clusters of this user are listed by name."""
-    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(home) / "penstock" / "local"
-
-
-def register(cluster: str, root: Path) -> None:
-    """Lets `find_root` and `running_clusters` find a cluster kept elsewhere."""
-    link = registry() / cluster
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if link.is_symlink():
-        link.unlink()
-    if not link.exists():
-        link.symlink_to(root.resolve(), target_is_directory=True)
-
-
-def unregister(cluster: str) -> None:
-    link = registry() / cluster
-    if link.is_symlink():
-        link.unlink()
-
-
-def running_clusters() -> list[LocalState]:
-    """Every registered cluster whose supervisor is alive, by name."""
-    if not registry().is_dir():
-        return []
-    states = [StateDirectory(entry).read() for entry in sorted(registry().iterdir())]
-    return [state for state in states if state is not None and state.is_supervised]
-
-
-def find_root(cluster: str | None, data_dir: Path | None) -> Path:
-    """The directory of the cluster a command means: named, by directory, or the only one.
-
-    Raises MisuseError when there is none or more than one to choose from.
-    """
-    if data_dir is not None:
-        return data_dir
-    if cluster is not None:
-        return registry() / cluster
-    present = sorted(registry().iterdir()) if registry().is_dir() else []
-    roots = [entry for entry in present if StateDirectory(entry).state_file.exists()]
-    if len(roots) == 1:
-        return roots[0]
-    if not roots:
-        raise MisuseError(
-            "no local cluster is running; start one with `penstock local up -f MANIFEST` "
-            "(or name its directory with --data-dir)"
-        )
-    names = ", ".join(entry.name for entry in roots)
-    raise MisuseError(f"there are several local clusters: {names}; choose one with --cluster NAME")
 
 
 def with_process(state: LocalState, process: RecordedProcess) -> LocalState:
