@@ -51,8 +51,11 @@ class Cluster:
             self.checks.broker_down(broker)
             broker.incarnation = 2
 
-    def journal(self, changed: PartitionDocument, *registered: int) -> None:
-        """A majority keeps `changed` and that the second runs of these brokers registered."""
+    def journal(self, changed: PartitionDocument, *registered: int, answered: bool = True) -> None:
+        """A majority keeps `changed` and that the second runs of these brokers registered.
+
+        `answered`: the controller has heard so.
+        """
         self._sequence += 1
         self.runs |= {BrokerId(broker): 2 for broker in registered}
         version = 1 + self._sequence
@@ -71,6 +74,8 @@ class Cluster:
         for keeper in (BrokerId(1), BrokerId(2)):
             journal = Journal(ControllerEpoch(1), self._sequence, texts)
             self.checks.journal_kept(keeper, holders, journal)
+        if answered:
+            self.checks.adopted([topic(changed, version)])
 
 
 def registration(broker: BrokerId, run: int) -> BrokerRegistration:
@@ -128,7 +133,13 @@ def test_a_broker_without_its_data_may_not_lead_while_others_hold_it() -> None:
         cluster.journal(document(leader=2, epoch=2, isr=(2,), version=2), 2)
 
 
-def test_no_journal_undoes_an_older_one_that_a_majority_kept() -> None:
+def test_a_journal_without_an_answer_may_be_replaced_by_the_next() -> None:
+    cluster = Cluster()
+    cluster.journal(document(leader=1, epoch=1, isr=(1, 3), version=2), answered=False)
+    cluster.journal(document(leader=1, epoch=1, isr=EVERYONE, version=1))
+
+
+def test_no_journal_undoes_one_that_its_controller_knows_to_be_kept() -> None:
     cluster = Cluster()
     cluster.journal(document(leader=2, epoch=2, isr=(2, 3), version=2))
     with pytest.raises(RuleError, match=r"I21|I1:"):

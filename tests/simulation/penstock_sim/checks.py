@@ -107,7 +107,8 @@ class Checks:
         """What changes now comes from a journal: it replaces what a write without an answer
         may have stored, of which nobody was told."""
         self._certain: dict[ReplicaKey, PartitionDocument] = {}
-        """The newest that a broker was told of, or that a majority keeps: no journal undoes it."""
+        """The newest that a broker was told of, or that its controller knows to be durable: no
+        journal undoes it. One that was kept unheard may be replaced by the next."""
         self._documents: dict[tuple[ReplicaKey, PartitionState], PartitionDocument] = {}
         self._versions: dict[str, int] = {}
         self._journals = JournalCounts()
@@ -290,6 +291,12 @@ class Checks:
         """A broker was told this state."""
         self._make_certain(key, self._documents.get((key, state), PartitionDocument(state)))
 
+    def adopted(self, topics: Iterable[TopicDocument]) -> None:
+        """A controller knows that these are durable, and decides on them from now on."""
+        for topic in topics:
+            for index, document in enumerate(topic.partitions):
+                self._make_certain(ReplicaKey(topic.topic_id, index), document)
+
     def _make_certain(self, key: ReplicaKey, document: PartitionDocument) -> None:
         known = self._certain.get(key)
         if known is None or document.state.version > known.state.version:
@@ -311,11 +318,8 @@ class Checks:
         for index, document in enumerate(topic.partitions):
             key = ReplicaKey(topic.topic_id, index)
             self._documents[key, document.state] = document
-            if self.learning:
-                self._partition_changed(key, self._certain.get(key, document), document)
-                self._make_certain(key, document)
-            else:
-                self._partition_changed(key, self.stored.get(key), document)
+            base = self._certain.get(key, document) if self.learning else self.stored.get(key)
+            self._partition_changed(key, base, document)
 
     def _partition_changed(
         self, key: ReplicaKey, before: PartitionDocument | None, after: PartitionDocument

@@ -356,6 +356,8 @@ class SimController:
     def _hear(self, machine: ControllerMachine, event: cc.Event) -> None:
         if self.up and machine is self._machine:
             self.handle(event)
+            if isinstance(event, cc.WriteDone):
+                self.world.checks.adopted(machine.stored.topics.values())
 
     # ------------------------------------------------------------ brokers
 
