@@ -289,7 +289,8 @@ class OverloadedError(ClusterError):
 
 
 class UnreachableError(ClusterError):
-    """No address answered within the timeout."""
+    """No address answered within the timeout. `refused`: nothing listens there."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, refused: bool = False) -> None:
         super().__init__(message, ErrorCode.UNREACHABLE)
+        self.refused = refused

@@ -121,6 +121,7 @@ def produce(
     producer = open_producer(bootstrap, acks, sync, codec)
     pending: deque[Delivery] = deque()
     try:
+        producer.prepare(topic, partition)  # also with no line to send: the topic must be there
         for number, line in enumerate(_lines(count), start=1):
             record_key, value = lines.split(line)
             try:

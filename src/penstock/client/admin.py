@@ -383,7 +383,7 @@ class AsyncAdmin(GroupAdministration):
     async def _cluster_id(self) -> str:
         self._guard.check()
         if not self._cluster.view.cluster_id:
-            await self._cluster.refresh()
+            await self._cluster.refresh(self._timeout_s)
         return self._cluster.view.cluster_id
 
     async def _ask(self, attempt: Callable[[Connection, float], Awaitable[Answer]]) -> Answer:

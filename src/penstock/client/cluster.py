@@ -12,6 +12,7 @@ the same leader gone cause one request, and background ones are at least
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from time import monotonic
@@ -41,6 +42,10 @@ SUSPECT_S: Final = 10.0
 FIRST_ATTEMPT_S: Final = 1.0
 """Patience with an address in the first round; doubles with each round."""
 
+REFUSED_S: Final = 1.5
+"""For a cluster never heard of whose every address refuses connections: brokers that are just
+starting listen by then, and a wrong address is told soon. One that has answered may restart."""
+
 _log = logging.getLogger("penstock.client")
 
 
@@ -60,9 +65,11 @@ class Cluster:
         self._bootstrap = bootstrap
         self._sticky = sticky
         self._answered_last = ""
+        self._taught_by = ""
         self._topics: set[str] = set()
         self._topic_errors: dict[str, PenstockError] = {}
         self._suspects: dict[str, float] = {}
+        self._silent: dict[str, PenstockError] = {}
         self._refreshing = asyncio.Lock()
         self._refreshed_at = -1.0
         self._wanted = asyncio.Event()
@@ -72,29 +79,39 @@ class Cluster:
         """Calls `listener` whenever the view has changed."""
         self._listeners.append(listener)
 
-    async def refresh(self) -> ClusterView:
+    async def refresh(self, timeout_s: float = math.inf) -> ClusterView:
         """The view after an answer asked for no earlier than this call.
 
-        Raises UnreachableError when nobody answers within `connect_timeout_ms`.
+        Raises UnreachableError when nobody answers within `timeout_s`, and never later than
+        `connect_timeout_ms`.
         """
+        timeout_s = max(0.0, min(timeout_s, self.config.connect_timeout_ms / 1000))
         called_at = monotonic()
-        async with self._refreshing:
-            if self._refreshed_at >= called_at:
-                return self.view
-            started_at = monotonic()
-            asked = frozenset(self._topics)
-            request = pb.MetadataRequest(
-                cluster_id=self.view.cluster_id, topics=sorted(asked), no_topics=not asked
-            )
-            answer = await self.ask(
-                lambda connection, timeout_s: connection.call(
-                    connection.broker.Metadata, request, timeout_s
-                ),
-                self.config.connect_timeout_ms / 1000,
-            )
-            self._learn(answer, asked)
-            self._refreshed_at = started_at
-            return self.view
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._refreshing.acquire()
+        except TimeoutError:  # somebody else's question has no answer either
+            raise _nobody_answered(self._silent, self._candidates(), timeout_s) from None
+        try:
+            if self._refreshed_at < called_at:
+                await self._refresh(called_at + timeout_s - monotonic())
+        finally:
+            self._refreshing.release()
+        return self.view
+
+    async def _refresh(self, timeout_s: float, avoid: frozenset[str] = frozenset()) -> None:
+        started_at = monotonic()
+        asked = frozenset(self._topics)
+        request = pb.MetadataRequest(
+            cluster_id=self.view.cluster_id, topics=sorted(asked), no_topics=not asked
+        )
+
+        async def call(connection: Connection, attempt_s: float) -> pb.MetadataResponse:
+            self._taught_by = connection.address
+            return await connection.call(connection.broker.Metadata, request, attempt_s)
+
+        self._learn(await self.ask(call, timeout_s, avoid=avoid), asked)
+        self._refreshed_at = started_at
 
     def refresh_soon(self) -> None:
         """Has the background task refresh; returns at once."""
@@ -120,27 +137,52 @@ class Cluster:
             pause_ms = REFRESH_INTERVAL_MS if news else min(pause_ms * 5 // 4, REFRESH_MAX_MS)
             await asyncio.sleep(pause_ms / 1000)
 
-    async def topic(self, name: str) -> TopicDescription:
+    async def topic(self, name: str, timeout_s: float = math.inf) -> TopicDescription:
         """The topic, asked for if it is not known yet; from now on part of every refresh.
 
-        Raises MisuseError(INVALID_TOPIC_NAME), ClusterError(UNKNOWN_TOPIC) after
-        `unknown_topic_timeout_ms`, UnreachableError.
+        A topic that is being created may not have reached every broker. A client that spreads its
+        questions asks for `unknown_topic_timeout_ms`; a sticky one asks every broker once.
+
+        Raises MisuseError(INVALID_TOPIC_NAME), ClusterError(UNKNOWN_TOPIC), UnreachableError;
+        after `timeout_s` at the latest.
         """
-        deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
+        limit = monotonic() + timeout_s
+        patience_s = 0.0 if self._sticky else self.config.unknown_topic_timeout_ms / 1000
+        deadline = min(limit, monotonic() + patience_s)
         while (topic := self.view.topics.get(name)) is None:
             validate_topic_name(name)
             self._topics.add(name)
-            await self.refresh()
+            await self.refresh(limit - monotonic())
+            if self._sticky and self._is_unknown(name):
+                await self._ask_the_others(name, limit)
             if name in self.view.topics:
                 continue
-            error = self._topic_errors.get(name)
-            final = error is not None and error.code is not ErrorCode.UNKNOWN_TOPIC
-            if final or monotonic() >= deadline:
+            unknown = self._is_unknown(name)
+            if not unknown or monotonic() >= deadline:
                 self._topics.discard(name)
-                raise error if final and error is not None else _unknown_topic(name)
+                raise _unknown_topic(name) if unknown else self._topic_errors[name]
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         self._topics.add(name)
         return topic
+
+    def _is_unknown(self, name: str) -> bool:
+        """Whether the last answer knew no such topic; another broker may."""
+        error = self._topic_errors.get(name)
+        unknown = error is None or error.code is ErrorCode.UNKNOWN_TOPIC
+        return unknown and name not in self.view.topics
+
+    async def _ask_the_others(self, name: str, limit: float) -> None:
+        """Until one knows the topic, or every broker that answers has said that it does not."""
+        favourite = self._answered_last
+        denied: set[str] = set()
+        async with self._refreshing:
+            while self._is_unknown(name) and self._taught_by not in denied:
+                denied.add(self._taught_by)
+                if denied.issuperset(self._candidates()):
+                    break
+                await self._refresh(limit - monotonic(), frozenset(denied))
+        if self._is_unknown(name):
+            self._answered_last = favourite  # nothing was learned: its answers go on as before
 
     async def await_other_topic(self, name: str, topic_id: str) -> None:
         """Waits until the view has another topic of this name than `topic_id`, or none.
@@ -179,6 +221,7 @@ class Cluster:
         *,
         patience_s: float = FIRST_ATTEMPT_S,
         final: frozenset[ErrorCode] = frozenset(),
+        avoid: frozenset[str] = frozenset(),
     ) -> Answer:
         """Has any broker answer: goes from one to the next, again and again, until the timeout.
 
@@ -187,14 +230,17 @@ class Cluster:
             timeout_s: Of all attempts together.
             patience_s: With one address, in the first round; doubles with each round.
             final: Codes that are not tried again here, though they may be elsewhere.
+            avoid: Addresses that are asked after all others.
 
         Raises what a broker says if trying again cannot help; after `timeout_s` the last thing a
-        broker said, or UnreachableError if none said anything.
+        broker said, or UnreachableError if none said anything. A cluster that never answered,
+        and at whose addresses nothing listens, is given up after `REFUSED_S`.
         """
-        deadline = monotonic() + timeout_s
+        began = monotonic()
+        deadline = began + timeout_s
         reasons: dict[str, PenstockError] = {}
         while True:
-            for address in self._candidates():
+            for address in self._candidates(avoid):
                 remaining_s = deadline - monotonic()
                 if remaining_s <= 0:
                     break
@@ -206,9 +252,12 @@ class Cluster:
                     reasons[address] = error
                 else:
                     self._suspects.pop(address, None)
+                    self._silent.clear()
                     self._answered_last = address
                     return answer
             pause_s = min(patience_s / 10, self.config.retry_backoff_max_ms / 1000)
+            if not self._answered_last and _all_refused(reasons):
+                deadline = min(deadline, began + REFUSED_S)
             if monotonic() + pause_s >= deadline:
                 raise _nobody_answered(reasons, self._candidates(), timeout_s)
             await asyncio.sleep(pause_s)
@@ -217,15 +266,15 @@ class Cluster:
     async def aclose(self) -> None:
         await self.connections.aclose()
 
-    def _candidates(self) -> list[str]:
+    def _candidates(self, avoid: frozenset[str] = frozenset()) -> list[str]:
         known = self.view.addresses()
         random.shuffle(known)
         addresses = list(dict.fromkeys([*known, *self._bootstrap]))
         now = monotonic()
 
-        def rank(address: str) -> tuple[bool, bool]:
+        def rank(address: str) -> tuple[bool, bool, bool]:
             other = self._sticky and address != self._answered_last
-            return self._suspects.get(address, 0.0) > now, other
+            return self._suspects.get(address, 0.0) > now, address in avoid, other
 
         return sorted(addresses, key=rank)
 
@@ -235,6 +284,7 @@ class Cluster:
         """Remembers who is silent. Raises the error if asking another broker cannot help."""
         if is_silence(error):
             self._suspects[address] = monotonic() + SUSPECT_S
+            self._silent[address] = error
         elif not error.retriable or error.code in final:
             raise error
 
@@ -267,6 +317,13 @@ def _unknown_topic(name: str) -> ClusterError:
     )
 
 
+def _all_refused(reasons: dict[str, PenstockError]) -> bool:
+    """Whether nothing listens at any address that was tried."""
+    return bool(reasons) and all(
+        isinstance(error, UnreachableError) and error.refused for error in reasons.values()
+    )
+
+
 def _nobody_answered(
     reasons: dict[str, PenstockError], addresses: Iterable[str], timeout_s: float
 ) -> PenstockError:
@@ -274,13 +331,15 @@ def _nobody_answered(
     spoken = [error for error in reasons.values() if not is_silence(error)]
     if spoken:
         last = spoken[-1]
-        return ClusterError(f"{last.message} (tried for {timeout_s:g} s)", last.code)
+        return ClusterError(f"{last.message} (tried for {round(timeout_s, 1):g} s)", last.code)
     listed = "; ".join(
         f"{address} ({_short(address, reasons.get(address))})" for address in addresses
     )
+    refused = _all_refused(reasons)
+    what = "nothing listens" if refused else f"no broker answered within {round(timeout_s, 1):g} s"
     return UnreachableError(
-        f"no broker answered within {timeout_s:g} s: {listed}; check the bootstrap addresses "
-        "and that the cluster is running"
+        f"{what}: {listed}; check the bootstrap addresses and that the cluster is running",
+        refused=refused,
     )
 
 

@@ -137,7 +137,8 @@ class ClientConfig:
     Attributes:
         connect_timeout_ms: How long to look for any broker that answers before
             UnreachableError. 10,000: longer than a cluster needs to elect, short enough for a
-            person to wait.
+            person to wait. Addresses at which nothing listens are given up sooner, unless they
+            answered before.
         request_timeout_ms: Bound of one remote call, and of an admin operation including its
             retries. 30,000 (Kafka's request.timeout.ms).
         retry_backoff_ms: First pause before a retry; doubles up to `retry_backoff_max_ms`.
@@ -146,7 +147,8 @@ class ClientConfig:
         metadata_max_age_ms: Metadata is refreshed at least this often while in use, so that new
             partitions are seen. 300,000 (Kafka's).
         unknown_topic_timeout_ms: How long a topic that no broker knows is looked for before
-            UNKNOWN_TOPIC: a new topic may not have reached every broker. 3,000.
+            UNKNOWN_TOPIC: a new topic may not have reached every broker. 3,000. Admin clients
+            do not wait: they ask every broker once.
         resolve_address: Where to connect to instead of an advertised (or bootstrap) address,
             for clients that reach brokers through tunnels. None = the address itself.
     """

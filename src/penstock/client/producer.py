@@ -17,6 +17,7 @@ A producer belongs to the event loop it is first used in; `send_nowait` is safe 
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final, Self, TypeVar, Unpack
@@ -127,8 +128,9 @@ class AsyncProducer:
         delivery = self.try_append(topic, arguments)
         if delivery is not None:
             return delivery
-        buffer = await self._topic(topic, partition)
-        return await self._with_room(lambda: buffer.append(*arguments))
+        deadline = self._block_deadline()
+        buffer = await self._topic(topic, partition, deadline)
+        return await self._with_room(lambda: buffer.append(*arguments), deadline)
 
     def send_nowait(
         self,
@@ -154,11 +156,15 @@ class AsyncProducer:
         return delivery
 
     async def prepare(self, topic: str, partition: int | None = None) -> TopicBuffer:
-        """Gets the topic's metadata, so that `send_nowait` works. Raises as `send`.
+        """Gets the topic's metadata, so that `send_nowait` works. Raises as `send`, but is bounded
+        by `connect_timeout_ms`.
 
         `partition`: looks again if this one is not known: it may be new.
         """
-        return await self._topic(topic, partition)
+        buffer = await self._topic(topic, partition)
+        if partition is not None:
+            buffer.queue(partition)
+        return buffer
 
     async def send_columns(
         self,
@@ -186,7 +192,7 @@ class AsyncProducer:
         The buffers must not change before the delivery is done. Records with the same key keep
         their order. Raises as `send`; what was accepted before the error is sent.
         """
-        buffer = await self._topic(topic, partition)
+        buffer = await self._topic(topic, partition, self._block_deadline())
         parts: list[tuple[Outcome, int]] = []
         for shard in shard_columns(
             buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
@@ -197,7 +203,9 @@ class AsyncProducer:
 
     async def add_shard(self, buffer: TopicBuffer, shard: Shard) -> PendingBatch:
         """Internal: queues one piece, waiting for room."""
-        return await self._with_room(lambda: buffer.add_columns(shard.columns, shard.partition))
+        return await self._with_room(
+            lambda: buffer.add_columns(shard.columns, shard.partition), self._block_deadline()
+        )
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Sends what lingers and waits until everything sent so far is settled, well or not.
@@ -270,24 +278,29 @@ class AsyncProducer:
 
     # -- inside ------------------------------------------------------------------------------
 
-    async def _topic(self, name: str, partition: int | None = None) -> TopicBuffer:
+    def _block_deadline(self) -> float:
+        return monotonic() + self.config.max_block_ms / 1000
+
+    async def _topic(
+        self, name: str, partition: int | None = None, limit: float = math.inf
+    ) -> TopicBuffer:
         """The topic, and if it can be, with this partition: a new one is looked for a while."""
-        deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
-        buffer = await self._buffer(name)
+        deadline = min(limit, monotonic() + self.config.unknown_topic_timeout_ms / 1000)
+        buffer = await self._buffer(name, limit)
         while buffer.may_lack(partition) and monotonic() < deadline:
             assert self._cluster is not None
-            await self._cluster.refresh()
-            buffer = await self._buffer(name)
+            await self._cluster.refresh(limit - monotonic())
+            buffer = await self._buffer(name, limit)
             if buffer.may_lack(partition):
                 await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         return buffer
 
-    async def _buffer(self, name: str) -> TopicBuffer:
+    async def _buffer(self, name: str, limit: float) -> TopicBuffer:
         await self.start()
         buffer = self._accumulator.topics.get(name)
         if buffer is None:
             assert self._cluster is not None
-            description = await self._cluster.topic(name)
+            description = await self._cluster.topic(name, limit - monotonic())
             buffer = self._buffers.get(name)
             if buffer is None:
                 buffer = self._buffers[name] = TopicBuffer(description, self._accumulator)
@@ -296,9 +309,8 @@ class AsyncProducer:
             self._accumulator.topics[name] = buffer
         return buffer
 
-    async def _with_room(self, add: Callable[[], Added | None]) -> Added:
+    async def _with_room(self, add: Callable[[], Added | None], deadline: float) -> Added:
         """Calls `add` until it has room; woken whenever a batch is settled."""
-        deadline = monotonic() + self.config.max_block_ms / 1000
         while True:
             if self._ended is not None:
                 raise self._ended

@@ -58,7 +58,8 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """Hands a record over for sending; blocks up to `max_block_ms` for room in the buffer.
+        """Hands a record over for sending; blocks up to `max_block_ms` for room in the buffer, or
+        to hear of the topic.
 
         Raises as `AsyncProducer.send`. Nothing was sent then.
         """
@@ -70,6 +71,10 @@ class Producer:
                 topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
         )
+
+    def prepare(self, topic: str, partition: int | None = None) -> None:
+        """Finds out whether the topic (and partition) can be sent to; raises as `send` if not."""
+        self._loop.run(self._core.prepare(topic, partition))
 
     def send_columns(
         self,

@@ -27,6 +27,8 @@ from penstock.errors import (
 from penstock.proto.v1 import errors_pb2 as pb
 
 ERROR_TRAILER: Final = "penstock-error-bin"
+_REFUSED: Final = "Connection refused"
+"""The system's words for ECONNREFUSED, which gRPC passes on; it has no status for it."""
 _FIRST_CLIENT_CODE: Final = 1000
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -109,7 +111,7 @@ def error_from_rpc(error: grpc.RpcError, address: str = "") -> PenstockError:
     text = f"{where}{details or status.name.lower()}"
     match status:
         case grpc.StatusCode.UNAVAILABLE:
-            return UnreachableError(text)
+            return UnreachableError(text, refused=_REFUSED in text)
         case grpc.StatusCode.DEADLINE_EXCEEDED | grpc.StatusCode.CANCELLED:
             return ClusterError(text, ErrorCode.REQUEST_TIMED_OUT)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -50,6 +50,13 @@ class TestProduceAndConsume:
         out = penstock.ok("consume", topic, "-e", "-K", " => ")
         assert "b => 2" in out.splitlines()
 
+    def test_a_place_that_does_not_exist_is_told_even_without_a_line(
+        self, penstock: Any, topic: str
+    ) -> None:
+        assert "'nosuch' does not exist" in penstock.fails("produce", "nosuch")
+        assert "partitions 0 to 1, not 7" in penstock.fails("produce", topic, "-p", 7)
+        assert penstock.ok("produce", topic) == ""
+
     def test_null_empty_headers_and_bytes_survive(self, penstock: Any, topic: str) -> None:
         penstock.ok(
             "produce", topic, "-Z", "NULL", "-k", "key", "-H", "source=bts", "-H", "x=a=b", "-p", 0,

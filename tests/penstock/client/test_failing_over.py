@@ -243,14 +243,12 @@ def test_nobody_answering_is_one_error_that_lists_every_address(
     reserve: Callable[[], ReservedPort],
 ) -> None:
     dead = [reserve().address for _ in range(2)]
-    begun = time.monotonic()
-    with Producer(dead, connect_timeout_ms=1_500) as producer:
+    with Producer(dead, connect_timeout_ms=1_000) as producer:
         with pytest.raises(UnreachableError) as silent:
             producer.send("t", b"v")
-        assert 1 < time.monotonic() - begun < 5
         for address in dead:
             assert address in silent.value.message
-        for part in ("1.5 s", "refused", "bootstrap"):
+        for part in ("nothing listens", "refused", "bootstrap"):
             assert part in silent.value.message
         assert "\n" not in silent.value.message
     with Consumer(dead, connect_timeout_ms=500) as consumer, pytest.raises(UnreachableError):
