@@ -26,6 +26,13 @@ BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of each direction of a tunnel; then the other side is not read."""
 PROTOCOL: Final = "v4.channel.k8s.io"
 HOST: Final = "127.0.0.1"
+_NOT_RUNNING: Final = "the pod has just gone, or does not run yet"
+_STATUS: Final = {
+    401: "the API server does not know you",
+    403: "you may not port-forward to pods",
+    404: "there is no such pod any more",
+    **dict.fromkeys((500, 502, 503, 504), _NOT_RUNNING),
+}
 
 
 class Tunnel(Protocol):
@@ -101,7 +108,7 @@ class Forwarder:
             try:
                 tunnel = self._open(pod, port)
             except Exception as error:  # noqa: BLE001 - whatever it was: say it, close, go on
-                text = f"no port-forward to pod {pod}: {reason_of(error)}"
+                text = f"no port-forward to pod {pod}: {reason_of(error)}; going on without it"
                 if text not in self._told:
                     self._told.add(text)
                     self._complain(text)
@@ -202,12 +209,19 @@ def _receive(end: socket.socket) -> bytes | None:
 
 
 def reason_of(error: Exception) -> str:
-    """What the API server said when it refused the websocket, or what the error says itself."""
+    """What the API server said when it refused the websocket, or what the error says itself.
+
+    Of a pod that has just gone it says nothing: its node answers with a bare 500.
+    """
     body = getattr(error, "resp_body", None)
+    status = getattr(error, "status_code", None)
     try:
         return str(json.loads(body or b"")["message"])
     except (ValueError, KeyError, TypeError):
-        return " ".join(str(error).split())[:200] or type(error).__name__
+        pass
+    if isinstance(status, int):
+        return f"{_STATUS.get(status, 'it is refused')} (HTTP {status} from the API server)"
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def open_with(api: KubeApi, namespace: str) -> OpenTunnel:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -265,7 +266,8 @@ def test_a_forward_that_fails_is_told_once_and_closes_its_connection() -> None:
             with socket.create_connection((host, int(port)), 10) as connection:
                 connection.settimeout(10)
                 assert connection.recv(1) == b""
-        assert told == ["no port-forward to pod c-broker-1: no way to c-broker-1:9092"]
+        why = "no way to c-broker-1:9092; going on without it"
+        assert told == [f"no port-forward to pod c-broker-1: {why}"]
     finally:
         forwarder.close()
 
@@ -317,6 +319,78 @@ def test_the_api_servers_reason_is_taken_out_of_a_refusal() -> None:
     refusal.resp_body = b'{"message": "pods is forbidden"}'  # type: ignore[attr-defined]
     assert reason_of(refusal) == "pods is forbidden"
     assert reason_of(OSError("plain")) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (b"500 Internal Server Error", "the pod has just gone, or does not run yet (HTTP 500"),
+        (b"404 Not Found", "there is no such pod any more (HTTP 404"),
+        (b"418 I'm a teapot", "it is refused (HTTP 418"),
+    ],
+)
+def test_a_refused_websocket_is_told_in_words_and_not_as_a_handshake(
+    status: bytes, reason: str
+) -> None:
+    from websocket import WebSocketBadStatusException, create_connection  # noqa: PLC0415
+
+    def refuse() -> None:
+        with listening.accept()[0] as connection:
+            while b"\r\n\r\n" not in connection.recv(10_000):
+                pass
+            connection.sendall(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        with pytest.raises(WebSocketBadStatusException) as refused:
+            create_connection(f"ws://127.0.0.1:{listening.getsockname()[1]}", timeout=20)
+        refusing.join(20)
+    assert reason_of(refused.value) == f"{reason} from the API server)"
+
+
+class Relay:
+    """A tunnel to a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.remote = socket.create_connection(("127.0.0.1", port), 20)
+
+    def carry(self, local: socket.socket) -> None:
+        def copy(source: socket.socket, target: socket.socket) -> None:
+            with suppress(OSError):
+                while data := source.recv(65_536):
+                    target.sendall(data)
+            with suppress(OSError):
+                target.shutdown(socket.SHUT_RDWR)
+
+        back = threading.Thread(target=copy, args=(self.remote, local))
+        with self.remote:
+            back.start()
+            copy(local, self.remote)
+            back.join(20)
+
+
+def test_brokers_whose_pods_have_gone_are_passed_over(shared_broker: Cluster) -> None:
+    told: list[str] = []
+
+    def open_tunnel(pod: str, port: int) -> Relay:
+        if pod != "c-broker-0":
+            raise OSError("gone")
+        return Relay(shared_broker.brokers[0].port)
+
+    forwarder = Forwarder("c", "ns", open_tunnel, told.append)
+    gone_first = [f"c-broker-{index}.c-brokers.ns.svc:9092" for index in (2, 1, 0)]
+    shared_broker.create_topic("there")
+    try:
+        for _ in range(2):
+            with Admin(gone_first, resolve_address=forwarder.resolve) as admin:
+                assert "there" in admin.list_topics()
+        assert sorted(told) == [
+            f"no port-forward to pod c-broker-{index}: gone; going on without it"
+            for index in (1, 2)
+        ]
+    finally:
+        forwarder.close()
 
 
 ANNOUNCED = b"\x82\x03\x00\x84\x23" + b"\x82\x03\x01\x84\x23"
