@@ -71,8 +71,7 @@ async def brokers(*known: Sequence[str]) -> AsyncIterator[tuple[list[str], list[
     ports: list[int] = []
     made = [Knowing(ports, topics) for topics in known]
     async with AsyncExitStack() as stack:
-        for broker in made:
-            ports.append(await stack.enter_async_context(serving(broker)))
+        ports += [await stack.enter_async_context(serving(broker)) for broker in made]
         yield [f"127.0.0.1:{port}" for port in ports], made
 
 
