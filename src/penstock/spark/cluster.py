@@ -18,9 +18,9 @@ from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, PenstockError
 from penstock.spark.boundary import ByTime, Edge, Query
 from penstock.spark.data_loss import LogView
+from penstock.spark.given import ClientSettings
 from penstock.spark.options import (
     Assign,
-    ClientSettings,
     SourceOptions,
     Subscribe,
     SubscribePattern,

@@ -24,7 +24,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
-from penstock.spark.options import ClientSettings
+from penstock.spark.given import ClientSettings
 
 METADATA_TIMEOUT_S: Final = 3.0
 """Of one attempt at one address: a frozen broker must not use up the whole deadline."""

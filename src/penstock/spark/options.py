@@ -26,10 +26,9 @@ marked † in the table below. `penstock.*` are settings of the client (`CLIENT_
     fetchOffset.numRetries, fetchOffset.retryIntervalMs   3, 1000
 """
 
-import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
@@ -45,48 +44,20 @@ from penstock.spark.boundary import (
     Edge,
     Otherwise,
 )
+from penstock.spark.given import (
+    COMMON_SETTINGS,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    ClientSettings,
+    Given,
+    client_settings,
+)
 from penstock.spark.values import COLUMNS, HEADERS
 
-T = TypeVar("T")
-D = TypeVar("D")
-
-SOURCE_OPTIONS: Final = (
-    "subscribe",
-    "subscribePattern",
-    "assign",
-    "startingOffsets",
-    "startingOffsetsByTimestamp",
-    "startingTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "endingOffsets",
-    "endingOffsetsByTimestamp",
-    "endingTimestamp",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "maxBytesPerTrigger",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxTasks",
-    "failOnDataLoss",
-    "includeHeaders",
-    "columns",
-    "filterPushdown",
-    "groupIdPrefix",
-    "groupId",
-    "pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-)
-SINK_OPTIONS: Final = ("topic", "partitioner", "delivery", "txnAppId", "txnVersion")
-BOOTSTRAP: Final = "penstock.bootstrap.servers"
 CLIENT_SETTINGS: Final = (
-    BOOTSTRAP,
-    "penstock.cluster.id",
-    "penstock.connect.timeout.ms",
+    *COMMON_SETTINGS,
     "penstock.fetch.max.bytes",
     "penstock.fetch.max.wait.ms",
-    "penstock.request.timeout.ms",
 )
 # Settings a Kafka user may bring along, and what does their work here.
 REFUSED: Final = {
@@ -97,6 +68,10 @@ REFUSED: Final = {
     "penstock.value.deserializer": "values are binary; cast them in the query",
     "path": "name topics by subscribe, subscribePattern or assign; load() takes no path",
 }
+_WRITING: Final = dict.fromkeys(
+    SINK_OPTIONS,
+    "belongs to writing; a reader takes subscribe, subscribePattern or assign",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +96,6 @@ class Assign:
 
 
 Selection = Subscribe | SubscribePattern | Assign
-
-
-@dataclass(frozen=True, slots=True)
-class ClientSettings:
-    """How to reach the cluster and how much to fetch at once. Sizes in bytes, times in ms."""
-
-    bootstrap: tuple[str, ...]
-    cluster_id: str = ""
-    connect_timeout_ms: int = 10_000
-    fetch_max_bytes: int = 4 << 20
-    fetch_max_wait_ms: int = 500
-    request_timeout_ms: int = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +164,10 @@ class SourceOptions:
 
 def parse(raw: Mapping[str, str]) -> SourceOptions:
     """Reads all options of a reader; raises MisuseError for the first that is wrong."""
-    given = {key.lower(): value for key, value in raw.items()}
-    _check_known(given)
-    read = _Reader(given)
+    read = Given(raw)
+    read.check_known((*SOURCE_OPTIONS, *CLIENT_SETTINGS), REFUSED, _WRITING)
     options = SourceOptions(
-        client=_client_settings(read),
+        client=client_settings(read),
         selection=_selection(read),
         starting=_boundary(read, "starting"),
         ending=_boundary(read, "ending"),
@@ -229,72 +191,7 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
     return options
 
 
-class _Reader:
-    """Looks options up by their documented name; turns a parser's ValueError into MisuseError.
-
-    A parser's ValueError says what was expected; name and value seen are added here.
-    """
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-
-    def has(self, name: str) -> bool:
-        return name.lower() in self._given
-
-    def get(self, name: str, parser: Callable[[str], T], default: D) -> T | D:
-        text = self._given.get(name.lower())
-        if text is None:
-            return default
-        try:
-            return parser(text)
-        except ValueError as problem:
-            raise MisuseError(f"option {name} is {text[:200]!r}: expected {problem}") from None
-
-    def count(self, name: str) -> int | None:
-        return self.get(name, values.positive, None)
-
-
-def _check_known(given: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in (*SOURCE_OPTIONS, *CLIENT_SETTINGS)}
-    sink = {name.lower(): name for name in SINK_OPTIONS}
-    if "provider" in given:  # Spark's own, of a table that is being created
-        raise MisuseError(
-            "CREATE TABLE is not supported: Spark does not hand a table's options to Python "
-            "sources when it is read; use CREATE TEMPORARY VIEW ... USING penstock OPTIONS (...)"
-        )
-    for key in sorted(given):
-        if key in known:
-            continue
-        if key in REFUSED:
-            raise MisuseError(f"option {key} is not supported: {REFUSED[key]}")
-        if key in sink:
-            raise MisuseError(
-                f"option {sink[key]} belongs to writing; a reader takes subscribe, "
-                "subscribePattern or assign"
-            )
-        guess = "penstock." + key.removeprefix("kafka.") if key.startswith("kafka.") else key
-        close = difflib.get_close_matches(guess, known, n=1, cutoff=0.6)
-        hint = f"did you mean {known[close[0]]}?" if close else "docs/spark.md lists all options"
-        raise MisuseError(f"unknown option {key}: {hint}")
-
-
-def _client_settings(read: _Reader) -> ClientSettings:
-    servers = read.get(BOOTSTRAP, values.addresses, None)
-    if servers is None:
-        raise MisuseError(
-            f"option {BOOTSTRAP} is missing: give host:port, more separated by commas"
-        )
-    return ClientSettings(
-        bootstrap=servers,
-        cluster_id=read.get("penstock.cluster.id", values.nonempty, ""),
-        connect_timeout_ms=read.get("penstock.connect.timeout.ms", values.positive, 10_000),
-        fetch_max_bytes=read.get("penstock.fetch.max.bytes", values.fetch_bytes, 4 << 20),
-        fetch_max_wait_ms=read.get("penstock.fetch.max.wait.ms", values.not_negative, 500),
-        request_timeout_ms=read.get("penstock.request.timeout.ms", values.positive, 30_000),
-    )
-
-
-def _selection(read: _Reader) -> Selection:
+def _selection(read: Given) -> Selection:
     names = ("subscribe", "subscribePattern", "assign")
     given = [name for name in names if read.has(name)]
     if len(given) != 1:
@@ -308,7 +205,7 @@ def _selection(read: _Reader) -> Selection:
     return Assign(read.get("assign", values.assignment, ()))
 
 
-def _boundary(read: _Reader, side: str) -> Boundary | None:
+def _boundary(read: Given, side: str) -> Boundary | None:
     """The timestamp for all partitions wins over timestamps per partition, these over offsets."""
     otherwise = Otherwise.LATEST
     if side == "starting":
@@ -324,7 +221,7 @@ def _boundary(read: _Reader, side: str) -> Boundary | None:
     return offsets
 
 
-def _columns(read: _Reader) -> tuple[str, ...]:
+def _columns(read: Given) -> tuple[str, ...]:
     headers = read.get("includeHeaders", values.boolean, False)
     columns = read.get("columns", values.column_names, None)
     if columns is None:

@@ -8,8 +8,6 @@ Register it by `spark.dataSource.register(PenstockDataSource)`, or not at all: w
 is installed, Spark finds the shim `pyspark_penstock` by its name.
 """
 
-from typing import NoReturn
-
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
@@ -17,6 +15,9 @@ from penstock.errors import MisuseError
 from penstock.spark.batch import BatchReader, PushdownBatchReader
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.schema import check_schema, schema_of
+from penstock.spark.sink import BatchWriter, StreamWriter
+from penstock.spark.sink_options import SinkOptions, parse_sink
+from penstock.spark.sink_schema import check_sink_schema
 from penstock.spark.stream import StreamReader
 
 NAME = "penstock"
@@ -43,14 +44,20 @@ class PenstockDataSource(DataSource):
         """An endless read. Raises MisuseError for options or a schema that cannot be."""
         return StreamReader(self._checked(schema))
 
-    # Spark passes both by name, used or not.
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        """Not yet: raises MisuseError."""
-        raise _cannot_write()
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Appends a DataFrame. Raises MisuseError for options or columns that cannot be."""
+        _refuse_overwrite(overwrite, "mode('append')")
+        return BatchWriter(self._checked_sink(schema))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802
-        """Not yet: raises MisuseError."""
-        raise _cannot_write()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 (Spark's name)
+        """Appends micro-batches. Raises MisuseError for options or columns that cannot be."""
+        _refuse_overwrite(overwrite, "outputMode('append') or outputMode('update')")
+        return StreamWriter(self._checked_sink(schema))
+
+    def _checked_sink(self, schema: StructType) -> SinkOptions:
+        options = parse_sink(self.options)
+        check_sink_schema(schema, options.topic)
+        return options
 
     def _checked(self, schema: StructType) -> SourceOptions:
         options = parse(self.options)
@@ -58,8 +65,9 @@ class PenstockDataSource(DataSource):
         return options
 
 
-def _cannot_write() -> MisuseError:
-    return MisuseError(
-        "this release reads from Penstock only: the exactly-once sink is not there yet; write "
-        "from foreachBatch with penstock.client.Producer, which is at-least-once"
-    )
+def _refuse_overwrite(overwrite: bool, instead: str) -> None:
+    if overwrite:
+        raise MisuseError(
+            "a topic cannot be overwritten: records are appended to it; write with "
+            f"{instead}, and delete the topic yourself if its records shall go"
+        )

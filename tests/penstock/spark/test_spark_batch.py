@@ -66,13 +66,6 @@ def test_a_schema_of_the_users_own_is_refused(spark: SparkSession) -> None:
     assert "the schema is fixed: struct<key:binary" in error_of(frame.collect)
 
 
-def test_writing_says_that_it_is_not_there_yet(spark: SparkSession) -> None:
-    writer = spark.range(1).selectExpr("CAST(id AS STRING) AS value").write.format("penstock")
-    writer = writer.mode("append").option("penstock.bootstrap.servers", "127.0.0.1:1")
-    message = error_of(writer.option("topic", "a").save)
-    assert "reads from Penstock only: the exactly-once sink is not there yet" in message
-
-
 def test_a_cluster_that_does_not_answer_is_one_clear_error(spark: SparkSession) -> None:
     reader = spark.read.format("penstock").option("penstock.bootstrap.servers", "127.0.0.1:1")
     reader = reader.options(

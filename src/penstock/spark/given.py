@@ -1,0 +1,144 @@
+"""What a user gave `.option(...)`: looked up by documented name, parsed, refused by name.
+
+In: the strings, keys in lower case (Spark lowers them). A misspelt option that is ignored reads or
+writes the wrong records, so every key must be known; the error names the closest one, or where
+the option belongs. `options` makes a reader's options of it, `sink_options` a writer's.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from penstock.errors import MisuseError
+from penstock.spark import values
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+SOURCE_OPTIONS: Final = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "maxTasks",
+    "failOnDataLoss",
+    "includeHeaders",
+    "columns",
+    "filterPushdown",
+    "groupIdPrefix",
+    "groupId",
+    "pollTimeoutMs",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+)
+SINK_OPTIONS: Final = (
+    "topic",
+    "delivery",
+)
+BOOTSTRAP: Final = "penstock.bootstrap.servers"
+COMMON_SETTINGS: Final = (
+    BOOTSTRAP,
+    "penstock.cluster.id",
+    "penstock.connect.timeout.ms",
+    "penstock.request.timeout.ms",
+)
+
+
+_ALL_LISTED: Final = "docs/spark.md lists all options"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """How to reach the cluster and how much to fetch at once. Sizes in bytes, times in ms."""
+
+    bootstrap: tuple[str, ...]
+    cluster_id: str = ""
+    connect_timeout_ms: int = 10_000
+    fetch_max_bytes: int = 4 << 20
+    fetch_max_wait_ms: int = 500
+    request_timeout_ms: int = 30_000
+
+
+class Given:
+    """Looks options up by their documented name; turns a parser's ValueError into MisuseError.
+
+    A parser's ValueError says what was expected; name and value seen are added here.
+    """
+
+    def __init__(self, raw: Mapping[str, str]) -> None:
+        self._given = {key.lower(): value for key, value in raw.items()}
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def get(self, name: str, parser: Callable[[str], T], default: D) -> T | D:
+        text = self._given.get(name.lower())
+        if text is None:
+            return default
+        try:
+            return parser(text)
+        except ValueError as problem:
+            raise MisuseError(f"option {name} is {text[:200]!r}: expected {problem}") from None
+
+    def count(self, name: str) -> int | None:
+        return self.get(name, values.positive, None)
+
+    def check_known(
+        self, names: tuple[str, ...], refused: Mapping[str, str], elsewhere: Mapping[str, str]
+    ) -> None:
+        """Raises MisuseError for the first key that is none of `names`.
+
+        `refused`: keys (lower case) whose work something else does. `elsewhere`: options of the
+        other direction, by documented name, and what to say of them.
+        """
+        if "provider" in self._given:  # Spark's own, of a table that is being created
+            raise MisuseError(
+                "CREATE TABLE is not supported: Spark does not hand a table's options to Python "
+                "sources when it is read; use CREATE TEMPORARY VIEW ... USING penstock OPTIONS "
+                "(...)"
+            )
+        known = {name.lower(): name for name in names}
+        others = {name.lower(): (name, what) for name, what in elsewhere.items()}
+        for key in sorted(self._given):
+            if key in known:
+                continue
+            if key in refused:
+                raise MisuseError(f"option {key} is not supported: {refused[key]}")
+            if key in others:
+                raise MisuseError(f"option {others[key][0]} {others[key][1]}")
+            guess = "penstock." + key.removeprefix("kafka.") if key.startswith("kafka.") else key
+            close = difflib.get_close_matches(guess, known, n=1, cutoff=0.6)
+            hint = (
+                f"did you mean {known[close[0]]}?" if close else "docs/spark.md lists all options"
+            )
+            raise MisuseError(f"unknown option {key}: {hint}")
+
+
+def client_settings(read: Given) -> ClientSettings:
+    """The settings both directions share. Raises MisuseError."""
+    servers = read.get(BOOTSTRAP, values.addresses, None)
+    if servers is None:
+        raise MisuseError(
+            f"option {BOOTSTRAP} is missing: give host:port, more separated by commas"
+        )
+    return ClientSettings(
+        bootstrap=servers,
+        cluster_id=read.get("penstock.cluster.id", values.nonempty, ""),
+        connect_timeout_ms=read.get("penstock.connect.timeout.ms", values.positive, 10_000),
+        fetch_max_bytes=read.get("penstock.fetch.max.bytes", values.fetch_bytes, 4 << 20),
+        fetch_max_wait_ms=read.get("penstock.fetch.max.wait.ms", values.not_negative, 500),
+        request_timeout_ms=read.get("penstock.request.timeout.ms", values.positive, 30_000),
+    )

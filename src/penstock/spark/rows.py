@@ -1,0 +1,98 @@
+"""Arrow batches of a DataFrame, as what a producer takes: grouped by topic and partition.
+
+    record batch ─▶ rows per (topic, partition) ─▶ columns: keys, values, headers
+
+With one topic and no partition column a batch is one group and nothing is copied. Columns are
+found by name: Spark hands them over in the order of the query. Rows keep their order within a
+group, so that records of one key do.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import MisuseError
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows for one topic. `partition` None: by key. `keys` None: no row has one."""
+
+    topic: str
+    partition: int | None
+    values: pa.Array
+    keys: pa.Array | None
+    headers: list[list[tuple[str, bytes | None]]] | None
+
+
+def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
+    """The rows of a batch, group by group; `topic` wins over the column topic.
+
+    Raises MisuseError for a row without topic or with a negative partition; nothing of the
+    batch has been handed out then.
+    """
+    if batch.num_rows == 0:
+        return
+    names = set(batch.schema.names)
+    topics = None if topic is not None else batch.column("topic")
+    partitions = batch.column("partition") if "partition" in names else None
+    _check(topics, partitions)
+    if topics is None and (partitions is None or partitions.null_count == batch.num_rows):
+        assert topic is not None
+        yield _rows(batch, topic, None)
+        return
+    for where, indexes in _groups(topics, partitions, batch.num_rows):
+        part = batch if len(indexes) == batch.num_rows else batch.take(pa.array(indexes))
+        yield _rows(part, where[0] if topic is None else topic, where[1])
+
+
+def _check(topics: pa.Array | None, partitions: pa.Array | None) -> None:
+    if topics is not None and topics.null_count:
+        raise MisuseError(
+            f"column 'topic' is null in {topics.null_count} rows: name a topic in each, or set the "
+            "option topic"
+        )
+    if partitions is not None and partitions.null_count < len(partitions):
+        least = pc.min(partitions).as_py()
+        if least < 0:
+            raise MisuseError(
+                f"column 'partition' is {least}: partitions are counted from 0, null means by key"
+            )
+
+
+def _groups(
+    topics: pa.Array | None, partitions: pa.Array | None, count: int
+) -> Iterator[tuple[tuple[Any, int | None], list[int]]]:
+    """Topic, partition and the indexes of their rows, ascending."""
+    wheres = zip(
+        [None] * count if topics is None else topics.to_pylist(),
+        [None] * count if partitions is None else partitions.to_pylist(),
+        strict=True,
+    )
+    found: dict[tuple[Any, int | None], list[int]] = {}
+    for index, where in enumerate(wheres):
+        found.setdefault(where, []).append(index)
+    yield from found.items()
+
+
+def _rows(batch: pa.RecordBatch, topic: str, partition: int | None) -> Rows:
+    names = set(batch.schema.names)
+    keys = batch.column("key") if "key" in names else None
+    headers = batch.column("headers") if "headers" in names else None
+    return Rows(
+        topic,
+        partition,
+        batch.column("value"),
+        None if keys is None or keys.null_count == len(keys) else keys,
+        None if headers is None else _headers(headers),
+    )
+
+
+def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]]] | None:
+    """Headers per row; None if no row has any."""
+    if len(column.flatten()) == 0:
+        return None
+    return [[(each["key"], each["value"]) for each in row or ()] for row in column.to_pylist()]

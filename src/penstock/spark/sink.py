@@ -1,0 +1,130 @@
+"""Writers: what runs in a task, and what the driver does when all tasks are done.
+
+    task: Arrow batches ─▶ rows per topic ─▶ producer ─▶ all acknowledged ─▶ Written(rows)
+
+At least once: a task that answered has its rows on all in-sync replicas; what a failed attempt had
+sent before stays, and its retry sends it again. Within one attempt nothing is doubled: producers
+are idempotent. A worker process keeps one producer per settings, as it keeps its connections;
+it is made at the first use and never pickled.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from penstock.errors import MisuseError
+from penstock.spark.given import ClientSettings
+from penstock.spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client import ColumnsDelivery, Producer
+
+UNSETTLED_MAX: Final = 256
+"""Calls of a task that may wait for their acknowledgements; the producer's buffer bounds bytes."""
+
+_producers: "dict[tuple[int, SinkOptions], Producer]" = {}
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    rows: int
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`: rows are visible as they are written; a retried task writes its rows again."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+        """Executor side. Raises PenstockError in one line; Spark retries the task."""
+        return write_rows(self._options, iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: the same, micro-batch by micro-batch."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+        """Executor side. Raises PenstockError in one line; Spark retries the task."""
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Everything is acknowledged already."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """What was written stays: at least once."""
+
+
+def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
+    """Sends all rows and waits until each is acknowledged. Raises PenstockError."""
+    from penstock.spark.rows import rows_of  # noqa: PLC0415 - pyarrow, in executors only
+
+    rows = 0
+    waiting: list[ColumnsDelivery] = []
+    for batch in batches:
+        for part in rows_of(batch, options.topic):
+            producer = _producer(options)  # at the first row: an empty task connects to nobody
+            delivery = producer.send_columns(
+                part.topic,
+                part.values,
+                part.keys,
+                partition=part.partition,
+                headers=part.headers,
+            )
+            rows += len(part.values)
+            waiting.append(delivery)
+            if len(waiting) >= UNSETTLED_MAX:
+                waiting.pop(0).result()
+    if waiting:
+        _producer(options).flush()
+    for delivery in waiting:
+        delivery.result()
+    return Written(rows)
+
+
+def _check_cluster(client: ClientSettings) -> None:
+    """Raises MisuseError if another cluster answers than the one that was named."""
+    from penstock.client import Admin  # noqa: PLC0415 - grpc, in executors only
+
+    if not client.cluster_id:
+        return
+    with Admin(client.bootstrap, connect_timeout_ms=client.connect_timeout_ms) as admin:
+        seen = admin.describe_cluster().cluster_id
+    if seen != client.cluster_id:
+        raise MisuseError(
+            f"option penstock.cluster.id is {client.cluster_id!r}, but {client.bootstrap[0]} is "
+            f"cluster {seen!r}: nothing was written"
+        )
+
+
+def _producer(options: SinkOptions) -> "Producer":
+    """This process's producer with these settings."""
+    from penstock.client import Producer  # noqa: PLC0415 - grpc, in executors only
+
+    key = (os.getpid(), options)
+    producer = _producers.get(key)
+    if producer is None:
+        client = options.client
+        _check_cluster(client)
+        producer = _producers[key] = Producer(
+            client.bootstrap,
+            connect_timeout_ms=client.connect_timeout_ms,
+            request_timeout_ms=client.request_timeout_ms,
+            delivery_timeout_ms=options.delivery_timeout_ms,
+            codec=options.codec,  # type: ignore[arg-type]  # checked when it was parsed
+        )
+    return producer

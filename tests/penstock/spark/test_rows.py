@@ -1,0 +1,60 @@
+"""Rows of a DataFrame, grouped for a producer."""
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import MisuseError
+from penstock.spark.rows import rows_of
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def batch(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_one_topic_by_key_is_one_group_and_nothing_is_copied() -> None:
+    values = pa.array([b"a", None, b"c"], pa.binary())
+    keys = pa.array(["x", None, "z"], pa.string())
+    (rows,) = rows_of(batch(key=keys, value=values), "t")
+    assert (rows.topic, rows.partition, rows.headers) == ("t", None, None)
+    assert rows.values.buffers()[2].address == values.buffers()[2].address
+    assert rows.keys is not None
+    assert rows.keys.to_pylist() == ["x", None, "z"]
+
+
+def test_rows_go_to_their_topic_and_partition_in_their_order() -> None:
+    made = batch(
+        value=pa.array([b"0", b"1", b"2", b"3", b"4"]),
+        topic=pa.array(["a", "b", "a", "a", "b"]),
+        partition=pa.array([0, None, 1, 0, None], pa.int32()),
+    )
+    found = {(r.topic, r.partition): r.values.to_pylist() for r in rows_of(made, None)}
+    assert found == {("a", 0): [b"0", b"3"], ("b", None): [b"1", b"4"], ("a", 1): [b"2"]}
+
+
+def test_the_option_wins_over_the_column_topic() -> None:
+    made = batch(value=pa.array([b"0", b"1"]), topic=pa.array(["a", None]))
+    (rows,) = rows_of(made, "t")
+    assert (rows.topic, rows.values.to_pylist()) == ("t", [b"0", b"1"])
+
+
+def test_headers_keep_names_that_repeat_and_nulls() -> None:
+    headers = pa.array([[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None], HEADERS)
+    (rows,) = rows_of(batch(value=pa.array([b"0", b"1"]), headers=headers), "t")
+    assert rows.headers == [[("h", b"1"), ("h", None)], []]
+    none = pa.array([[], None], HEADERS)
+    (rows,) = rows_of(batch(value=pa.array([b"0", b"1"]), headers=none), "t")
+    assert rows.headers is None
+
+
+def test_an_empty_batch_has_no_rows() -> None:
+    assert not list(rows_of(batch(value=pa.array([], pa.binary())), "t"))
+
+
+def test_rows_without_a_place_are_refused() -> None:
+    with pytest.raises(MisuseError, match="column 'topic' is null in 1 rows"):
+        list(rows_of(batch(value=pa.array([b"0", b"1"]), topic=pa.array(["a", None])), None))
+    made = batch(value=pa.array([b"0"]), partition=pa.array([-1], pa.int32()))
+    with pytest.raises(MisuseError, match="column 'partition' is -1"):
+        list(rows_of(made, "t"))

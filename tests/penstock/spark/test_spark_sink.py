@@ -1,0 +1,123 @@
+"""DataFrames written to topics by a real Spark, on a cluster of real processes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.readwriter import DataFrameWriter
+
+pytestmark = pytest.mark.spark
+
+
+def writer(bench: Any, frame: DataFrame, **options: str) -> DataFrameWriter:
+    named = {"penstock.bootstrap.servers": bench.cluster.bootstrap, "topic": bench.topic}
+    return frame.write.format("penstock").mode("append").options(**named | options)
+
+
+def error_of(run: Any) -> str:
+    with pytest.raises(PySparkException) as caught:
+        run()
+    return str(caught.value)
+
+
+def test_what_is_written_is_read_again(bench: Any, spark: SparkSession) -> None:
+    bench.create(3)
+    rows = [
+        (b"k", b"value", [("h", b"1"), ("h", None)]),
+        (b"gone", None, []),
+        (None, b"", None),
+    ]
+    ddl = "key binary, value binary, headers array<struct<key:string,value:binary>>"
+    writer(bench, spark.createDataFrame(rows, ddl)).save()
+    found = bench.reader(includeHeaders="true").load().collect()
+    seen = {(r.key, r.value, tuple(tuple(h) for h in r.headers)) for r in found}
+    assert seen == {
+        (b"k", b"value", (("h", b"1"), ("h", None))),
+        (b"gone", None, ()),
+        (None, b"", ()),
+    }
+
+
+def test_keys_go_where_the_producer_would_send_them(bench: Any, spark: SparkSession) -> None:
+    bench.create(4)
+    frame = spark.range(200).selectExpr(
+        "CONCAT('key-', id % 20) AS key", "CAST(id AS STRING) AS value"
+    )
+    writer(bench, frame.coalesce(1)).save()
+    delivery = bench.producer.send(bench.topic, b"probe", b"key-7")
+    bench.producer.flush(30)
+    found = bench.reader().load().where("CAST(key AS STRING) = 'key-7'").orderBy("offset").collect()
+    assert {row.partition for row in found} == {delivery.result(30).partition}
+    values = [bytes(row.value).decode() for row in found]
+    assert values == [str(number) for number in range(7, 200, 20)] + ["probe"]
+
+
+def test_rows_name_topics_and_partitions_of_their_own(bench: Any, spark: SparkSession) -> None:
+    topic = bench.create(2)
+    rows = [(topic, 1, "a"), (topic, 0, "b"), (topic, 1, "c")]
+    frame = spark.createDataFrame(rows, "topic string, partition int, value string").coalesce(1)
+    named = {"penstock.bootstrap.servers": bench.cluster.bootstrap}
+    frame.write.format("penstock").mode("append").options(**named).save()
+    assert bench.values() == ["b", "a", "c"]
+
+
+def test_mistakes_are_one_clear_error_before_anything_is_written(
+    bench: Any, spark: SparkSession
+) -> None:
+    bench.create(1)
+    frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
+    for frame_, options, words in (
+        (spark.range(1), {}, "column 'id' is not written by this sink"),
+        (frame, {"subscribe": "a"}, "option subscribe belongs to reading"),
+        (frame, {"penstock.cluster.id": "other"}, "is cluster"),
+    ):
+        assert words in error_of(writer(bench, frame_, **options).save)
+    assert "a topic cannot be overwritten" in error_of(writer(bench, frame).mode("overwrite").save)
+    assert bench.values() == []
+
+
+def test_a_topic_that_does_not_exist_fails_the_job(bench: Any, spark: SparkSession) -> None:
+    frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
+    message = error_of(writer(bench, frame, topic="nosuch").save)
+    assert "nosuch" in message
+
+
+def test_a_stream_writes_every_micro_batch(bench: Any, run: Any, tmp_path: Path) -> None:
+    source = bench.create(2)
+    target = f"{source}-copy"
+    bench.admin.create_topic(target, 2, 1, {})
+    sent = [f"v{number}" for number in range(50)]
+    bench.send(*sent[:20], partition=0)
+    bench.send(*sent[20:], partition=1)
+    stream = bench.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20").load()
+    query = (
+        stream.select("key", "value")
+        .writeStream.format("penstock")
+        .option("penstock.bootstrap.servers", bench.cluster.bootstrap)
+        .option("topic", target)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert sorted(bench.values(subscribe=target)) == sorted(sent)
+    assert query.lastProgress is not None
+
+
+def test_complete_mode_is_refused(bench: Any, tmp_path: Path) -> None:
+    bench.create(1)
+    bench.send("a")
+    counts = bench.stream(startingOffsets="earliest").load().groupBy("value").count()
+    query = (
+        counts.selectExpr("value")
+        .writeStream.format("penstock")
+        .outputMode("complete")
+        .option("penstock.bootstrap.servers", bench.cluster.bootstrap)
+        .option("topic", bench.topic)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert "a topic cannot be overwritten" in error_of(lambda: query.awaitTermination(60))
