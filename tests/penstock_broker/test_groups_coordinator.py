@@ -1,13 +1,12 @@
 """The coordinator's shell over a real replica in memory: failures end it, the log has it back."""
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
 import pytest
+from support import led_partitions
+from support.led_partitions import LedPartitions
 from support.waiting import wait_until_async
 
 from penstock.core.encode import encode_columns
@@ -16,97 +15,24 @@ from penstock.core.groups import contract as c
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.records import build_batch
 from penstock.core.replication.contract_leader import ProduceRequested
-from penstock.core.types import Acks, BrokerId, Sync, TopicId
+from penstock.core.types import Acks, ReplicaKey, Sync, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
-from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metrics import Metrics
-from penstock_broker.replication.reads import LogReader
-from penstock_broker.replication.recent import RecentCache
-from penstock_broker.replication.replicas import ReplicaSet
-from penstock_broker.replication.writer import LogWriter
-from penstock_broker.store.interface import PartitionWrite
-from penstock_broker.store.memory import MemoryLogStore
 
 T = TopicId("id-t")
+OFFSETS = ReplicaKey(TopicId("id-o"), 0)
 ALL = frozenset((T, partition) for partition in range(3))
 
 
-class FullStore(MemoryLogStore):
-    """Refuses writes of batches while `full`, keeps all waiting while `flowing` is not set."""
-
-    full = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.flowing = threading.Event()
-        self.flowing.set()
-
-    def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        assert self.flowing.wait(20)
-        if self.full and any(write.batches for write in writes):
-            raise ClusterError("the disk is full", ErrorCode.DISK_FULL)
-        super().write(writes, sync=sync)
-
-
-class Broker:
+class Broker(LedPartitions):
     """The parts of a broker that coordinators stand on, with one offsets partition."""
 
     def __init__(self) -> None:
-        self.executor = ThreadPoolExecutor(2)
-        self.store = FullStore()
-        self.view = ClusterView()
-        self.writer = LogWriter(self.store, self.executor, lambda _: None)
-        self.replicas = ReplicaSet(
-            BrokerId(0),
-            self.store,
-            self.executor,
-            self.writer,
-            RecentCache(1 << 20),
-            snapshot_bytes=1 << 20,
-            intact=True,
-        )
-        self.coordinators = self.new_coordinators()
-        self.appends = 0
-
-    def new_coordinators(self) -> Coordinators:
-        return Coordinators(
-            self.view,
-            self.replicas,
-            cast("Any", None),
-            LogReader(self.store, self.executor),
-            Metrics(),
-            GroupConfig(),
-        )
-
-    async def lead(self, leader: int, epoch: int) -> None:
-        """An image in which this broker, or another, leads."""
-        topics = [
-            broker_pb2.TopicInfo(
-                topic=name,
-                topic_id=topic_id,
-                partitions=[
-                    broker_pb2.PartitionInfo(
-                        partition=partition,
-                        leader=leader,
-                        leader_epoch=epoch,
-                        replicas=[0],
-                        isr=[0],
-                        version=epoch,
-                    )
-                    for partition in range(partitions)
-                ],
-            )
-            for name, topic_id, partitions in ((OFFSETS_TOPIC, "id-o", 1), ("t", T, 3))
-        ]
-        changed = self.view.apply(
-            controller_pb2.ClusterImage(full=True, metadata_version=epoch, topics=topics)
-        )
-        await self.replicas.assign(changed)
-        self.view.announce()
+        super().__init__({OFFSETS_TOPIC: ("id-o", 1), "t": (T, 3)})
+        self.coordinators = Coordinators(self.around, cast("Any", None), Metrics(), GroupConfig())
 
     async def coordinator(self) -> Coordinator:
         """The loaded one."""
@@ -167,23 +93,8 @@ class Broker:
         return stream
 
 
-@asynccontextmanager
-async def running() -> AsyncIterator[Broker]:
-    broker = Broker()
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        parts = [
-            tasks.create_task(part)
-            for part in (
-                broker.writer.run(),
-                broker.replicas.run_ticks(),
-                broker.coordinators.run(),
-            )
-        ]
-        await broker.lead(0, 1)
-        yield broker
-        for part in parts:
-            part.cancel()
-    broker.executor.shutdown()
+def running() -> AbstractAsyncContextManager[Broker]:
+    return led_partitions.running(Broker(), lambda broker: broker.coordinators)
 
 
 async def error_of(stream: MemberStream) -> PenstockError:
@@ -198,11 +109,10 @@ async def test_commits_that_come_together_are_one_batch() -> None:
     async with running() as broker:
         first = await broker.coordinator()
         await asyncio.gather(*(broker.commit(5) for _ in range(50)))  # noqa: TID251 - plain here
-        end = first.replica.marks.log_end_offset
+        end = first.log.marks.log_end_offset
+        slot = broker.replicas.by_key[OFFSETS].slot
         assert await broker.committed() == [5]
-        batches = broker.store.read(
-            first.replica.slot, first.replica.marks.log_start_offset, 1 << 20, end
-        )
+        batches = broker.store.read(slot, first.log.marks.log_start_offset, 1 << 20, end)
         assert end > 50, "every commit is a record"
         assert len(batches) < 10, "and few are batches of their own"
 
@@ -309,7 +219,8 @@ async def test_a_leadership_that_ends_ends_the_coordinator(*, epoch_only: bool) 
 async def test_a_log_that_cannot_be_understood_is_not_served_and_not_guessed_at() -> None:
     async with running() as broker:
         coordinator = await broker.coordinator()
-        replica = coordinator.replica
+        assert coordinator.loaded
+        replica = broker.replicas.by_key[OFFSETS]
         done = asyncio.Event()
         replica.pending[-1_000] = lambda _: done.set()
         columns = encode_columns([b"nonsense"], [b'[1,"group","g"]'], timestamps_ms=1)

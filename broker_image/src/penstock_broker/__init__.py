@@ -9,8 +9,9 @@ Never here: a second opinion on who leads, what is committed, or what an ISR is;
     controller/   the controller's process and its metadata store
     broker/       the broker's process: puts the following together
     services/     what clients, admins, followers and controllers call
-    groups/       the shell around the group coordinators
     maintenance/  retention, compaction, disk space
+    groups/       the shell around the group coordinators
+    logged/       what a machine needs whose state is a log: its host, its topic, who has it
     replication/  the shell around the replica machines: group commit, feeding, following
     metadata/     the session with the controller, the picture of the cluster
     serving/      what every gRPC server has: the border, health, reflection

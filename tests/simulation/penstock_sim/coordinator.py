@@ -1,6 +1,6 @@
 """A broker's group coordinator under simulation: the production machine, fed as its shell does.
 
-Keeps `penstock.core.groups.contract` in the order of `penstock_broker.groups.coordinator`: a new
+Keeps `penstock.core.groups.contract` in the order of `penstock_broker.logged.host`: a new
 leadership waits until its whole log is committed, loads it, starts; records go into the log one
 append at a time; what they entitle to say leaves once they are committed. Whatever ends a
 leadership ends the machine. `group_checks` hears of every step.

@@ -27,12 +27,14 @@ from penstock.proto.v1 import (
 )
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.channel import SERVER_OPTIONS
+from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.lag import LagCollection
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.groups.leaders import PeerLeaders
+from penstock_broker.logged.hosts import Surroundings
 from penstock_broker.maintenance.compaction import Compaction
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.maintenance.disk import DiskGuard
@@ -163,11 +165,10 @@ class BrokerProcess:
         )
         facts = LogFacts(store, self._maintaining, self._disk_bytes)
         self._admin = AdminService(self._view, self._session, self._replicas, offsets, facts)
+        around = Surroundings(self._view, self._replicas, self._reader, SystemClock())
         self._coordinators = Coordinators(
-            self._view,
-            self._replicas,
+            around,
             self._session,
-            self._reader,
             self.metrics,
             GroupConfig(offsets_retention_ms=settings.offsets_retention_minutes * 60_000),
         )

@@ -3,7 +3,7 @@
     Join stream ─▶ hello, heartbeats, leave ─▶ Coordinator ─▶ MemberStream ─▶ joined, assignments
     calls, streamed commits ─▶ Coordinator.ask ─▶ answered once all they build on is committed
 
-Nothing here decides; group ids are found by `groups.coordinators`, wire types are turned by
+Nothing here decides; group ids are found by `logged.finding`, wire types are turned by
 `penstock.rpc.groups`.
 """
 
@@ -58,7 +58,7 @@ class GroupService(GroupServiceServicer):
         self, request: pb.FindCoordinatorRequest, context: Any
     ) -> pb.FindCoordinatorResponse:
         """From the image; the first call has the internal topic created."""
-        partition, state = await self._coordinators.locate(request.group_id)
+        partition, state = await self._coordinators.finder.locate(request.group_id)
         host, port = address_for_caller(self._view.brokers[state.leader])
         return pb.FindCoordinatorResponse(
             broker_id=state.leader,

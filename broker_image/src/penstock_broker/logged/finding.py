@@ -1,0 +1,107 @@
+"""Where a key of an internal topic is kept: its partition, who leads it, that the topic is there.
+
+Every broker can say it, from the image; the first who is asked has the topic created. What happens
+on the partition is its host's affair (`hosts`).
+"""
+
+import asyncio
+from typing import Final
+
+from penstock.core.types import PartitionState, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.clock import Clock
+from penstock_broker.logged.topic import InternalTopic, Session, create_topic
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.observability import EventLog
+
+_TOPIC_WAIT_S: Final = 10.0
+_CLUSTER_START_MS: Final = 30_000
+_events = EventLog("logged")
+
+
+class Finder:
+    """See the module."""
+
+    def __init__(
+        self, topic: InternalTopic, view: ClusterView, session: Session, clock: Clock
+    ) -> None:
+        self.topic = topic
+        self._view = view
+        self._session = session
+        self._clock = clock
+        self._creating = asyncio.Lock()
+        self._started_ms = clock.now_ms()
+
+    @property
+    def topic_id(self) -> TopicId | None:
+        """None: there is no such topic yet, or not in this broker's image."""
+        return self._view.names.get(self.topic.name)
+
+    def partition_of(self, key: str) -> int:
+        """The partition that keeps `key`.
+
+        Raises ClusterError: INVALID_REQUEST, NOT_COORDINATOR while there is no topic.
+        """
+        self.topic.check_key(key)
+        topic_id = self.topic_id
+        if topic_id is None:
+            raise ClusterError(
+                f"this cluster has kept no {self.topic.keeps} yet; ask {self.topic.find_call} "
+                "first",
+                ErrorCode.NOT_COORDINATOR,
+            )
+        return self.topic.place(key, len(self._view.topics[topic_id].partitions))
+
+    def state(self, partition: int) -> PartitionState | None:
+        """The controller's word on a partition; None: not in the image."""
+        topic_id = self.topic_id
+        return None if topic_id is None else self._view.state(ReplicaKey(topic_id, partition))
+
+    def elsewhere(self, partition: int, broker_id: int) -> ClusterError:
+        """What those hear who ask this broker for a partition that it does not lead."""
+        state = self.state(partition)
+        leader = -1 if state is None else state.leader
+        return ClusterError(
+            f"broker {broker_id} does not coordinate {self.topic.name}/{partition}; "
+            + (f"broker {leader} does" if leader >= 0 else "nobody does at the moment")
+            + f": ask {self.topic.find_call} again",
+            ErrorCode.NOT_COORDINATOR,
+        )
+
+    async def locate(self, key: str) -> tuple[int, PartitionState]:
+        """The key's partition and who leads it; creates the internal topic if need be.
+
+        Raises PenstockError: INVALID_REQUEST, LEADER_NOT_AVAILABLE, what the controller says.
+        """
+        self.topic.check_key(key)
+        if self.topic_id is None:
+            await self._create()
+        topic = self._view.topic(self.topic.name)
+        partition = self.topic.place(key, len(topic.partitions))
+        state = topic.partitions[partition]
+        if state.leader not in self._view.brokers:
+            raise ClusterError(
+                f"nobody leads {self.topic.name}/{partition}, which holds {self.topic.keeps} "
+                f"{key!r}; try again",
+                ErrorCode.LEADER_NOT_AVAILABLE,
+            )
+        return partition, state
+
+    async def _create(self) -> None:
+        async with self._creating:
+            if not self._view.complete or self.topic_id is not None:
+                return
+            up_ms = self._clock.now_ms() - self._started_ms
+            settled = up_ms >= _CLUSTER_START_MS
+            await create_topic(self.topic, self._session, self._view, settled=settled)
+            _events.info("internal topic created", topic=self.topic.name)
+            try:
+                async with asyncio.timeout(_TOPIC_WAIT_S):
+                    while self.topic_id is None:
+                        await self._view.next_image()
+            except TimeoutError:
+                raise ClusterError(
+                    f"{self.topic.name} was created and is not in this broker's metadata yet; "
+                    "try again",
+                    ErrorCode.LEADER_NOT_AVAILABLE,
+                ) from None
