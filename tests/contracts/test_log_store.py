@@ -371,6 +371,35 @@ def test_a_log_that_restarts_behind_its_end_is_emptied(log: Harness, stored_star
     assert log.store.recover(log.slot).log_end_offset == 510
 
 
+@pytest.mark.parametrize("stored", [(), (25,), (20, 30)], ids=["empty", "full", "straddling"])
+def test_a_log_that_restarts_before_its_start_forgets_all_it_had(
+    log: Harness, stored: tuple[int, ...]
+) -> None:
+    """A log that lost writes follows a leader that ends before retention had let it begin.
+
+    A snapshot of producers as of its old start must not be met again: others write there now.
+    """
+    stale = producer_entry(7, (0, 9, 20), at_ms=1)
+    log.append(*(batch(base, 10) for base in stored), checkpoint=checkpoint(25, 25, (1, 0)))
+    log.store.write(
+        [PartitionWrite(log.slot, log_start_offset=Offset(25), producers=[stale])], sync=False
+    )
+    assert log.store.recover(log.slot).producers == (stale,)
+    anew = checkpoint(4, 4)
+    log.store.write(
+        [PartitionWrite(log.slot, (), anew, truncate_to=Offset(4), producers=())], sync=False
+    )
+    for _ in range(2):
+        recovered = log.store.recover(log.slot)
+        assert (recovered.log_end_offset, recovered.checkpoint) == (4, anew)
+        assert (log.read(), log.store.size_bytes(log.slot)) == ([], 0)
+        log.reopen()
+    log.append(batch(4, 40, producer=(8, 0, 0), time_ms=5))
+    log.reopen()
+    assert log.offsets() == [4]
+    assert log.store.recover(log.slot).producers == (producer_entry(8, (0, 39, 4), at_ms=5),)
+
+
 def test_a_thousand_batches_go_at_both_ends(log: Harness) -> None:
     log.append(*(batch(n, time_ms=n) for n in range(2000)), checkpoint=checkpoint(500))
     log.truncate(1500, *(batch(n, epoch=2, time_ms=n) for n in range(1500, 1510)))

@@ -196,7 +196,7 @@ class SimBroker:
             assert not pending.batches, "a truncation must find the log still"
             pending.truncate_to = ready.truncate_to
             assert ready.checkpoint is not None
-            if ready.checkpoint.log_start_offset > ready.truncate_to:
+            if ready.checkpoint.log_start_offset != replica.machine.marks.log_start_offset:
                 pending.producers = replica.machine.producers
         pending.batches.extend(ready.append)
         pending.checkpoint = ready.checkpoint or pending.checkpoint

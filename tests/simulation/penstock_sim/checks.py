@@ -135,7 +135,7 @@ class Checks:
             <= after.log_end_offset
         ):
             raise RuleError(f"I2: {who} has {after}")
-        if replica.machine.error is not None and replica.key not in self.lossy:
+        if replica.machine.error is not None and not self.may_stop(broker, replica.key):
             raise RuleError(f"I4: {who} stopped: {replica.machine.error}")
         if ready.role_changed:
             self._role_changed(broker, replica, after)
@@ -149,6 +149,10 @@ class Checks:
                 self._took_over(broker, replica, after)
             if not same or after.high_watermark > before.high_watermark:
                 self._committed(broker, replica, after)
+
+    def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
+        """Only one that kept everything, beside a leader that did not, waits for a person."""
+        return key in self.lossy and broker.intact
 
     def _role_changed(self, broker: SimBroker, replica: Replica, after: rc.Marks) -> None:
         place = (int(broker.id), replica.key)
@@ -167,9 +171,11 @@ class Checks:
         assert target is not None
         assert checkpoint is not None
         who = f"{broker.name} p{replica.key.partition}"
-        reset = checkpoint.log_start_offset > target
+        reset = checkpoint.log_start_offset != before.log_start_offset
         if reset:
             self.world.resets.add(replica.key)
+        if reset and self._is_holder(broker, replica.key) and target < before.log_start_offset:
+            raise RuleError(f"I4: {who} holds a seat and goes back to {checkpoint}")
         if reset and checkpoint.log_start_offset > self.canon(replica.key).end:
             raise RuleError(f"I20: {who} resets to {checkpoint}, past everything committed")
         if not reset and target < before.high_watermark:

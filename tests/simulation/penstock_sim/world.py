@@ -231,8 +231,8 @@ class World:
         """
         replicas = [broker.replicas.get(key) for broker in self.brokers.values()]
         well = [one for one in replicas if one is not None and one.machine.error is None]
-        if None in replicas or (len(well) < len(replicas) and key not in self.checks.lossy):
-            return "a replica is missing or was stopped"
+        if None in replicas:
+            return "a replica is missing"
         marks = [replica.machine.marks for replica in well]
         leaders = [one for one in marks if one.is_leader]
         if len(leaders) != 1 or len(leaders[0].isr) < len(well):

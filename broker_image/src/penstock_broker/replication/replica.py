@@ -193,4 +193,5 @@ class Replica:
         self._shell.handle(self, PersistFailed(persist_id, error))
 
     def truncated(self, log: RecoveredLog) -> None:
+        self.removed_before = min(self.removed_before, log.checkpoint.log_start_offset)
         self._shell.handle(self, Truncated(log))

@@ -158,8 +158,9 @@ class ReplicaSet:
     def _truncate(self, replica: Replica, offset: Offset, checkpoint: Checkpoint | None) -> None:
         replica.recent.clear()
         replica.truncations += 1
-        # An empty log that starts over behind a gap: what was known of producers is void (I9).
-        restarts = checkpoint is not None and checkpoint.log_start_offset > offset
+        # An empty log that starts anew elsewhere: what was known of producers is void (I9).
+        known_start = replica.marks.log_start_offset
+        restarts = checkpoint is not None and checkpoint.log_start_offset != known_start
         producers = replica.machine.producers if restarts else None
         self._writer.truncate(replica, offset, producers)
 

@@ -48,7 +48,8 @@ class PartitionWrite:
     """What one tick writes to one partition. Order: truncate_to, then batches; the rest atomically.
 
     `truncate_to` removes every batch with base offset >= it. Only a compacted batch may straddle
-    it, in a log that lost writes: that batch goes as well.
+    it, in a log that lost writes: that batch goes as well. Below the log start it empties the log
+    and takes the start back.
     `log_start_offset` removes whole batches that end at or before it.
     `producers` is a snapshot of producer state as of the log end after this write.
     `rewrites` come last; those that begin before the log does (it moved on meanwhile) are left out.

@@ -37,7 +37,7 @@ class _Log:
         return max(end, self.checkpoint.log_start_offset)
 
     def apply(self, write: PartitionWrite) -> None:
-        if write.truncate_to is not None and self.batches:
+        if write.truncate_to is not None:
             self._truncate(write.truncate_to, state.log_start_after(self.checkpoint, write))
         for batch in write.batches:
             assert not self.batches or batch.base_offset >= self.log_end_offset
@@ -70,9 +70,9 @@ class _Log:
         return table.snapshot()
 
     def _truncate(self, to: Offset, log_start: Offset) -> None:
-        if self.batches[-1].next_offset <= to:
+        if self.log_end_offset <= to:
             return
-        if to <= log_start:
+        if to <= log_start and self.batches:
             to = min(to, self.batches[0].base_offset)
         for batch in self.batches:
             if batch.base_offset < to < batch.next_offset:

@@ -157,9 +157,10 @@ class StagedSlot:
 
     def _truncate(self, to: Offset, log_start: Offset) -> None:
         tail = self.tail
-        if tail.first is None or tail.last is None or tail.last.next_offset <= to:
+        if tail.log_end_offset <= to:
             return
-        if to <= log_start:  # nothing of the log is left, nor of a batch that holds its start
+        if to <= log_start and tail.first is not None:
+            # Nothing of the log is left, nor of a batch that holds its start.
             to = min(to, tail.first.base_offset)
         holder = next(self._entries(to), None)
         if holder is not None and holder.base_offset < to:
@@ -171,7 +172,7 @@ class StagedSlot:
         self._delete_batches(to, layout.MAX_OFFSET)
         self._pending = [entry for entry in self._pending if entry.base_offset < to]
         self._stored_end = min(self._stored_end, to)
-        last = self._last_before(to, tail.first)
+        last = None if tail.first is None else self._last_before(to, tail.first)
         assert last is None or last.next_offset <= to
         self.tail = replace(tail, first=tail.first if last else None, last=last)
         self._set_checkpoint(state.truncated(tail.checkpoint, to))

@@ -211,9 +211,10 @@ class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
     `persist_id` > 0 exactly when there is something to write (`append`, `checkpoint`,
-    `truncate_to`). A checkpoint whose log start lies past the log's end (with a `truncate_to` at
-    the old log start) restarts an empty log there; `ReplicaMachine.producers` is stored with it, as
-    what is known of producers is void. `checkpoint` is set when it must be stored with
+    `truncate_to`). A checkpoint that comes with a `truncate_to` and has another log start than
+    `Marks` starts the log anew there, empty (`truncate_to` is the smaller of the two log starts);
+    `ReplicaMachine.producers` is stored with it, as what is known of producers is void.
+    `checkpoint` is set when it must be stored with
     this write; the present one is always `ReplicaMachine.checkpoint`.
     `persist_sync` asks for fsync. `high_watermark` is set when consumers may see more.
     `role_changed`: leader, follower or offline now differs; fetches parked on this replica

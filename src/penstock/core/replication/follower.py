@@ -57,9 +57,13 @@ class _Phase(Enum):
 class Follower:
     """Follows one leader in one epoch."""
 
-    def __init__(self, log: LocalLog, leader: BrokerId, epoch: LeaderEpoch) -> None:
+    def __init__(
+        self, log: LocalLog, leader: BrokerId, epoch: LeaderEpoch, former_epoch: LeaderEpoch
+    ) -> None:
+        """`former_epoch`: the newest this replica knew before this one."""
         self.leader = leader
         self.epoch = epoch
+        self._start_epoch = former_epoch
         self._log = log
         self._phase = _Phase.PAUSED
         self._due_ms = 0
@@ -83,10 +87,20 @@ class Follower:
             self._phase, self._due_ms = _Phase.PAUSED, now_ms
             return
         self._phase, self._due_ms = _Phase.ASKING, now_ms + ANSWER_TIMEOUT_MS
-        out.messages.append(SendEpochQuery(self.leader, self.epoch, self._log.epochs.last_epoch))
+        out.messages.append(SendEpochQuery(self.leader, self.epoch, self._last_epoch()))
+
+    def _last_epoch(self) -> LeaderEpoch:
+        """The newest that this log has a record of, or, empty as it is, has its start from."""
+        epochs = self._log.epochs
+        if epochs.last_epoch == NO_EPOCH and self._log.log_end > 0:
+            return self._start_epoch
+        return epochs.last_epoch
 
     def answered(self, answer: EpochAnswered, out: Outbox, now_ms: int) -> None:
-        """Cuts the log where it parts from the leader's; raises BrokenLogError below the HW."""
+        """Cuts the log where it parts from the leader's, or starts it anew.
+
+        Raises BrokenLogError if that lies below the HW, unless nobody counts on this log.
+        """
         if self._phase is not _Phase.ASKING or not self._is_mine(
             answer.leader, answer.leader_epoch
         ):
@@ -96,15 +110,17 @@ class Follower:
             self._held = answer
             return
         target, self._agreed = self._divergence(answer)
-        if target < log.high_watermark:
+        if target < log.high_watermark and log.is_promised:
             raise BrokenLogError(
                 f"leader {self.leader} (epoch {self.epoch}) shares this log only up to offset "
                 f"{target}, but offsets below {log.high_watermark} were committed: one of the two "
                 "logs lost acknowledged records; nothing was cut, compare them before you go on"
             )
-        if target < answer.log_start_offset or self._shares_nothing(answer):
-            persist_id, checkpoint = log.reset(answer.log_start_offset, now_ms)
-            self._cut(log.log_start_offset, out)
+        start = answer.log_start_offset
+        if target < max(start, log.high_watermark) or self._shares_nothing(answer):
+            self._agreed, self._start_epoch = True, self.epoch
+            persist_id, checkpoint = log.reset(start, now_ms)
+            self._cut(min(start, log.log_start_offset), out)
             out.write(persist_id, (), checkpoint, sync=False)
         elif target < log.log_end:
             persist_id, checkpoint = log.truncate(target, now_ms)
@@ -120,12 +136,10 @@ class Follower:
 
         If this log has the epoch the leader named, both end it at the smaller of their ends.
         If not, this log's records of larger epochs are wrong, and the look-up goes on with the
-        next smaller epoch.
+        next smaller epoch. An empty log's start was committed in the epoch asked for, or before.
         """
         log = self._log
-        if log.epochs.last_epoch == NO_EPOCH:
-            return log.log_end, True
-        if answer.epoch == NO_EPOCH:
+        if NO_EPOCH in (log.epochs.last_epoch, answer.epoch):
             return min(answer.end_offset, log.log_end), True
         own = log.epochs.end_of(answer.epoch, log.log_end)
         if own.epoch != answer.epoch:
@@ -149,6 +163,7 @@ class Follower:
 
     def _follow(self, out: Outbox) -> None:
         log = self._log
+        log.is_promised = True
         self._phase = _Phase.FOLLOWING
         out.messages.append(SendFollowStart(self.leader, self.epoch, log.log_end))
         out.messages.append(SendAck(self.leader, self.epoch, log.written_end, log.synced_end))

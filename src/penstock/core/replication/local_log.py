@@ -42,6 +42,8 @@ class LocalLog:
         self._truncating = False
         self._producers_before_reset: ProducerTable | None = None
         self._load(recovered, now_ms=0)
+        self.is_promised = intact
+        """False: this log lost writes and has acknowledged nothing since. Nobody counts on it."""
         if not intact:
             # What is missing here may be missing from the next leader too: nothing below the old
             # high watermark is promised by this log any more.
@@ -79,6 +81,7 @@ class LocalLog:
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """A leader's first act: its epoch starts at the end of its (still) log."""
         assert self.is_still, "an epoch begins on a still log"
+        self.is_promised = True
         self.epochs = self.epochs.begun(epoch, self.log_end)
 
     def append(self, batches: tuple[Batch, ...], now_ms: int) -> int:
@@ -123,10 +126,10 @@ class LocalLog:
 
         For a follower that was away until retention had removed what it lacked: the leader's log
         starts behind the end of this one. Everything here is below that start, so nothing that
-        anybody may still read goes.
+        anybody may still read goes. And for a log that nobody counts on, back to any offset.
         """
         assert self.is_still, "only a still log is reset"
-        assert log_start_offset > self.high_watermark, "nothing to skip"
+        assert log_start_offset > self.high_watermark or not self.is_promised, "nothing to skip"
         persist_id = self.append((), now_ms)
         self._truncating = True
         # What is known of producers ends before the gap: taking it for the present would let a

@@ -223,7 +223,8 @@ class ReplicaMachine:
         if not self._role_due or state is None or not self._log.is_still:
             return
         self._role_due = False
-        newer = state.leader_epoch > self._log.leader_epoch
+        former_epoch = self._log.leader_epoch
+        newer = state.leader_epoch > former_epoch
         self._log.leader_epoch = state.leader_epoch
         if self._local not in state.replicas or state.leader == NO_LEADER:
             pass
@@ -232,7 +233,7 @@ class ReplicaMachine:
         else:
             # A leader that wrote nothing leaves no trace of its epoch.
             self._log.epochs = self._log.epochs.cut(self._log.log_end)
-            self._role = Follower(self._log, state.leader, state.leader_epoch)
+            self._role = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
             self._role.ask(out, now_ms)
         out.role_changed = True
         if newer:

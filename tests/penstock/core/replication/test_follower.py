@@ -233,6 +233,81 @@ def test_a_reset_that_fails_leaves_everything_as_it_was(drive: Any) -> None:
     assert query(5, 4) in driver.do(c.Tick()).messages
 
 
+# ---------------------------------------------------------------- logs that lost writes
+
+
+def behind(drive: Any, *, intact: bool, end: int = 38, epochs: Any = ((1, 0),)) -> Any:
+    """A log [24, end) of epoch 1; its leader of epoch 3 lost everything from 15 on."""
+    entry = c.ProducerEntry(
+        ProducerId(7), 0, (c.SequencedBatch(0, 0, Offset(30)),), last_timestamp_ms=0
+    )
+    driver = drive(
+        end, epoch=1, start=24, high_watermark=30, epochs=epochs, producers=(entry,), intact=intact
+    )
+    driver.assign(2, epoch=3)
+    driver.written(synced=True)
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("end", "epochs"), [(38, ((1, 0),)), (24, ((1, 0),)), (24, ())], ids=["full", "empty", "reset"]
+)
+def test_a_log_that_lost_writes_begins_anew_with_a_leader_that_ends_before_it(
+    drive: Any, end: int, epochs: Any
+) -> None:
+    driver = behind(drive, intact=False, end=end, epochs=epochs)
+    ready = driver.answer_epoch(1, 15, leader_epoch=3, start=4)
+    assert ready.truncate_to == 4
+    assert (ready.checkpoint.log_start_offset, ready.checkpoint.high_watermark) == (4, 4)
+    assert (ready.checkpoint.leader_epoch, ready.checkpoint.epochs) == (3, ())
+    assert driver.machine.producers == ()
+    persist_id = ready.persist_id
+    driver.do(c.Truncated(c.RecoveredLog(Offset(4), ready.checkpoint)))
+    driver.written(persist_id=persist_id)
+    assert driver.ready.messages == (start(3, 4), ack(3, 4, 4))
+    marks = driver.marks
+    assert marks.log_start_offset == marks.high_watermark == marks.log_end_offset == 4
+
+
+@pytest.mark.parametrize(("end", "epochs"), [(38, ((1, 0),)), (30, ((1, 0),)), (30, ())])
+def test_a_log_that_kept_everything_stops_at_a_leader_that_ends_before_it(
+    drive: Any, end: int, epochs: Any
+) -> None:
+    driver = behind(drive, intact=True, end=end, epochs=epochs)
+    ready = driver.answer_epoch(1, 15, leader_epoch=3, start=4)
+    assert ready.truncate_to is None
+    assert driver.machine.error.code is ErrorCode.DATA_CORRUPTED
+
+
+def test_a_log_that_lost_writes_counts_again_once_it_has_acknowledged_something(
+    drive: Any,
+) -> None:
+    driver = behind(drive, intact=False)
+    assert driver.answer_epoch(1, 50, leader_epoch=3).messages == (start(3, 38), ack(3, 38, 38))
+    driver.assign(3, epoch=4, version=2)
+    driver.written(synced=True)
+    driver.answer_epoch(1, 15, leader_epoch=4, start=4, leader=3)
+    assert driver.machine.error.code is ErrorCode.DATA_CORRUPTED
+
+
+def test_an_empty_log_asks_where_the_epoch_ends_that_its_start_is_from(drive: Any) -> None:
+    driver = drive(30, epoch=2, start=30, high_watermark=30)
+    assert query(5, 2) in driver.assign(2, epoch=5).messages
+    driver.written(synced=True)
+    assert driver.answer_epoch(2, 30, leader_epoch=5).messages == (start(5, 30), ack(5, 30, 30))
+
+
+def test_a_log_that_began_anew_asks_with_the_epoch_of_the_leader_it_began_with(
+    drive: Any,
+) -> None:
+    driver = behind(drive, intact=False)
+    ready = driver.answer_epoch(1, 15, leader_epoch=3, start=4)
+    driver.do(c.PeerLost(TWO))
+    driver.do(c.Truncated(c.RecoveredLog(Offset(4), ready.checkpoint)))
+    driver.written(persist_id=ready.persist_id)
+    assert driver.ready.messages == (query(3, 3),)
+
+
 # ---------------------------------------------------------------- copying
 
 

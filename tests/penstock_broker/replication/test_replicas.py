@@ -1,0 +1,150 @@
+"""A broker's replicas over a real store: what machines decide about their logs is carried out."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from support.waiting import wait_until_async
+from support.wire import make_batch
+
+from penstock.core.batch import Batch
+from penstock.core.replication.contract import Checkpoint, EpochStart
+from penstock.core.replication.contract_follower import BatchesReceived, EpochAnswered
+from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
+from penstock.proto.v1 import broker_pb2, controller_pb2
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.replication.recent import RecentCache
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.replication.writer import LogWriter
+from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
+from penstock_broker.store.rocks import RocksLogStore
+
+KEY = ReplicaKey(TopicId("id"), 0)
+LEADER = BrokerId(1)
+
+
+def batch(base: int, count: int, *, epoch: int = 1, producer: int = -1) -> Batch:
+    values = [b"%d" % (base + index) for index in range(count)]
+    named = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+    made = make_batch(values, timestamps_ms=5, **(named if producer >= 0 else {}))
+    return made.stamped(Offset(base), LeaderEpoch(epoch), 0)
+
+
+@asynccontextmanager
+async def replicas_over(store: LogStore, *, intact: bool) -> AsyncIterator[ReplicaSet]:
+    with ThreadPoolExecutor(1) as executor:
+        writer = LogWriter(store, executor, lambda _: None)
+        replicas = ReplicaSet(
+            BrokerId(0),
+            store,
+            executor,
+            writer,
+            RecentCache(1 << 20),
+            snapshot_bytes=1 << 20,
+            intact=intact,
+        )
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            writing = tasks.create_task(writer.run())
+            yield replicas
+            await writer.drained(10)
+            writing.cancel()
+
+
+async def follow(replicas: ReplicaSet, epoch: int) -> Replica:
+    """An image in which broker 1 leads the partition."""
+    partition = broker_pb2.PartitionInfo(
+        leader=LEADER, leader_epoch=epoch, replicas=[0, 1], isr=[1], version=epoch
+    )
+    topic = broker_pb2.TopicInfo(topic="t", topic_id="id", partitions=[partition])
+    view = ClusterView()
+    image = controller_pb2.ClusterImage(full=True, metadata_version=epoch, topics=[topic])
+    await replicas.assign(view.apply(image))
+    return replicas.by_key[KEY]
+
+
+def answered(*, end: int, log_start: int) -> EpochAnswered:
+    return EpochAnswered(
+        leader=LEADER,
+        leader_epoch=LeaderEpoch(3),
+        epoch=LeaderEpoch(1),
+        end_offset=Offset(end),
+        log_start_offset=Offset(log_start),
+    )
+
+
+def received(*batches: Batch, high_watermark: int, log_start: int) -> BatchesReceived:
+    return BatchesReceived(
+        leader=LEADER,
+        leader_epoch=LeaderEpoch(3),
+        batches=batches,
+        high_watermark=Offset(high_watermark),
+        log_start_offset=Offset(log_start),
+        sync_through=Offset(0),
+    )
+
+
+def stored_offsets(store: LogStore, slot: Slot) -> list[int]:
+    return [found.base_offset for found in store.read(slot, Offset(0), 1 << 20, Offset(99))]
+
+
+async def test_a_log_that_lost_writes_begins_anew_where_a_shorter_leader_does(
+    tmp_path: Path,
+) -> None:
+    """Retention had removed everything before 24; the leader lost that, and all from 15 on."""
+    store = RocksLogStore(tmp_path / "log")
+    slot = store.open_slot(KEY)
+    begun = (EpochStart(LeaderEpoch(1), Offset(0)),)
+    known = Checkpoint(LeaderEpoch(1), Offset(24), Offset(24), begun)
+    store.write([PartitionWrite(slot, [batch(24, 14, producer=7)], known)], sync=True)
+    async with replicas_over(store, intact=False) as replicas:
+        replica = await follow(replicas, 3)
+        await wait_until_async(
+            lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
+        )
+        replicas.handle(replica, answered(end=15, log_start=4))
+        await wait_until_async(
+            lambda: replica.marks.log_end_offset == 4, what="the log begins anew"
+        )
+        recovered = store.recover(slot)
+        assert (recovered.log_end_offset, recovered.checkpoint.log_start_offset) == (4, 4)
+        assert recovered.producers == ()
+
+        replicas.handle(replica, received(batch(4, 11), high_watermark=15, log_start=4))
+        await wait_until_async(
+            lambda: replica.marks.high_watermark == 15, what="the leader's records are copied"
+        )
+        replicas.handle(replica, received(batch(15, 1), high_watermark=16, log_start=15))
+        await wait_until_async(
+            lambda: stored_offsets(store, slot) == [15],
+            what="records before the log start go, also below the old one",
+        )
+    store.close()
+
+
+async def test_what_was_known_of_producers_is_void_where_a_log_begins_behind_a_gap(
+    tmp_path: Path,
+) -> None:
+    store = RocksLogStore(tmp_path / "log")
+    slot = store.open_slot(KEY)
+    begun = (EpochStart(LeaderEpoch(1), Offset(0)),)
+    known = Checkpoint(LeaderEpoch(1), Offset(10), Offset(0), begun)
+    store.write([PartitionWrite(slot, [batch(0, 10, producer=7)], known)], sync=True)
+    store.write(
+        [PartitionWrite(slot, [batch(10, 10)], log_start_offset=Offset(10))],
+        sync=True,
+    )
+    assert store.recover(slot).producers != (), "they outlive their batches"
+    async with replicas_over(store, intact=True) as replicas:
+        replica = await follow(replicas, 3)
+        await wait_until_async(
+            lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
+        )
+        replicas.handle(replica, answered(end=900, log_start=500))
+        await wait_until_async(
+            lambda: replica.marks.log_end_offset == 500, what="the log begins anew"
+        )
+        assert store.recover(slot).producers == ()
+    store.close()
