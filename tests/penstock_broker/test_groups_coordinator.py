@@ -1,6 +1,7 @@
 """The coordinator's shell over a real replica in memory: failures end it, the log has it back."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
@@ -15,11 +16,12 @@ from penstock.core.groups import contract as c
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.records import build_batch
 from penstock.core.replication.contract_leader import ProduceRequested
-from penstock.core.types import Acks, ReplicaKey, Sync, TopicId
+from penstock.core.types import Acks, ProducerId, ReplicaKey, Sync, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
+from penstock_broker.groups.transactions import Joined
 from penstock_broker.metrics import Metrics
 
 T = TopicId("id-t")
@@ -253,15 +255,13 @@ async def test_a_defect_of_the_machine_costs_its_members_a_reconnect_and_no_more
         stream = await broker.join()
         former = await broker.coordinator()
 
-        def broken(self: GroupCoordinator, event: c.Event) -> None:
+        def broken(self: GroupCoordinator, event: c.Event, now_ms: int) -> c.Ready:
             raise KeyError("planted")
 
         with monkeypatch.context() as patched:
-            patched.setattr(GroupCoordinator, "_answer", broken)
-            with pytest.raises(ClusterError, match="KeyError") as refused:
-                await former.ask(lambda request_id: c.DescribeRequested(request_id, "g"))
-            assert refused.value.code is ErrorCode.INTERNAL
-            assert (await error_of(stream)).retriable, "everyone else may come again"
+            patched.setattr(GroupCoordinator, "handle", broken)
+            former.handle(c.MemberHeard(stream.stream_id))
+            assert (await error_of(stream)).retriable
         assert await broker.committed() == [5]
         assert await broker.coordinator() is not former
 
@@ -299,3 +299,103 @@ async def test_a_stream_ends_in_good_order_after_what_was_said() -> None:
     assert isinstance(await stream.next(), c.SendJoined)
     with pytest.raises(StreamEndedError):
         await stream.next()
+
+
+class Link:
+    """Coordinators of transactions, as groups know them: says yes when it is told to."""
+
+    def __init__(self) -> None:
+        self.joins: list[tuple[c.SendJoin, Joined]] = []
+        self.aborts: list[c.SendAbort] = []
+
+    def join(self, join: c.SendJoin, joined: Joined) -> None:
+        self.joins.append((join, joined))
+
+    def abort(self, abort: c.SendAbort) -> None:
+        self.aborts.append(abort)
+
+
+def in_transaction(offset: int) -> Callable[[int], c.Request]:
+    where = c.NamedPartition("t", T, 0)
+    return lambda number: c.CommitRequested(
+        request_id=number,
+        group_id="g",
+        member_id="",
+        member_epoch=-1,
+        instance_id="",
+        offsets=(c.NewOffset(where, offset),),
+        transactional_id="pay",
+        producer_id=ProducerId(7),
+        producer_epoch=0,
+    )
+
+
+async def test_a_commit_in_a_transaction_waits_for_its_coordinator() -> None:
+    link = Link()
+    async with running() as broker:
+        coordinator = await broker.coordinator()
+        coordinator._transactions = link
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(coordinator.ask(in_transaction(5)))
+            await wait_until_async(lambda: link.joins, what="the group asks to join")
+            assert not asked.done()
+            assert await broker.committed() == []
+            link.joins[0][1](None)
+        assert asked.result() == c.Committed((None,))
+        ended = await coordinator.ask(
+            lambda number: c.TransactionEnded(
+                request_id=number,
+                group_id="g",
+                producer_id=ProducerId(7),
+                producer_epoch=0,
+                commit=True,
+            )
+        )
+        assert ended == c.EndStored()
+        assert await broker.committed() == [5]
+
+
+async def test_a_join_that_is_answered_after_the_coordinator_ended_changes_nothing() -> None:
+    link = Link()
+    async with running() as broker:
+        coordinator = await broker.coordinator()
+        coordinator._transactions = link
+        async with asyncio.TaskGroup() as tasks:
+            asked = tasks.create_task(refused(coordinator.ask(in_transaction(5))))
+            await wait_until_async(lambda: link.joins, what="the group asks to join")
+            coordinator.close(ClusterError("moved", ErrorCode.NOT_COORDINATOR))
+        assert asked.result().code is ErrorCode.NOT_COORDINATOR
+        link.joins[0][1](None)
+
+
+async def test_the_transaction_of_a_member_that_leaves_is_aborted() -> None:
+    link = Link()
+    async with running() as broker:
+        coordinator = await broker.coordinator()
+        coordinator._transactions = link
+        coordinator.handle(
+            c.MemberJoined(
+                stream_id=1,
+                group_id="g",
+                member_id="m",
+                subscription=c.Subscription(("t",)),
+                transactional_id="g/m",
+            )
+        )
+        coordinator.handle(c.MemberLeft(1))
+        await wait_until_async(lambda: link.aborts, what="the transaction is aborted")
+        assert link.aborts[0].transactional_id == "g/m"
+
+
+async def test_without_coordinators_of_transactions_such_a_commit_is_refused() -> None:
+    async with running() as broker:
+        coordinator = await broker.coordinator()
+        error = await refused(coordinator.ask(in_transaction(5)))
+        assert error.code is ErrorCode.INVALID_REQUEST
+        assert "does not coordinate transactions" in str(error)
+
+
+async def refused(asked: Awaitable[object]) -> PenstockError:
+    with pytest.raises(PenstockError) as caught:
+        await asked
+    return caught.value

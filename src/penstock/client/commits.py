@@ -178,10 +178,8 @@ class Committer:
         )
         if not partitions:
             return {}
-        answer: pb.FetchOffsetsResponse = await self._coordinator.call(
-            lambda stub: stub.FetchOffsets,
-            request,
-            self._timeout_s if timeout_s is None else timeout_s,
+        answer = await self._coordinator.fetch(
+            request, self._timeout_s if timeout_s is None else timeout_s
         )
         found: dict[TopicPartition, OffsetAndMetadata | None] = {}
         for seen in answer.offsets:

@@ -17,8 +17,10 @@ from penstock.client.cluster import Cluster, is_silence
 from penstock.client.commit_stream import CommitStream
 from penstock.client.connections import Connection
 from penstock.errors import ClusterError, OverloadedError, PenstockError
+from penstock.proto.v1 import errors_pb2
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
+from penstock.rpc.errors import error_from_wire
 
 Attempt = Callable[[Connection, Any, float], Awaitable[Any]]
 """Sends a request once and waits so many seconds for the answer."""
@@ -79,6 +81,21 @@ class Coordinator:
         answer: pb.CommitOffsetsResponse = await self._until_answered(
             self._commits.commit, request, timeout_s
         )
+        return answer
+
+    async def fetch(
+        self, request: pb.FetchOffsetsRequest, timeout_s: float
+    ) -> pb.FetchOffsetsResponse:
+        """What is committed. What an open transaction may change is waited for, as `call` waits."""
+
+        async def attempt(connection: Connection, request: Any, attempt_s: float) -> Any:
+            answer = await connection.call(connection.group.FetchOffsets, request, attempt_s)
+            for seen in answer.offsets:
+                if seen.error.code == errors_pb2.ERROR_CODE_UNSTABLE_OFFSETS:
+                    raise error_from_wire(seen.error)
+            return answer
+
+        answer: pb.FetchOffsetsResponse = await self._until_answered(attempt, request, timeout_s)
         return answer
 
     async def _until_answered(self, attempt: Attempt, request: Any, timeout_s: float) -> Any:

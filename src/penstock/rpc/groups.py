@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.core.groups import contract as c
-from penstock.core.types import TopicId
+from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import errors_pb2
 from penstock.proto.v1 import group_pb2 as pb
@@ -42,6 +42,7 @@ def joined_from_wire(hello: pb.MemberHello, stream_id: int, client_host: str) ->
         rebalance_timeout_ms=hello.rebalance_timeout_ms,
         member_epoch=hello.member_epoch,
         owned=parts_from_wire(hello.owned),
+        transactional_id=hello.transactional_id,
     )
 
 
@@ -80,12 +81,20 @@ def commit_from_wire(request: pb.CommitOffsetsRequest, request_id: int) -> c.Com
             c.NewOffset(_where(part), part.offset, part.leader_epoch, part.metadata)
             for part in request.partitions
         ),
+        transactional_id=request.transactional_id,
+        producer_id=ProducerId(request.producer_id),
+        producer_epoch=request.producer_epoch,
     )
 
 
 def fetch_from_wire(request: pb.FetchOffsetsRequest, request_id: int) -> c.FetchRequested:
     """A look at committed offsets as the coordinator's event."""
-    return c.FetchRequested(request_id, request.group_id, tuple(map(_where, request.partitions)))
+    return c.FetchRequested(
+        request_id=request_id,
+        group_id=request.group_id,
+        partitions=tuple(map(_where, request.partitions)),
+        allow_unstable=request.allow_unstable,
+    )
 
 
 def reset_from_wire(request: pb.ResetOffsetsRequest, request_id: int) -> c.ResetRequested:
@@ -237,6 +246,15 @@ def description(answer: c.Described, partition: int, coordinator: int) -> pb.Gro
         else pb.OffsetReset(reset_id=reset.reset_id, reason=reset.reason, time_ms=reset.time_ms),
         partition=partition,
         coordinator=coordinator,
+        pending=[
+            pb.PendingOffsets(
+                transactional_id=pending.transactional_id,
+                producer_id=pending.producer_id,
+                producer_epoch=pending.producer_epoch,
+                partitions=parts_to_wire(pending.parts, pending.names),
+            )
+            for pending in answer.pending
+        ],
     )
 
 

@@ -59,7 +59,6 @@ class Step:
     records: Records = ()
     outputs: tuple[Said, ...] = ()
     decisions: tuple[()] = ()
-    stopped: PenstockError | None = None
 
 
 Event: TypeAlias = Add | Look | Tick

@@ -23,7 +23,7 @@ from penstock_sim.coordinator import SimCoordinator
 
 def accept_commits_of_an_old_member_epoch(patch: Any) -> None:
     """The member is known, and that is enough."""
-    committer = offsets._committer
+    committer = offsets.committer
 
     def careless(book: Book, group: Group | None, event: gc.CommitRequested) -> Member | None:
         member = None if group is None else group.members.get(event.member_id)
@@ -31,7 +31,7 @@ def accept_commits_of_an_old_member_epoch(patch: Any) -> None:
             event = replace(event, member_epoch=member.current.epoch)
         return committer(book, group, event)
 
-    patch.setattr(offsets, "_committer", careless)
+    patch.setattr(offsets, "committer", careless)
 
 
 def accept_commits_of_former_owners(patch: Any) -> None:

@@ -1,13 +1,15 @@
 """The groups of one offsets partition: a machine on its log, and the streams of its members.
 
-    Ready.outputs, once committed ─▶ tell ─┬─ Reply ──────▶ whoever asked (`MachineHost.ask`)
-                                           └─ all others ─▶ the member's stream
+    Ready.outputs, once committed ─▶ tell ─┬─ Reply ────────────────▶ whoever asked (`ask`)
+                                           ├─ SendJoin, SendAbort ──▶ the transaction's coordinator
+                                           └─ all others ───────────▶ the member's stream
 
 Loading, appending, waiting for the high watermark and the end: `logged.host`. A member that does
 not read what it is told loses its stream; members of a coordinator that ends hear why.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups.contract import (
@@ -17,15 +19,19 @@ from penstock.core.groups.contract import (
     Event,
     Ready,
     Reply,
+    SendAbort,
     SendAssignment,
+    SendJoin,
     SendJoined,
     StreamBroken,
     Tick,
     TopicsChanged,
+    TransactionJoined,
 )
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
 from penstock_broker.groups.streams import MemberStream
+from penstock_broker.groups.transactions import TransactionLink
 from penstock_broker.logged.host import MachineHost
 from penstock_broker.logged.log import PartitionLog
 from penstock_broker.observability import EventLog
@@ -43,12 +49,14 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         config: GroupConfig,
         catalog: Callable[[], Catalog],
         on_ready: Callable[[Ready], None],
+        transactions: TransactionLink,
     ) -> None:
         """`catalog`: the topics that groups may read now; `on_ready` hears of every Ready."""
         self.machine = GroupCoordinator(config, clock.wall_ms() - clock.now_ms())
         super().__init__(log, clock, self.machine, Tick(), _events)
         self._catalog = catalog
         self._on_ready = on_ready
+        self._transactions = transactions
         self._streams: dict[int, MemberStream] = {}
 
     def begin(self, now_ms: int) -> Ready:
@@ -79,10 +87,27 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
     def tell(self, ready: Ready) -> None:
         """Answers, and what members hear."""
         for output in ready.outputs:
-            if isinstance(output, Reply):
-                self.answer(output.request_id, output.answer)
-            else:
-                self._tell_member(output)
+            match output:
+                case Reply():
+                    self.answer(output.request_id, output.answer)
+                case SendJoin():
+                    self._transactions.join(output, partial(self._joined, output))
+                case SendAbort():
+                    self._transactions.abort(output)
+                case _:
+                    self._tell_member(output)
+
+    def _joined(self, join: SendJoin, error: PenstockError | None) -> None:
+        """A coordinator that has ended meanwhile has told whoever waited."""
+        if self.serving:
+            self.handle(
+                TransactionJoined(
+                    group_id=join.group_id,
+                    producer_id=join.producer_id,
+                    number=join.number,
+                    error=error,
+                )
+            )
 
     def _tell_member(self, output: SendJoined | SendAssignment | EndStream) -> None:
         stream = self._streams.get(output.stream_id)

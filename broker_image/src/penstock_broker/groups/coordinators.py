@@ -5,6 +5,7 @@ Here is what groups add: the catalog of topics that they may read, and metrics.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from penstock.core.groups import GroupConfig
@@ -18,6 +19,7 @@ from penstock.core.groups.config import (
 from penstock.core.groups.contract import Catalog, GroupState, Ready
 from penstock_broker.groups.catalog import catalog_of, is_same
 from penstock_broker.groups.coordinator import Coordinator
+from penstock_broker.groups.transactions import NoTransactions
 from penstock_broker.logged.finding import Finder
 from penstock_broker.logged.hosts import Hosts, Surroundings
 from penstock_broker.logged.log import PartitionLog
@@ -52,7 +54,17 @@ class Coordinators(Hosts[Coordinator]):
 
     def make(self, log: PartitionLog) -> Coordinator:
         """One offsets partition's groups."""
-        return Coordinator(log, self._clock, self._config, lambda: self._catalog, self._count_ready)
+        return Coordinator(
+            log,
+            self._clock,
+            self._config,
+            lambda: self._catalog,
+            self._count_ready,
+            NoTransactions(self._soon),
+        )
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        self._clock.call_at(self._clock.now_s(), act)
 
     def image_applied(self) -> None:
         """Groups hear of topics that came, went or grew."""

@@ -386,8 +386,7 @@ class Decision:
 class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
-    `write_id` > 0 exactly when `writes` is not empty. `stopped`: a defect ended the machine with
-    this event (`core.defect`): close all streams, give up the lease, end the process.
+    `write_id` > 0 exactly when `writes` is not empty.
     """
 
     writes: tuple[tuple[DocumentWrite, ...], ...] = ()
@@ -398,4 +397,3 @@ class Ready:
     metadata_version: int | None = None
     decisions: tuple[Decision, ...] = ()
     deposed: bool = False
-    stopped: PenstockError | None = None

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.core.groups.records import OffsetReset
-from penstock.core.types import TopicId
+from penstock.core.types import NO_PRODUCER, ProducerId, TopicId
 from penstock.errors import PenstockError
 
 Part = tuple[TopicId, int]
@@ -88,6 +88,7 @@ class MemberJoined:
     rebalance_timeout_ms: int = 0
     member_epoch: int = 0
     owned: Parts = NO_PARTS
+    transactional_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,10 @@ class NewOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequested:
-    """`member_id` "" with epoch -1: a consumer that is no member."""
+    """`member_id` "" with epoch -1: a consumer that is no member.
+
+    With a `transactional_id` the offsets count once (producer id, epoch) commits.
+    """
 
     request_id: int
     group_id: str
@@ -147,15 +151,19 @@ class CommitRequested:
     member_epoch: int
     instance_id: str
     offsets: tuple[NewOffset, ...]
+    transactional_id: str = ""
+    producer_id: ProducerId = NO_PRODUCER
+    producer_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRequested:
-    """`partitions` empty: all."""
+    """`partitions` empty: all. `allow_unstable`: also what an open transaction may change."""
 
     request_id: int
     group_id: str
     partitions: tuple[NamedPartition, ...] = ()
+    allow_unstable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +195,27 @@ class DescribeRequested:
     include_offsets: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnded:
+    """The coordinator of a transaction tells how it ended; answered with `EndStored`."""
+
+    request_id: int
+    group_id: str
+    producer_id: ProducerId
+    producer_epoch: int
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionJoined:
+    """The answer to `SendJoin` with this number; None: the group takes part."""
+
+    group_id: str
+    producer_id: ProducerId
+    number: int
+    error: PenstockError | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
     catalog: Catalog
@@ -204,8 +233,18 @@ Request = (
     | DeleteRequested
     | ListRequested
     | DescribeRequested
+    | TransactionEnded
 )
-Event = MemberJoined | MemberHeard | MemberLeft | StreamBroken | Request | TopicsChanged | Tick
+Event = (
+    MemberJoined
+    | MemberHeard
+    | MemberLeft
+    | StreamBroken
+    | Request
+    | TransactionJoined
+    | TopicsChanged
+    | Tick
+)
 
 # ---------------------------------------------------------------- outputs: machine -> shell
 
@@ -324,6 +363,17 @@ class DescribedMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedPending:
+    """Offsets that count once this transaction commits."""
+
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: int
+    parts: Parts
+    names: Mapping[TopicId, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
     group_id: str
     state: GroupState
@@ -334,10 +384,16 @@ class Described:
     offsets: tuple[OffsetAnswer, ...] = ()
     empty_since_ms: int = 0
     last_reset: OffsetReset | None = None
+    pending: tuple[DescribedPending, ...] = ()
     names: Mapping[TopicId, str] = field(default_factory=dict)
 
 
-Answer = Committed | Fetched | ResetDone | Deleted | Listed | Described
+@dataclass(frozen=True, slots=True)
+class EndStored:
+    """What the transaction did to the group's offsets is stored, or was before."""
+
+
+Answer = Committed | Fetched | ResetDone | Deleted | Listed | Described | EndStored
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +404,32 @@ class Reply:
     answer: Answer | PenstockError
 
 
-Output = SendJoined | SendAssignment | EndStream | Reply
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendJoin:
+    """Ask the coordinator of the transactional id to have this group among the participants.
+
+    Every answer, or that none came, comes back as `TransactionJoined`.
+    """
+
+    number: int
+    group_id: str
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendAbort:
+    """Ask the coordinator of the transactional id to abort what is open: its producer is gone.
+
+    Best effort; the transaction's timeout does the same later.
+    """
+
+    transactional_id: str
+    reason: str
+
+
+Output = SendJoined | SendAssignment | EndStream | Reply | SendJoin | SendAbort
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,8 +445,6 @@ class Ready:
     """See the module. `records` are (key, value); value None removes the key.
 
     `commits`, `rebalances`: how many offsets were committed, targets computed, for metrics.
-    `stopped`: a defect ended the machine with this event (`core.defect`). What was handed out
-    before counts as of an append that failed; the `outputs` of this Ready leave at once.
     """
 
     records: tuple[tuple[bytes, bytes | None], ...] = ()
@@ -373,7 +452,6 @@ class Ready:
     decisions: tuple[Decision, ...] = ()
     commits: int = 0
     rebalances: int = 0
-    stopped: PenstockError | None = None
 
 
 NOTHING = Ready()

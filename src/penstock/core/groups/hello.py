@@ -3,6 +3,8 @@
 Every refusal names the field, the value seen, the limit and what to do; nothing has changed then.
 """
 
+from typing import Final
+
 from penstock.core.groups.config import GroupConfig, check_group_id
 from penstock.core.groups.contract import MemberJoined, Subscription
 from penstock.core.groups.pattern import TopicPattern
@@ -17,13 +19,22 @@ from penstock.core.limits import (
 from penstock.core.topic import is_internal, validate_topic_name
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
+_TEXTS: Final = (
+    "member_id",
+    "instance_id",
+    "client_id",
+    "client_host",
+    "rack",
+    "transactional_id",
+)
+
 
 def check_hello(config: GroupConfig, event: MemberJoined) -> MemberRecord:
     """The member as it will be stored. Raises PenstockError."""
     check_group_id(event.group_id)
     if not event.member_id:
         raise invalid("the member id is empty; send a UUID made by the client")
-    for name in ("member_id", "instance_id", "client_id", "client_host", "rack"):
+    for name in _TEXTS:
         text = getattr(event, name)
         if len(text) > config.text_max_chars or not text.isprintable():
             raise invalid(
@@ -53,6 +64,7 @@ def check_hello(config: GroupConfig, event: MemberJoined) -> MemberRecord:
         assignor=assignor,
         session_timeout_ms=session_ms,
         rebalance_timeout_ms=rebalance_ms,
+        transactional_id=event.transactional_id,
     )
 
 

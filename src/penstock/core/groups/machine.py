@@ -11,8 +11,7 @@ at when it has come (deadlines in the heap may be early, never late). I16, I18.
 import heapq
 from typing import Final
 
-from penstock.core.defect import stopped_by
-from penstock.core.groups import membership, offsets, reconcile, views
+from penstock.core.groups import membership, offsets, pending, reconcile, views
 from penstock.core.groups.config import GroupConfig
 from penstock.core.groups.contract import (
     NOTHING,
@@ -28,7 +27,6 @@ from penstock.core.groups.contract import (
     MemberHeard,
     MemberJoined,
     MemberLeft,
-    Output,
     Ready,
     Reply,
     Request,
@@ -36,11 +34,13 @@ from penstock.core.groups.contract import (
     StreamBroken,
     Tick,
     TopicsChanged,
+    TransactionEnded,
+    TransactionJoined,
 )
 from penstock.core.groups.state import Book, Group, Loader, Member
 from penstock.core.groups.views import Census
 from penstock.core.types import TopicId
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import PenstockError
 
 _SWEPT_AT_ONCE: Final = 100
 _SWEEP_PAUSE_MS: Final = 100
@@ -62,7 +62,6 @@ class GroupCoordinator:
         self._gone_since: dict[TopicId, int] = {}
         self._gone: frozenset[TopicId] = frozenset()
         self._census: Census | None = None
-        self._error: PenstockError | None = None
 
     # ------------------------------------------------------------ begin
 
@@ -79,6 +78,7 @@ class GroupCoordinator:
         assert self._loader is not None, "started once"
         book = self._book
         book.groups = self._loader.groups()
+        book.ended = self._loader.ended()
         self._loader = None
         self._set_time(now_ms)
         self._sweep_at_ms = now_ms + book.config.sweep_interval_ms
@@ -97,16 +97,14 @@ class GroupCoordinator:
     # ------------------------------------------------------------ views
 
     @property
-    def error(self) -> PenstockError | None:
-        """Why this coordinator was stopped; None while it is well."""
-        return self._error
-
-    @property
     def next_wake_ms(self) -> int:
         """When a `Tick` is due. Looked at ten times a second by fifty coordinators."""
         due_ms = self._sweep_at_ms
         if self._wakes:
             due_ms = min(due_ms, self._wakes[0][0])
+        for guard in self._book.guards.values():
+            due_ms = min(due_ms, guard.deadline_ms)
+            break  # they come in the order of their deadlines
         for group in self._assigning.values():
             if group.assign_at_ms is not None:
                 due_ms = min(due_ms, group.assign_at_ms)
@@ -127,22 +125,7 @@ class GroupCoordinator:
     # ------------------------------------------------------------ events
 
     def handle(self, event: Event, now_ms: int) -> Ready:
-        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back.
-
-        Raises nothing: any exception stops the machine, see `core.defect`.
-        """
-        if self._error is not None:
-            return Ready(outputs=_refusals(event, self._error))
-        try:
-            self._dispatch(event, now_ms)
-            return self._ready()
-        except Exception as defect:  # noqa: BLE001 - half of the event may be done
-            self._error = stopped_by(
-                defect, "this coordinator", type(event).__name__, ErrorCode.INTERNAL
-            )
-            return Ready(outputs=_refusals(event, self._error), stopped=self._error)
-
-    def _dispatch(self, event: Event, now_ms: int) -> None:
+        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back."""
         assert self._loader is None, "start comes first"
         self._set_time(now_ms)
         match event:
@@ -155,8 +138,11 @@ class GroupCoordinator:
                 self._assign_due()
             case Tick():
                 self._tick()
+            case TransactionJoined():
+                pending.joined(self._book, event)
             case _:
                 self._answer(event)
+        return self._ready()
 
     def _joined(self, event: MemberJoined) -> None:
         book = self._book
@@ -202,13 +188,19 @@ class GroupCoordinator:
         except PenstockError as error:
             self._book.say(Reply(event.request_id, error))
         else:
-            self._book.say(Reply(event.request_id, answer))
+            if answer is not None:
+                self._book.say(Reply(event.request_id, answer))
 
-    def _answered(self, event: Request) -> Answer:
+    def _answered(self, event: Request) -> Answer | None:
+        """None: the answer comes with a later event."""
         book = self._book
         match event:
+            case CommitRequested() if event.transactional_id:
+                return pending.commit(book, event)
             case CommitRequested():
                 return offsets.commit(book, event)
+            case TransactionEnded():
+                return pending.end(book, event)
             case FetchRequested():
                 return offsets.fetch(book, event)
             case ResetRequested():
@@ -253,6 +245,7 @@ class GroupCoordinator:
             else:
                 self._wake(group, member)
         self._assign_due()
+        pending.expire(self._book)
         if now_ms >= self._sweep_at_ms:
             self._sweep()
 
@@ -292,6 +285,7 @@ class GroupCoordinator:
                 offsets.sweep(book, group, self._gone)
             if len(book.records) > offsets.SWEPT_RECORDS_MAX:
                 break
+        pending.sweep(book)
         pause_ms = _SWEEP_PAUSE_MS if self._to_sweep else book.config.sweep_interval_ms
         self._sweep_at_ms = book.now_ms + pause_ms
 
@@ -323,14 +317,3 @@ class GroupCoordinator:
         book.records, book.outputs, book.decisions = {}, [], []
         book.commits = book.rebalances = 0
         return ready
-
-
-def _refusals(event: Event, error: PenstockError) -> tuple[Output, ...]:
-    """What is owed to whoever sent this event; the shell ends everyone else's streams."""
-    match event:
-        case MemberJoined():
-            return (EndStream(event.stream_id, error),)
-        case MemberHeard() | MemberLeft() | StreamBroken() | TopicsChanged() | Tick():
-            return ()
-        case _:
-            return (Reply(event.request_id, error),)

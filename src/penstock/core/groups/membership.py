@@ -186,6 +186,7 @@ def _replace(book: Book, group: Group, seat: Member, member_id: str) -> Parts:
     released = seat.current.pending
     parts, target, current = seat.current.parts, seat.target, seat.current
     book.remove_member(group, seat)
+    reconcile.abort_transaction(book, group, seat)
     member = Member(member_id, seat.record)
     book.put_member(group, member, seat.record)
     book.put_target(group, member, target)

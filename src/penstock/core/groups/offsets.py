@@ -29,7 +29,7 @@ from penstock.core.groups.contract import (
 from penstock.core.groups.membership import check_groups, fenced_instance, unknown_member
 from penstock.core.groups.records import GroupRecord, OffsetRecord, OffsetReset
 from penstock.core.groups.state import Book, Group, Member
-from penstock.core.types import TopicId
+from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 PARTITIONS_MAX: Final = 10_000
@@ -47,9 +47,9 @@ _INT32_MAX: Final = 2**31 - 1
 def commit(book: Book, event: CommitRequested) -> Committed:
     """Each partition on its own; raises PenstockError for all."""
     check_group_id(event.group_id)
-    _check_size(event.offsets)
+    check_size(event.offsets)
     group = book.groups.get(event.group_id)
-    member = _committer(book, group, event)
+    member = committer(book, group, event)
     if group is None:
         check_groups(book)
         group = Group(event.group_id)
@@ -64,6 +64,22 @@ def commit(book: Book, event: CommitRequested) -> Committed:
 
 
 def _commit_one(book: Book, group: Group, member: Member | None, new: NewOffset) -> None:
+    part = check(book, group, member, new)
+    _put(book, group, part, new)
+    book.commits += 1
+
+
+def check(
+    book: Book,
+    group: Group,
+    member: Member | None,
+    new: NewOffset,
+    producer_id: ProducerId | None = None,
+) -> Part:
+    """The partition, if this offset may be committed; `producer_id`: by its transaction.
+
+    Raises PenstockError.
+    """
     part = resolve(book, new.where)
     where = f"{new.where.topic}/{new.where.partition}"
     if member is not None:
@@ -75,6 +91,8 @@ def _commit_one(book: Book, group: Group, member: Member | None, new: NewOffset)
                 ErrorCode.STALE_MEMBER_EPOCH,
             )
     _check_offset(book, new, where, least=0)
+    if group.pending:
+        check_stable(group, part, where, producer_id)
     known = group.offsets.get(part)
     if known is not None and new.offset < known.offset:
         raise ClusterError(
@@ -82,16 +100,28 @@ def _commit_one(book: Book, group: Group, member: Member | None, new: NewOffset)
             f"{group.group_id!r} has committed; only a reset goes back",
             ErrorCode.OFFSET_WENT_BACK,
         )
-    _put(book, group, part, new)
-    book.commits += 1
+    return part
 
 
-def _put(
-    book: Book, group: Group, part: Part, new: NewOffset, reset: OffsetReset | None = None
+def check_stable(
+    group: Group, part: Part, where: str, producer_id: ProducerId | None = None
 ) -> None:
-    if group.group_id not in book.groups:
-        book.put_group(group, GroupRecord(empty_since_ms=book.time_ms))
-    record = OffsetRecord(
+    """Raises ClusterError(UNSTABLE_OFFSETS) if another transaction may change this offset."""
+    holder = group.unstable(part)
+    if holder is None or holder == producer_id:
+        return
+    pending = group.pending[holder]
+    raise ClusterError(
+        f"transaction {pending.transactional_id!r} (producer {holder}, epoch "
+        f"{pending.producer_epoch}) has yet to decide on the offset of {where} in group "
+        f"{group.group_id!r}; try again when it has ended",
+        ErrorCode.UNSTABLE_OFFSETS,
+    )
+
+
+def record(book: Book, new: NewOffset, reset: OffsetReset | None = None) -> OffsetRecord:
+    """The offset as it is kept."""
+    return OffsetRecord(
         topic=new.where.topic,
         offset=new.offset,
         leader_epoch=new.leader_epoch,
@@ -100,10 +130,17 @@ def _put(
         reset_id="" if reset is None else reset.reset_id,
         reason="" if reset is None else reset.reason,
     )
-    book.put_offset(group, part, record)
 
 
-def _committer(book: Book, group: Group | None, event: CommitRequested) -> Member | None:
+def _put(
+    book: Book, group: Group, part: Part, new: NewOffset, reset: OffsetReset | None = None
+) -> None:
+    if group.group_id not in book.groups:
+        book.put_group(group, GroupRecord(empty_since_ms=book.time_ms))
+    book.put_offset(group, part, record(book, new, reset))
+
+
+def committer(book: Book, group: Group | None, event: CommitRequested) -> Member | None:
     """The member that commits; None: a consumer that is no member. Raises ClusterError."""
     if not event.member_id:
         if event.member_epoch != -1:
@@ -140,7 +177,7 @@ def fetch(book: Book, event: FetchRequested) -> Fetched:
     check_group_id(event.group_id)
     group = book.groups.get(event.group_id) or Group(event.group_id)
     if not event.partitions:
-        return Fetched(committed(book, group))
+        return Fetched(committed(book, group, allow_unstable=event.allow_unstable))
     found = []
     for where in event.partitions:
         try:
@@ -155,19 +192,39 @@ def fetch(book: Book, event: FetchRequested) -> Fetched:
                 )
             )
             continue
-        found.append(_answer(part, where.topic, group.offsets.get(part)))
+        found.append(_stable_answer(group, part, where.topic, event.allow_unstable))
     return Fetched(tuple(found))
 
 
-def committed(book: Book, group: Group) -> tuple[OffsetAnswer, ...]:
-    """All of a group's offsets in topics that exist, by topic and partition."""
+def committed(book: Book, group: Group, *, allow_unstable: bool) -> tuple[OffsetAnswer, ...]:
+    """All of a group's offsets in topics that exist, by topic and partition.
+
+    `allow_unstable` False: what an open transaction may change is an error (UNSTABLE_OFFSETS).
+    """
     topics = book.catalog.topics
+    parts = set(group.offsets)
+    if not allow_unstable:
+        parts.update(part for pending in group.pending.values() for part in pending.offsets)
     found = [
-        _answer(part, topics[part[0]].name, record)
-        for part, record in group.offsets.items()
+        _stable_answer(group, part, topics[part[0]].name, allow_unstable)
+        for part in parts
         if part[0] in topics
     ]
     return tuple(sorted(found, key=lambda answer: (answer.topic, answer.partition)))
+
+
+def _stable_answer(
+    group: Group,
+    part: Part,
+    topic: str,
+    allow_unstable: bool,
+) -> OffsetAnswer:
+    if group.pending and not allow_unstable:
+        try:
+            check_stable(group, part, f"{topic}/{part[1]}")
+        except ClusterError as error:
+            return OffsetAnswer(topic=topic, topic_id=part[0], partition=part[1], error=error)
+    return _answer(part, topic, group.offsets.get(part))
 
 
 def _answer(part: Part, topic: str, record: OffsetRecord | None) -> OffsetAnswer:
@@ -191,7 +248,7 @@ def _answer(part: Part, topic: str, record: OffsetRecord | None) -> OffsetAnswer
 def reset(book: Book, event: ResetRequested) -> ResetDone:
     """Sets offsets of a group without members, all or none; raises PenstockError."""
     check_group_id(event.group_id)
-    _check_size(event.offsets)
+    check_size(event.offsets)
     _check_audit(book, event)
     group = book.groups.get(event.group_id) or Group(event.group_id)
     if group.members:
@@ -204,7 +261,9 @@ def reset(book: Book, event: ResetRequested) -> ResetDone:
     for new in event.offsets:
         try:
             part = resolve(book, new.where)
-            _check_offset(book, new, f"{new.where.topic}/{new.where.partition}", least=-1)
+            where = f"{new.where.topic}/{new.where.partition}"
+            _check_offset(book, new, where, least=-1)
+            check_stable(group, part, where)
         except PenstockError as error:
             lines.append(ResetLine(-1, new.offset, error))
             continue
@@ -257,6 +316,12 @@ def delete(book: Book, event: DeleteRequested) -> Deleted:
     group = book.group(event.group_id)
     if group.members:
         raise not_empty(group, "it can be deleted")
+    for producer_id, pending in group.pending.items():
+        raise ClusterError(
+            f"group {group.group_id!r} has offsets in the open transaction "
+            f"{pending.transactional_id!r} (producer {producer_id}); delete it when that has ended",
+            ErrorCode.UNSTABLE_OFFSETS,
+        )
     book.remove_group(group)
     book.decide("group deleted", group=group.group_id)
     return Deleted()
@@ -311,7 +376,7 @@ def _check_offset(book: Book, new: NewOffset, where: str, *, least: int) -> None
         raise ClusterError(problem, ErrorCode.INVALID_REQUEST)
 
 
-def _check_size(offsets: tuple[NewOffset, ...]) -> None:
+def check_size(offsets: tuple[NewOffset, ...]) -> None:
     if len(offsets) > PARTITIONS_MAX:
         raise ClusterError(
             f"the request names {len(offsets)} partitions, the limit is {PARTITIONS_MAX}; split it",
@@ -330,7 +395,12 @@ def _check_size(offsets: tuple[NewOffset, ...]) -> None:
 
 
 def sweep(book: Book, group: Group, gone: frozenset[TopicId]) -> None:
-    """Forgets offsets that have expired, of topics that are `gone`, and a group without any."""
+    """Forgets offsets that have expired, of topics that are `gone`, and a group without any.
+
+    Nothing expires while a transaction may still change it.
+    """
+    if group.pending:
+        return
     for part in [part for part in group.offsets if part[0] in gone]:
         book.put_offset(group, part, None)
     if group.members:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.core.groups.assignors import assign
-from penstock.core.groups.contract import NO_PARTS, EndStream, Parts, SendAssignment
+from penstock.core.groups.contract import NO_PARTS, EndStream, Parts, SendAbort, SendAssignment
 from penstock.core.groups.records import GroupRecord
 from penstock.core.groups.state import Book, Group, Member
 from penstock.errors import PenstockError
@@ -168,6 +168,17 @@ def end_stream(book: Book, member: Member, error: PenstockError | None) -> None:
         member.stream_id = None
 
 
+def abort_transaction(book: Book, group: Group, member: Member) -> None:
+    """Whoever takes over need not wait until the transaction of a member that is gone times out."""
+    if member.record.transactional_id:
+        book.say(
+            SendAbort(
+                member.record.transactional_id,
+                f"member {member.member_id} of group {group.group_id} is gone",
+            )
+        )
+
+
 def remove(
     book: Book, group: Group, member: Member, reason: str, error: PenstockError | None
 ) -> None:
@@ -177,6 +188,7 @@ def remove(
     """
     end_stream(book, member, error)
     released = book.remove_member(group, member)
+    abort_transaction(book, group, member)
     change(book, group, f"{reason}: member {member.member_id}")
     if not group.members:
         # Nothing to compute, and nobody to tell.

@@ -6,6 +6,8 @@
     [1,"target",group,member]             what it is to own in the end
     [1,"current",group,member]            its epoch, what it may own, what it has yet to give up
     [1,"offset",group,topic id,partition] the committed offset
+    [1,"pending",group,producer id]       offsets of a transaction that is open here
+    [1,"ended",group,producer id]         how this producer's last transaction ended here
 
 A value's "v" is the format's version. The newest value per key is the state; a null value removes
 it, so a compacted log holds exactly what is live (I16). Topic ids decide, names stand beside them
@@ -18,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.core.types import TopicId
+from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode
 
 VERSION: Final = 1
@@ -58,7 +60,19 @@ class OffsetKey:
     partition: int
 
 
-Key = GroupKey | MemberKey | TargetKey | CurrentKey | OffsetKey
+@dataclass(frozen=True, slots=True)
+class PendingKey:
+    group_id: str
+    producer_id: ProducerId
+
+
+@dataclass(frozen=True, slots=True)
+class EndedKey:
+    group_id: str
+    producer_id: ProducerId
+
+
+Key = GroupKey | MemberKey | TargetKey | CurrentKey | OffsetKey | PendingKey | EndedKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,7 @@ class MemberRecord:
     assignor: str = ""
     session_timeout_ms: int = 0
     rebalance_timeout_ms: int = 0
+    transactional_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +148,36 @@ class OffsetRecord:
     reason: str = ""
 
 
-Value = GroupRecord | MemberRecord | TargetRecord | CurrentRecord | OffsetRecord
+@dataclass(frozen=True, slots=True)
+class PendingRecord:
+    """Offsets that count once the transaction (producer id, `producer_epoch`) commits."""
+
+    producer_epoch: int
+    transactional_id: str
+    offsets: Mapping[tuple[TopicId, int], OffsetRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRecord:
+    """The last transaction of a producer that ended here, with or without offsets of this group.
+
+    `time_ms` since 1970.
+    """
+
+    producer_epoch: int
+    committed: bool
+    time_ms: int
+
+
+Value = (
+    GroupRecord
+    | MemberRecord
+    | TargetRecord
+    | CurrentRecord
+    | OffsetRecord
+    | PendingRecord
+    | EndedRecord
+)
 
 
 # ---------------------------------------------------------------- out
@@ -150,6 +194,10 @@ def encode_key(key: Key) -> bytes:
             parts = ["target", group, member]
         case CurrentKey(group, member):
             parts = ["current", group, member]
+        case PendingKey(group, producer_id):
+            parts = ["pending", group, producer_id]
+        case EndedKey(group, producer_id):
+            parts = ["ended", group, producer_id]
         case OffsetKey(group, topic_id, partition):
             # Written by hand, as offsets are: commits are nearly all there is to encode.
             text = f'[{VERSION},"offset",{_quoted(group)},{_quoted(topic_id)},{partition}]'
@@ -176,6 +224,14 @@ def encode_value(value: Value) -> bytes:
                 "pending": _parts(value.pending, value.names),
                 "left": value.left,
             }
+        case PendingRecord():
+            document = _pending(value)
+        case EndedRecord():
+            document = {
+                "epoch": value.producer_epoch,
+                "committed": value.committed,
+                "time": value.time_ms,
+            }
     return _encoder({"v": VERSION, **document}).encode()
 
 
@@ -188,6 +244,14 @@ def _offset(value: OffsetRecord) -> str:
         if said := getattr(value, name):
             text += f',"{name}":{_quoted(said)}'
     return text + "}"
+
+
+def _pending(value: PendingRecord) -> dict[str, Any]:
+    offsets = [
+        [*part, record.topic, record.offset, record.leader_epoch, record.metadata, record.time_ms]
+        for part, record in sorted(value.offsets.items())
+    ]
+    return {"epoch": value.producer_epoch, "id": value.transactional_id, "offsets": offsets}
 
 
 def _group(value: GroupRecord) -> dict[str, Any]:
@@ -230,6 +294,9 @@ def decode_key(key: bytes | None) -> Key | None:
             case "offset":
                 group, topic_id, partition = rest
                 return OffsetKey(_text(group), TopicId(_text(topic_id)), int(partition))
+            case "pending" | "ended":
+                group, producer_id = rest
+                return _PRODUCER_KINDS[kind](_text(group), ProducerId(int(producer_id)))
     except (TypeError, ValueError) as error:
         raise _corrupt(key, error) from error
     return None
@@ -239,6 +306,12 @@ _MEMBER_KINDS: Final[dict[str, Callable[[str, str], Key]]] = {
     "member": MemberKey,
     "target": TargetKey,
     "current": CurrentKey,
+}
+
+
+_PRODUCER_KINDS: Final[dict[str, Callable[[str, ProducerId], Key]]] = {
+    "pending": PendingKey,
+    "ended": EndedKey,
 }
 
 
@@ -277,6 +350,12 @@ def decode_value(key: Key, value: bytes) -> Value:
                     reset_id=document.get("reset_id", ""),
                     reason=document.get("reason", ""),
                 )
+            case PendingKey():
+                return _read_pending(document)
+            case EndedKey():
+                return EndedRecord(
+                    int(document["epoch"]), bool(document["committed"]), int(document["time"])
+                )
     except (KeyError, TypeError, ValueError) as error:
         raise _corrupt(value, error) from error
 
@@ -290,6 +369,22 @@ def _read_group(document: dict[str, Any]) -> GroupRecord:
         empty_since_ms=int(document["empty_since"]),
         reset=None if reset is None else OffsetReset(*reset),
     )
+
+
+def _read_pending(document: dict[str, Any]) -> PendingRecord:
+    offsets = {
+        (TopicId(topic_id), int(partition)): OffsetRecord(
+            topic=topic,
+            offset=int(offset),
+            leader_epoch=int(leader_epoch),
+            metadata=metadata,
+            time_ms=int(time_ms),
+        )
+        for topic_id, partition, topic, offset, leader_epoch, metadata, time_ms in document[
+            "offsets"
+        ]
+    }
+    return PendingRecord(int(document["epoch"]), document["id"], offsets)
 
 
 def _read_parts(found: list[Any]) -> tuple[Parts, dict[TopicId, str]]:

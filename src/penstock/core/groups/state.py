@@ -19,6 +19,7 @@ from penstock.core.groups.config import GroupConfig
 from penstock.core.groups.contract import (
     NO_PARTS,
     Catalog,
+    CommitRequested,
     Decision,
     GroupState,
     Output,
@@ -29,6 +30,8 @@ from penstock.core.groups.pattern import TopicPattern
 from penstock.core.groups.records import (
     CurrentKey,
     CurrentRecord,
+    EndedKey,
+    EndedRecord,
     GroupKey,
     GroupRecord,
     Key,
@@ -36,6 +39,8 @@ from penstock.core.groups.records import (
     MemberRecord,
     OffsetKey,
     OffsetRecord,
+    PendingKey,
+    PendingRecord,
     TargetKey,
     TargetRecord,
     Value,
@@ -44,7 +49,7 @@ from penstock.core.groups.records import (
     encode_key,
     encode_value,
 )
-from penstock.core.types import TopicId
+from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode
 
 
@@ -80,6 +85,20 @@ class Member:
 
 
 @dataclass(slots=True)
+class Guard:
+    """Commits of a transaction that wait until the group has joined it; only for now.
+
+    `number` tells this guard from those before it; `deadline_ms` is the machine's clock.
+    """
+
+    number: int
+    producer_epoch: int
+    transactional_id: str
+    deadline_ms: int
+    waiting: list[CommitRequested]
+
+
+@dataclass(slots=True)
 class Group:
     """One group. Below `names`: only for now."""
 
@@ -88,6 +107,7 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
     offsets: dict[Part, OffsetRecord] = field(default_factory=dict)
+    pending: dict[ProducerId, PendingRecord] = field(default_factory=dict)
     owners: dict[Part, str] = field(default_factory=dict)
     targets: dict[Part, str] = field(default_factory=dict)
     names: dict[TopicId, str] = field(default_factory=dict)
@@ -108,6 +128,13 @@ class Group:
         )
         return GroupState.STABLE if done else GroupState.RECONCILING
 
+    def unstable(self, part: Part) -> ProducerId | None:
+        """Whose open transaction may change the offset of this partition."""
+        for producer_id, record in self.pending.items():
+            if part in record.offsets:
+                return producer_id
+        return None
+
     def named(self, parts: Iterable[Part]) -> dict[TopicId, str]:
         """The names of the topics of these partitions."""
         return {topic_id: self.names.get(topic_id, "") for topic_id, _ in parts}
@@ -126,6 +153,9 @@ class Book:
     groups: dict[str, Group] = field(default_factory=dict)
     catalog: Catalog = field(default_factory=Catalog)
     streams: dict[int, tuple[str, str]] = field(default_factory=dict)
+    ended: dict[EndedKey, EndedRecord] = field(default_factory=dict)
+    guards: dict[EndedKey, Guard] = field(default_factory=dict)
+    guard_number: int = 0
     records: dict[bytes, bytes | None] = field(default_factory=dict)
     outputs: list[Output] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
@@ -250,9 +280,27 @@ class Book:
             group.offsets[part] = record
         self._note(OffsetKey(group.group_id, *part), record)
 
+    def put_pending(
+        self, group: Group, producer_id: ProducerId, record: PendingRecord | None
+    ) -> None:
+        """None: the transaction has ended."""
+        if record is None:
+            group.pending.pop(producer_id, None)
+        else:
+            group.pending[producer_id] = record
+        self._note(PendingKey(group.group_id, producer_id), record)
+
+    def put_ended(self, key: EndedKey, record: EndedRecord | None) -> None:
+        """Also for a group that is not known. None forgets it."""
+        self.ended.pop(key, None)
+        if record is not None:
+            self.ended[key] = record  # the newest comes last
+        self._note(key, record)
+
     def remove_group(self, group: Group) -> None:
         """Forgets a group without members, and its offsets."""
         assert not group.members, f"{group.group_id} has members"
+        assert not group.pending, f"{group.group_id} has offsets in open transactions"
         for part in list(group.offsets):
             self.put_offset(group, part, None)
         del self.groups[group.group_id]
@@ -289,6 +337,15 @@ class Loader:
         else:
             self._found[known] = decode_value(known, value)
 
+    def ended(self) -> dict[EndedKey, EndedRecord]:
+        """How transactions ended here, as of the last record."""
+        found = [
+            (key, value)
+            for key, value in self._found.items()
+            if isinstance(key, EndedKey) and isinstance(value, EndedRecord)
+        ]
+        return dict(sorted(found, key=lambda item: item[1].time_ms))
+
     def groups(self) -> dict[str, Group]:
         """The state as of the last record. Raises ClusterError(DATA_CORRUPTED)."""
         groups: dict[str, Group] = {}
@@ -324,12 +381,14 @@ class Loader:
             case OffsetKey(), OffsetRecord():
                 part = (key.topic_id, key.partition)
                 _known(groups, key).offsets[part] = value
+            case PendingKey(), PendingRecord():
+                _known(groups, key).pending[key.producer_id] = value
             case _:
                 pass
 
 
 def _known(
-    groups: Mapping[str, Group], key: MemberKey | TargetKey | CurrentKey | OffsetKey
+    groups: Mapping[str, Group], key: MemberKey | TargetKey | CurrentKey | OffsetKey | PendingKey
 ) -> Group:
     group = groups.get(key.group_id)
     if group is None:

@@ -7,6 +7,7 @@ from penstock.core.groups.config import check_group_id
 from penstock.core.groups.contract import (
     Described,
     DescribedMember,
+    DescribedPending,
     DescribeRequested,
     GroupState,
     Listed,
@@ -56,9 +57,19 @@ def describe(book: Book, event: DescribeRequested) -> Described:
         assignment_epoch=group.record.assignment_epoch,
         assignor=group.record.assignor,
         members=tuple(members),
-        offsets=committed(book, group) if event.include_offsets else (),
+        offsets=committed(book, group, allow_unstable=True) if event.include_offsets else (),
         empty_since_ms=group.record.empty_since_ms,
         last_reset=group.record.reset,
+        pending=tuple(
+            DescribedPending(
+                transactional_id=record.transactional_id,
+                producer_id=producer_id,
+                producer_epoch=record.producer_epoch,
+                parts=frozenset(record.offsets),
+                names={part[0]: offset.topic for part, offset in record.offsets.items()},
+            )
+            for producer_id, record in sorted(group.pending.items())
+        ),
         names=group.named(parts),
     )
 

@@ -1050,6 +1050,7 @@ class GroupDescription(_message.Message):
     LAST_RESET_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
     COORDINATOR_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     state: Global___GroupState.ValueType
     group_epoch: _builtins.int
@@ -1075,6 +1076,10 @@ class GroupDescription(_message.Message):
 
     @_builtins.property
     def last_reset(self) -> Global___OffsetReset: ...
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___PendingOffsets]:
+        """Offsets that count once their transaction commits, by producer id."""
+
     def __init__(
         self,
         *,
@@ -1090,14 +1095,44 @@ class GroupDescription(_message.Message):
         last_reset: Global___OffsetReset | None = ...,
         partition: _builtins.int = ...,
         coordinator: _builtins.int = ...,
+        pending: _abc.Iterable[Global___PendingOffsets] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "last_reset", b"last_reset"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "coordinator", b"coordinator", "empty_since_ms", b"empty_since_ms", "error", b"error", "group_epoch", b"group_epoch", "group_id", b"group_id", "last_reset", b"last_reset", "members", b"members", "offsets", b"offsets", "partition", b"partition", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment_epoch", b"assignment_epoch", "assignor", b"assignor", "coordinator", b"coordinator", "empty_since_ms", b"empty_since_ms", "error", b"error", "group_epoch", b"group_epoch", "group_id", b"group_id", "last_reset", b"last_reset", "members", b"members", "offsets", b"offsets", "partition", b"partition", "pending", b"pending", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupDescription: _TypeAlias = GroupDescription  # noqa: Y015
+
+@_typing.final
+class PendingOffsets(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicPartitions]: ...
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        partitions: _abc.Iterable[Global___TopicPartitions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transactional_id", b"transactional_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PendingOffsets: _TypeAlias = PendingOffsets  # noqa: Y015
 
 @_typing.final
 class OffsetReset(_message.Message):

@@ -45,7 +45,7 @@ def test_a_commit_of_an_older_epoch_that_is_taken_is_found(
             raise membership.unknown_member(book.groups, event.group_id, event.member_id)
         return group.members[event.member_id]
 
-    monkeypatch.setattr(offsets, "_committer", careless)
+    monkeypatch.setattr(offsets, "committer", careless)
     assert "was taken (I18)" in found()
 
 
