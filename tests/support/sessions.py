@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
+from support.processes import ReservedPort
 
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
@@ -23,13 +24,12 @@ from penstock_broker.serving.edge import Edge
 class Broker:
     """The session of a broker, and all it is told. An `ImageSink`.
 
-    Its server keeps journals in a folder that lives as long as the object.
+    Its server keeps journals in a folder that lives as long as the object, as does its port.
     """
 
     controller_epoch = 0
     metadata_version = 0
     disk_full = False
-    port = 0
 
     def __init__(self, broker_id: int, controllers: list[str]) -> None:
         config = BrokerConfig(
@@ -44,15 +44,18 @@ class Broker:
         self.alive_seen: list[dict[int, bool]] = []
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self.session = ControllerSession(config, lambda: self.identity, self)
+        reserved = ReservedPort()
+        weakref.finalize(self, reserved.close)
+        self.port = reserved.port
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder)
         self.journal = JournalService(Path(folder), self.session.leave_older_than)
 
     async def run(self) -> None:
-        """Until cancelled; may run again, on another port then if its own is taken."""
+        """Until cancelled; may run again, on the same port."""
         server = grpc.aio.server(interceptors=[Edge(lambda: "", lambda _method, _s: None)])
         add_JournalServiceServicer_to_server(self.journal, server)
-        self.port = server.add_insecure_port(f"127.0.0.1:{self.port}")
+        server.add_insecure_port(f"127.0.0.1:{self.port}")
         await server.start()
         try:
             await self.session.run()

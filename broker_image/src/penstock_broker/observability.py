@@ -29,8 +29,15 @@ def configure_logging(level: str = "INFO", **identity: object) -> None:
 def serve_metrics(address: str, registry: CollectorRegistry) -> WSGIServer:
     """Serves `registry` at `host:port` for Prometheus; `shutdown()` the result to stop.
 
-    Raises OSError when the port is taken.
+    Port 0: any free one, which the log tells. Raises OSError when the port is taken.
     """
     host, _, port = address.rpartition(":")
     server, _thread = start_http_server(int(port), host or "127.0.0.1", registry)
+    bound = bound_address(address, server.server_port)
+    EventLog("metrics").info("serving metrics", address=bound)
     return server
+
+
+def bound_address(listen: str, port: int) -> str:
+    """Where a server that was told to listen on `listen`, maybe port 0, is to be found."""
+    return f"{listen.rpartition(':')[0]}:{port}"

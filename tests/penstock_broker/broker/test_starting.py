@@ -1,10 +1,12 @@
 """Starting and stopping: what a broker refuses, in one line, and what it keeps."""
 
+import json
 import shutil
 import socket
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from support.processes import HOST, ReservedPort, ServerProcess
 from support.waiting import wait_until
 from support.wire import Wire
 
+from penstock.client import Admin
 from penstock.errors import ErrorCode, PenstockError
 from penstock.rpc.channel import open_channel
 from penstock_broker.broker.main import _read_rack
@@ -181,6 +184,49 @@ def test_everything_is_there_after_a_clean_stop_and_after_a_kill(
     with Wire(broker.address) as wire:
         assert wire.read_all("t") == [b"0", b"1", b"2"]
         assert wire.log("t").high_watermark == 3
+
+
+def told(process: ServerProcess, event: str) -> str:
+    """The address that a line of its log tells."""
+
+    def found() -> str:
+        lines = process.log_text().splitlines()
+        events = [json.loads(line) for line in lines if line.endswith("}")]
+        return next((line["address"] for line in events if line["event"] == event), "")
+
+    return wait_until(found, what=f"{process.name} says {event!r}", timeout_s=40.0)
+
+
+def test_servers_that_may_take_any_port_tell_which_and_advertise_it(tmp_path: Path) -> None:
+    anywhere = ["--listen", f"{HOST}:0", "--metrics-listen", f"{HOST}:0"]
+    metadata = ["--metadata-dir", str(tmp_path / "metadata")]
+    controller = ServerProcess(
+        "controller", ["controller", *metadata, *anywhere], tmp_path / "controller.log"
+    )
+    started = [controller]
+    try:
+        controller.start(wait=False)
+        known = ["--controllers", told(controller, "controller listening")]
+        for number in range(2):
+            own = ["--broker-id", str(number), "--data-dir", str(tmp_path / f"{number}")]
+            log = tmp_path / f"broker-{number}.log"
+            started.append(ServerProcess(log.stem, ["broker", *own, *known, *anywhere], log))
+            started[-1].start(wait=False)
+        addresses = [told(broker, "listening") for broker in started[1:]]
+        with Admin(addresses) as admin:
+
+            def advertised() -> list[str]:
+                brokers = admin.describe_cluster().brokers
+                return sorted(f"{each.host}:{each.port}" for each in brokers if each.alive)
+
+            wait_until(lambda: advertised() == sorted(addresses), what="both are known")
+        for process in started:
+            page = f"http://{told(process, 'serving metrics')}/metrics"
+            with urllib.request.urlopen(page, timeout=10) as answer:
+                assert b"penstock_" in answer.read()
+    finally:
+        for process in started:
+            process.close()
 
 
 # ---------------------------------------------------------------- the rack

@@ -37,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--broker-id", type=int, required=True, help="0 or more; for ever the same")
     add("--data-dir", type=Path, required=True, help="where the logs are kept")
-    add("--listen", required=True, metavar="HOST:PORT", help="port 0: any free one")
+    add(
+        "--listen",
+        required=True,
+        metavar="HOST:PORT",
+        help="port 0: any; its log tells which",
+    )
     add("--advertise", metavar="HOST:PORT", help="what clients connect to (default: --listen)")
     add(
         "--controllers",

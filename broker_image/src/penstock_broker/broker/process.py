@@ -42,7 +42,7 @@ from penstock_broker.maintenance.retention import Retention
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerSession, Identity
 from penstock_broker.metrics import Metrics, ReplicaTotals
-from penstock_broker.observability import EventLog
+from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.isr import IsrChanges
 from penstock_broker.replication.reads import LogReader
@@ -113,6 +113,7 @@ class BrokerProcess:
         )
         self._reader = LogReader(store, self._reading)
         self._port = config.advertise_port
+        self._bound = 0
         self._session = ControllerSession(config, self._identity, self)
         self._journal = JournalService(directory.path, self._session.leave_older_than)
         self._isr = IsrChanges(self._replicas, self._session, self._view)
@@ -208,7 +209,7 @@ class BrokerProcess:
                     )
                 ]
                 self.listening.set()
-                _events.info("listening", address=self._config.listen, port=self._port)
+                _events.info("listening", address=bound_address(self._config.listen, self._bound))
                 await self.stop_requested.wait()
                 await self._shut_down(server, outside)
                 for task in background:
@@ -227,8 +228,8 @@ class BrokerProcess:
         replication_pb2_grpc.add_ReplicationServiceServicer_to_server(self._leading, server)
         journal_pb2_grpc.add_JournalServiceServicer_to_server(self._journal, server)
         add_reflection(SERVICES, server)
-        port = _bind(server, "--listen", self._config.listen)
-        self._port = self._config.advertise_port or port
+        self._bound = _bind(server, "--listen", self._config.listen)
+        self._port = self._config.advertise_port or self._bound
         return server
 
     async def _listen_outside(self) -> grpc.aio.Server | None:

@@ -44,7 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--owner-uid", default="", help="the Cluster's uid: its deletion takes the documents along"
     )
     parser.add_argument("--owner-name", default="", help="of that Cluster (default: --cluster)")
-    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="gRPC address")
+    parser.add_argument(
+        "--listen",
+        required=True,
+        metavar="HOST:PORT",
+        help="gRPC address; port 0: any free one, the log line `controller listening` tells which",
+    )
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="Prometheus address")
     parser.add_argument(
         "--cluster-id", default="", help="of a new cluster; must match an existing one"
@@ -111,7 +116,7 @@ async def _run_until_stopped(runtime: ControllerRuntime, server: ControllerServe
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await server.server.start()
-    _events.info("controller listening", port=server.port)
+    _events.info("controller listening", address=server.address)
     code = 0
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -28,6 +28,7 @@ from penstock.rpc.channel import SERVER_OPTIONS
 from penstock_broker.controller.admin import ControllerAdminService
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.sessions import ControllerService
+from penstock_broker.observability import bound_address
 from penstock_broker.serving.edge import Edge
 from penstock_broker.serving.standard import LIVENESS
 
@@ -42,6 +43,8 @@ class ControllerServer:
     """A bound server; `start` it, then keep `watch_health` running."""
 
     server: grpc.aio.Server
+    address: str
+    """Where it listens, with the port it was given if it was told to take any."""
     port: int
     health: Any
     runtime: ControllerRuntime
@@ -79,7 +82,8 @@ def bind(runtime: ControllerRuntime, listen: str) -> ControllerServer:
     names = (CONTROLLER_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     port = server.add_insecure_port(listen)
-    return ControllerServer(server, port, health_servicer, runtime)
+    address = bound_address(listen, port)
+    return ControllerServer(server, address, port, health_servicer, runtime)
 
 
 def _try_port(listen: str) -> None:
