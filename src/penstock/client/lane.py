@@ -18,6 +18,9 @@ so that the broker can tell a repeated batch from a new one and refuses a gap (I
 - A batch whose time passes while it is outstanding is reported at once, and stays as a ghost
   until its answer or the end of its connection tells whether there is a gap.
 
+**A transactional lane** never renews its identity. A batch that it gives up, as when its sequence
+is lost, fails the transaction: its owner discards the window, and the next one has another epoch.
+
 Without idempotence there are no sequences: one batch is in flight, which keeps order.
 """
 
@@ -26,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from penstock.core.types import ProducerId
-from penstock.errors import Applied, Lost, OverloadedError, PenstockError
+from penstock.errors import Applied, ErrorCode, Lost, OverloadedError, PenstockError
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 """Sequences wrap from 2**31 - 1 to 0."""
@@ -57,6 +60,8 @@ class Entry(Generic[Batch]):
     """An attempt ended without telling whether it was stored."""
     ghost: bool = False
     """Already reported as given up."""
+    discarded: bool = False
+    """Its transaction is over: what is still answered about it means nothing."""
     attempts: int = 1
     last_error: PenstockError | None = None
 
@@ -75,6 +80,7 @@ class Lane(Generic[Batch]):
     idempotent: bool
     backoff_ms: int
     backoff_max_ms: int
+    transactional: bool = False
     identity: Identity | None = None
     window: deque[Entry[Batch]] = field(default_factory=deque)
     retry_at_ms: int = 0
@@ -91,7 +97,7 @@ class Lane(Generic[Batch]):
     @property
     def needs_identity(self) -> bool:
         """The sender must call `adopt` with a newer identity before anything can be sent."""
-        if not self.idempotent:
+        if not self.idempotent or self.transactional:
             return False
         return self.identity is None or (self._renewing and not self.outstanding)
 
@@ -131,6 +137,8 @@ class Lane(Generic[Batch]):
 
     def succeeded(self, entry: Entry[Batch]) -> None:
         """The batch is stored."""
+        if entry.discarded:
+            return
         entry.outstanding = False
         self.window.remove(entry)
         self._failures = 0
@@ -140,6 +148,8 @@ class Lane(Generic[Batch]):
 
         `entry.unknown` then tells whether it may be in the log all the same.
         """
+        if entry.discarded:
+            return False
         entry.outstanding = False
         entry.last_error = error
         if error.applied is not Applied.NO:
@@ -148,6 +158,10 @@ class Lane(Generic[Batch]):
             self._drop(entry)
             return False
         sequence_lost = self.idempotent and error.lost is Lost.SEQUENCE
+        if self.transactional and sequence_lost:
+            # Only a gap that an earlier batch is going to fill can be cured within the transaction.
+            gap = error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE
+            sequence_lost = gap and self.window[0] is not entry
         if not error.retriable and not sequence_lost:
             self._drop(entry)
             return True
@@ -187,6 +201,20 @@ class Lane(Generic[Batch]):
             self._number(entry)
         return given_up
 
+    def discard(self) -> list[Entry[Batch]]:
+        """Forgets the window, outstanding or not; returns what was not reported yet.
+
+        For transactions: the next one has another epoch, under which late copies are refused.
+        """
+        dropped = [entry for entry in self.window if not entry.ghost]
+        for entry in self.window:
+            entry.discarded = True
+        self.window.clear()
+        self._rewinding = False
+        self._failures = 0
+        self.retry_at_ms = 0
+        return dropped
+
     def retry_now(self) -> None:
         """There is a new leader: the pause after a failure has lost its reason."""
         self.retry_at_ms = 0
@@ -202,7 +230,7 @@ class Lane(Generic[Batch]):
     def _drop(self, entry: Entry[Batch]) -> None:
         self.window.remove(entry)
         self._rewinding = True
-        self._renewing = self.idempotent
+        self._renewing = self.idempotent and not self.transactional
 
     def _back_off(self, error: PenstockError, now_ms: int) -> None:
         pause_ms = 0
