@@ -90,14 +90,18 @@ class FollowerStream:
 
     def feed(self, replica: Replica, feed: Feed) -> None:
         """Starts, restarts or stops a partition."""
-        old = self._feeding.pop(replica.key, None)
-        if old is not None:
-            self._in_flight_bytes -= old.unacked_bytes
-            self._held_back = False
+        self._end(replica.key)
         if feed.from_offset is not None:
             self._feeding[replica.key] = _Feeding(replica, feed.leader_epoch, feed.from_offset)
             self._dirty[replica.key] = None
         self._wake.set()
+
+    def _end(self, key: ReplicaKey) -> None:
+        """Feeds a partition no more; its bytes in flight are room for the others."""
+        old = self._feeding.pop(key, None)
+        if old is not None:
+            self._in_flight_bytes -= old.unacked_bytes
+            self._held_back = False
 
     def notify(self, replica: Replica, *, urgent: bool) -> None:
         """Marks of a partition moved; `urgent`: batches, or someone waits for an fsync."""
@@ -245,6 +249,8 @@ class FollowerStream:
                 # Compaction merged what the follower has with what it lacks.
                 return [trimmed(batches[0], offset), *batches[1:]]
         except PenstockError as error:
+            if self._feeding.get(feeding.replica.key) is not feeding:
+                return []  # it was stopped or restarted meanwhile, and its bytes given back
             _events.error(
                 "cannot feed a follower",
                 partition=str(feeding.replica),
@@ -252,8 +258,7 @@ class FollowerStream:
                 offset=offset,
                 reason=str(error),
             )
-            self._feeding.pop(feeding.replica.key, None)
-            self._in_flight_bytes -= feeding.unacked_bytes
+            self._end(feeding.replica.key)
             self.refuse(feeding.replica.key, error)
             return []
         return batches
