@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.control import contract as cc
 from penstock.core.control.views import Image
+from penstock.core.features import BROKER_FEATURES
 from penstock.core.replication.contract import ReplicaConfig
 from penstock.core.replication.contract_leader import IsrProposal
 from penstock.core.topic import TopicConfig
@@ -80,6 +81,7 @@ class Session:
                 data_intact=broker.intact,
                 seen_controller_epoch=self.controller_epoch,
                 seen_metadata_version=self._seen_version,
+                features=BROKER_FEATURES,
             ),
         )
 

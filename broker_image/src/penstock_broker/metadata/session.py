@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import grpc
 
+from penstock.core.features import BROKER_FEATURES
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -293,6 +294,7 @@ class ControllerSession:
                 metadata_version=self._sink.metadata_version,
                 external_host=self._config.external_host,
                 external_port=self._config.external_port,
+                features=BROKER_FEATURES,
             )
         )
         interval_s = await ready

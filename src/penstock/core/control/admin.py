@@ -27,6 +27,7 @@ from penstock.core.control.draft import Draft, election_settings
 from penstock.core.control.election import Liveness, new_partition, settings_changed
 from penstock.core.control.placement import place
 from penstock.core.control.requests import check_cluster_id
+from penstock.core.features import FEATURE_OF_TOPIC, missing
 from penstock.core.topic import PARTITIONS_MAX, TopicConfig, validate_topic_name
 from penstock.core.types import BrokerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -180,6 +181,7 @@ def _create_topic(
             f"{len(existing.partitions)} partitions",
             ErrorCode.TOPIC_ALREADY_EXISTS,
         )
+    _check_features(draft, new.name)
     factor = len(new.assignment[0]) if new.assignment else _factor(draft, new)
     configs = dict(new.configs or {})
     _checked_config(draft, new.name, configs, factor)
@@ -210,6 +212,20 @@ def _create_topic(
         live=len(liveness.staying),
     )
     return new.topic_id
+
+
+def _check_features(draft: Draft, topic: str) -> None:
+    feature = FEATURE_OF_TOPIC.get(topic)
+    if feature is None:
+        return
+    brokers = {known.broker_id: known.features for known in draft.cluster.brokers.values()}
+    without = missing(feature, brokers)
+    if without:
+        raise ClusterError(
+            f"topic {topic} needs brokers that know {feature!r}; brokers {without} were "
+            "registered by an older release: upgrade them, or unregister those that are gone",
+            ErrorCode.INVALID_REQUEST,
+        )
 
 
 def _factor(draft: Draft, new: NewTopic) -> int:

@@ -100,6 +100,7 @@ class BrokerRegistered:
     seen_metadata_version: int = 0
     external_host: str = ""
     external_port: int = 0
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class BrokerRegistration:
     """A broker as it registered last. `alive`: it has, or had at the last write, a session.
 
     `directory_id` names the data directory: another one means that the disk is another.
-    `incarnation` names the run of the process.
+    `incarnation` names the run of the process. `features`: `penstock.core.features`.
     """
 
     broker_id: BrokerId
@@ -49,6 +49,7 @@ class BrokerRegistration:
     alive: bool
     external_host: str = ""
     external_port: int = 0
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +129,7 @@ def encode_cluster(document: ClusterDocument) -> str:
                     "incarnation": broker.incarnation,
                     "alive": broker.alive,
                     **_external_to_json(broker),
+                    **({"features": list(broker.features)} if broker.features else {}),
                 }
                 for _, broker in sorted(document.brokers.items())
             ],
@@ -176,6 +178,7 @@ def decode_cluster(text: str, where: str) -> ClusterDocument:
                 alive=bool(entry["alive"]),
                 external_host=str(entry.get("external_host", "")),
                 external_port=int(entry.get("external_port", 0)),
+                features=tuple(str(feature) for feature in entry.get("features", ())),
             )
             for entry in found["brokers"]
         ]

@@ -1,6 +1,7 @@
 """A broker registers or dies: what this does to the cluster, decided on a draft.
 
     another cluster, an older store        refused
+    a release too old for the cluster      refused (`penstock.core.features`)
     the id is in use by another directory  refused (I26: identity is the directory, not the id)
     same incarnation                       the connection had broken: nothing changes
     new incarnation                        the old run died: its leaderships move or take a new
@@ -20,6 +21,7 @@ from penstock.core.control.draft import Draft
 from penstock.core.control.election import Liveness, forget
 from penstock.core.control.requests import check_cluster_id
 from penstock.core.control.sessions import Sessions
+from penstock.core.features import FEATURE_OF_TOPIC
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 
@@ -45,6 +47,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
         alive=True,
         external_host=event.external_host,
         external_port=event.external_port,
+        features=event.features,
     )
     came_back = known is None or not known.alive or new_run
     draft.put_broker(registration)
@@ -127,6 +130,7 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
             f"clients outside; a port from 1 to {_PORT_MAX} is needed",
             ErrorCode.INVALID_REQUEST,
         )
+    _check_features(draft, event)
     seen = (event.seen_controller_epoch, event.seen_metadata_version)
     mine = (draft.cluster.controller_epoch, draft.base.metadata_version)
     if seen[0] > mine[0] or seen[1] > mine[1]:
@@ -136,6 +140,17 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
             "metadata store was restored from an older state; restore the newer one",
             ErrorCode.STALE_CONTROLLER_EPOCH,
         )
+
+
+def _check_features(draft: Draft, event: BrokerRegistered) -> None:
+    for topic, feature in FEATURE_OF_TOPIC.items():
+        if feature not in event.features and draft.topic(topic) is not None:
+            raise ClusterError(
+                f"broker {event.broker_id} does not know {feature!r}, which this cluster uses "
+                f"since {topic} was created (it names {list(event.features)}): start a release "
+                "that knows it",
+                ErrorCode.INVALID_REQUEST,
+            )
 
 
 def _check_id_is_free(event: BrokerRegistered, sessions: Sessions) -> None:
