@@ -195,10 +195,13 @@ type ProduceRequest struct {
 	Acks          Acks   `protobuf:"varint,3,opt,name=acks,proto3,enum=penstock.proto.v1.Acks" json:"acks,omitempty"`
 	Sync          Sync   `protobuf:"varint,4,opt,name=sync,proto3,enum=penstock.proto.v1.Sync" json:"sync,omitempty"`
 	// Give up waiting for acks after this long (REQUEST_TIMED_OUT). 0 = 30,000.
-	TimeoutMs     uint32              `protobuf:"varint,5,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
-	Partitions    []*ProducePartition `protobuf:"bytes,6,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	TimeoutMs  uint32              `protobuf:"varint,5,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
+	Partitions []*ProducePartition `protobuf:"bytes,6,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Set: every batch is transactional, acks is ALL, and the partitions join the transaction that is
+	// open under this id, or open it.
+	TransactionalId string `protobuf:"bytes,7,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ProduceRequest) Reset() {
@@ -271,6 +274,13 @@ func (x *ProduceRequest) GetPartitions() []*ProducePartition {
 		return x.Partitions
 	}
 	return nil
+}
+
+func (x *ProduceRequest) GetTransactionalId() string {
+	if x != nil {
+		return x.TransactionalId
+	}
+	return ""
 }
 
 type ProducePartition struct {
@@ -1606,8 +1616,10 @@ type BrokerInfo struct {
 	Incarnation string `protobuf:"bytes,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// What clients outside the network connect to; empty: nothing. A broker that is asked on its
 	// external listener answers with these as host and port.
-	ExternalHost  string `protobuf:"bytes,7,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
-	ExternalPort  uint32 `protobuf:"varint,8,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
+	ExternalHost string `protobuf:"bytes,7,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
+	ExternalPort uint32 `protobuf:"varint,8,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
+	// As it registered them.
+	Features      []string `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1696,6 +1708,13 @@ func (x *BrokerInfo) GetExternalPort() uint32 {
 		return x.ExternalPort
 	}
 	return 0
+}
+
+func (x *BrokerInfo) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
 }
 
 type TopicInfo struct {
@@ -1884,6 +1903,15 @@ type InitProducerRequest struct {
 	// -1 = a new one.
 	ProducerId    int64 `protobuf:"varint,2,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
 	ProducerEpoch int32 `protobuf:"varint,3,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	// Set: the producer takes over this id, on the id's coordinator (FindTransactionCoordinator).
+	// Whoever had it is fenced, and what was open under it is aborted. 249 bytes at most.
+	TransactionalId string `protobuf:"bytes,4,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
+	// What is open for longer is aborted. 0 = 60,000; no more than transaction.max.timeout.ms.
+	TransactionTimeoutMs uint32 `protobuf:"varint,5,opt,name=transaction_timeout_ms,json=transactionTimeoutMs,proto3" json:"transaction_timeout_ms,omitempty"`
+	// With a transactional id: a UUID per producer object. The same one again changes nothing.
+	InstanceId string `protobuf:"bytes,6,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	// With a transactional id: says who has it, in errors and descriptions.
+	ClientId      string `protobuf:"bytes,7,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1937,6 +1965,34 @@ func (x *InitProducerRequest) GetProducerEpoch() int32 {
 		return x.ProducerEpoch
 	}
 	return 0
+}
+
+func (x *InitProducerRequest) GetTransactionalId() string {
+	if x != nil {
+		return x.TransactionalId
+	}
+	return ""
+}
+
+func (x *InitProducerRequest) GetTransactionTimeoutMs() uint32 {
+	if x != nil {
+		return x.TransactionTimeoutMs
+	}
+	return 0
+}
+
+func (x *InitProducerRequest) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *InitProducerRequest) GetClientId() string {
+	if x != nil {
+		return x.ClientId
+	}
+	return ""
 }
 
 type InitProducerResponse struct {
@@ -2003,7 +2059,7 @@ var File_penstock_proto_v1_broker_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\n" +
-	"\x1epenstock/proto/v1/broker.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/errors.proto\x1a\x1fpenstock/proto/v1/records.proto\"\x9a\x02\n" +
+	"\x1epenstock/proto/v1/broker.proto\x12\x11penstock.proto.v1\x1a\x1epenstock/proto/v1/errors.proto\x1a\x1fpenstock/proto/v1/records.proto\"\xc5\x02\n" +
 	"\x0eProduceRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12%\n" +
@@ -2014,7 +2070,8 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"timeout_ms\x18\x05 \x01(\rR\ttimeoutMs\x12C\n" +
 	"\n" +
 	"partitions\x18\x06 \x03(\v2#.penstock.proto.v1.ProducePartitionR\n" +
-	"partitionsJ\x04\b\a\x10\v\"\xba\x01\n" +
+	"partitions\x12)\n" +
+	"\x10transactional_id\x18\a \x01(\tR\x0ftransactionalIdJ\x04\b\b\x10\v\"\xba\x01\n" +
 	"\x10ProducePartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -2129,7 +2186,7 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x10controller_epoch\x18\x02 \x01(\x03R\x0fcontrollerEpoch\x12)\n" +
 	"\x10metadata_version\x18\x03 \x01(\x03R\x0fmetadataVersion\x127\n" +
 	"\abrokers\x18\x04 \x03(\v2\x1d.penstock.proto.v1.BrokerInfoR\abrokers\x124\n" +
-	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\xe7\x01\n" +
+	"\x06topics\x18\x05 \x03(\v2\x1c.penstock.proto.v1.TopicInfoR\x06topics\"\x83\x02\n" +
 	"\n" +
 	"BrokerInfo\x12\x1b\n" +
 	"\tbroker_id\x18\x01 \x01(\x05R\bbrokerId\x12\x12\n" +
@@ -2139,7 +2196,8 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\x05alive\x18\x05 \x01(\bR\x05alive\x12 \n" +
 	"\vincarnation\x18\x06 \x01(\tR\vincarnation\x12#\n" +
 	"\rexternal_host\x18\a \x01(\tR\fexternalHost\x12#\n" +
-	"\rexternal_port\x18\b \x01(\rR\fexternalPort\"\xf8\x02\n" +
+	"\rexternal_port\x18\b \x01(\rR\fexternalPort\x12\x1a\n" +
+	"\bfeatures\x18\t \x03(\tR\bfeatures\"\xf8\x02\n" +
 	"\tTopicInfo\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12.\n" +
@@ -2159,13 +2217,18 @@ const file_penstock_proto_v1_broker_proto_rawDesc = "" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x1a\n" +
 	"\breplicas\x18\x04 \x03(\x05R\breplicas\x12\x10\n" +
 	"\x03isr\x18\x05 \x03(\x05R\x03isr\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\x03R\aversion\"\x82\x01\n" +
+	"\aversion\x18\x06 \x01(\x03R\aversion\"\x9b\x02\n" +
 	"\x13InitProducerRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1f\n" +
 	"\vproducer_id\x18\x02 \x01(\x03R\n" +
 	"producerId\x12%\n" +
-	"\x0eproducer_epoch\x18\x03 \x01(\x05R\rproducerEpochJ\x04\b\x04\x10\a\"\x8e\x01\n" +
+	"\x0eproducer_epoch\x18\x03 \x01(\x05R\rproducerEpoch\x12)\n" +
+	"\x10transactional_id\x18\x04 \x01(\tR\x0ftransactionalId\x124\n" +
+	"\x16transaction_timeout_ms\x18\x05 \x01(\rR\x14transactionTimeoutMs\x12\x1f\n" +
+	"\vinstance_id\x18\x06 \x01(\tR\n" +
+	"instanceId\x12\x1b\n" +
+	"\tclient_id\x18\a \x01(\tR\bclientId\"\x8e\x01\n" +
 	"\x14InitProducerResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12\x1f\n" +
 	"\vproducer_id\x18\x02 \x01(\x03R\n" +

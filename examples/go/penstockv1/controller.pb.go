@@ -125,8 +125,10 @@ type Register struct {
 	ControllerEpoch int64 `protobuf:"varint,9,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
 	MetadataVersion int64 `protobuf:"varint,10,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
 	// What clients outside the network connect to; empty: nothing.
-	ExternalHost  string `protobuf:"bytes,11,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
-	ExternalPort  uint32 `protobuf:"varint,12,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
+	ExternalHost string `protobuf:"bytes,11,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
+	ExternalPort uint32 `protobuf:"varint,12,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
+	// What this broker understands beyond the first release, as "transactions".
+	Features      []string `protobuf:"bytes,13,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -243,6 +245,13 @@ func (x *Register) GetExternalPort() uint32 {
 		return x.ExternalPort
 	}
 	return 0
+}
+
+func (x *Register) GetFeatures() []string {
+	if x != nil {
+		return x.Features
+	}
+	return nil
 }
 
 type Heartbeat struct {
@@ -1027,7 +1036,7 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x0eSessionRequest\x129\n" +
 	"\bregister\x18\x01 \x01(\v2\x1b.penstock.proto.v1.RegisterH\x00R\bregister\x12<\n" +
 	"\theartbeat\x18\x02 \x01(\v2\x1c.penstock.proto.v1.HeartbeatH\x00R\theartbeatB\t\n" +
-	"\amessage\"\x88\x03\n" +
+	"\amessage\"\xa4\x03\n" +
 	"\bRegister\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
@@ -1043,7 +1052,8 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\x10metadata_version\x18\n" +
 	" \x01(\x03R\x0fmetadataVersion\x12#\n" +
 	"\rexternal_host\x18\v \x01(\tR\fexternalHost\x12#\n" +
-	"\rexternal_port\x18\f \x01(\rR\fexternalPort\"r\n" +
+	"\rexternal_port\x18\f \x01(\rR\fexternalPort\x12\x1a\n" +
+	"\bfeatures\x18\r \x03(\tR\bfeatures\"r\n" +
 	"\tHeartbeat\x12)\n" +
 	"\x10metadata_version\x18\x01 \x01(\x03R\x0fmetadataVersion\x12\x1d\n" +
 	"\n" +

@@ -25,8 +25,112 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Numbers are never reused. 80-89 transactions, 90-99 security and quotas are kept for the
-// protocol parts that come next (ADR 0002).
+// What an error proves about the attempt that it answers. Of a produce: about the log.
+type Applied int32
+
+const (
+	Applied_APPLIED_UNSPECIFIED Applied = 0
+	// It has no effect, and never will have.
+	Applied_APPLIED_NO Applied = 1
+	// It may have had its effect, or may yet.
+	Applied_APPLIED_MAYBE Applied = 2
+)
+
+// Enum value maps for Applied.
+var (
+	Applied_name = map[int32]string{
+		0: "APPLIED_UNSPECIFIED",
+		1: "APPLIED_NO",
+		2: "APPLIED_MAYBE",
+	}
+	Applied_value = map[string]int32{
+		"APPLIED_UNSPECIFIED": 0,
+		"APPLIED_NO":          1,
+		"APPLIED_MAYBE":       2,
+	}
+)
+
+func (x Applied) Enum() *Applied {
+	p := new(Applied)
+	*p = x
+	return p
+}
+
+func (x Applied) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Applied) Descriptor() protoreflect.EnumDescriptor {
+	return file_penstock_proto_v1_errors_proto_enumTypes[0].Descriptor()
+}
+
+func (Applied) Type() protoreflect.EnumType {
+	return &file_penstock_proto_v1_errors_proto_enumTypes[0]
+}
+
+func (x Applied) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Applied.Descriptor instead.
+func (Applied) EnumDescriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_errors_proto_rawDescGZIP(), []int{0}
+}
+
+type Lost int32
+
+const (
+	// Nothing.
+	Lost_LOST_UNSPECIFIED Lost = 0
+	// The partition expects other sequences of this producer: go on with a new epoch.
+	Lost_LOST_SEQUENCE Lost = 1
+	// The group has given the member's partitions away: join again.
+	Lost_LOST_MEMBERSHIP Lost = 2
+)
+
+// Enum value maps for Lost.
+var (
+	Lost_name = map[int32]string{
+		0: "LOST_UNSPECIFIED",
+		1: "LOST_SEQUENCE",
+		2: "LOST_MEMBERSHIP",
+	}
+	Lost_value = map[string]int32{
+		"LOST_UNSPECIFIED": 0,
+		"LOST_SEQUENCE":    1,
+		"LOST_MEMBERSHIP":  2,
+	}
+)
+
+func (x Lost) Enum() *Lost {
+	p := new(Lost)
+	*p = x
+	return p
+}
+
+func (x Lost) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Lost) Descriptor() protoreflect.EnumDescriptor {
+	return file_penstock_proto_v1_errors_proto_enumTypes[1].Descriptor()
+}
+
+func (Lost) Type() protoreflect.EnumType {
+	return &file_penstock_proto_v1_errors_proto_enumTypes[1]
+}
+
+func (x Lost) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Lost.Descriptor instead.
+func (Lost) EnumDescriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_errors_proto_rawDescGZIP(), []int{1}
+}
+
+// Numbers are never reused. 87-89 are kept for transactions, 90-99 for security and quotas
+// (ADR 0002).
 type ErrorCode int32
 
 const (
@@ -102,6 +206,21 @@ const (
 	ErrorCode_ERROR_CODE_UNKNOWN_GROUP   ErrorCode = 78
 	// The offset is below the committed one; only a reset goes back.
 	ErrorCode_ERROR_CODE_OFFSET_WENT_BACK ErrorCode = 79
+	// The partition or group has yet to hear how the producer's last transaction ended. Nothing was
+	// appended.
+	ErrorCode_ERROR_CODE_CONCURRENT_TRANSACTIONS ErrorCode = 80
+	// The transaction was aborted by its timeout, an operator or a newer batch, which the message
+	// says. The producer may begin the next one.
+	ErrorCode_ERROR_CODE_TRANSACTION_ABORTED ErrorCode = 81
+	// The call does not fit what the transaction is: it was committed, and an abort is asked for.
+	ErrorCode_ERROR_CODE_INVALID_TRANSACTION_STATE ErrorCode = 82
+	// An open transaction may change the group's offset of this partition.
+	ErrorCode_ERROR_CODE_UNSTABLE_OFFSETS         ErrorCode = 83
+	ErrorCode_ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID ErrorCode = 84
+	// The ledger of the application id belongs to another series of batches, or has other rows.
+	ErrorCode_ERROR_CODE_LEDGER_MISMATCH ErrorCode = 85
+	// More partitions, groups or branches than a transaction may have.
+	ErrorCode_ERROR_CODE_TRANSACTION_TOO_LARGE ErrorCode = 86
 )
 
 // Enum value maps for ErrorCode.
@@ -155,6 +274,13 @@ var (
 		77: "ERROR_CODE_GROUP_NOT_EMPTY",
 		78: "ERROR_CODE_UNKNOWN_GROUP",
 		79: "ERROR_CODE_OFFSET_WENT_BACK",
+		80: "ERROR_CODE_CONCURRENT_TRANSACTIONS",
+		81: "ERROR_CODE_TRANSACTION_ABORTED",
+		82: "ERROR_CODE_INVALID_TRANSACTION_STATE",
+		83: "ERROR_CODE_UNSTABLE_OFFSETS",
+		84: "ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID",
+		85: "ERROR_CODE_LEDGER_MISMATCH",
+		86: "ERROR_CODE_TRANSACTION_TOO_LARGE",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":                0,
@@ -205,6 +331,13 @@ var (
 		"ERROR_CODE_GROUP_NOT_EMPTY":            77,
 		"ERROR_CODE_UNKNOWN_GROUP":              78,
 		"ERROR_CODE_OFFSET_WENT_BACK":           79,
+		"ERROR_CODE_CONCURRENT_TRANSACTIONS":    80,
+		"ERROR_CODE_TRANSACTION_ABORTED":        81,
+		"ERROR_CODE_INVALID_TRANSACTION_STATE":  82,
+		"ERROR_CODE_UNSTABLE_OFFSETS":           83,
+		"ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID":   84,
+		"ERROR_CODE_LEDGER_MISMATCH":            85,
+		"ERROR_CODE_TRANSACTION_TOO_LARGE":      86,
 	}
 )
 
@@ -219,11 +352,11 @@ func (x ErrorCode) String() string {
 }
 
 func (ErrorCode) Descriptor() protoreflect.EnumDescriptor {
-	return file_penstock_proto_v1_errors_proto_enumTypes[0].Descriptor()
+	return file_penstock_proto_v1_errors_proto_enumTypes[2].Descriptor()
 }
 
 func (ErrorCode) Type() protoreflect.EnumType {
-	return &file_penstock_proto_v1_errors_proto_enumTypes[0]
+	return &file_penstock_proto_v1_errors_proto_enumTypes[2]
 }
 
 func (x ErrorCode) Number() protoreflect.EnumNumber {
@@ -232,7 +365,7 @@ func (x ErrorCode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ErrorCode.Descriptor instead.
 func (ErrorCode) EnumDescriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_errors_proto_rawDescGZIP(), []int{0}
+	return file_penstock_proto_v1_errors_proto_rawDescGZIP(), []int{2}
 }
 
 // What a client may conclude from a code without knowing the code.
@@ -243,10 +376,17 @@ type ErrorTraits struct {
 	GrpcCode int32 `protobuf:"varint,1,opt,name=grpc_code,json=grpcCode,proto3" json:"grpc_code,omitempty"`
 	// The same request may succeed later, unchanged.
 	Retriable bool `protobuf:"varint,2,opt,name=retriable,proto3" json:"retriable,omitempty"`
-	// Ask for Metadata before the next attempt.
+	// Ask for Metadata, or FindCoordinator, before the next attempt.
 	RefreshMetadata bool `protobuf:"varint,3,opt,name=refresh_metadata,json=refreshMetadata,proto3" json:"refresh_metadata,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Whether what was asked for can have been done. Set at every code; of a code it does not know a
+	// client must think APPLIED_MAYBE.
+	Applied Applied `protobuf:"varint,4,opt,name=applied,proto3,enum=penstock.proto.v1.Applied" json:"applied,omitempty"`
+	// Error.current_leader says who leads, when that is known.
+	NamesLeader bool `protobuf:"varint,5,opt,name=names_leader,json=namesLeader,proto3" json:"names_leader,omitempty"`
+	// What the caller was, and must become anew before it goes on.
+	Lost          Lost `protobuf:"varint,6,opt,name=lost,proto3,enum=penstock.proto.v1.Lost" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ErrorTraits) Reset() {
@@ -300,12 +440,33 @@ func (x *ErrorTraits) GetRefreshMetadata() bool {
 	return false
 }
 
+func (x *ErrorTraits) GetApplied() Applied {
+	if x != nil {
+		return x.Applied
+	}
+	return Applied_APPLIED_UNSPECIFIED
+}
+
+func (x *ErrorTraits) GetNamesLeader() bool {
+	if x != nil {
+		return x.NamesLeader
+	}
+	return false
+}
+
+func (x *ErrorTraits) GetLost() Lost {
+	if x != nil {
+		return x.Lost
+	}
+	return Lost_LOST_UNSPECIFIED
+}
+
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Code  ErrorCode              `protobuf:"varint,1,opt,name=code,proto3,enum=penstock.proto.v1.ErrorCode" json:"code,omitempty"`
 	// What, which, value seen, limit, what to do. For people; programs use code and details.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// Set with NOT_LEADER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH when known.
+	// Set with codes that have the trait names_leader, when it is known.
 	CurrentLeader *CurrentLeader `protobuf:"bytes,3,opt,name=current_leader,json=currentLeader,proto3" json:"current_leader,omitempty"`
 	// Set with OFFSET_OUT_OF_RANGE.
 	OffsetRange *OffsetRange `protobuf:"bytes,4,opt,name=offset_range,json=offsetRange,proto3" json:"offset_range,omitempty"`
@@ -523,11 +684,14 @@ var File_penstock_proto_v1_errors_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\n" +
-	"\x1epenstock/proto/v1/errors.proto\x12\x11penstock.proto.v1\x1a google/protobuf/descriptor.proto\"s\n" +
+	"\x1epenstock/proto/v1/errors.proto\x12\x11penstock.proto.v1\x1a google/protobuf/descriptor.proto\"\xf9\x01\n" +
 	"\vErrorTraits\x12\x1b\n" +
 	"\tgrpc_code\x18\x01 \x01(\x05R\bgrpcCode\x12\x1c\n" +
 	"\tretriable\x18\x02 \x01(\bR\tretriable\x12)\n" +
-	"\x10refresh_metadata\x18\x03 \x01(\bR\x0frefreshMetadata\"\x80\x02\n" +
+	"\x10refresh_metadata\x18\x03 \x01(\bR\x0frefreshMetadata\x124\n" +
+	"\aapplied\x18\x04 \x01(\x0e2\x1a.penstock.proto.v1.AppliedR\aapplied\x12!\n" +
+	"\fnames_leader\x18\x05 \x01(\bR\vnamesLeader\x12+\n" +
+	"\x04lost\x18\x06 \x01(\x0e2\x17.penstock.proto.v1.LostR\x04lost\"\x80\x02\n" +
 	"\x05Error\x120\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1c.penstock.proto.v1.ErrorCodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12G\n" +
@@ -542,69 +706,95 @@ const file_penstock_proto_v1_errors_proto_rawDesc = "" +
 	"\x04port\x18\x04 \x01(\rR\x04port\"^\n" +
 	"\vOffsetRange\x12(\n" +
 	"\x10log_start_offset\x18\x01 \x01(\x03R\x0elogStartOffset\x12%\n" +
-	"\x0ehigh_watermark\x18\x02 \x01(\x03R\rhighWatermark*\x97\x10\n" +
-	"\tErrorCode\x12\"\n" +
-	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\x06\xa2\xbb\x18\x02\b\x02\x12\x1f\n" +
-	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\x06\xa2\xbb\x18\x02\b\r\x12&\n" +
+	"\x0ehigh_watermark\x18\x02 \x01(\x03R\rhighWatermark*E\n" +
+	"\aApplied\x12\x17\n" +
+	"\x13APPLIED_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"APPLIED_NO\x10\x01\x12\x11\n" +
+	"\rAPPLIED_MAYBE\x10\x02*D\n" +
+	"\x04Lost\x12\x14\n" +
+	"\x10LOST_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rLOST_SEQUENCE\x10\x01\x12\x13\n" +
+	"\x0fLOST_MEMBERSHIP\x10\x02*\xd7\x13\n" +
+	"\tErrorCode\x12$\n" +
+	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x1a\b\xa2\xbb\x18\x04\b\x02 \x02\x12!\n" +
+	"\x13ERROR_CODE_INTERNAL\x10\x01\x1a\b\xa2\xbb\x18\x04\b\r \x02\x12(\n" +
 	"\x1aERROR_CODE_INVALID_REQUEST\x10\n" +
-	"\x1a\x06\xa2\xbb\x18\x02\b\x03\x12)\n" +
-	"\x1dERROR_CODE_INVALID_TOPIC_NAME\x10\v\x1a\x06\xa2\xbb\x18\x02\b\x03\x12%\n" +
-	"\x19ERROR_CODE_INVALID_CONFIG\x10\f\x1a\x06\xa2\xbb\x18\x02\b\x03\x12)\n" +
-	"\x1dERROR_CODE_INVALID_PARTITIONS\x10\r\x1a\x06\xa2\xbb\x18\x02\b\x03\x121\n" +
-	"%ERROR_CODE_INVALID_REPLICATION_FACTOR\x10\x0e\x1a\x06\xa2\xbb\x18\x02\b\x03\x12(\n" +
-	"\x1cERROR_CODE_UNSUPPORTED_CODEC\x10\x0f\x1a\x06\xa2\xbb\x18\x02\b\x03\x12$\n" +
-	"\x18ERROR_CODE_CORRUPT_BATCH\x10\x10\x1a\x06\xa2\xbb\x18\x02\b\x03\x12'\n" +
-	"\x1bERROR_CODE_RECORD_TOO_LARGE\x10\x11\x1a\x06\xa2\xbb\x18\x02\b\x03\x12(\n" +
-	"\x1cERROR_CODE_INVALID_TIMESTAMP\x10\x12\x1a\x06\xa2\xbb\x18\x02\b\x03\x12%\n" +
-	"\x19ERROR_CODE_INVALID_RECORD\x10\x13\x1a\x06\xa2\xbb\x18\x02\b\x03\x12(\n" +
-	"\x18ERROR_CODE_UNKNOWN_TOPIC\x10\x14\x1a\n" +
-	"\xa2\xbb\x18\x06\b\x05\x10\x01\x18\x01\x12+\n" +
-	"\x1fERROR_CODE_TOPIC_ALREADY_EXISTS\x10\x15\x1a\x06\xa2\xbb\x18\x02\b\x06\x12*\n" +
-	"\x1cERROR_CODE_TOPIC_ID_MISMATCH\x10\x16\x1a\b\xa2\xbb\x18\x04\b\t\x18\x01\x12,\n" +
-	"\x1cERROR_CODE_UNKNOWN_PARTITION\x10\x17\x1a\n" +
-	"\xa2\xbb\x18\x06\b\x05\x10\x01\x18\x01\x12%\n" +
-	"\x15ERROR_CODE_NOT_LEADER\x10\x1e\x1a\n" +
-	"\xa2\xbb\x18\x06\b\t\x10\x01\x18\x01\x12.\n" +
-	"\x1eERROR_CODE_FENCED_LEADER_EPOCH\x10\x1f\x1a\n" +
-	"\xa2\xbb\x18\x06\b\t\x10\x01\x18\x01\x12/\n" +
-	"\x1fERROR_CODE_UNKNOWN_LEADER_EPOCH\x10 \x1a\n" +
-	"\xa2\xbb\x18\x06\b\x0e\x10\x01\x18\x01\x12/\n" +
-	"\x1fERROR_CODE_LEADER_NOT_AVAILABLE\x10!\x1a\n" +
-	"\xa2\xbb\x18\x06\b\x0e\x10\x01\x18\x01\x12.\n" +
-	"\x1eERROR_CODE_NOT_ENOUGH_REPLICAS\x10\"\x1a\n" +
-	"\xa2\xbb\x18\x06\b\x0e\x10\x01\x18\x01\x12*\n" +
-	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10#\x1a\x06\xa2\xbb\x18\x02\b\v\x12-\n" +
-	"!ERROR_CODE_STALE_CONTROLLER_EPOCH\x10$\x1a\x06\xa2\xbb\x18\x02\b\t\x12-\n" +
-	"\x1fERROR_CODE_STALE_BROKER_SESSION\x10%\x1a\b\xa2\xbb\x18\x04\b\t\x10\x01\x120\n" +
-	"\"ERROR_CODE_STALE_PARTITION_VERSION\x10&\x1a\b\xa2\xbb\x18\x04\b\n" +
-	"\x10\x01\x12)\n" +
-	"\x1dERROR_CODE_INELIGIBLE_REPLICA\x10'\x1a\x06\xa2\xbb\x18\x02\b\t\x12*\n" +
-	"\x1eERROR_CODE_CLUSTER_ID_MISMATCH\x10(\x1a\x06\xa2\xbb\x18\x02\b\t\x12/\n" +
-	"!ERROR_CODE_CONTROLLER_UNAVAILABLE\x10)\x1a\b\xa2\xbb\x18\x04\b\x0e\x10\x01\x12'\n" +
-	"\x19ERROR_CODE_NOT_CONTROLLER\x10*\x1a\b\xa2\xbb\x18\x04\b\x0e\x10\x01\x12'\n" +
-	"\x1bERROR_CODE_BROKER_ID_IN_USE\x10+\x1a\x06\xa2\xbb\x18\x02\b\x06\x12,\n" +
-	" ERROR_CODE_OUT_OF_ORDER_SEQUENCE\x102\x1a\x06\xa2\xbb\x18\x02\b\t\x12&\n" +
-	"\x1aERROR_CODE_PRODUCER_FENCED\x103\x1a\x06\xa2\xbb\x18\x02\b\t\x12\"\n" +
-	"\x14ERROR_CODE_DISK_FULL\x10<\x1a\b\xa2\xbb\x18\x04\b\b\x10\x01\x12#\n" +
-	"\x15ERROR_CODE_OVERLOADED\x10=\x1a\b\xa2\xbb\x18\x04\b\b\x10\x01\x12)\n" +
-	"\x19ERROR_CODE_STORAGE_FAILED\x10>\x1a\n" +
-	"\xa2\xbb\x18\x06\b\x0e\x10\x01\x18\x01\x12(\n" +
-	"\x18ERROR_CODE_SHUTTING_DOWN\x10?\x1a\n" +
-	"\xa2\xbb\x18\x06\b\x0e\x10\x01\x18\x01\x12,\n" +
-	"\x1cERROR_CODE_REQUEST_TIMED_OUT\x10@\x1a\n" +
-	"\xa2\xbb\x18\x06\b\x04\x10\x01\x18\x01\x12%\n" +
-	"\x19ERROR_CODE_DATA_CORRUPTED\x10A\x1a\x06\xa2\xbb\x18\x02\b\x0f\x12*\n" +
-	"\x1aERROR_CODE_NOT_COORDINATOR\x10F\x1a\n" +
-	"\xa2\xbb\x18\x06\b\t\x10\x01\x18\x01\x12,\n" +
-	"\x1eERROR_CODE_COORDINATOR_LOADING\x10G\x1a\b\xa2\xbb\x18\x04\b\x0e\x10\x01\x12%\n" +
-	"\x19ERROR_CODE_UNKNOWN_MEMBER\x10H\x1a\x06\xa2\xbb\x18\x02\b\x05\x12)\n" +
-	"\x1dERROR_CODE_STALE_MEMBER_EPOCH\x10I\x1a\x06\xa2\xbb\x18\x02\b\t\x12)\n" +
-	"\x1dERROR_CODE_FENCED_INSTANCE_ID\x10J\x1a\x06\xa2\xbb\x18\x02\b\t\x12/\n" +
-	"!ERROR_CODE_UNRELEASED_INSTANCE_ID\x10K\x1a\b\xa2\xbb\x18\x04\b\x06\x10\x01\x12+\n" +
-	"\x1fERROR_CODE_UNSUPPORTED_ASSIGNOR\x10L\x1a\x06\xa2\xbb\x18\x02\b\x03\x12&\n" +
-	"\x1aERROR_CODE_GROUP_NOT_EMPTY\x10M\x1a\x06\xa2\xbb\x18\x02\b\t\x12$\n" +
-	"\x18ERROR_CODE_UNKNOWN_GROUP\x10N\x1a\x06\xa2\xbb\x18\x02\b\x05\x12'\n" +
-	"\x1bERROR_CODE_OFFSET_WENT_BACK\x10O\x1a\x06\xa2\xbb\x18\x02\b\t:[\n" +
+	"\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12+\n" +
+	"\x1dERROR_CODE_INVALID_TOPIC_NAME\x10\v\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12'\n" +
+	"\x19ERROR_CODE_INVALID_CONFIG\x10\f\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12+\n" +
+	"\x1dERROR_CODE_INVALID_PARTITIONS\x10\r\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x123\n" +
+	"%ERROR_CODE_INVALID_REPLICATION_FACTOR\x10\x0e\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12*\n" +
+	"\x1cERROR_CODE_UNSUPPORTED_CODEC\x10\x0f\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12&\n" +
+	"\x18ERROR_CODE_CORRUPT_BATCH\x10\x10\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12)\n" +
+	"\x1bERROR_CODE_RECORD_TOO_LARGE\x10\x11\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12*\n" +
+	"\x1cERROR_CODE_INVALID_TIMESTAMP\x10\x12\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12'\n" +
+	"\x19ERROR_CODE_INVALID_RECORD\x10\x13\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12*\n" +
+	"\x18ERROR_CODE_UNKNOWN_TOPIC\x10\x14\x1a\f\xa2\xbb\x18\b\b\x05\x10\x01\x18\x01 \x01\x12-\n" +
+	"\x1fERROR_CODE_TOPIC_ALREADY_EXISTS\x10\x15\x1a\b\xa2\xbb\x18\x04\b\x06 \x01\x12,\n" +
+	"\x1cERROR_CODE_TOPIC_ID_MISMATCH\x10\x16\x1a\n" +
+	"\xa2\xbb\x18\x06\b\t\x18\x01 \x01\x12.\n" +
+	"\x1cERROR_CODE_UNKNOWN_PARTITION\x10\x17\x1a\f\xa2\xbb\x18\b\b\x05\x10\x01\x18\x01 \x01\x12)\n" +
+	"\x15ERROR_CODE_NOT_LEADER\x10\x1e\x1a\x0e\xa2\xbb\x18\n" +
+	"\b\t\x10\x01\x18\x01 \x02(\x01\x122\n" +
+	"\x1eERROR_CODE_FENCED_LEADER_EPOCH\x10\x1f\x1a\x0e\xa2\xbb\x18\n" +
+	"\b\t\x10\x01\x18\x01 \x01(\x01\x123\n" +
+	"\x1fERROR_CODE_UNKNOWN_LEADER_EPOCH\x10 \x1a\x0e\xa2\xbb\x18\n" +
+	"\b\x0e\x10\x01\x18\x01 \x01(\x01\x121\n" +
+	"\x1fERROR_CODE_LEADER_NOT_AVAILABLE\x10!\x1a\f\xa2\xbb\x18\b\b\x0e\x10\x01\x18\x01 \x01\x120\n" +
+	"\x1eERROR_CODE_NOT_ENOUGH_REPLICAS\x10\"\x1a\f\xa2\xbb\x18\b\b\x0e\x10\x01\x18\x01 \x01\x12,\n" +
+	"\x1eERROR_CODE_OFFSET_OUT_OF_RANGE\x10#\x1a\b\xa2\xbb\x18\x04\b\v \x01\x12/\n" +
+	"!ERROR_CODE_STALE_CONTROLLER_EPOCH\x10$\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12/\n" +
+	"\x1fERROR_CODE_STALE_BROKER_SESSION\x10%\x1a\n" +
+	"\xa2\xbb\x18\x06\b\t\x10\x01 \x01\x122\n" +
+	"\"ERROR_CODE_STALE_PARTITION_VERSION\x10&\x1a\n" +
+	"\xa2\xbb\x18\x06\b\n" +
+	"\x10\x01 \x01\x12+\n" +
+	"\x1dERROR_CODE_INELIGIBLE_REPLICA\x10'\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12,\n" +
+	"\x1eERROR_CODE_CLUSTER_ID_MISMATCH\x10(\x1a\b\xa2\xbb\x18\x04\b\t \x01\x121\n" +
+	"!ERROR_CODE_CONTROLLER_UNAVAILABLE\x10)\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x02\x12)\n" +
+	"\x19ERROR_CODE_NOT_CONTROLLER\x10*\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x02\x12)\n" +
+	"\x1bERROR_CODE_BROKER_ID_IN_USE\x10+\x1a\b\xa2\xbb\x18\x04\b\x06 \x01\x120\n" +
+	" ERROR_CODE_OUT_OF_ORDER_SEQUENCE\x102\x1a\n" +
+	"\xa2\xbb\x18\x06\b\t \x010\x01\x12*\n" +
+	"\x1aERROR_CODE_PRODUCER_FENCED\x103\x1a\n" +
+	"\xa2\xbb\x18\x06\b\t \x010\x01\x12$\n" +
+	"\x14ERROR_CODE_DISK_FULL\x10<\x1a\n" +
+	"\xa2\xbb\x18\x06\b\b\x10\x01 \x01\x12%\n" +
+	"\x15ERROR_CODE_OVERLOADED\x10=\x1a\n" +
+	"\xa2\xbb\x18\x06\b\b\x10\x01 \x01\x12+\n" +
+	"\x19ERROR_CODE_STORAGE_FAILED\x10>\x1a\f\xa2\xbb\x18\b\b\x0e\x10\x01\x18\x01 \x02\x12*\n" +
+	"\x18ERROR_CODE_SHUTTING_DOWN\x10?\x1a\f\xa2\xbb\x18\b\b\x0e\x10\x01\x18\x01 \x02\x12.\n" +
+	"\x1cERROR_CODE_REQUEST_TIMED_OUT\x10@\x1a\f\xa2\xbb\x18\b\b\x04\x10\x01\x18\x01 \x02\x12'\n" +
+	"\x19ERROR_CODE_DATA_CORRUPTED\x10A\x1a\b\xa2\xbb\x18\x04\b\x0f \x02\x12,\n" +
+	"\x1aERROR_CODE_NOT_COORDINATOR\x10F\x1a\f\xa2\xbb\x18\b\b\t\x10\x01\x18\x01 \x02\x12.\n" +
+	"\x1eERROR_CODE_COORDINATOR_LOADING\x10G\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x02\x12)\n" +
+	"\x19ERROR_CODE_UNKNOWN_MEMBER\x10H\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x05 \x010\x02\x12-\n" +
+	"\x1dERROR_CODE_STALE_MEMBER_EPOCH\x10I\x1a\n" +
+	"\xa2\xbb\x18\x06\b\t \x010\x02\x12-\n" +
+	"\x1dERROR_CODE_FENCED_INSTANCE_ID\x10J\x1a\n" +
+	"\xa2\xbb\x18\x06\b\t \x010\x02\x121\n" +
+	"!ERROR_CODE_UNRELEASED_INSTANCE_ID\x10K\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x06\x10\x01 \x01\x12-\n" +
+	"\x1fERROR_CODE_UNSUPPORTED_ASSIGNOR\x10L\x1a\b\xa2\xbb\x18\x04\b\x03 \x01\x12(\n" +
+	"\x1aERROR_CODE_GROUP_NOT_EMPTY\x10M\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12&\n" +
+	"\x18ERROR_CODE_UNKNOWN_GROUP\x10N\x1a\b\xa2\xbb\x18\x04\b\x05 \x01\x12)\n" +
+	"\x1bERROR_CODE_OFFSET_WENT_BACK\x10O\x1a\b\xa2\xbb\x18\x04\b\t \x01\x122\n" +
+	"\"ERROR_CODE_CONCURRENT_TRANSACTIONS\x10P\x1a\n" +
+	"\xa2\xbb\x18\x06\b\n" +
+	"\x10\x01 \x01\x12,\n" +
+	"\x1eERROR_CODE_TRANSACTION_ABORTED\x10Q\x1a\b\xa2\xbb\x18\x04\b\n" +
+	" \x01\x122\n" +
+	"$ERROR_CODE_INVALID_TRANSACTION_STATE\x10R\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12+\n" +
+	"\x1bERROR_CODE_UNSTABLE_OFFSETS\x10S\x1a\n" +
+	"\xa2\xbb\x18\x06\b\x0e\x10\x01 \x01\x121\n" +
+	"#ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID\x10T\x1a\b\xa2\xbb\x18\x04\b\x05 \x01\x12(\n" +
+	"\x1aERROR_CODE_LEDGER_MISMATCH\x10U\x1a\b\xa2\xbb\x18\x04\b\t \x01\x12.\n" +
+	" ERROR_CODE_TRANSACTION_TOO_LARGE\x10V\x1a\b\xa2\xbb\x18\x04\b\b \x01:[\n" +
 	"\x06traits\x12!.google.protobuf.EnumValueOptions\x18\xb4\x87\x03 \x01(\v2\x1e.penstock.proto.v1.ErrorTraitsR\x06traitsB\xba\x01\n" +
 	"\x15com.penstock.proto.v1B\vErrorsProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
@@ -620,27 +810,31 @@ func file_penstock_proto_v1_errors_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_errors_proto_rawDescData
 }
 
-var file_penstock_proto_v1_errors_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_penstock_proto_v1_errors_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_penstock_proto_v1_errors_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_penstock_proto_v1_errors_proto_goTypes = []any{
-	(ErrorCode)(0),                        // 0: penstock.proto.v1.ErrorCode
-	(*ErrorTraits)(nil),                   // 1: penstock.proto.v1.ErrorTraits
-	(*Error)(nil),                         // 2: penstock.proto.v1.Error
-	(*CurrentLeader)(nil),                 // 3: penstock.proto.v1.CurrentLeader
-	(*OffsetRange)(nil),                   // 4: penstock.proto.v1.OffsetRange
-	(*descriptorpb.EnumValueOptions)(nil), // 5: google.protobuf.EnumValueOptions
+	(Applied)(0),                          // 0: penstock.proto.v1.Applied
+	(Lost)(0),                             // 1: penstock.proto.v1.Lost
+	(ErrorCode)(0),                        // 2: penstock.proto.v1.ErrorCode
+	(*ErrorTraits)(nil),                   // 3: penstock.proto.v1.ErrorTraits
+	(*Error)(nil),                         // 4: penstock.proto.v1.Error
+	(*CurrentLeader)(nil),                 // 5: penstock.proto.v1.CurrentLeader
+	(*OffsetRange)(nil),                   // 6: penstock.proto.v1.OffsetRange
+	(*descriptorpb.EnumValueOptions)(nil), // 7: google.protobuf.EnumValueOptions
 }
 var file_penstock_proto_v1_errors_proto_depIdxs = []int32{
-	0, // 0: penstock.proto.v1.Error.code:type_name -> penstock.proto.v1.ErrorCode
-	3, // 1: penstock.proto.v1.Error.current_leader:type_name -> penstock.proto.v1.CurrentLeader
-	4, // 2: penstock.proto.v1.Error.offset_range:type_name -> penstock.proto.v1.OffsetRange
-	5, // 3: penstock.proto.v1.traits:extendee -> google.protobuf.EnumValueOptions
-	1, // 4: penstock.proto.v1.traits:type_name -> penstock.proto.v1.ErrorTraits
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	4, // [4:5] is the sub-list for extension type_name
-	3, // [3:4] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	0, // 0: penstock.proto.v1.ErrorTraits.applied:type_name -> penstock.proto.v1.Applied
+	1, // 1: penstock.proto.v1.ErrorTraits.lost:type_name -> penstock.proto.v1.Lost
+	2, // 2: penstock.proto.v1.Error.code:type_name -> penstock.proto.v1.ErrorCode
+	5, // 3: penstock.proto.v1.Error.current_leader:type_name -> penstock.proto.v1.CurrentLeader
+	6, // 4: penstock.proto.v1.Error.offset_range:type_name -> penstock.proto.v1.OffsetRange
+	7, // 5: penstock.proto.v1.traits:extendee -> google.protobuf.EnumValueOptions
+	3, // 6: penstock.proto.v1.traits:type_name -> penstock.proto.v1.ErrorTraits
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	6, // [6:7] is the sub-list for extension type_name
+	5, // [5:6] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_errors_proto_init() }
@@ -653,7 +847,7 @@ func file_penstock_proto_v1_errors_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_errors_proto_rawDesc), len(file_penstock_proto_v1_errors_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      3,
 			NumMessages:   4,
 			NumExtensions: 1,
 			NumServices:   0,

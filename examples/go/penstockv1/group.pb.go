@@ -345,9 +345,12 @@ type MemberHello struct {
 	// 0 = joins anew. After a broken stream: the epoch the member had.
 	MemberEpoch int32 `protobuf:"varint,11,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
 	// With a member epoch: what the member owns now, those it is giving up included.
-	Owned         []*TopicPartitions `protobuf:"bytes,12,rep,name=owned,proto3" json:"owned,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Owned []*TopicPartitions `protobuf:"bytes,12,rep,name=owned,proto3" json:"owned,omitempty"`
+	// The transactional id this member writes with: what is open under it is aborted as soon as the
+	// member is put out of the group. Empty: none.
+	TransactionalId string `protobuf:"bytes,13,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *MemberHello) Reset() {
@@ -462,6 +465,13 @@ func (x *MemberHello) GetOwned() []*TopicPartitions {
 		return x.Owned
 	}
 	return nil
+}
+
+func (x *MemberHello) GetTransactionalId() string {
+	if x != nil {
+		return x.TransactionalId
+	}
+	return ""
 }
 
 // Sent every heartbeat_interval_ms; at once when something in it changed.
@@ -1011,12 +1021,16 @@ type CommitOffsetsRequest struct {
 	GroupId   string                 `protobuf:"bytes,2,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
 	// Empty, with member epoch -1: a consumer without membership, taken while the group has no
 	// members.
-	MemberId      string             `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
-	MemberEpoch   int32              `protobuf:"varint,4,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
-	InstanceId    string             `protobuf:"bytes,5,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	Partitions    []*CommitPartition `protobuf:"bytes,6,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MemberId    string             `protobuf:"bytes,3,opt,name=member_id,json=memberId,proto3" json:"member_id,omitempty"`
+	MemberEpoch int32              `protobuf:"varint,4,opt,name=member_epoch,json=memberEpoch,proto3" json:"member_epoch,omitempty"`
+	InstanceId  string             `protobuf:"bytes,5,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	Partitions  []*CommitPartition `protobuf:"bytes,6,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Set: the offsets count once this transaction commits, and never if it aborts.
+	TransactionalId string `protobuf:"bytes,7,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
+	ProducerId      int64  `protobuf:"varint,8,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	ProducerEpoch   int32  `protobuf:"varint,9,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CommitOffsetsRequest) Reset() {
@@ -1089,6 +1103,27 @@ func (x *CommitOffsetsRequest) GetPartitions() []*CommitPartition {
 		return x.Partitions
 	}
 	return nil
+}
+
+func (x *CommitOffsetsRequest) GetTransactionalId() string {
+	if x != nil {
+		return x.TransactionalId
+	}
+	return ""
+}
+
+func (x *CommitOffsetsRequest) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *CommitOffsetsRequest) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
 }
 
 type CommitPartition struct {
@@ -1297,7 +1332,10 @@ type FetchOffsetsRequest struct {
 	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	GroupId   string                 `protobuf:"bytes,2,opt,name=group_id,json=groupId,proto3" json:"group_id,omitempty"`
 	// Empty = all that are committed.
-	Partitions    []*OffsetPartition `protobuf:"bytes,3,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	Partitions []*OffsetPartition `protobuf:"bytes,3,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	// Answer what is committed although an open transaction may change it; otherwise such a partition
+	// is answered with UNSTABLE_OFFSETS.
+	AllowUnstable bool `protobuf:"varint,4,opt,name=allow_unstable,json=allowUnstable,proto3" json:"allow_unstable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1351,6 +1389,13 @@ func (x *FetchOffsetsRequest) GetPartitions() []*OffsetPartition {
 		return x.Partitions
 	}
 	return nil
+}
+
+func (x *FetchOffsetsRequest) GetAllowUnstable() bool {
+	if x != nil {
+		return x.AllowUnstable
+	}
+	return false
 }
 
 type OffsetPartition struct {
@@ -2259,8 +2304,10 @@ type GroupDescription struct {
 	EmptySinceMs int64        `protobuf:"varint,9,opt,name=empty_since_ms,json=emptySinceMs,proto3" json:"empty_since_ms,omitempty"`
 	LastReset    *OffsetReset `protobuf:"bytes,10,opt,name=last_reset,json=lastReset,proto3" json:"last_reset,omitempty"`
 	// Of the internal topic.
-	Partition     uint32 `protobuf:"varint,11,opt,name=partition,proto3" json:"partition,omitempty"`
-	Coordinator   int32  `protobuf:"varint,12,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
+	Partition   uint32 `protobuf:"varint,11,opt,name=partition,proto3" json:"partition,omitempty"`
+	Coordinator int32  `protobuf:"varint,12,opt,name=coordinator,proto3" json:"coordinator,omitempty"`
+	// Offsets that count once their transaction commits, by producer id.
+	Pending       []*PendingOffsets `protobuf:"bytes,13,rep,name=pending,proto3" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2379,6 +2426,81 @@ func (x *GroupDescription) GetCoordinator() int32 {
 	return 0
 }
 
+func (x *GroupDescription) GetPending() []*PendingOffsets {
+	if x != nil {
+		return x.Pending
+	}
+	return nil
+}
+
+type PendingOffsets struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	TransactionalId string                 `protobuf:"bytes,1,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
+	ProducerId      int64                  `protobuf:"varint,2,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	ProducerEpoch   int32                  `protobuf:"varint,3,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	Partitions      []*TopicPartitions     `protobuf:"bytes,4,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *PendingOffsets) Reset() {
+	*x = PendingOffsets{}
+	mi := &file_penstock_proto_v1_group_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PendingOffsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PendingOffsets) ProtoMessage() {}
+
+func (x *PendingOffsets) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_group_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PendingOffsets.ProtoReflect.Descriptor instead.
+func (*PendingOffsets) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_group_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PendingOffsets) GetTransactionalId() string {
+	if x != nil {
+		return x.TransactionalId
+	}
+	return ""
+}
+
+func (x *PendingOffsets) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *PendingOffsets) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+func (x *PendingOffsets) GetPartitions() []*TopicPartitions {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
 type OffsetReset struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ResetId       string                 `protobuf:"bytes,1,opt,name=reset_id,json=resetId,proto3" json:"reset_id,omitempty"`
@@ -2390,7 +2512,7 @@ type OffsetReset struct {
 
 func (x *OffsetReset) Reset() {
 	*x = OffsetReset{}
-	mi := &file_penstock_proto_v1_group_proto_msgTypes[33]
+	mi := &file_penstock_proto_v1_group_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2524,7 @@ func (x *OffsetReset) String() string {
 func (*OffsetReset) ProtoMessage() {}
 
 func (x *OffsetReset) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_group_proto_msgTypes[33]
+	mi := &file_penstock_proto_v1_group_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2537,7 @@ func (x *OffsetReset) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetReset.ProtoReflect.Descriptor instead.
 func (*OffsetReset) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_group_proto_rawDescGZIP(), []int{33}
+	return file_penstock_proto_v1_group_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OffsetReset) GetResetId() string {
@@ -2464,7 +2586,7 @@ type MemberDescription struct {
 
 func (x *MemberDescription) Reset() {
 	*x = MemberDescription{}
-	mi := &file_penstock_proto_v1_group_proto_msgTypes[34]
+	mi := &file_penstock_proto_v1_group_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2476,7 +2598,7 @@ func (x *MemberDescription) String() string {
 func (*MemberDescription) ProtoMessage() {}
 
 func (x *MemberDescription) ProtoReflect() protoreflect.Message {
-	mi := &file_penstock_proto_v1_group_proto_msgTypes[34]
+	mi := &file_penstock_proto_v1_group_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2489,7 +2611,7 @@ func (x *MemberDescription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberDescription.ProtoReflect.Descriptor instead.
 func (*MemberDescription) Descriptor() ([]byte, []int) {
-	return file_penstock_proto_v1_group_proto_rawDescGZIP(), []int{34}
+	return file_penstock_proto_v1_group_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MemberDescription) GetMemberId() string {
@@ -2609,7 +2731,7 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"\x05hello\x18\x01 \x01(\v2\x1e.penstock.proto.v1.MemberHelloH\x00R\x05hello\x12B\n" +
 	"\theartbeat\x18\x02 \x01(\v2\".penstock.proto.v1.MemberHeartbeatH\x00R\theartbeat\x126\n" +
 	"\x05leave\x18\x03 \x01(\v2\x1e.penstock.proto.v1.MemberLeaveH\x00R\x05leaveB\t\n" +
-	"\amessage\"\xd4\x03\n" +
+	"\amessage\"\xff\x03\n" +
 	"\vMemberHello\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x19\n" +
@@ -2625,7 +2747,8 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"\x14rebalance_timeout_ms\x18\n" +
 	" \x01(\rR\x12rebalanceTimeoutMs\x12!\n" +
 	"\fmember_epoch\x18\v \x01(\x05R\vmemberEpoch\x128\n" +
-	"\x05owned\x18\f \x03(\v2\".penstock.proto.v1.TopicPartitionsR\x05owned\"\x90\x01\n" +
+	"\x05owned\x18\f \x03(\v2\".penstock.proto.v1.TopicPartitionsR\x05owned\x12)\n" +
+	"\x10transactional_id\x18\r \x01(\tR\x0ftransactionalId\"\x90\x01\n" +
 	"\x0fMemberHeartbeat\x128\n" +
 	"\x05owned\x18\x01 \x01(\v2\".penstock.proto.v1.OwnedPartitionsR\x05owned\x12C\n" +
 	"\fsubscription\x18\x02 \x01(\v2\x1f.penstock.proto.v1.SubscriptionR\fsubscription\"*\n" +
@@ -2663,7 +2786,7 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"partitions\x18\x02 \x03(\v2\".penstock.proto.v1.TopicPartitionsR\n" +
 	"partitions\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\"\x12\n" +
-	"\x10CoordinatorAlive\"\xfb\x01\n" +
+	"\x10CoordinatorAlive\"\xee\x02\n" +
 	"\x14CommitOffsetsRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x19\n" +
@@ -2674,7 +2797,12 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"instanceId\x12B\n" +
 	"\n" +
 	"partitions\x18\x06 \x03(\v2\".penstock.proto.v1.CommitPartitionR\n" +
-	"partitionsJ\x04\b\a\x10\v\"\xb7\x01\n" +
+	"partitions\x12)\n" +
+	"\x10transactional_id\x18\a \x01(\tR\x0ftransactionalId\x12\x1f\n" +
+	"\vproducer_id\x18\b \x01(\x03R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\t \x01(\x05R\rproducerEpochJ\x04\b\n" +
+	"\x10\v\"\xb7\x01\n" +
 	"\x0fCommitPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -2688,14 +2816,15 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x03 \x01(\rR\tpartition\x12.\n" +
-	"\x05error\x18\x04 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"\x99\x01\n" +
+	"\x05error\x18\x04 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\"\xba\x01\n" +
 	"\x13FetchOffsetsRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x19\n" +
 	"\bgroup_id\x18\x02 \x01(\tR\agroupId\x12B\n" +
 	"\n" +
 	"partitions\x18\x03 \x03(\v2\".penstock.proto.v1.OffsetPartitionR\n" +
-	"partitionsJ\x04\b\x04\x10\x05\"`\n" +
+	"partitions\x12%\n" +
+	"\x0eallow_unstable\x18\x04 \x01(\bR\rallowUnstable\"`\n" +
 	"\x0fOffsetPartition\x12\x14\n" +
 	"\x05topic\x18\x01 \x01(\tR\x05topic\x12\x19\n" +
 	"\btopic_id\x18\x02 \x01(\tR\atopicId\x12\x1c\n" +
@@ -2763,7 +2892,7 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"\tgroup_ids\x18\x02 \x03(\tR\bgroupIds\x12'\n" +
 	"\x0finclude_offsets\x18\x03 \x01(\bR\x0eincludeOffsets\"U\n" +
 	"\x16DescribeGroupsResponse\x12;\n" +
-	"\x06groups\x18\x01 \x03(\v2#.penstock.proto.v1.GroupDescriptionR\x06groups\"\x9d\x04\n" +
+	"\x06groups\x18\x01 \x03(\v2#.penstock.proto.v1.GroupDescriptionR\x06groups\"\xda\x04\n" +
 	"\x10GroupDescription\x12\x19\n" +
 	"\bgroup_id\x18\x01 \x01(\tR\agroupId\x12.\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x123\n" +
@@ -2779,7 +2908,16 @@ const file_penstock_proto_v1_group_proto_rawDesc = "" +
 	"last_reset\x18\n" +
 	" \x01(\v2\x1e.penstock.proto.v1.OffsetResetR\tlastReset\x12\x1c\n" +
 	"\tpartition\x18\v \x01(\rR\tpartition\x12 \n" +
-	"\vcoordinator\x18\f \x01(\x05R\vcoordinator\"Y\n" +
+	"\vcoordinator\x18\f \x01(\x05R\vcoordinator\x12;\n" +
+	"\apending\x18\r \x03(\v2!.penstock.proto.v1.PendingOffsetsR\apending\"\xc7\x01\n" +
+	"\x0ePendingOffsets\x12)\n" +
+	"\x10transactional_id\x18\x01 \x01(\tR\x0ftransactionalId\x12\x1f\n" +
+	"\vproducer_id\x18\x02 \x01(\x03R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\x03 \x01(\x05R\rproducerEpoch\x12B\n" +
+	"\n" +
+	"partitions\x18\x04 \x03(\v2\".penstock.proto.v1.TopicPartitionsR\n" +
+	"partitions\"Y\n" +
 	"\vOffsetReset\x12\x19\n" +
 	"\breset_id\x18\x01 \x01(\tR\aresetId\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x17\n" +
@@ -2837,7 +2975,7 @@ func file_penstock_proto_v1_group_proto_rawDescGZIP() []byte {
 }
 
 var file_penstock_proto_v1_group_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_penstock_proto_v1_group_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_penstock_proto_v1_group_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_penstock_proto_v1_group_proto_goTypes = []any{
 	(GroupState)(0),                 // 0: penstock.proto.v1.GroupState
 	(*FindCoordinatorRequest)(nil),  // 1: penstock.proto.v1.FindCoordinatorRequest
@@ -2873,9 +3011,10 @@ var file_penstock_proto_v1_group_proto_goTypes = []any{
 	(*DescribeGroupsRequest)(nil),   // 31: penstock.proto.v1.DescribeGroupsRequest
 	(*DescribeGroupsResponse)(nil),  // 32: penstock.proto.v1.DescribeGroupsResponse
 	(*GroupDescription)(nil),        // 33: penstock.proto.v1.GroupDescription
-	(*OffsetReset)(nil),             // 34: penstock.proto.v1.OffsetReset
-	(*MemberDescription)(nil),       // 35: penstock.proto.v1.MemberDescription
-	(*Error)(nil),                   // 36: penstock.proto.v1.Error
+	(*PendingOffsets)(nil),          // 34: penstock.proto.v1.PendingOffsets
+	(*OffsetReset)(nil),             // 35: penstock.proto.v1.OffsetReset
+	(*MemberDescription)(nil),       // 36: penstock.proto.v1.MemberDescription
+	(*Error)(nil),                   // 37: penstock.proto.v1.Error
 }
 var file_penstock_proto_v1_group_proto_depIdxs = []int32{
 	4,  // 0: penstock.proto.v1.JoinRequest.hello:type_name -> penstock.proto.v1.MemberHello
@@ -2892,49 +3031,51 @@ var file_penstock_proto_v1_group_proto_depIdxs = []int32{
 	9,  // 11: penstock.proto.v1.MemberAssignment.partitions:type_name -> penstock.proto.v1.TopicPartitions
 	15, // 12: penstock.proto.v1.CommitOffsetsRequest.partitions:type_name -> penstock.proto.v1.CommitPartition
 	17, // 13: penstock.proto.v1.CommitOffsetsResponse.results:type_name -> penstock.proto.v1.CommitResult
-	36, // 14: penstock.proto.v1.CommitResult.error:type_name -> penstock.proto.v1.Error
+	37, // 14: penstock.proto.v1.CommitResult.error:type_name -> penstock.proto.v1.Error
 	19, // 15: penstock.proto.v1.FetchOffsetsRequest.partitions:type_name -> penstock.proto.v1.OffsetPartition
 	21, // 16: penstock.proto.v1.FetchOffsetsResponse.offsets:type_name -> penstock.proto.v1.CommittedOffset
-	36, // 17: penstock.proto.v1.CommittedOffset.error:type_name -> penstock.proto.v1.Error
+	37, // 17: penstock.proto.v1.CommittedOffset.error:type_name -> penstock.proto.v1.Error
 	23, // 18: penstock.proto.v1.ResetOffsetsRequest.partitions:type_name -> penstock.proto.v1.ResetPartition
 	25, // 19: penstock.proto.v1.ResetOffsetsResponse.results:type_name -> penstock.proto.v1.ResetResult
-	36, // 20: penstock.proto.v1.ResetResult.error:type_name -> penstock.proto.v1.Error
+	37, // 20: penstock.proto.v1.ResetResult.error:type_name -> penstock.proto.v1.Error
 	0,  // 21: penstock.proto.v1.ListGroupsRequest.states:type_name -> penstock.proto.v1.GroupState
 	30, // 22: penstock.proto.v1.ListGroupsResponse.groups:type_name -> penstock.proto.v1.GroupListing
 	0,  // 23: penstock.proto.v1.GroupListing.state:type_name -> penstock.proto.v1.GroupState
 	33, // 24: penstock.proto.v1.DescribeGroupsResponse.groups:type_name -> penstock.proto.v1.GroupDescription
-	36, // 25: penstock.proto.v1.GroupDescription.error:type_name -> penstock.proto.v1.Error
+	37, // 25: penstock.proto.v1.GroupDescription.error:type_name -> penstock.proto.v1.Error
 	0,  // 26: penstock.proto.v1.GroupDescription.state:type_name -> penstock.proto.v1.GroupState
-	35, // 27: penstock.proto.v1.GroupDescription.members:type_name -> penstock.proto.v1.MemberDescription
+	36, // 27: penstock.proto.v1.GroupDescription.members:type_name -> penstock.proto.v1.MemberDescription
 	21, // 28: penstock.proto.v1.GroupDescription.offsets:type_name -> penstock.proto.v1.CommittedOffset
-	34, // 29: penstock.proto.v1.GroupDescription.last_reset:type_name -> penstock.proto.v1.OffsetReset
-	7,  // 30: penstock.proto.v1.MemberDescription.subscription:type_name -> penstock.proto.v1.Subscription
-	9,  // 31: penstock.proto.v1.MemberDescription.assigned:type_name -> penstock.proto.v1.TopicPartitions
-	9,  // 32: penstock.proto.v1.MemberDescription.pending_revocation:type_name -> penstock.proto.v1.TopicPartitions
-	9,  // 33: penstock.proto.v1.MemberDescription.target:type_name -> penstock.proto.v1.TopicPartitions
-	1,  // 34: penstock.proto.v1.GroupService.FindCoordinator:input_type -> penstock.proto.v1.FindCoordinatorRequest
-	3,  // 35: penstock.proto.v1.GroupService.Join:input_type -> penstock.proto.v1.JoinRequest
-	14, // 36: penstock.proto.v1.GroupService.CommitOffsets:input_type -> penstock.proto.v1.CommitOffsetsRequest
-	14, // 37: penstock.proto.v1.GroupService.CommitOffsetsStream:input_type -> penstock.proto.v1.CommitOffsetsRequest
-	18, // 38: penstock.proto.v1.GroupService.FetchOffsets:input_type -> penstock.proto.v1.FetchOffsetsRequest
-	22, // 39: penstock.proto.v1.GroupService.ResetOffsets:input_type -> penstock.proto.v1.ResetOffsetsRequest
-	26, // 40: penstock.proto.v1.GroupService.DeleteGroup:input_type -> penstock.proto.v1.DeleteGroupRequest
-	28, // 41: penstock.proto.v1.GroupService.ListGroups:input_type -> penstock.proto.v1.ListGroupsRequest
-	31, // 42: penstock.proto.v1.GroupService.DescribeGroups:input_type -> penstock.proto.v1.DescribeGroupsRequest
-	2,  // 43: penstock.proto.v1.GroupService.FindCoordinator:output_type -> penstock.proto.v1.FindCoordinatorResponse
-	10, // 44: penstock.proto.v1.GroupService.Join:output_type -> penstock.proto.v1.JoinResponse
-	16, // 45: penstock.proto.v1.GroupService.CommitOffsets:output_type -> penstock.proto.v1.CommitOffsetsResponse
-	16, // 46: penstock.proto.v1.GroupService.CommitOffsetsStream:output_type -> penstock.proto.v1.CommitOffsetsResponse
-	20, // 47: penstock.proto.v1.GroupService.FetchOffsets:output_type -> penstock.proto.v1.FetchOffsetsResponse
-	24, // 48: penstock.proto.v1.GroupService.ResetOffsets:output_type -> penstock.proto.v1.ResetOffsetsResponse
-	27, // 49: penstock.proto.v1.GroupService.DeleteGroup:output_type -> penstock.proto.v1.DeleteGroupResponse
-	29, // 50: penstock.proto.v1.GroupService.ListGroups:output_type -> penstock.proto.v1.ListGroupsResponse
-	32, // 51: penstock.proto.v1.GroupService.DescribeGroups:output_type -> penstock.proto.v1.DescribeGroupsResponse
-	43, // [43:52] is the sub-list for method output_type
-	34, // [34:43] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	35, // 29: penstock.proto.v1.GroupDescription.last_reset:type_name -> penstock.proto.v1.OffsetReset
+	34, // 30: penstock.proto.v1.GroupDescription.pending:type_name -> penstock.proto.v1.PendingOffsets
+	9,  // 31: penstock.proto.v1.PendingOffsets.partitions:type_name -> penstock.proto.v1.TopicPartitions
+	7,  // 32: penstock.proto.v1.MemberDescription.subscription:type_name -> penstock.proto.v1.Subscription
+	9,  // 33: penstock.proto.v1.MemberDescription.assigned:type_name -> penstock.proto.v1.TopicPartitions
+	9,  // 34: penstock.proto.v1.MemberDescription.pending_revocation:type_name -> penstock.proto.v1.TopicPartitions
+	9,  // 35: penstock.proto.v1.MemberDescription.target:type_name -> penstock.proto.v1.TopicPartitions
+	1,  // 36: penstock.proto.v1.GroupService.FindCoordinator:input_type -> penstock.proto.v1.FindCoordinatorRequest
+	3,  // 37: penstock.proto.v1.GroupService.Join:input_type -> penstock.proto.v1.JoinRequest
+	14, // 38: penstock.proto.v1.GroupService.CommitOffsets:input_type -> penstock.proto.v1.CommitOffsetsRequest
+	14, // 39: penstock.proto.v1.GroupService.CommitOffsetsStream:input_type -> penstock.proto.v1.CommitOffsetsRequest
+	18, // 40: penstock.proto.v1.GroupService.FetchOffsets:input_type -> penstock.proto.v1.FetchOffsetsRequest
+	22, // 41: penstock.proto.v1.GroupService.ResetOffsets:input_type -> penstock.proto.v1.ResetOffsetsRequest
+	26, // 42: penstock.proto.v1.GroupService.DeleteGroup:input_type -> penstock.proto.v1.DeleteGroupRequest
+	28, // 43: penstock.proto.v1.GroupService.ListGroups:input_type -> penstock.proto.v1.ListGroupsRequest
+	31, // 44: penstock.proto.v1.GroupService.DescribeGroups:input_type -> penstock.proto.v1.DescribeGroupsRequest
+	2,  // 45: penstock.proto.v1.GroupService.FindCoordinator:output_type -> penstock.proto.v1.FindCoordinatorResponse
+	10, // 46: penstock.proto.v1.GroupService.Join:output_type -> penstock.proto.v1.JoinResponse
+	16, // 47: penstock.proto.v1.GroupService.CommitOffsets:output_type -> penstock.proto.v1.CommitOffsetsResponse
+	16, // 48: penstock.proto.v1.GroupService.CommitOffsetsStream:output_type -> penstock.proto.v1.CommitOffsetsResponse
+	20, // 49: penstock.proto.v1.GroupService.FetchOffsets:output_type -> penstock.proto.v1.FetchOffsetsResponse
+	24, // 50: penstock.proto.v1.GroupService.ResetOffsets:output_type -> penstock.proto.v1.ResetOffsetsResponse
+	27, // 51: penstock.proto.v1.GroupService.DeleteGroup:output_type -> penstock.proto.v1.DeleteGroupResponse
+	29, // 52: penstock.proto.v1.GroupService.ListGroups:output_type -> penstock.proto.v1.ListGroupsResponse
+	32, // 53: penstock.proto.v1.GroupService.DescribeGroups:output_type -> penstock.proto.v1.DescribeGroupsResponse
+	45, // [45:54] is the sub-list for method output_type
+	36, // [36:45] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_group_proto_init() }
@@ -2959,7 +3100,7 @@ func file_penstock_proto_v1_group_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_group_proto_rawDesc), len(file_penstock_proto_v1_group_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

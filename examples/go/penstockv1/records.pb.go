@@ -102,6 +102,8 @@ type RecordBatch struct {
 	Codec        Codec `protobuf:"varint,7,opt,name=codec,proto3,enum=penstock.proto.v1.Codec" json:"codec,omitempty"`
 	// Bit 0: transactional. Bit 1: control (never handed to users). Bit 2: compacted: only the
 	// records named by Records.offset_deltas are left, maybe none; never sent by a producer.
+	// Bit 3: a control batch that commits the transaction of its producer id and epoch. Bit 4: one
+	// that aborts it. Such a marker has exactly one of them, and bits 0 and 1.
 	Flags uint32 `protobuf:"varint,8,opt,name=flags,proto3" json:"flags,omitempty"`
 	Crc   uint32 `protobuf:"fixed32,9,opt,name=crc,proto3" json:"crc,omitempty"`
 	// -1 = not idempotent; then producer_epoch and base_sequence are -1 too.

@@ -509,8 +509,11 @@ type EpochAnswer struct {
 	Epoch          int32 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	EndOffset      int64 `protobuf:"varint,5,opt,name=end_offset,json=endOffset,proto3" json:"end_offset,omitempty"`
 	LogStartOffset int64 `protobuf:"varint,6,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Below here the leader has removed control batches: a follower whose log ends before that, with
+	// a transaction open below, cannot learn how it ended and copies anew.
+	SweptEnd      int64 `protobuf:"varint,7,opt,name=swept_end,json=sweptEnd,proto3" json:"swept_end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EpochAnswer) Reset() {
@@ -581,6 +584,13 @@ func (x *EpochAnswer) GetEndOffset() int64 {
 func (x *EpochAnswer) GetLogStartOffset() int64 {
 	if x != nil {
 		return x.LogStartOffset
+	}
+	return 0
+}
+
+func (x *EpochAnswer) GetSweptEnd() int64 {
+	if x != nil {
+		return x.SweptEnd
 	}
 	return 0
 }
@@ -784,7 +794,7 @@ const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"\rLeaderMessage\x12C\n" +
 	"\repoch_answers\x18\x01 \x03(\v2\x1e.penstock.proto.v1.EpochAnswerR\fepochAnswers\x12:\n" +
 	"\aappends\x18\x02 \x03(\v2 .penstock.proto.v1.AppendBatchesR\aappends\x127\n" +
-	"\x06errors\x18\x03 \x03(\v2\x1f.penstock.proto.v1.ReplicaErrorR\x06errors\"\xc8\x01\n" +
+	"\x06errors\x18\x03 \x03(\v2\x1f.penstock.proto.v1.ReplicaErrorR\x06errors\"\xe5\x01\n" +
 	"\vEpochAnswer\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12!\n" +
@@ -792,7 +802,8 @@ const file_penstock_proto_v1_replication_proto_rawDesc = "" +
 	"\x05epoch\x18\x04 \x01(\x05R\x05epoch\x12\x1d\n" +
 	"\n" +
 	"end_offset\x18\x05 \x01(\x03R\tendOffset\x12(\n" +
-	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\"\x99\x02\n" +
+	"\x10log_start_offset\x18\x06 \x01(\x03R\x0elogStartOffset\x12\x1b\n" +
+	"\tswept_end\x18\a \x01(\x03R\bsweptEnd\"\x99\x02\n" +
 	"\rAppendBatches\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12!\n" +
