@@ -255,13 +255,15 @@ async def test_a_defect_of_the_machine_costs_its_members_a_reconnect_and_no_more
         stream = await broker.join()
         former = await broker.coordinator()
 
-        def broken(self: GroupCoordinator, event: c.Event, now_ms: int) -> c.Ready:
+        def broken(self: GroupCoordinator, event: c.Event) -> None:
             raise KeyError("planted")
 
         with monkeypatch.context() as patched:
-            patched.setattr(GroupCoordinator, "handle", broken)
-            former.handle(c.MemberHeard(stream.stream_id))
-            assert (await error_of(stream)).retriable
+            patched.setattr(GroupCoordinator, "_answer", broken)
+            with pytest.raises(ClusterError, match="KeyError") as refused:
+                await former.ask(lambda request_id: c.DescribeRequested(request_id, "g"))
+            assert refused.value.code is ErrorCode.INTERNAL
+            assert (await error_of(stream)).retriable, "everyone else may come again"
         assert await broker.committed() == [5]
         assert await broker.coordinator() is not former
 

@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.core.defect import raise_defect
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
 from penstock.core.types import TopicId
@@ -135,6 +136,7 @@ class GroupWorld:
             for member in group.members.values()
         }
         ready = self.machine.handle(event, self.now_ms)
+        raise_defect(ready.stopped)
         anew = event.member_id if isinstance(event, c.MemberJoined) else ""
         for group in self.machine.groups.values():
             for member in group.members.values():

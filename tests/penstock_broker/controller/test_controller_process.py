@@ -137,9 +137,10 @@ def test_unreadable_metadata_is_refused_and_left_alone(make: Make, tmp_path: Pat
     store.close()
 
 
-def bad_arguments(*arguments: str) -> str:
+def bad_arguments(*arguments: str, optimize: bool = False) -> str:
     """The one line of a controller whose command line cannot be right."""
-    command = [sys.executable, "-m", "penstock_broker", "controller", f"--listen={HOST}:0"]
+    python = [sys.executable, *(["-O"] if optimize else [])]
+    command = [*python, "-m", "penstock_broker", "controller", f"--listen={HOST}:0"]
     environment = {**os.environ, "KUBECONFIG": "/nowhere/kubeconfig"}
     environment.pop("KUBERNETES_SERVICE_HOST", None)
     done = subprocess.run(
@@ -169,3 +170,9 @@ KUBERNETES = ("--metadata=kubernetes", "--cluster=flights", "--namespace=shop")
 )
 def test_where_the_metadata_is_must_be_clear(arguments: tuple[str, ...], mention: str) -> None:
     assert mention in bad_arguments(*arguments)
+
+
+def test_python_without_assertions_is_refused(tmp_path: Path) -> None:
+    metadata = tmp_path / "metadata"
+    assert "-O" in bad_arguments(f"--metadata-dir={metadata}", optimize=True)
+    assert not metadata.exists(), "nothing was touched"

@@ -59,6 +59,7 @@ class Step:
     records: Records = ()
     outputs: tuple[Said, ...] = ()
     decisions: tuple[()] = ()
+    stopped: PenstockError | None = None
 
 
 Event: TypeAlias = Add | Look | Tick

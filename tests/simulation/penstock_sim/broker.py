@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.batch import Batch
+from penstock.core.defect import raise_defect
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_follower as fc
 from penstock.core.replication import contract_leader as lc
@@ -153,6 +154,9 @@ class SimBroker:
         """Event in, `Ready` out, obeyed."""
         before = replica.machine.marks
         ready = replica.machine.handle(event, self.world.scheduler.now_ms)
+        raise_defect(ready.stopped)
+        if ready.stopped is not None:
+            self._pending.pop(replica.slot, None)
         after = replica.machine.marks
         if self.world.scheduler.traced:
             self._trace(replica, event, ready)

@@ -31,6 +31,7 @@ from penstock.core.control.storage import (
     StoreUnavailableError,
     WriteConflictError,
 )
+from penstock.core.defect import raise_defect
 from penstock.errors import PenstockError
 from penstock_broker.controller.loading import from_texts, to_change
 from penstock_sim.journal import JournalShell
@@ -248,6 +249,7 @@ class SimController:
         machine, scheduler = self._machine, self.world.scheduler
         assert machine is not None
         ready = machine.handle(event, scheduler.now_ms)
+        raise_defect(ready.stopped)
         for decision in ready.decisions:
             scheduler.note(self.name, decision.event, dict(decision.fields))
         if ready.reload:

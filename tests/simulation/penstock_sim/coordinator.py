@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.defect import raise_defect
 from penstock.core.encode import encode_columns
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as gc
@@ -127,6 +128,7 @@ class SimCoordinator:
         """Event in, `Ready` out, obeyed. Raises what `check` raises."""
         self.check()
         ready = self.machine.handle(event, self._now_ms())
+        raise_defect(ready.stopped)
         if self._world.scheduler.traced and (ready is not gc.NOTHING or event != gc.Tick()):
             shown = [decision.event for decision in ready.decisions]
             self._world.scheduler.note(

@@ -22,6 +22,7 @@ from penstock.core.control.journal import (
 )
 from penstock.core.control.journaled import JournaledDocuments, Steps
 from penstock.core.control.storage import StoreUnavailableError
+from penstock.core.defect import raise_defect
 from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
 
@@ -76,6 +77,7 @@ class JournalShell:
             done(result.value)
             return
         except PenstockError as error:
+            raise_defect(self.documents.error)
             done(error)
             return
 

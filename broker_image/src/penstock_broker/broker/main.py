@@ -21,6 +21,7 @@ from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
 from penstock_broker.serving.edge import first_error
+from penstock_broker.serving.interpreter import check_interpreter
 from penstock_broker.store.options import StoreOptions
 from penstock_broker.store.rocks import RocksLogStore
 
@@ -79,11 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if not __debug__:
-        raise MisuseError(
-            "python -O removes the checks of invariants that protect your data; start without -O",
-            ErrorCode.INVALID_CONFIG,
-        )
+    check_interpreter()
     config = _config(args)
     configure_logging(args.log_level, process="broker", broker=int(config.broker_id))
     _check_free(config.listen, "--listen")

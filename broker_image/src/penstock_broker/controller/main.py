@@ -1,7 +1,8 @@
 """`python -m penstock_broker controller …`: arguments, start, signals, clean stop.
 
-Exit codes: 0 after SIGTERM or SIGINT, 2 for anything the operator of the process must fix, with
-one line on stderr that says what.
+Exit codes: 0 after SIGTERM or SIGINT, 2 for anything the operator of the process must fix, 1 for
+a defect of this code; both with one line on stderr that says what. However it ends, the lease is
+given up, so that another controller takes over at once.
 """
 
 import argparse
@@ -20,7 +21,11 @@ from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.server import ControllerServer, bind
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
+from penstock_broker.serving.edge import first_error
+from penstock_broker.serving.interpreter import check_interpreter
 
+FAILED: Final = 1
+REFUSED: Final = 2
 _STOP_GRACE_S: Final = 0.5
 _PORT_MAX: Final = 65_535
 _events = EventLog("controller")
@@ -69,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs until a signal; returns the exit code."""
     configure_logging(args.log_level, component="controller")
     try:
+        check_interpreter()
         config = ControlConfig.parse(_settings(args.config))
         for option, address in (
             ("--listen", args.listen),
@@ -126,7 +132,10 @@ async def _run_until_stopped(runtime: ControllerRuntime, server: ControllerServe
     except* _Stop:
         pass
     except* PenstockError as group:
-        code = _refuse(_first_message(group))
+        code = _ended_by(group)
+    except* Exception as group:  # noqa: BLE001 - nothing else may leave: the lease must go
+        _events.defect("the controller ends: a defect", group)
+        code = _say(f"a defect ended it: {first_error(group)!r}; its log has the details", FAILED)
     # Brokers keep their roles; they find the next controller by themselves.
     await runtime.release()
     await server.server.stop(_STOP_GRACE_S)
@@ -196,14 +205,18 @@ def _open_store(args: argparse.Namespace, config: ControlConfig) -> MetadataStor
     )
 
 
-def _first_message(group: BaseExceptionGroup[PenstockError]) -> str:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error)
+def _ended_by(group: BaseExceptionGroup[PenstockError]) -> int:
+    """Says why; the exit code. A defect was logged where it was found."""
+    error = first_error(group)
+    defect = isinstance(error, PenstockError) and error.code is ErrorCode.INTERNAL
+    return _say(str(error), FAILED if defect else REFUSED)
 
 
 def _refuse(message: str) -> int:
-    """One clear line, exit code 2."""
+    return _say(message, REFUSED)
+
+
+def _say(message: str, code: int) -> int:
+    """One clear line; answers the exit code."""
     sys.stderr.write(f"penstock controller: {message}\n")
-    return 2
+    return code

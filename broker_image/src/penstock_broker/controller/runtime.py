@@ -15,6 +15,9 @@ another may be about to take over: this controller is *suspended*. It
 ends all sessions, so that brokers find that other one before it takes them for dead, and decides
 nothing; what it knows it still shows. When the store answers again it takes over anew or stands
 by. Safety never rests on this: writes are compare-and-swaps.
+
+A defect in the machine ends it (`core.defect`), and with it the process: whoever waits is told,
+`run` raises why, and the caller gives up the lease with `release`.
 """
 
 import asyncio
@@ -102,6 +105,7 @@ class ControllerRuntime:
         self._reload = False
         self._store_work = asyncio.Event()
         self._changed = asyncio.Event()
+        self._defect: PenstockError | None = None
         self._image_cache: tuple[int, int, pb.ClusterImage] | None = None
 
     # ------------------------------------------------------------ for the services
@@ -193,12 +197,20 @@ class ControllerRuntime:
         if self._machine is None or self._suspended:
             return
         self.counters.events += 1
-        self._obey(self._machine.handle(event, _now_ms()))
+        ready = self._machine.handle(event, _now_ms())
+        if ready.stopped is not None:
+            self._stopped(event, ready.stopped)
+        self._obey(ready)
+        if ready.stopped is not None:
+            self._stop_machine()
 
     # ------------------------------------------------------------ tasks
 
     async def run(self) -> None:
-        """Ticks, keeps the lease, talks to the store, until cancelled."""
+        """Ticks, keeps the lease, talks to the store, until cancelled.
+
+        Raises the PenstockError that stopped the machine, or what the store raises for good.
+        """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_lease(), name="lease")
             tasks.create_task(self._tick(), name="tick")
@@ -222,6 +234,8 @@ class ControllerRuntime:
                 # This process stood still. The store will say at the next renewal who is active.
                 self._renewed_at += now - last
             last = now
+            if self._defect is not None:
+                raise self._defect
             if self.active and now - self._renewed_at > _SUSPEND_S:
                 self._suspend()
             self.feed(c.Tick())
@@ -261,7 +275,7 @@ class ControllerRuntime:
             if self._suspended or (self.active and self._store.detached):
                 _events.info("the metadata store is back")
                 self._stop_machine()
-            if self._machine is None:
+            if self._machine is None and self._defect is None:
                 _events.info("lease acquired, taking over", holder=self._holder)
                 self._start_machine()
         else:
@@ -390,6 +404,16 @@ class ControllerRuntime:
             return
         self._end_work(not_active())
         self._machine, self._suspended, self._image_cache = None, False, None
+
+    def _stopped(self, event: c.Event, error: PenstockError) -> None:
+        """A defect: `run` ends with it at the next tick, once those who wait have been told."""
+        self._defect = error
+        _events.defect(
+            "controller stopped",
+            error.__cause__ or error,
+            after=type(event).__name__,
+            reason=error.message,
+        )
 
     def _suspend(self) -> None:
         """See the module. The machine stays for views."""

@@ -187,7 +187,10 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         self.check()
         try:
             ready = self._hosted.handle(event, self._clock.now_ms())
-            if ready.records or ready.outputs or ready.decisions:  # most heartbeats end here
+            if ready.stopped is not None:
+                self.tell(ready)  # only whoever sent this event; `ended` is for all others
+                self._stop("coordinator stopped", ready.stopped.__cause__ or ready.stopped)
+            elif ready.records or ready.outputs or ready.decisions:  # most heartbeats end here
                 self._obey(ready)
         except Exception as error:  # noqa: BLE001 - half of an event may be done: start anew
             self._stop("coordinator stopped", error)
@@ -342,7 +345,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
 
     # ------------------------------------------------------------ end
 
-    def _stop(self, what: str, error: Exception) -> None:
+    def _stop(self, what: str, error: BaseException) -> None:
         self._events.defect(what, error, partition=str(self))
         self.close(self.loading("it stopped for a defect; the broker's log has it"))
 

@@ -10,6 +10,8 @@ append failed is thrown away, because its state may be ahead of the log (I16).
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from penstock.errors import PenstockError
+
 EventT_contra = TypeVar("EventT_contra", contravariant=True)
 ReadyT_co = TypeVar("ReadyT_co", covariant=True)
 
@@ -35,6 +37,9 @@ class Ready(Protocol):
     def outputs(self) -> Sequence[object]: ...
     @property
     def decisions(self) -> Sequence[Decision]: ...
+    @property
+    def stopped(self) -> PenstockError | None:
+        """A defect ended the machine (`core.defect`); `outputs` are errors then, told at once."""
 
 
 class Machine(Protocol[EventT_contra, ReadyT_co]):
@@ -48,4 +53,4 @@ class Machine(Protocol[EventT_contra, ReadyT_co]):
         """The next record of the log, before it starts. Raises ClusterError(DATA_CORRUPTED)."""
 
     def handle(self, event: EventT_contra, now_ms: int) -> ReadyT_co:
-        """One event. Whatever it raises, the machine cannot be used any more."""
+        """One event. Raises nothing: a defect is in the Ready, and the machine is over."""

@@ -165,7 +165,12 @@ class Replica:
     def extras(
         self, *, written_bytes: int, now: bool
     ) -> tuple[Checkpoint | None, Sequence[ProducerEntry] | None]:
-        """State that rides along with a write, as of the log end which that write will make."""
+        """State that rides along with a write, as of the log end which that write will make.
+
+        None of a stopped machine: half of an event may be in it.
+        """
+        if self.machine.error is not None:
+            return None, None
         self._unsnapshotted_bytes += written_bytes
         checkpoint = producers = None
         now_ms = self._shell.now_ms()

@@ -8,8 +8,8 @@
 
 `handle` never awaits: between an event and its consequences nothing else runs, and the order of
 a `Ready` (contract.py) is the order of the statements in `_obey`. Nothing here decides. A machine
-that breaks one of its invariants is stopped, its partition answers STORAGE_FAILED, the rest of
-the broker goes on.
+that stops itself (`core.defect`) keeps its place here: its partition answers why, and nothing of
+it is read, written or fed until the broker starts again. The rest of the broker goes on.
 """
 
 from __future__ import annotations
@@ -104,11 +104,9 @@ class ReplicaSet:
         """Lets the machine decide and carries out what it decided."""
         if self.by_key.get(replica.key) is not replica:
             return  # removed while its event was on the way
-        try:
-            ready = replica.machine.handle(event, self.now_ms())
-        except AssertionError as error:
-            self._stop_broken(replica, event, error)
-            return
+        ready = replica.machine.handle(event, self.now_ms())
+        if ready.stopped is not None:
+            self._stop_broken(replica, event, ready.stopped)
         if ready is not NOTHING:
             self._obey(replica, ready)
         if replica.feeders:
@@ -197,18 +195,24 @@ class ReplicaSet:
         if follower is not None:
             follower.feed(replica, feed)
 
-    def _stop_broken(self, replica: Replica, event: Event, error: AssertionError) -> None:
+    def _stop_broken(self, replica: Replica, event: Event, error: PenstockError) -> None:
+        """Says why, and ends what goes on without the machine; the rest is in its `Ready`."""
         _events.defect(
-            "replica stopped: an invariant broke",
-            error,
+            "replica stopped",
+            error.__cause__ or error,
             replica=replica,
             after=type(event).__name__,
+            reason=str(error),
         )
-        failure = ClusterError(
-            f"{replica} stopped on broker {self.broker_id}: an invariant broke, see its log",
-            ErrorCode.STORAGE_FAILED,
-        )
-        self._remove(replica, failure)
+        self._disconnect(replica)
+
+    def _disconnect(self, replica: Replica) -> None:
+        """Nothing of it is written any more, nor fed."""
+        self._writer.forget(replica)
+        for follower, outlet in list(replica.feeders.items()):
+            outlet.feed(replica, Feed(follower, replica.marks.leader_epoch, None))
+        replica.feeders.clear()
+        replica.recent.clear()
 
     async def rewrite(
         self, replica: Replica, rewrite: Rewrite | None, cleaned: Cleaned | None, truncations: int
@@ -218,6 +222,8 @@ class ReplicaSet:
         `truncations` is the replica's count when what is rewritten began to be read.
         """
         if self.by_key.get(replica.key) is not replica or replica.truncations != truncations:
+            return False
+        if replica.machine.error is not None:
             return False
         return await self._writer.rewrite(replica, rewrite, cleaned)
 
@@ -301,11 +307,7 @@ class ReplicaSet:
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)
         self._ticking.pop(replica.key, None)
-        self._writer.forget(replica)
-        for follower, outlet in list(replica.feeders.items()):
-            outlet.feed(replica, Feed(follower, replica.marks.leader_epoch, None))
-        replica.feeders.clear()
-        replica.recent.clear()
+        self._disconnect(replica)
         replica.fail_pending(error)
         replica.wake()
 

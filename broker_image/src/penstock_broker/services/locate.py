@@ -46,10 +46,13 @@ class Locator:
         """A replica led here, in the epoch the client named (0: any).
 
         Raises as `replica`, and NotLeaderError with NOT_LEADER, FENCED_LEADER_EPOCH or
-        UNKNOWN_LEADER_EPOCH.
+        UNKNOWN_LEADER_EPOCH; why it was stopped, if it was and nobody else leads.
         """
         _, replica = self.replica(topic, topic_id, partition)
         marks = replica.marks
+        stopped = replica.machine.error
+        if stopped is not None and marks.leader == self._replicas.broker_id:
+            raise stopped
         if not marks.is_leader:
             raise NotLeaderError(
                 f"broker {self._replicas.broker_id} does not lead {replica}; broker "

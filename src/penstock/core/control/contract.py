@@ -387,7 +387,8 @@ class Decision:
 class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
-    `write_id` > 0 exactly when `writes` is not empty.
+    `write_id` > 0 exactly when `writes` is not empty. `stopped`: a defect ended the machine with
+    this event (`core.defect`): close all streams, give up the lease, end the process.
     """
 
     writes: tuple[tuple[DocumentWrite, ...], ...] = ()
@@ -398,3 +399,4 @@ class Ready:
     metadata_version: int | None = None
     decisions: tuple[Decision, ...] = ()
     deposed: bool = False
+    stopped: PenstockError | None = None

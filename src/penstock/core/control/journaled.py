@@ -5,7 +5,8 @@
        └──────────────────────────────────────┴──── the next take-over ◀──lease renewed
 
 Generators of questions (`Ask`), which the shell answers: a process with calls, the simulator
-with events. Errors of the store are thrown into them.
+with events. Errors of the store are thrown into them. A defect ends the object (core.defect): what
+the journal holds is not certain any more, and the next controller's take-over finds out.
 """
 
 from collections.abc import Generator, Mapping
@@ -43,7 +44,9 @@ from penstock.core.control.storage import (
     StoreUnavailableError,
     WriteConflictError,
 )
+from penstock.core.defect import stopped_by
 from penstock.core.types import ControllerEpoch
+from penstock.errors import ErrorCode, PenstockError
 
 _R = TypeVar("_R")
 Steps = Generator[Ask, object, _R]
@@ -87,6 +90,12 @@ class JournaledDocuments:
         """Of the last journal sent; also of one that no majority kept: some broker may have it."""
         self._holding = False
         self._ended = False
+        self._error: PenstockError | None = None
+
+    @property
+    def error(self) -> PenstockError | None:
+        """Why nothing is read or written any more; None while all is well."""
+        return self._error
 
     @property
     def detached(self) -> bool:
@@ -108,6 +117,32 @@ class JournaledDocuments:
 
         From the first True on changes are journaled.
         """
+        return self._guarded("hold", self._hold())
+
+    def read(self) -> Steps[dict[str, StoredText]]:
+        """All documents. Raises StoreUnavailableError."""
+        return self._guarded("read", self._read())
+
+    def write(self, stages: Stages) -> Steps[Mapping[str, str]]:
+        """The new versions. Raises WriteConflictError, StoreUnavailableError (unknown)."""
+        return self._guarded("write", self._write(stages))
+
+    def _guarded(self, what: str, steps: Steps[_R]) -> Steps[_R]:
+        """Any exception but those of the store ends this object; `error` is raised from then on."""
+        if self._error is not None:
+            raise self._error
+        try:
+            result = yield from steps
+        except PenstockError:
+            raise
+        except Exception as defect:
+            self._error = stopped_by(defect, "the journal", what, ErrorCode.INTERNAL)
+            raise self._error from defect
+        if self._error is not None:
+            raise self._error  # meanwhile: what is known here counts no more
+        return result
+
+    def _hold(self) -> Steps[bool]:
         holders = self._holders
         if not self._epoch or holders is None or self._ended or self._doubts_who_is_registered:
             return False
@@ -118,8 +153,7 @@ class JournaledDocuments:
 
     # ------------------------------------------------------------ reading
 
-    def read(self) -> Steps[dict[str, StoredText]]:
-        """All documents. Raises StoreUnavailableError."""
+    def _read(self) -> Steps[dict[str, StoredText]]:
         self._check_not_ended()
         if self._holding or self.detached:
             yield from self._begin_journal()
@@ -173,8 +207,7 @@ class JournaledDocuments:
 
     # ------------------------------------------------------------ writing
 
-    def write(self, stages: Stages) -> Steps[Mapping[str, str]]:
-        """The new versions. Raises WriteConflictError, StoreUnavailableError (unknown)."""
+    def _write(self, stages: Stages) -> Steps[Mapping[str, str]]:
         self._check_not_ended()
         if self._holding or self.detached:
             journal = yield from self._begin_journal()

@@ -1,7 +1,7 @@
 """The controller's state machine: events in, `Ready` out (contract.py says what the shell owes).
 
     STANDBY ──Loaded──▶ TAKING_OVER ──WriteDone──▶ ACTIVE ──Loaded with a higher epoch──▶ DEPOSED
-                        (epoch + 1)
+                        (epoch + 1)              any phase ──a defect──▶ STOPPED (core.defect)
 
 One write is in flight at a time. While it is, requests and deaths collect; when it is done the
 next draft takes them all: a broker with 1,000 partitions dies in one write. A draft is decided
@@ -25,6 +25,7 @@ from penstock.core.control.reload import adopt_loaded, begin_takeover
 from penstock.core.control.sessions import Session, Sessions
 from penstock.core.control.views import Image, Summary, image_since, summarise
 from penstock.core.control.work import Outcome, Pending, Work, decide_work
+from penstock.core.defect import Unanswered, stopped_by
 from penstock.core.types import ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 
@@ -34,6 +35,7 @@ class Phase(Enum):
     TAKING_OVER = "taking over"
     ACTIVE = "active"
     DEPOSED = "deposed"
+    STOPPED = "stopped"
 
 
 @dataclass(slots=True)
@@ -80,6 +82,8 @@ class ControllerMachine:
         self._last_tick_ms: int | None = None
         self._now_ms = 0
         self._out = _Out()
+        self._unanswered = Unanswered()
+        self._error: PenstockError | None = None
 
     # ------------------------------------------------------------ views
 
@@ -88,6 +92,11 @@ class ControllerMachine:
         """0 until a take-over is durable."""
         active = self._stored is not None and self.phase is Phase.ACTIVE
         return self.stored.cluster.controller_epoch if active else ControllerEpoch(0)
+
+    @property
+    def error(self) -> PenstockError | None:
+        """Why this controller was stopped; None while it is well."""
+        return self._error
 
     @property
     def stored(self) -> Stored:
@@ -120,7 +129,24 @@ class ControllerMachine:
     # ------------------------------------------------------------ events
 
     def handle(self, event: c.Event, now_ms: int) -> c.Ready:
-        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back."""
+        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back.
+
+        Raises nothing: any exception stops the machine, see `core.defect`.
+        """
+        if self._error is not None:
+            return _refusal(event, self._error)
+        before = self._stored
+        try:
+            self._dispatch(event, now_ms)
+            self._advance()
+            ready = self._take_ready()
+        except Exception as defect:  # noqa: BLE001 - half of the event may be done
+            error = stopped_by(defect, "this controller", event, ErrorCode.INTERNAL)
+            return self._stop(error, event, before)
+        self._unanswered.settle(ready.replies)
+        return ready
+
+    def _dispatch(self, event: c.Event, now_ms: int) -> None:
         self._now_ms = now_ms
         match event:
             case c.Loaded():
@@ -149,11 +175,24 @@ class ControllerMachine:
                 | c.ElectLeaders()
                 | c.UnregisterBroker()
             ):
+                self._unanswered.take(event.request_id)
                 self._enqueue(event)
             case _:
                 assert_never(event)
-        self._advance()
-        return self._take_ready()
+
+    def _stop(self, error: PenstockError, event: c.Event, before: Stored | None) -> c.Ready:
+        """Ends everything with what is certain: who waits, and what was adopted before."""
+        self._error, self.phase, self._stored = error, Phase.STOPPED, before
+        own = _refusal(event, error)
+        for reply in own.replies:
+            self._unanswered.take(reply.request_id)
+        for message in own.session_messages:
+            self._streams.add(message.stream_id)
+        return c.Ready(
+            replies=tuple(c.Reply(one, error) for one in self._unanswered.give_up()),
+            session_messages=tuple(c.SessionRefused(one, error) for one in sorted(self._streams)),
+            stopped=error,
+        )
 
     def _on_loaded(self, event: c.Loaded) -> None:
         unasked = self.phase is Phase.ACTIVE and not self._reloading
@@ -395,3 +434,16 @@ class ControllerMachine:
             decisions=tuple(out.decisions),
             deposed=out.deposed,
         )
+
+
+def _refusal(event: c.Event, error: PenstockError) -> c.Ready:
+    """A stopped controller answers whoever waits for an answer."""
+    match event:
+        case c.BrokerRegistered() | c.HeartbeatReceived():
+            return c.Ready(session_messages=(c.SessionRefused(event.stream_id, error),))
+        case c.Loaded() | c.WriteDone() | c.WriteConflict() | c.WriteUnknown():
+            return c.Ready()
+        case c.StreamClosed() | c.Tick():
+            return c.Ready()
+        case _:
+            return c.Ready(replies=(c.Reply(event.request_id, error),))

@@ -445,6 +445,8 @@ class Ready:
     """See the module. `records` are (key, value); value None removes the key.
 
     `commits`, `rebalances`: how many offsets were committed, targets computed, for metrics.
+    `stopped`: a defect ended the machine with this event (`core.defect`). What was handed out
+    before counts as of an append that failed; the `outputs` of this Ready leave at once.
     """
 
     records: tuple[tuple[bytes, bytes | None], ...] = ()
@@ -452,6 +454,7 @@ class Ready:
     decisions: tuple[Decision, ...] = ()
     commits: int = 0
     rebalances: int = 0
+    stopped: PenstockError | None = None
 
 
 NOTHING = Ready()

@@ -11,6 +11,7 @@ at when it has come (deadlines in the heap may be early, never late). I16, I18.
 import heapq
 from typing import Final
 
+from penstock.core.defect import stopped_by
 from penstock.core.groups import membership, offsets, pending, reconcile, views
 from penstock.core.groups.config import GroupConfig
 from penstock.core.groups.contract import (
@@ -27,6 +28,7 @@ from penstock.core.groups.contract import (
     MemberHeard,
     MemberJoined,
     MemberLeft,
+    Output,
     Ready,
     Reply,
     Request,
@@ -40,7 +42,7 @@ from penstock.core.groups.contract import (
 from penstock.core.groups.state import Book, Group, Loader, Member
 from penstock.core.groups.views import Census
 from penstock.core.types import TopicId
-from penstock.errors import PenstockError
+from penstock.errors import ErrorCode, PenstockError
 
 _SWEPT_AT_ONCE: Final = 100
 _SWEEP_PAUSE_MS: Final = 100
@@ -62,6 +64,7 @@ class GroupCoordinator:
         self._gone_since: dict[TopicId, int] = {}
         self._gone: frozenset[TopicId] = frozenset()
         self._census: Census | None = None
+        self._error: PenstockError | None = None
 
     # ------------------------------------------------------------ begin
 
@@ -97,6 +100,11 @@ class GroupCoordinator:
     # ------------------------------------------------------------ views
 
     @property
+    def error(self) -> PenstockError | None:
+        """Why this coordinator was stopped; None while it is well."""
+        return self._error
+
+    @property
     def next_wake_ms(self) -> int:
         """When a `Tick` is due. Looked at ten times a second by fifty coordinators."""
         due_ms = self._sweep_at_ms
@@ -125,7 +133,22 @@ class GroupCoordinator:
     # ------------------------------------------------------------ events
 
     def handle(self, event: Event, now_ms: int) -> Ready:
-        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back."""
+        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back.
+
+        Raises nothing: any exception stops the machine, see `core.defect`.
+        """
+        if self._error is not None:
+            return Ready(outputs=_refusals(event, self._error))
+        try:
+            self._dispatch(event, now_ms)
+            return self._ready()
+        except Exception as defect:  # noqa: BLE001 - half of the event may be done
+            self._error = stopped_by(
+                defect, "this coordinator", type(event).__name__, ErrorCode.INTERNAL
+            )
+            return Ready(outputs=_refusals(event, self._error), stopped=self._error)
+
+    def _dispatch(self, event: Event, now_ms: int) -> None:
         assert self._loader is None, "start comes first"
         self._set_time(now_ms)
         match event:
@@ -142,7 +165,6 @@ class GroupCoordinator:
                 pending.joined(self._book, event)
             case _:
                 self._answer(event)
-        return self._ready()
 
     def _joined(self, event: MemberJoined) -> None:
         book = self._book
@@ -317,3 +339,16 @@ class GroupCoordinator:
         book.records, book.outputs, book.decisions = {}, [], []
         book.commits = book.rebalances = 0
         return ready
+
+
+def _refusals(event: Event, error: PenstockError) -> tuple[Output, ...]:
+    """What is owed to whoever sent this event; the shell ends everyone else's streams."""
+    match event:
+        case MemberJoined():
+            return (EndStream(event.stream_id, error),)
+        case MemberHeard() | MemberLeft() | StreamBroken() | TopicsChanged() | Tick():
+            return ()
+        case TransactionJoined():
+            return ()
+        case _:
+            return (Reply(event.request_id, error),)

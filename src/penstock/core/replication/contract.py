@@ -218,7 +218,9 @@ class Ready:
     this write; the present one is always `ReplicaMachine.checkpoint`.
     `persist_sync` asks for fsync. `high_watermark` is set when consumers may see more.
     `role_changed`: leader, follower or offline now differs; fetches parked on this replica
-    must be answered.
+    must be answered. `stopped`: this event stopped the machine, for good (`core.defect`); the
+    shell ends all feeds of this replica and writes nothing more of it, also not what it was
+    handed before and has not begun.
     """
 
     truncate_to: Offset | None = None
@@ -232,6 +234,7 @@ class Ready:
     replies: tuple[ProduceReply, ...] = ()
     high_watermark: Offset | None = None
     role_changed: bool = False
+    stopped: PenstockError | None = None
 
 
 NOTHING = Ready()

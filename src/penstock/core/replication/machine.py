@@ -6,19 +6,23 @@ A new role starts in three steps: the old role ends at once (waiting produces fa
 outcome, feeds stop); then writes in flight come to rest, because a leader's epoch starts, and a
 look-up begins, at a log end that is certain; then the new role begins, and its epoch is made
 durable. Kept here: I1 (epochs never fall; an epoch that a former life of this broker may have
-led is not led again: it could have handed out offsets that were lost since). A broken invariant
-stops the partition for good: `error` says why.
+led is not led again: it could have handed out offsets that were lost since). A broken invariant,
+or any other defect, stops the partition for good: `error` says why (`core.defect`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, assert_never
 
+from penstock.core.defect import Unanswered, stopped_by
 from penstock.core.replication.contract import (
+    NOTHING,
     Assigned,
     Checkpoint,
     Event,
     Marks,
+    Message,
     PeerLost,
     Persisted,
     PersistFailed,
@@ -34,6 +38,7 @@ from penstock.core.replication.contract_follower import (
     EpochAnswered,
     PeerConnected,
     PeerRefused,
+    SendFollowStop,
 )
 from penstock.core.replication.contract_leader import (
     EpochQueried,
@@ -57,10 +62,7 @@ _CHECKPOINT_RETRY_MS: Final = 1_000
 
 
 class ReplicaMachine:
-    """One replica of one partition. Not thread-safe; `now_ms` never falls, on any steady clock.
-
-    An exception out of `handle` is a broken invariant: the shell stops the partition.
-    """
+    """One replica of one partition. Not thread-safe; `now_ms` never falls, on any steady clock."""
 
     def __init__(self, local: BrokerId, log: RecoveredLog, *, intact: bool = True) -> None:
         """`intact` False: this log may lack what it acknowledged (unsynced writes were lost)."""
@@ -75,6 +77,7 @@ class ReplicaMachine:
         self._early_queries: dict[BrokerId, EpochQueried] = {}
         self._isr_asked: IsrProposal | None = None
         self._checkpoint_due_ms: int | None = None
+        self._unanswered = Unanswered()
         self._error: PenstockError | None = None
         self._marks: Marks | None = None
 
@@ -104,6 +107,8 @@ class ReplicaMachine:
     @property
     def wants_tick(self) -> bool:
         """Time matters to this replica. Idle partitions that are in sync do not want ticks."""
+        if self._error is not None:
+            return False
         return self._checkpoint_due_ms is not None or (
             self._role is not None and self._role.wants_tick
         )
@@ -132,17 +137,24 @@ class ReplicaMachine:
     # ------------------------------------------------------------ events
 
     def handle(self, event: Event, now_ms: int) -> Ready:
-        """Decides what follows from `event`; the shell carries it out before the next write."""
-        out = Outbox()
-        self._marks = None
+        """Decides what follows from `event`; the shell carries it out before the next write.
+
+        Raises nothing: any exception stops the replica, see `core.defect`.
+        """
         if self._error is not None:
-            self._refuse(event, self._error, out)
-            return out.ready()
+            return self._refusal(event, self._error)
+        before, self._marks = self.marks, None
         try:
+            out = Outbox()
             self._dispatch(event, out, now_ms)
+            ready = out.ready()
         except BrokenLogError as broken:
-            self._stop(broken, out)
-        return out.ready()
+            return self._stop(broken, event, before)
+        except Exception as defect:  # noqa: BLE001 - half of the event may be done
+            error = stopped_by(defect, "this replica", event, ErrorCode.STORAGE_FAILED)
+            return self._stop(error, event, before)
+        self._unanswered.settle(ready.replies)
+        return ready
 
     def _dispatch(self, event: Event, out: Outbox, now_ms: int) -> None:
         match event:
@@ -151,6 +163,7 @@ class ReplicaMachine:
             case Persisted() | PersistFailed() | Truncated() | LogStartMoved():
                 self._log_event(event, out, now_ms)
             case ProduceRequested():
+                self._unanswered.take(event.request_id)
                 self._produce(event, out, now_ms)
             case EpochQueried() | FollowStarted() | FollowerAcked():
                 self._from_follower(event, out, now_ms)
@@ -241,22 +254,42 @@ class ReplicaMachine:
         persist_id = self._log.append((), now_ms)
         out.write(persist_id, (), self._log.checkpoint(), sync=True)
 
-    def _stop(self, error: PenstockError, out: Outbox) -> None:
-        self._leave_role(out)
+    def _stop(self, error: PenstockError, event: Event, before: Marks) -> Ready:
+        """Ends everything with what is certain: who waits, and the marks before this event."""
         self._error = error
-        out.role_changed = True
+        self._role = None
+        self._marks = replace(
+            before, is_leader=False, sync_through=Offset(0), epoch_start_offset=Offset(0)
+        )
+        if isinstance(event, ProduceRequested):
+            self._unanswered.take(event.request_id)
+        replies = [
+            ProduceReply(request_id=request_id, base_offset=Offset(-1), error=error)
+            for request_id in self._unanswered.give_up()
+        ]
+        messages: list[Message] = [*self._refusal(event, error).messages]
+        messages += [SendRefusal(follower, error) for follower in self._early_queries]
+        if before.leader not in (NO_LEADER, self._local):
+            messages.append(SendFollowStop(before.leader))
+        return Ready(
+            messages=tuple(messages),
+            replies=tuple(replies),
+            role_changed=True,
+            stopped=error,
+        )
 
-    def _refuse(self, event: Event, error: PenstockError, out: Outbox) -> None:
+    def _refusal(self, event: Event, error: PenstockError) -> Ready:
         """A stopped partition answers whoever waits for an answer."""
         match event:
             case ProduceRequested():
-                out.replies.append(
-                    ProduceReply(request_id=event.request_id, base_offset=Offset(-1), error=error)
+                reply = ProduceReply(
+                    request_id=event.request_id, base_offset=Offset(-1), error=error
                 )
+                return Ready(replies=(reply,))
             case EpochQueried() | FollowStarted():
-                out.messages.append(SendRefusal(event.follower, error))
+                return Ready(messages=(SendRefusal(event.follower, error),))
             case _:
-                pass
+                return NOTHING
 
     def _not_leader(self, why: str) -> NotLeaderError:
         state = self._state

@@ -20,6 +20,7 @@ from penstock.core.control.documents import (
     encode_topic,
     topic_key,
 )
+from penstock.core.defect import raise_defect
 from penstock.core.types import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 
 
@@ -124,6 +125,7 @@ class World:
     def step(self, event: c.Event) -> c.Ready:
         """Feeds one event and obeys, until nothing is left to do."""
         ready = self.machine.handle(event, self.now_ms)
+        raise_defect(ready.stopped)
         self._note(ready)
         if ready.writes:
             if self.hold_writes:

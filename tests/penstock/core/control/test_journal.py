@@ -1,9 +1,11 @@
 """The journal on the brokers: what counts, what a take-over learns, what a late write may not."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from support.defects import PlantedError, every_line
 
 from penstock.core.control.documents import (
     CLUSTER_KEY,
@@ -35,7 +37,7 @@ from penstock.core.control.storage import (
     WriteConflictError,
 )
 from penstock.core.types import BrokerId, ControllerEpoch, TopicId
-from penstock.errors import PenstockError
+from penstock.errors import ClusterError, PenstockError
 
 T = topic_key("t")
 
@@ -427,3 +429,75 @@ def test_an_answer_that_was_lost_is_read_again_while_the_store_is_there(world: W
     world.away = True
     world.drive(documents.hold())
     assert world.drive(documents.read())[T].text == topic(150)
+
+
+# ---------------------------------------------------------------- defects
+
+
+def attached(world: World) -> JournaledDocuments:
+    """A controller that has taken over, with its store."""
+    documents = JournaledDocuments()
+    take_over(world, documents)
+    return documents
+
+
+def journaling(world: World) -> JournaledDocuments:
+    """A controller without its store, and with a change in its journal."""
+    documents = detached(world)
+    world.drive(documents.write([[Put(T, topic(3), None)]]))
+    return documents
+
+
+OPERATIONS: list[Callable[[JournaledDocuments], Steps[Any]]] = [
+    lambda documents: documents.read(),
+    lambda documents: documents.write([[Put(topic_key("u"), topic(4, "u"), None)]]),
+    lambda documents: documents.hold(),
+]
+
+
+@pytest.mark.parametrize("scene", [attached, detached, journaling])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=["read", "write", "hold"])
+def test_a_defect_at_any_line_of_the_proposer_ends_it(
+    scene: Callable[[World], JournaledDocuments],
+    operation: Callable[[JournaledDocuments], Steps[Any]],
+) -> None:
+    for plant in every_line("control/journaled.py", "_guarded", "read", "write", "hold"):
+        world = World()
+        documents = scene(world)
+        with plant, contextlib.suppress(ClusterError):
+            world.drive(operation(documents))
+        if not plant.struck:
+            assert documents.error is None
+            continue
+        assert documents.error is not None, "it stopped"
+        assert isinstance(documents.error.__cause__, PlantedError)
+        kept, stored = dict(world.holders), dict(world.stored)
+        for later in OPERATIONS:
+            with pytest.raises(ClusterError) as refused:
+                world.drive(later(documents))
+            assert refused.value is documents.error
+        assert (world.holders, world.stored) == (kept, stored), "nobody is asked any more"
+
+
+def test_what_was_under_way_beside_a_defect_is_not_believed(world: World) -> None:
+    documents = attached(world)
+    held = documents.hold()
+    next(held)
+    for plant in every_line("control/journaled.py", "_guarded", "read", "write", "hold"):
+        with plant, pytest.raises(ClusterError):
+            world.drive(documents.read())
+        break
+    with pytest.raises(ClusterError) as refused:
+        held.send(Kept(3))
+    assert refused.value is documents.error
+
+
+def test_a_defect_of_a_holder_leaves_what_it_keeps() -> None:
+    journal = Journal(ControllerEpoch(2), 5, {"k": "kept"})
+    holder = JournalHolder().keep(journal)
+    for ask in ("promise", "keep"):
+        for plant in every_line("control/journal.py"):
+            argument = ControllerEpoch(3) if ask == "promise" else Journal(ControllerEpoch(3), 1)
+            with plant, contextlib.suppress(PlantedError):
+                getattr(holder, ask)(argument)
+            assert holder == JournalHolder(ControllerEpoch(2), journal)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from penstock.core.defect import raise_defect
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
 from penstock.core.types import TopicId
@@ -38,7 +39,9 @@ class Desk:
         return ready
 
     def feed(self, event: c.Event) -> c.Ready:
-        return self.take(self.machine.handle(event, self.now_ms))
+        ready = self.machine.handle(event, self.now_ms)
+        raise_defect(ready.stopped)
+        return self.take(ready)
 
     def restart(self, catalog: c.Catalog | None = None) -> c.Ready:
         """Another coordinator from the same log."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core.batch import Batch, BatchHeader
+from penstock.core.defect import raise_defect
 from penstock.core.replication import contract as c
 from penstock.core.replication import contract_follower as fc
 from penstock.core.replication import contract_leader as lc
@@ -70,6 +71,7 @@ class Driver:
 
     def do(self, event: c.Event) -> c.Ready:
         self.ready = self.machine.handle(event, self.now_ms)
+        raise_defect(self.ready.stopped)
         return self.ready
 
     @property

@@ -17,7 +17,6 @@ from penstock.core.control.journal import (
     ReadStore,
 )
 from penstock.core.control.journaled import JournaledDocuments, Steps
-from penstock.errors import PenstockError
 from penstock_broker.controller.metadata_store.interface import Change, MetadataStore, StoredText
 from penstock_broker.observability import EventLog
 
@@ -81,14 +80,14 @@ class JournaledStore:
         self._store.close()
 
     def _drive(self, steps: Steps[_R]) -> _R:
-        """Answers question after question; what the store raises is raised in `steps`."""
-        was_detached = self.detached
+        """Answers question after question; what this raises is raised in `steps`."""
+        was_detached, was_stopped = self.detached, self._documents.error is not None
         try:
             ask = next(steps)
             while True:
                 try:
                     answer = self._answer(ask)
-                except PenstockError as error:
+                except Exception as error:  # noqa: BLE001 - a defect must end `steps` too
                     ask = steps.throw(error)
                 else:
                     ask = steps.send(answer)
@@ -97,6 +96,10 @@ class JournaledStore:
                 _events.warning("the metadata store is away: brokers keep the changes")
             result: _R = done.value
             return result
+        finally:
+            why = self._documents.error
+            if why is not None and not was_stopped:
+                _events.defect("journal stopped", why.__cause__ or why, reason=why.message)
 
     def _answer(self, ask: Ask) -> object:
         match ask:

@@ -1,0 +1,16 @@
+"""What servers ask of the Python they run on.
+
+Broken invariants stop machines (`penstock.core.defect`), and assertions find them: without them a
+defect would go on and cost data.
+"""
+
+from penstock.errors import ErrorCode, MisuseError
+
+
+def check_interpreter() -> None:
+    """Raises MisuseError when assertions are switched off."""
+    if not __debug__:
+        raise MisuseError(
+            "python -O removes the checks of invariants that protect your data; start without -O",
+            ErrorCode.INVALID_CONFIG,
+        )
