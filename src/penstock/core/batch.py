@@ -12,6 +12,10 @@ the rest untouched. The stored form, all integers big-endian:
 
 `crc` covers the 44 bytes and the payload, and never changes on the way from producer to
 consumer. `header crc` covers bytes 0..24, which the broker stamped (I22).
+
+A transaction of a producer is named by its id and epoch. Its batches are TRANSACTIONAL; in each
+partition a marker follows them, a control batch of its own that carries the outcome in its sealed
+flags: whoever reads headers knows what became of the transaction, and nobody opens a payload.
 """
 
 import struct
@@ -47,6 +51,14 @@ class BatchFlags(IntFlag):
     CONTROL = 2
     COMPACTED = 4
     """Some of its offsets hold no record any more (`Records.offset_deltas`)."""
+    COMMIT = 8
+    ABORT = 16
+    """A marker has one of the two, CONTROL and TRANSACTIONAL: so ended the transaction of its
+    producer id and epoch."""
+
+
+_OUTCOMES: Final = BatchFlags.COMMIT | BatchFlags.ABORT
+_MARKER: Final = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +98,26 @@ class BatchHeader:
     def effective_max_timestamp_ms(self) -> int:
         return self.append_time_ms or self.max_timestamp_ms
 
+    @property
+    def is_transactional(self) -> bool:
+        """Belongs to a transaction: its records, or its marker."""
+        return bool(self.flags & BatchFlags.TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Written by brokers for brokers: never handed to users."""
+        return bool(self.flags & BatchFlags.CONTROL)
+
+    @property
+    def is_marker(self) -> bool:
+        """Ends the transaction of its producer id and epoch; `commits` says how."""
+        return bool(self.flags & _OUTCOMES)
+
+    @property
+    def commits(self) -> bool:
+        """A marker of a committed transaction; False for one that was aborted."""
+        return bool(self.flags & BatchFlags.COMMIT)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -116,6 +148,52 @@ class Batch:
             append_time_ms=append_time_ms,
         )
         return Batch(header, self.payload)
+
+
+def build_marker(
+    producer_id: ProducerId, producer_epoch: int, *, commit: bool, timestamp_ms: int
+) -> Batch:
+    """The batch that ends a transaction in one partition: one offset, and no payload.
+
+    Args:
+        producer_id: Whose transaction.
+        producer_epoch: The epoch that ends; the producer goes on with the next.
+        commit: Whether its records become visible, or never will.
+        timestamp_ms: Now, ms since 1970 UTC.
+    """
+    header = BatchHeader(
+        record_count=1,
+        first_timestamp_ms=timestamp_ms,
+        max_timestamp_ms=timestamp_ms,
+        uncompressed_bytes=0,
+        crc=0,
+        flags=_MARKER | (BatchFlags.COMMIT if commit else BatchFlags.ABORT),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
+    return Batch(replace(header, crc=compute_crc(header, b"")), b"")
+
+
+def describe_bad_flags(header: BatchHeader) -> str | None:
+    """What is wrong with the flags of a batch that a leader or a disk holds; None: nothing.
+
+    Flags that this version does not know are not judged here.
+    """
+    flags = header.flags
+    if not flags:
+        return None
+    if flags & _OUTCOMES:
+        if flags & ~_OUTCOMES != _MARKER or flags & _OUTCOMES == _OUTCOMES:
+            return f"marker has flags {int(flags):#x}, allowed are 0xb (commit) and 0x13 (abort)"
+        if header.record_count != 1 or header.producer_id < 0 or header.base_sequence != -1:
+            return (
+                f"marker has {header.record_count} records, producer {header.producer_id} and "
+                f"sequence {header.base_sequence}; it takes one offset, names a producer, and has "
+                "sequence -1"
+            )
+    elif flags & BatchFlags.TRANSACTIONAL and header.producer_id < 0:
+        return f"batch has flags {int(flags):#x}, but no producer id"
+    return None
 
 
 def pack_sealed(header: BatchHeader) -> bytes:

@@ -17,7 +17,14 @@ The byte layout is drawn in `records.proto`, `penstock.core.batch` and
 from dataclasses import replace
 from typing import Final
 
-from penstock.core.batch import Batch, BatchFlags, BatchHeader, Codec, compute_crc
+from penstock.core.batch import (
+    Batch,
+    BatchFlags,
+    BatchHeader,
+    Codec,
+    compute_crc,
+    describe_bad_flags,
+)
 from penstock.core.columns import Columns, Header, Headers, Record
 from penstock.core.compression import compress, decompress
 from penstock.core.consistency import check_columns
@@ -59,7 +66,7 @@ __all__ = [
 _CODECS: Final = frozenset(Codec)
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
-_KNOWN_FLAGS: Final = int(BatchFlags.TRANSACTIONAL | BatchFlags.CONTROL | BatchFlags.COMPACTED)
+_KNOWN_FLAGS: Final = sum(BatchFlags)
 
 
 def build_batch(
@@ -184,6 +191,9 @@ def _check_header(batch: Batch, max_uncompressed_bytes: int) -> None:
         )
     if int(header.flags) & ~_KNOWN_FLAGS:
         raise _corrupt(f"flags are {int(header.flags):#x}, known are {_KNOWN_FLAGS:#x}")
+    bad_flags = describe_bad_flags(header)
+    if bad_flags is not None:
+        raise _corrupt(bad_flags)
     _check_sizes(batch, max_uncompressed_bytes)
     _check_producer(header)
     _check_timestamps(header)
@@ -212,7 +222,8 @@ def _check_sizes(batch: Batch, max_uncompressed_bytes: int) -> None:
 
 
 def _check_producer(header: BatchHeader) -> None:
-    fields = (header.producer_id, header.producer_epoch, header.base_sequence)
+    sequence = 0 if header.is_marker else header.base_sequence
+    fields = (header.producer_id, header.producer_epoch, sequence)
     if fields == (-1, -1, -1):
         return
     limits = (_MAX_INT64, _MAX_INT32, _MAX_INT32)

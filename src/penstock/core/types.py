@@ -22,6 +22,14 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 NO_LEADER: Final = BrokerId(-1)
 NO_EPOCH: Final = LeaderEpoch(-1)
 NO_PRODUCER: Final = ProducerId(-1)
+TRANSACTIONAL_PRODUCER_BIT: Final = 1 << 62
+"""Set in the producer ids that coordinators of transactions give out, and in no other: nobody
+else can ask for the next epoch of one and take it over."""
+
+
+def is_transactional_producer(producer_id: ProducerId) -> bool:
+    """Given out by a coordinator of transactions. Ids have 63 bits, so that this is the top one."""
+    return producer_id >= TRANSACTIONAL_PRODUCER_BIT
 
 
 class Acks(IntEnum):

@@ -13,6 +13,7 @@ from penstock.core.batch import (
     BatchFlags,
     BatchHeader,
     Codec,
+    build_marker,
     compute_crc,
     pack_batch,
     pack_header,
@@ -20,7 +21,7 @@ from penstock.core.batch import (
     unpack_batch,
     unpack_header,
 )
-from penstock.core.types import LeaderEpoch, Offset, ProducerId
+from penstock.core.types import LeaderEpoch, Offset, ProducerId, is_transactional_producer
 from penstock.errors import ClusterError, ErrorCode
 
 PAYLOAD = b"any bytes: the store does not look inside"
@@ -52,6 +53,35 @@ def test_a_stored_batch_comes_back() -> None:
     assert unpack_batch(stored) == batch
     assert unpack_header(stored[:HEADER_BYTES]) == batch.header
     assert unpack_header(memoryview(stored)) == batch.header
+
+
+def test_headers_say_what_a_batch_is() -> None:
+    data, plain = sample().header, replace(sample().header, flags=BatchFlags.NONE)
+    commit = build_marker(ProducerId(1 << 62), 4, commit=True, timestamp_ms=9).header
+    abort = build_marker(ProducerId(1 << 62), 4, commit=False, timestamp_ms=9).header
+    words = ("is_transactional", "is_control", "is_marker", "commits")
+    seen = [
+        tuple(getattr(header, word) for word in words) for header in (plain, data, commit, abort)
+    ]
+    assert seen == [
+        (False, False, False, False),
+        (True, False, False, False),
+        (True, True, True, True),
+        (True, True, True, False),
+    ]
+    assert (commit.flags, abort.flags) == (0x0B, 0x13)
+    assert (commit.record_count, commit.base_sequence, commit.max_timestamp_ms) == (1, -1, 9)
+
+
+def test_a_stored_marker_comes_back() -> None:
+    marker = build_marker(ProducerId(1 << 62), 4, commit=False, timestamp_ms=9)
+    assert unpack_batch(pack_batch(marker)) == marker
+
+
+def test_ids_of_transactional_producers_are_told_by_their_top_bit() -> None:
+    ids = (-1, 0, (1 << 62) - 1, 1 << 62, (1 << 63) - 1)
+    told = [is_transactional_producer(ProducerId(one)) for one in ids]
+    assert told == [False, False, False, True, True]
 
 
 def test_the_layout_is_the_one_drawn() -> None:

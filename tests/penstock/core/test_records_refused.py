@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.batch import Batch, BatchFlags, BatchHeader, Codec, compute_crc
+from penstock.core.batch import Batch, BatchFlags, BatchHeader, Codec, build_marker, compute_crc
 from penstock.core.compression import compress
 from penstock.core.records import (
     MAX_RECORDS,
@@ -16,6 +16,7 @@ from penstock.core.records import (
     decode_batch,
     encode_columns,
 )
+from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1.records_pb2 import Records
 
@@ -100,8 +101,9 @@ def test_a_header_at_its_limits_passes() -> None:
 
 def test_a_producer_may_not_set_flags_but_a_leader_may_send_them() -> None:
     columns = encode_columns([b"a"], timestamps_ms=0)
+    sequenced = {"producer_id": 1 << 62, "producer_epoch": 0, "base_sequence": 0}
     for flags in (BatchFlags.TRANSACTIONAL, BatchFlags.CONTROL, BatchFlags(3)):
-        batch = build_batch(columns, flags=flags)
+        batch = build_batch(columns, flags=flags, **sequenced)
         with pytest.raises(ClusterError, match=f"may not set batch flags, seen {flags:#x}") as seen:
             check_batch(batch, max_bytes=1 << 20)
         assert seen.value.code is ErrorCode.INVALID_REQUEST
@@ -110,13 +112,56 @@ def test_a_producer_may_not_set_flags_but_a_leader_may_send_them() -> None:
 
 
 def test_unknown_flags_are_refused_by_everyone() -> None:
-    batch = seal(flags=BatchFlags(8))
+    batch = seal(flags=BatchFlags(32))
     for check in (
         lambda: check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True),
         lambda: decode_batch(batch),
     ):
-        with pytest.raises(ClusterError, match="flags are 0x8, known are 0x7"):
+        with pytest.raises(ClusterError, match="flags are 0x20, known are 0x1f"):
             check()
+
+
+MARKER = {"producer_id": 1 << 62, "producer_epoch": 3, "base_sequence": -1}
+PRODUCER = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_comes_from_brokers_only(commit: bool) -> None:
+    batch = build_marker(ProducerId(1 << 62), 3, commit=commit, timestamp_ms=7)
+    check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True)
+    assert decode_batch(batch).record_count == 1
+    with pytest.raises(ClusterError, match="may not set batch flags") as raised:
+        check_batch(batch, max_bytes=1 << 20)
+    assert raised.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({**MARKER, "flags": BatchFlags(8)}, "marker has flags 0x8, allowed are"),
+        ({**MARKER, "flags": BatchFlags(8 | 2)}, "marker has flags 0xa"),
+        ({**MARKER, "flags": BatchFlags(8 | 1)}, "marker has flags 0x9"),
+        ({**MARKER, "flags": BatchFlags(16 | 4 | 2 | 1)}, "marker has flags 0x17"),
+        ({**MARKER, "flags": BatchFlags(16 | 8 | 2 | 1)}, "marker has flags 0x1b"),
+        ({**MARKER, "flags": BatchFlags(11), "record_count": 2}, "marker has 2 records"),
+        ({**MARKER, "flags": BatchFlags(11), "base_sequence": 0}, "and sequence 0"),
+        ({**MARKER, "flags": BatchFlags(11), "producer_id": -1}, "producer -1 and"),
+        ({**MARKER, "flags": BatchFlags(11), "producer_epoch": -1}, "all must be -1 or none"),
+        ({"flags": BatchFlags(1)}, "has flags 0x1, but no producer id"),
+        ({**PRODUCER, "base_sequence": -1, "flags": BatchFlags(1)}, "all must be -1 or none"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused_by_everyone(
+    fields: dict[str, object], message: str
+) -> None:
+    batch = seal(**fields)
+    for check in (
+        lambda: check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True),
+        lambda: decode_batch(batch),
+    ):
+        with pytest.raises(ClusterError, match=message) as raised:
+            check()
+        assert raised.value.code is ErrorCode.CORRUPT_BATCH
 
 
 def test_the_limit_of_a_topic_counts_header_and_payload() -> None:
