@@ -62,7 +62,12 @@ def checkpoint(high_watermark: int, log_start: int = 0, *epochs: tuple[int, int]
 
 def producer_entry(producer_id: int, *landed: tuple[int, int, int], at_ms: int) -> ProducerEntry:
     batches = tuple(SequencedBatch(base, last, Offset(offset)) for base, last, offset in landed)
-    return ProducerEntry(ProducerId(producer_id), 0, batches, at_ms)
+    return ProducerEntry(
+        producer_id=ProducerId(producer_id),
+        producer_epoch=0,
+        batches=batches,
+        last_timestamp_ms=at_ms,
+    )
 
 
 class Harness:

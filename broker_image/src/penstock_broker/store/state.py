@@ -63,10 +63,12 @@ def decode_producers(stored: bytes) -> list[ProducerEntry]:
     rows = _decode(stored, list[tuple[int, int, int, list[tuple[int, int, int]]]])
     return [
         ProducerEntry(
-            ProducerId(producer_id),
-            epoch,
-            tuple(SequencedBatch(base, last, Offset(offset)) for base, last, offset in batches),
-            timestamp_ms,
+            producer_id=ProducerId(producer_id),
+            producer_epoch=epoch,
+            batches=tuple(
+                SequencedBatch(base, last, Offset(offset)) for base, last, offset in batches
+            ),
+            last_timestamp_ms=timestamp_ms,
         )
         for producer_id, epoch, timestamp_ms, batches in rows
     ]

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.replication.contract_follower import (
     BatchesReceived,
@@ -78,18 +79,27 @@ class SequencedBatch:
     base_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerEntry:
     """What a partition remembers of one idempotent producer: its epoch and last five batches.
 
     `last_timestamp_ms` lets idle producers expire (7 days, Kafka's `producer.id.expiration.ms`
     is one; ours is as long as a transactional id's).
+
+    Of a transactional producer also, all from headers: `open_offset`, where its transaction began
+    that has no marker yet (None: none is open). `marker_offset`: its last marker (-1: none is
+    known), with which `producer_epoch` is the next transaction's and `batches` are none.
+    `ended_first_offset`: where the transaction had begun that this marker ended (-1: it ended
+    nothing here).
     """
 
     producer_id: ProducerId
     producer_epoch: int
     batches: tuple[SequencedBatch, ...]
     last_timestamp_ms: int
+    open_offset: Offset | None = None
+    marker_offset: Offset = Offset(-1)
+    ended_first_offset: Offset = Offset(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +226,9 @@ class Ready:
     `ReplicaMachine.producers` is stored with it, as what is known of producers is void.
     `checkpoint` is set when it must be stored with
     this write; the present one is always `ReplicaMachine.checkpoint`.
-    `persist_sync` asks for fsync. `high_watermark` is set when consumers may see more.
+    `aborted` are the transactions whose ABORT markers are in `append`: they go into the same write.
+    `persist_sync` asks for fsync. `high_watermark` is set when consumers may see more, and
+    `stable_offset`, the last stable offset, when those may who read committed records only.
     `role_changed`: leader, follower or offline now differs; fetches parked on this replica
     must be answered. `stopped`: this event stopped the machine, for good (`core.defect`); the
     shell ends all feeds of this replica and writes nothing more of it, also not what it was
@@ -225,6 +237,7 @@ class Ready:
 
     truncate_to: Offset | None = None
     append: tuple[Batch, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
     checkpoint: Checkpoint | None = None
     persist_id: int = 0
     persist_sync: bool = False
@@ -233,6 +246,7 @@ class Ready:
     isr_change: IsrProposal | None = None
     replies: tuple[ProduceReply, ...] = ()
     high_watermark: Offset | None = None
+    stable_offset: Offset | None = None
     role_changed: bool = False
     stopped: PenstockError | None = None
 
@@ -244,16 +258,20 @@ NOTHING = Ready()
 class Marks:
     """A replica at a glance, for feeding followers, answering fetches, metrics.
 
-    log_start <= high_watermark <= written_end <= log_end (I2). `epoch_start_offset`: where the
-    leader's epoch begins, 0 unless it leads. A new leader knows what was committed before it only
-    once its HW has reached that: until then it must not tell consumers its HW as the log's end
-    (ListOffsets LATEST answers LEADER_NOT_AVAILABLE, as KIP-207 has it), or they see it fall.
+    log_start <= last_stable_offset <= high_watermark <= written_end <= log_end (I2).
+    `last_stable_offset`: readers of committed transactions stop there (exclusive; `stable`).
+
+    `epoch_start_offset`: where the leader's epoch begins, 0 unless it leads. A new leader knows
+    what was committed before it only once its HW has reached that: until then it must not tell
+    consumers its HW as the log's end (ListOffsets LATEST answers LEADER_NOT_AVAILABLE, as KIP-207
+    has it), or they see it fall.
     """
 
     is_leader: bool
     leader: BrokerId
     leader_epoch: LeaderEpoch
     log_start_offset: Offset
+    last_stable_offset: Offset
     high_watermark: Offset
     written_end: Offset
     log_end_offset: Offset

@@ -41,7 +41,7 @@ class ProduceRequested:
 
 @dataclass(frozen=True, slots=True)
 class LogStartMoved:
-    """Retention or DeleteRecords: records before `log_start_offset` may go (never past the HW).
+    """Retention or DeleteRecords: records before `log_start_offset` may go (never past the LSO).
 
     Only a leader listens; its followers learn the new log start with the next push. The records
     themselves are removed by the shell, below `Marks.log_start_offset`.

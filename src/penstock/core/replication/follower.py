@@ -121,11 +121,11 @@ class Follower:
             self._agreed, self._start_epoch = True, self.epoch
             persist_id, checkpoint = log.reset(start, now_ms)
             self._cut(min(start, log.log_start_offset), out)
-            out.write(persist_id, (), checkpoint, sync=False)
+            out.store(persist_id, checkpoint, sync=False)
         elif target < log.log_end:
             persist_id, checkpoint = log.truncate(target, now_ms)
             self._cut(target, out)
-            out.write(persist_id, (), checkpoint, sync=False)
+            out.store(persist_id, checkpoint, sync=False)
         elif self._agreed:
             self._follow(out)
         else:
@@ -188,9 +188,10 @@ class Follower:
         sync = min(received.sync_through, end) > self._sync_asked
         if not (received.batches or start_moved or sync):
             return
-        persist_id = log.append(received.batches, now_ms)
-        changed = start_moved or log.epochs is not epochs_before or not received.batches
-        out.write(persist_id, received.batches, log.checkpoint() if changed else None, sync=sync)
+        appended = log.append(received.batches, now_ms)
+        out.write(appended, received.batches, sync=sync)
+        if start_moved or log.epochs is not epochs_before or not received.batches:
+            out.store(out.persist_id, log.checkpoint(), sync=sync)
         if sync:
             self._sync_asked = end
 
@@ -211,8 +212,7 @@ class Follower:
         True if the log start moved: that must be stored.
         """
         log = self._log
-        if log.raise_high_watermark(min(self._leader_high_watermark, log.written_end)):
-            out.high_watermark = log.high_watermark
+        out.commit(log, min(self._leader_high_watermark, log.written_end))
         return log.raise_log_start(self._leader_log_start)
 
     def persisted(self, out: Outbox, now_ms: int) -> None:
@@ -220,7 +220,7 @@ class Follower:
         log = self._log
         if self._phase is _Phase.FOLLOWING:
             if self._follow_marks(out):
-                out.write(log.append((), now_ms), (), log.checkpoint(), sync=False)
+                out.store(log.checkpointed(now_ms), log.checkpoint(), sync=False)
             out.messages.append(SendAck(self.leader, self.epoch, log.written_end, log.synced_end))
         else:
             self.settled(out, now_ms)

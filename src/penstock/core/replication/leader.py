@@ -171,10 +171,10 @@ class Leader:
 
     def _append(self, request: ProduceRequested, out: Outbox, now_ms: int) -> None:
         batch = request.batch.stamped(self._log.log_end, self.epoch, request.append_time_ms)
-        persist_id = self._log.append((batch,), now_ms)
+        appended = self._log.append((batch,), now_ms)
         sync = request.sync is Sync.DISK and request.acks is not Acks.NONE
-        out.write(persist_id, (batch,), None, sync=sync)
-        self._wait(request, batch.header, batch.next_offset, persist_id, out, duplicate=False)
+        out.write(appended, (batch,), sync=sync)
+        self._wait(request, batch.header, batch.next_offset, out.persist_id, out, duplicate=False)
 
     def _repeat(
         self,
@@ -189,8 +189,7 @@ class Leader:
         It may wait for the write of the original, and sync=DISK may need a sync of its own.
         """
         if request.sync is Sync.DISK and request.acks is not Acks.NONE:
-            persist_id = self._log.append((), now_ms)
-            out.write(persist_id, (), self._log.checkpoint(), sync=True)
+            out.store(self._log.checkpointed(now_ms), self._log.checkpoint(), sync=True)
         waits_for = 0 if self._log.is_still else self._log.last_persist_id
         header = request.batch.stamped(base_offset, self.epoch, 0).header
         self._wait(request, header, end_offset, waits_for, out, duplicate=True)
@@ -367,8 +366,7 @@ class Leader:
         written = synced = Offset(0)
         if enough:
             written, synced = self._everywhere()
-            if self._log.raise_high_watermark(written):
-                out.high_watermark = self._log.high_watermark
+            out.commit(self._log, written)
         committed = self._log.high_watermark
         progress = Progress(
             leader_written=self._log.written_end,

@@ -1,12 +1,13 @@
 """The machine's picture of its own log: what was appended, what is written, what is synced.
 
-    log_start <= high_watermark <= written_end <= log_end (I2)        synced_end <= written_end
-                                   └─ writes in flight ─┘
+    log_start <= last_stable_offset <= high_watermark <= written_end <= log_end (I2)
+                                                         └─ writes in flight ─┘
+    synced_end <= written_end
 
 The machine appends here first and emits the same batches in a `Ready`; `persisted` and `failed`
 bring the outcome. A failed write takes every later one with it, because they were built on it:
-log end, epochs and producers go back to where they were before it. Leader and follower share this
-picture and add what their roles mean.
+log end, epochs, producers and their open transactions go back to where they were before it. Leader
+and follower share this picture and add what their roles mean.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, replace
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.replication.epochs import EpochHistory
@@ -48,6 +50,7 @@ class LocalLog:
             # What is missing here may be missing from the next leader too: nothing below the old
             # high watermark is promised by this log any more.
             self.high_watermark = self.log_start_offset
+        self.last_stable_offset = self._stable_offset()
         # The last run may have left writes that only the page cache has.
         self.synced_end = self.log_start_offset
 
@@ -62,6 +65,10 @@ class LocalLog:
         )
         self.epochs = EpochHistory(checkpoint.epochs).cut(self.log_end)
         self.producers = ProducerTable(recovered.producers, now_ms)
+
+    def _stable_offset(self) -> Offset:
+        """As of now. An open transaction that lost its beginning holds back only what is left."""
+        return max(self.log_start_offset, self.producers.stable_offset(self.high_watermark))
 
     @property
     def is_still(self) -> bool:
@@ -84,30 +91,52 @@ class LocalLog:
         self.is_promised = True
         self.epochs = self.epochs.begun(epoch, self.log_end)
 
-    def append(self, batches: tuple[Batch, ...], now_ms: int) -> int:
-        """Adds stamped batches that continue the log (none: a checkpoint only).
+    def checkpointed(self, now_ms: int) -> int:
+        """A write without batches. Returns the id under which its outcome is reported."""
+        persist_id, _ = self.append((), now_ms)
+        return persist_id
 
-        Returns the id under which the outcome of the write is reported.
+    def append(
+        self, batches: tuple[Batch, ...], now_ms: int, *, within: int = 0
+    ) -> tuple[int, tuple[AbortedTransaction, ...]]:
+        """Adds stamped batches that continue the log.
+
+        Args:
+            batches: To be written in this order.
+            now_ms: On the machine's clock.
+            within: The id of the newest write, if they are to be part of it: then nothing of it
+                was handed to the shell yet. 0: they are a write of their own.
+
+        Returns:
+            The id under which the outcome of the write is reported, and the transactions that
+            markers among `batches` abort.
         """
-        self._last_persist_id += 1
-        write = _Write(
-            persist_id=self._last_persist_id,
-            log_end_offset=self.log_end,
-            epochs_before=self.epochs,
-            log_end_before=self.log_end,
-            producers_before=[],
-        )
+        if within:
+            write = self._in_flight[-1]
+            assert write.persist_id == within, f"write {within}, the newest is {write.persist_id}"
+        else:
+            self._last_persist_id += 1
+            write = _Write(
+                persist_id=self._last_persist_id,
+                log_end_offset=self.log_end,
+                epochs_before=self.epochs,
+                log_end_before=self.log_end,
+                producers_before=[],
+            )
+            self._in_flight.append(write)
+        aborted: list[AbortedTransaction] = []
         for batch in batches:
             assert batch.base_offset == self.log_end, f"{batch.base_offset} at {self.log_end}"
             producer_id = batch.header.producer_id
             if producer_id != NO_PRODUCER:
                 write.producers_before.append((producer_id, self.producers.get(producer_id)))
-                self.producers.apply(batch.header, now_ms)
+                ended = self.producers.apply(batch.header, now_ms)
+                if ended is not None:
+                    aborted.append(ended)
             self.log_end = batch.next_offset
         write.log_end_offset = self.log_end
         self.epochs = self.epochs.extended(batches)
-        self._in_flight.append(write)
-        return self._last_persist_id
+        return self._last_persist_id, tuple(aborted)
 
     def truncate(self, target: Offset, now_ms: int) -> tuple[int, Checkpoint]:
         """Announces that the shell is asked to cut the log at `target`; `truncated` brings the end.
@@ -116,7 +145,7 @@ class LocalLog:
         """
         assert self.is_still, "only a still log is truncated"
         assert target >= self.high_watermark, f"{target} < high watermark {self.high_watermark}"
-        persist_id = self.append((), now_ms)
+        persist_id = self.checkpointed(now_ms)
         self._truncating = True
         cut = replace(self.checkpoint(), epochs=self.epochs.cut(target).starts)
         return persist_id, cut
@@ -130,7 +159,7 @@ class LocalLog:
         """
         assert self.is_still, "only a still log is reset"
         assert log_start_offset > self.high_watermark or not self.is_promised, "nothing to skip"
-        persist_id = self.append((), now_ms)
+        persist_id = self.checkpointed(now_ms)
         self._truncating = True
         # What is known of producers ends before the gap: taking it for the present would let a
         # batch that the gap holds land twice (I9).
@@ -148,16 +177,18 @@ class LocalLog:
 
     def failed(self, persist_id: int) -> None:
         """The write did not happen: it and all later ones are undone."""
+        undone: list[tuple[ProducerId, ProducerEntry | None]] = []
         while self._in_flight and self._in_flight[-1].persist_id >= persist_id:
             write = self._in_flight.pop()
-            for producer_id, entry in reversed(write.producers_before):
-                self.producers.restore(producer_id, entry)
+            undone = write.producers_before + undone
             self.epochs = write.epochs_before
             self.log_end = write.log_end_before
             self._truncating = False
             if self._producers_before_reset is not None:
                 self.producers = self._producers_before_reset
                 self._producers_before_reset = None
+        if undone:
+            self.producers.restore(undone)
 
     def truncated(self, recovered: RecoveredLog, now_ms: int) -> None:
         """Takes over what the shell found after a truncation or a reset."""
@@ -169,6 +200,7 @@ class LocalLog:
         if was_reset:
             self.producers = ProducerTable()
         self.high_watermark = max(self.high_watermark, min(known, self.log_end))
+        self.last_stable_offset = self._stable_offset()
         self.synced_end = min(self.synced_end, self.log_end)
         for write in self._in_flight:
             # The write that carries the truncation, if its outcome is reported after this.
@@ -176,16 +208,25 @@ class LocalLog:
             write.epochs_before = self.epochs
 
     def raise_high_watermark(self, offset: Offset) -> bool:
-        """Moves the high watermark up to `offset`, never down; True if it moved (I2)."""
+        """Moves the high watermark up to `offset`, never down; True if it moved (I2).
+
+        The last stable offset moves with it, or stands.
+        """
         if offset <= self.high_watermark:
             return False
         assert offset <= self.written_end, f"high watermark {offset} past {self.written_end}"
         self.high_watermark = offset
+        stable = self._stable_offset()
+        assert stable >= self.last_stable_offset, f"{stable} < {self.last_stable_offset}"
+        self.last_stable_offset = stable
         return True
 
     def raise_log_start(self, offset: Offset) -> bool:
-        """Moves the log start up to `offset`, never past the high watermark; True if it moved."""
-        offset = min(offset, self.high_watermark)
+        """Moves the log start up to `offset`, never past the LSO; True if it moved.
+
+        What an open transaction wrote stays: it is not decided whether anybody ever reads it.
+        """
+        offset = min(offset, self.last_stable_offset)
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset

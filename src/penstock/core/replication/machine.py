@@ -96,6 +96,11 @@ class ReplicaMachine:
         return self._log.producers.snapshot()
 
     @property
+    def open_transactions(self) -> tuple[ProducerEntry, ...]:
+        """Producers with an open transaction here, in the order in which these began."""
+        return self._log.producers.open_entries()
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """The present state, to be stored with the newest write handed out (or later).
 
@@ -126,6 +131,7 @@ class ReplicaMachine:
             leader=state.leader if state is not None else NO_LEADER,
             leader_epoch=state.leader_epoch if state is not None else log.leader_epoch,
             log_start_offset=log.log_start_offset,
+            last_stable_offset=log.last_stable_offset,
             high_watermark=log.high_watermark,
             written_end=log.written_end,
             log_end_offset=log.log_end,
@@ -251,8 +257,7 @@ class ReplicaMachine:
     def _write_checkpoint(self, out: Outbox, now_ms: int) -> None:
         """A new epoch is made durable, so that it never falls, whatever happens (I1)."""
         self._checkpoint_due_ms = None
-        persist_id = self._log.append((), now_ms)
-        out.write(persist_id, (), self._log.checkpoint(), sync=True)
+        out.store(self._log.checkpointed(now_ms), self._log.checkpoint(), sync=True)
 
     def _stop(self, error: PenstockError, event: Event, before: Marks) -> Ready:
         """Ends everything with what is certain: who waits, and the marks before this event."""
@@ -336,8 +341,8 @@ class ReplicaMachine:
                 if isinstance(self._role, Leader) and self._log.raise_log_start(
                     event.log_start_offset
                 ):
-                    persist_id = self._log.append((), now_ms)
-                    out.write(persist_id, (), self._log.checkpoint(), sync=False)
+                    persist_id = self._log.checkpointed(now_ms)
+                    out.store(persist_id, self._log.checkpoint(), sync=False)
         self._take_role(out, now_ms)
 
     def _persisted(self, event: Persisted, out: Outbox, now_ms: int) -> None:

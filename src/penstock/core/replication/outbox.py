@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.replication.contract import NOTHING, Checkpoint, Message, Ready
 from penstock.core.replication.contract_leader import Feed, IsrProposal, ProduceReply
+from penstock.core.replication.local_log import LocalLog
 from penstock.core.types import Offset
 
 
 class Outbox:
-    """Mutable while one event is handled; at most one write (`persist_id`) per event."""
+    """Mutable while one event is handled; one write (`persist_id`) per event at most."""
 
     __slots__ = (
+        "aborted",
         "append",
         "checkpoint",
         "feeds",
@@ -22,12 +25,14 @@ class Outbox:
         "persist_sync",
         "replies",
         "role_changed",
+        "stable_offset",
         "truncate_to",
     )
 
     def __init__(self) -> None:
         self.truncate_to: Offset | None = None
         self.append: tuple[Batch, ...] = ()
+        self.aborted: tuple[AbortedTransaction, ...] = ()
         self.checkpoint: Checkpoint | None = None
         self.persist_id = 0
         self.persist_sync = False
@@ -36,28 +41,45 @@ class Outbox:
         self.isr_change: IsrProposal | None = None
         self.replies: list[ProduceReply] = []
         self.high_watermark: Offset | None = None
+        self.stable_offset: Offset | None = None
         self.role_changed = False
+
+    def store(self, persist_id: int, checkpoint: Checkpoint, *, sync: bool) -> None:
+        """A write of partition state alone, or state that joins the one write of this event."""
+        assert self.persist_id in (0, persist_id), "one write per event"
+        self.persist_id = persist_id
+        self.checkpoint = checkpoint
+        self.persist_sync = self.persist_sync or sync
 
     def write(
         self,
-        persist_id: int,
-        append: tuple[Batch, ...],
-        checkpoint: Checkpoint | None,
+        appended: tuple[int, tuple[AbortedTransaction, ...]],
+        batches: tuple[Batch, ...],
         *,
         sync: bool,
     ) -> None:
-        """The one write of this event."""
-        assert self.persist_id == 0, "one write per event"
+        """Batches, and what `LocalLog.append` said of them; they join the write of this event."""
+        persist_id, aborted = appended
+        assert self.persist_id in (0, persist_id), "one write per event"
         self.persist_id = persist_id
-        self.append = append
-        self.checkpoint = checkpoint
-        self.persist_sync = sync
+        self.append += batches
+        self.aborted += aborted
+        self.persist_sync = self.persist_sync or sync
+
+    def commit(self, log: LocalLog, offset: Offset) -> None:
+        """Raises the log's high watermark to `offset`, and tells what moved."""
+        stable = log.last_stable_offset
+        if log.raise_high_watermark(offset):
+            self.high_watermark = log.high_watermark
+            if log.last_stable_offset != stable:
+                self.stable_offset = log.last_stable_offset
 
     def ready(self) -> Ready:
         """What was collected; `NOTHING` if nothing was."""
         ready = Ready(
             truncate_to=self.truncate_to,
             append=self.append,
+            aborted=self.aborted,
             checkpoint=self.checkpoint,
             persist_id=self.persist_id,
             persist_sync=self.persist_sync,
@@ -66,6 +88,7 @@ class Outbox:
             isr_change=self.isr_change,
             replies=tuple(self.replies),
             high_watermark=self.high_watermark,
+            stable_offset=self.stable_offset,
             role_changed=self.role_changed,
         )
         return NOTHING if ready == NOTHING else ready

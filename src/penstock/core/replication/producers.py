@@ -20,17 +20,24 @@ in snapshots and not looked up in the log; it goes after `EXPIRY_MS` without a b
 `PRODUCERS_MAX` others were used since. A forgotten producer that goes on at a later sequence is
 refused (it must take a new producer id) and never doubled; only a retry of its very first batch
 could be appended twice, a week late.
+
+An entry also says whether a transaction of its producer is open here (`stable`). The marker of
+epoch e ends it, and makes e + 1 the epoch: what comes late of the ended transaction is fenced, and
+what follows begins at sequence 0. A producer with an open transaction is never forgotten: nobody
+could end it any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import BatchHeader
 from penstock.core.replication.contract import ProducerEntry, SequencedBatch
-from penstock.core.types import NO_PRODUCER, Offset, ProducerId
+from penstock.core.replication.stable import OpenTransactions
+from penstock.core.types import NO_PRODUCER, TRANSACTIONAL_PRODUCER_BIT, Offset, ProducerId
 from penstock.errors import ClusterError, ErrorCode
 
 WINDOW_BATCHES: Final = 5
@@ -78,7 +85,14 @@ class ProducerTable:
     def __init__(self, entries: Iterable[ProducerEntry] = (), now_ms: int = 0) -> None:
         """`now_ms` starts the idle time of `entries`: a restart prolongs, never shortens."""
         self._entries = {entry.producer_id: entry for entry in entries}
-        self._used_ms = dict.fromkeys(self._entries, now_ms)
+        self._now_ms = now_ms
+        # Those that may be forgotten; whoever has a transaction open is not here.
+        self._used_ms = {
+            producer_id: now_ms
+            for producer_id, entry in self._entries.items()
+            if entry.open_offset is None
+        }
+        self._transactions = OpenTransactions(self._entries.values())
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -91,6 +105,14 @@ class ProducerTable:
         """The entry, or None when the producer is unknown."""
         return self._entries.get(producer_id)
 
+    def open_entries(self) -> tuple[ProducerEntry, ...]:
+        """Producers with an open transaction, in the order in which these began."""
+        return tuple(self._entries[producer_id] for producer_id in self._transactions)
+
+    def stable_offset(self, high_watermark: Offset) -> Offset:
+        """The last stable offset at this high watermark, which never falls from call to call."""
+        return self._transactions.stable_offset(high_watermark)
+
     def check(self, header: BatchHeader) -> Verdict:
         """May this batch be appended? Changes nothing. Not idempotent (-1): always `Append`."""
         if header.producer_id == NO_PRODUCER:
@@ -99,46 +121,85 @@ class ProducerTable:
         if entry is None or header.producer_epoch > entry.producer_epoch:
             return _APPEND if header.base_sequence == 0 else _refuse_gap(header, 0)
         if header.producer_epoch < entry.producer_epoch:
-            return Refused(
-                ClusterError(
-                    f"producer {header.producer_id} has epoch {header.producer_epoch}, but epoch "
-                    f"{entry.producer_epoch} of it has written here: another instance took over, "
-                    "close this one",
-                    ErrorCode.PRODUCER_FENCED,
-                )
-            )
+            return Refused(fenced(entry, header.producer_epoch))
         return _check_sequence(entry, header)
 
-    def apply(self, header: BatchHeader, now_ms: int = 0) -> None:
+    def apply(self, header: BatchHeader, now_ms: int = 0) -> AbortedTransaction | None:
         """Records that the stamped batch `header` is in the log, whatever `check` would say.
 
         Batches that are not idempotent change nothing. `now_ms` is any steady clock, always the
-        same one; recovery passes none.
+        same one; recovery passes none. Returns the transaction that this batch aborts here.
         """
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER:
-            return
+            return None
+        self._now_ms = now_ms
+        if header.flags or producer_id >= TRANSACTIONAL_PRODUCER_BIT:
+            return self._apply_transactional(header, now_ms)
         old = self._entries.pop(producer_id, None)
-        landed = SequencedBatch(header.base_sequence, header.last_sequence, header.base_offset)
-        batches: tuple[SequencedBatch, ...] = (landed,)
-        if old is not None and old.producer_epoch == header.producer_epoch:
-            batches = (*old.batches[1 - WINDOW_BATCHES :], landed)
         self._entries[producer_id] = ProducerEntry(
-            producer_id, header.producer_epoch, batches, header.effective_max_timestamp_ms
+            producer_id=producer_id,
+            producer_epoch=header.producer_epoch,
+            batches=_window(old, header),
+            last_timestamp_ms=header.effective_max_timestamp_ms,
         )
         self._used_ms.pop(producer_id, None)
         self._used_ms[producer_id] = now_ms
         if old is None:
             self._forget_idle(now_ms)
+        return None
 
-    def restore(self, producer_id: ProducerId, entry: ProducerEntry | None) -> None:
-        """Undoes `apply`: puts back what `get` had said before it."""
-        if entry is None:
-            self._entries.pop(producer_id, None)
-            self._used_ms.pop(producer_id, None)
-        else:
-            self._entries[producer_id] = entry
-            self._used_ms.setdefault(producer_id, 0)
+    def _apply_transactional(self, header: BatchHeader, now_ms: int) -> AbortedTransaction | None:
+        """Of a transactional producer: data, open or compacted, or a marker."""
+        producer_id = header.producer_id
+        old = self._entries.pop(producer_id, None)
+        self._used_ms.pop(producer_id, None)
+        entry = _marked(old, header) if header.is_marker else _written(old, header)
+        self._entries[producer_id] = entry
+        was_open = old is not None and old.open_offset is not None
+        if entry.open_offset is None:
+            self._used_ms[producer_id] = now_ms
+        elif not was_open:
+            self._transactions.began(producer_id, entry.open_offset)
+        aborted = None
+        if old is not None and was_open and entry.open_offset is None:
+            self._transactions.ended(producer_id, header.base_offset)
+            aborted = self._aborted(old, header)
+        if old is None:
+            self._forget_idle(now_ms)
+        return aborted
+
+    def _aborted(self, old: ProducerEntry, marker: BatchHeader) -> AbortedTransaction | None:
+        """What readers must be kept from, now that `marker` ended what was open in `old`.
+
+        A transaction is ended everywhere before its producer joins a partition with the next. So a
+        marker that ends an older epoch than its own proves that an older marker was lost, in an
+        unclean election, and with it the outcome: what nobody knows to be committed stays unseen.
+        """
+        if marker.commits and marker.producer_epoch == old.producer_epoch:
+            return None
+        assert old.open_offset is not None, old
+        still_open = self._transactions.first_open()
+        return AbortedTransaction(
+            marker_offset=marker.base_offset,
+            first_offset=old.open_offset,
+            producer_id=old.producer_id,
+            producer_epoch=old.producer_epoch,
+            stable_offset=marker.next_offset if still_open is None else still_open,
+        )
+
+    def restore(self, before: Sequence[tuple[ProducerId, ProducerEntry | None]]) -> None:
+        """Undoes one `apply` for each of `before`, what `get` had said then, newest last."""
+        for producer_id, entry in reversed(before):
+            if entry is None:
+                self._entries.pop(producer_id, None)
+            else:
+                self._entries[producer_id] = entry
+            if entry is None or entry.open_offset is not None:
+                self._used_ms.pop(producer_id, None)
+            else:
+                self._used_ms.setdefault(producer_id, self._now_ms)
+        self._transactions = OpenTransactions(self._entries.values())
 
     def _forget_idle(self, now_ms: int) -> None:
         """Drops from the front: both dicts are in order of use."""
@@ -150,9 +211,64 @@ class ProducerTable:
             del self._entries[oldest]
 
 
+def fenced(entry: ProducerEntry, epoch: int) -> ClusterError:
+    """For a batch of an older epoch than `entry` has."""
+    if entry.marker_offset >= 0:
+        why = f"its transaction of epoch {entry.producer_epoch - 1} ended here"
+        advice = "ask the coordinator of the transactional id what became of this one"
+    else:
+        why = f"epoch {entry.producer_epoch} of it has written here"
+        advice = "another instance took over, close this one"
+    return ClusterError(
+        f"producer {entry.producer_id} has epoch {epoch}, but {why}: {advice}",
+        ErrorCode.PRODUCER_FENCED,
+    )
+
+
+def _window(old: ProducerEntry | None, header: BatchHeader) -> tuple[SequencedBatch, ...]:
+    """The last batches of the producer's epoch, with this one."""
+    landed = SequencedBatch(header.base_sequence, header.last_sequence, header.base_offset)
+    if old is not None and old.producer_epoch == header.producer_epoch:
+        return (*old.batches[1 - WINDOW_BATCHES :], landed)
+    return (landed,)
+
+
+def _written(old: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+    """With a batch of data. Compaction takes the flag away: such a transaction is not open."""
+    opened = old.open_offset if old is not None else None
+    if opened is None and header.is_transactional:
+        opened = header.base_offset
+    return ProducerEntry(
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        batches=_window(old, header),
+        last_timestamp_ms=header.effective_max_timestamp_ms,
+        open_offset=opened,
+        marker_offset=old.marker_offset if old is not None else Offset(-1),
+        ended_first_offset=old.ended_first_offset if old is not None else Offset(-1),
+    )
+
+
+def _marked(old: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
+    """With a marker. One of an epoch that has ended already ends nothing (I12)."""
+    if old is not None and old.producer_epoch > header.producer_epoch:
+        return old
+    opened = old.open_offset if old is not None else None
+    return ProducerEntry(
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch + 1,
+        batches=(),
+        last_timestamp_ms=header.effective_max_timestamp_ms,
+        marker_offset=header.base_offset,
+        ended_first_offset=opened if opened is not None else Offset(-1),
+    )
+
+
 def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> Verdict:
     """Same epoch: next in order, one of the window, before it, or out of order."""
     base, last = header.base_sequence, header.last_sequence
+    if not entry.batches:
+        return _APPEND if base == 0 else _refuse_gap(header, 0)
     expected = (entry.batches[-1].last_sequence + 1) % _SEQUENCES
     if base == expected:
         return _APPEND

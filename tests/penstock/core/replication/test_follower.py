@@ -173,7 +173,10 @@ def test_answers_of_other_leaders_epochs_and_times_are_ignored(follower: Any) ->
 
 def test_a_log_that_ends_before_the_leaders_start_begins_anew_there(drive: Any) -> None:
     entry = c.ProducerEntry(
-        ProducerId(7), 0, (c.SequencedBatch(0, 0, Offset(3)),), last_timestamp_ms=0
+        producer_id=ProducerId(7),
+        producer_epoch=0,
+        batches=(c.SequencedBatch(0, 0, Offset(3)),),
+        last_timestamp_ms=0,
     )
     driver = drive(90, producers=(entry,), **LOG)
     driver.assign(2, epoch=5)
@@ -220,7 +223,10 @@ def test_a_log_that_shares_no_epoch_keeps_what_was_committed_before_the_leaders_
 
 def test_a_reset_that_fails_leaves_everything_as_it_was(drive: Any) -> None:
     entry = c.ProducerEntry(
-        ProducerId(7), 0, (c.SequencedBatch(0, 0, Offset(3)),), last_timestamp_ms=0
+        producer_id=ProducerId(7),
+        producer_epoch=0,
+        batches=(c.SequencedBatch(0, 0, Offset(3)),),
+        last_timestamp_ms=0,
     )
     driver = drive(90, producers=(entry,), **LOG)
     driver.assign(2, epoch=5)
@@ -239,7 +245,10 @@ def test_a_reset_that_fails_leaves_everything_as_it_was(drive: Any) -> None:
 def behind(drive: Any, *, intact: bool, end: int = 38, epochs: Any = ((1, 0),)) -> Any:
     """A log [24, end) of epoch 1; its leader of epoch 3 lost everything from 15 on."""
     entry = c.ProducerEntry(
-        ProducerId(7), 0, (c.SequencedBatch(0, 0, Offset(30)),), last_timestamp_ms=0
+        producer_id=ProducerId(7),
+        producer_epoch=0,
+        batches=(c.SequencedBatch(0, 0, Offset(30)),),
+        last_timestamp_ms=0,
     )
     driver = drive(
         end, epoch=1, start=24, high_watermark=30, epochs=epochs, producers=(entry,), intact=intact

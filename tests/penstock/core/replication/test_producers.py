@@ -114,8 +114,7 @@ def test_an_applied_batch_can_be_taken_back() -> None:
     known, unknown = found.get(ProducerId(7)), found.get(ProducerId(8))
     found.apply(header(10, 5, offset=110))
     found.apply(header(0, 5, producer=8, offset=115))
-    found.restore(ProducerId(8), unknown)
-    found.restore(ProducerId(7), known)
+    found.restore([(ProducerId(7), known), (ProducerId(8), unknown)])
     assert found.snapshot() == table((0, 10)).snapshot()
 
 
