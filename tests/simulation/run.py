@@ -1,83 +1,114 @@
-"""Runs the deterministic simulator: `python tests/simulation/run.py --seeds 2000`.
+"""Plays histories of the deterministic simulator and says which break an invariant.
 
-A failing seed prints what broke, its trace, and the command that replays it exactly.
+A failing seed prints what broke, its trace, and the command that replays it exactly. Seeds are
+played on all cores; a seed is the same history on every machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from penstock_sim.world import History, simulate
+from penstock_sim.seeds import fresh_seeds, kept_seeds
+from penstock_sim.totals import LOG_EVERY_S, TERMINAL_EVERY_S, Progress, Totals, report
+from penstock_sim.workers import Workers, cores
+from penstock_sim.world import simulate
 
-TRACE_LINES = 60
+_EXAMPLES: Final = """examples:
+  run.py --seeds 2000 --kept --fresh-seconds 120   as `make sim` does
+  run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
+  run.py --seed 901872 --trace                     one history, event by event
+"""
+_INTERRUPTED: Final = 130
 
 
-def main() -> int:
-    """0: all seeds hold; 1: some do not."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=100, help="how many; 100")
+    parser.add_argument("--first", type=int, default=0, help="the first of them; 0")
+    parser.add_argument(
+        "--kept", action="store_true", help="then those in tests/simulation/seeds.txt"
+    )
+    parser.add_argument(
+        "--fresh-seconds",
+        type=float,
+        default=0,
+        metavar="N",
+        help="then as many as N seconds allow, of a range that no run has played before; 0",
+    )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
-    options = parser.parse_args()
+    parser.add_argument("--workers", type=int, default=cores(), help="processes; one per core")
+    options = parser.parse_args(arguments)
+    if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
+        parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
+    return options
+
+
+def main() -> int:
+    """0: all seeds hold; 1: some do not; 130: interrupted."""
+    options = parse()
     if options.seed is not None:
-        return report(simulate(options.seed, traced=options.trace), everything=True)
-    started, totals, failures = time.monotonic(), [0] * 8, 0
-    for seed in range(options.first, options.first + options.seeds):
-        history = simulate(seed)
-        for index, count in enumerate(
-            (
-                history.steps,
-                history.commits,
-                history.elections,
-                history.truncations,
-                history.acked,
-                history.group_commits,
-                history.rebalances,
-                history.journals,
-            )
-        ):
-            totals[index] += count
-        if history.violation is not None:
-            failures += 1
-            report(simulate(seed, traced=True), everything=False)
-            if not options.keep_going:
+        return 0 if report(simulate(options.seed, traced=options.trace), everything=True) else 1
+    held = True
+    try:
+        with Workers(options.workers) as workers:
+            for which, seeds in parts(options):
+                held = play(workers, which, seeds, keep_going=options.keep_going) and held
+                if not held and not options.keep_going:
+                    break
+    except KeyboardInterrupt:
+        print("interrupted: no process is left", flush=True)
+        return _INTERRUPTED
+    return 0 if held else 1
+
+
+def parts(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[int]]]:
+    """What to play, one part after the other: what it is called, its seeds."""
+    first, count = options.first, options.seeds
+    if count:
+        yield f"seeds from {first}", range(first, first + count)
+    if options.kept:
+        yield "seeds that failed once", kept_seeds()
+    if options.fresh_seconds:
+        fresh = fresh_seeds(time.time_ns() // 1_000_000, options.fresh_seconds)
+        yield f"fresh seeds from {fresh.first}", fresh
+
+
+def play(workers: Workers, which: str, seeds: Iterable[int], *, keep_going: bool) -> bool:
+    """Whether all of them hold."""
+    print(f"playing {which}, {workers.count} at a time", flush=True)
+    totals = Totals()
+    every_s = TERMINAL_EVERY_S if sys.stdout.isatty() else LOG_EVERY_S
+    progress = Progress(totals, every_s, lambda line: print(line, flush=True))
+    for history in workers.histories(seeds):
+        progress.look()
+        if history is None:
+            continue
+        failed = totals.failed
+        totals.add(history)
+        if totals.failed > failed:
+            report(history, everything=False)
+            if not keep_going:
                 break
-    seconds = time.monotonic() - started
-    steps, commits, elections, truncations, acked, group_commits, rebalances, journals = totals
-    print(
-        f"{options.seeds} seeds from {options.first}, {failures} failed, {seconds:.1f} s: "
-        f"{steps} steps, {commits} commits, {elections} leaderships, {truncations} truncations, "
-        f"{acked} batches acknowledged, {group_commits} group commits, {rebalances} rebalances, "
-        f"{journals} journals"
-    )
-    return 1 if failures else 0
+    print(totals.line(which), flush=True)
+    return totals.failed == 0
 
 
-def report(history: History, *, everything: bool) -> int:
-    """Prints one history; 1 if it failed."""
-    lines = history.trace if everything else history.trace[-TRACE_LINES:]
-    for line in lines:
-        print(line)
-    print(
-        f"seed {history.seed}: {history.steps} steps, {history.commits} commits, "
-        f"{history.elections} leaderships, {history.truncations} truncations, {history.acked} "
-        f"acknowledged, {history.group_commits} group commits, {history.rebalances} rebalances, "
-        f"{history.journals} journals, "
-        f"fingerprint {history.fingerprint:016x}"
-    )
-    if history.violation is None:
-        return 0
-    print(f"FAILED: {history.violation}")
-    print(f"replay: python tests/simulation/run.py --seed {history.seed} --trace")
-    return 1
+def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
@@ -85,4 +116,5 @@ if __name__ == "__main__":
         os.execve(
             sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"}
         )
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(main())

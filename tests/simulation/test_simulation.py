@@ -1,11 +1,6 @@
 """The simulator as part of every test run; `make sim` runs far more seeds."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-import run
 
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_groups import GROUP_BUGS
@@ -38,19 +33,6 @@ def test_histories_full_of_faults_break_no_invariant(first: int) -> None:
 @pytest.mark.parametrize("seed", kept_seeds())
 def test_a_seed_that_failed_once_holds(seed: int) -> None:
     assert simulate(seed).violation is None, kept_seeds()[seed]
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("7", "seeds.txt:1: expected a seed and why"),
-        ("# kept\n\nseven  it failed", "seeds.txt:3: expected a seed and why"),
-        ("7 it failed\n7 again", "seeds.txt:2: 7 is there already"),
-    ],
-)
-def test_a_kept_seed_says_why(text: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
-        kept_seeds(text)
 
 
 @pytest.mark.parametrize("seed", [7, 42, 1001, 1002])
@@ -96,40 +78,3 @@ def test_a_planted_bug_of_the_journal_is_found(name: str, monkeypatch: pytest.Mo
             print(f"{name}: seed {seed}: {violation}")
             return
     pytest.fail(f"{SEEDS_TO_FIND_A_JOURNAL_BUG} seeds did not find {name}")
-
-
-def test_the_command_says_how_many_seeds_hold() -> None:
-    found = command("--seeds", "3", "--first", "5")
-    assert found.returncode == 0, found.stderr
-    assert "3 seeds from 5, 0 failed" in found.stdout
-
-
-def test_the_command_replays_a_seed_event_by_event() -> None:
-    first, again = command("--seed", "7", "--trace"), command("--seed", "7", "--trace")
-    assert first.returncode == 0
-    assert len(first.stdout.splitlines()) > 200
-    assert "fingerprint" in first.stdout.splitlines()[-1]
-    assert first.stdout == again.stdout
-
-
-def test_a_failing_seed_prints_its_trace_and_how_to_replay_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["run.py", "--seeds", "50"])
-    PLANTED["commit_with_too_few_in_sync"][0](monkeypatch)
-    assert run.main() == 1
-    printed = capsys.readouterr().out
-    assert "FAILED: I5" in printed
-    assert "replay: python tests/simulation/run.py --seed" in printed
-    assert "Assigned(" in printed
-
-
-def command(*options: str) -> subprocess.CompletedProcess[str]:
-    script = Path(__file__).parent / "run.py"
-    return subprocess.run(
-        [sys.executable, str(script), *options],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )

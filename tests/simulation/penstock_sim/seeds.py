@@ -1,11 +1,16 @@
-"""Seeds that are always played: each failed once, and says why (`tests/simulation/seeds.txt`)."""
+"""Which seeds to play: those that failed once (`tests/simulation/seeds.txt`), and new ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 FILE: Final = Path(__file__).resolve().parent.parent / "seeds.txt"
+_SEEDS_PER_MS: Final = 10
+"""More than any machine plays, so that a range never reaches the next run's."""
 
 
 def kept_seeds(text: str | None = None) -> dict[int, str]:
@@ -24,3 +29,23 @@ def kept_seeds(text: str | None = None) -> dict[int, str]:
             raise ValueError(f"seeds.txt:{number}: {seed} is there already")
         found[int(seed)] = reason.strip()
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class FreshSeeds:
+    """Seeds from `first` on, for `seconds` from the moment that the first is asked for."""
+
+    first: int
+    seconds: float
+    clock: Callable[[], float] = monotonic
+
+    def __iter__(self) -> Iterator[int]:
+        seed, end_s = self.first, self.clock() + self.seconds
+        while self.clock() < end_s:
+            yield seed
+            seed += 1
+
+
+def fresh_seeds(now_ms: int, seconds: float) -> FreshSeeds:
+    """A range that no run has played which began in another millisecond of the wall clock."""
+    return FreshSeeds(now_ms * _SEEDS_PER_MS, seconds)

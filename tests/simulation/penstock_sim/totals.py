@@ -1,0 +1,108 @@
+"""What many histories add up to, how a run of them goes on, and what a failing one shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final
+
+from penstock_sim.workers import Lost
+from penstock_sim.world import History, simulate
+
+TRACE_LINES: Final = 60
+TERMINAL_EVERY_S: Final = 5.0
+LOG_EVERY_S: Final = 60.0
+_COUNTS: Final = {
+    "steps": "steps",
+    "commits": "commits",
+    "elections": "leaderships",
+    "truncations": "truncations",
+    "acked": "batches acknowledged",
+    "group_commits": "group commits",
+    "rebalances": "rebalances",
+    "journals": "journals",
+}
+"""Fields of a history that are counted, and what they are called."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of the histories of one part of a run, counted as they end."""
+
+    clock: Callable[[], float] = monotonic
+    seeds: int = 0
+    failed: int = 0
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
+    started_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_s = self.clock()
+
+    @property
+    def seconds(self) -> float:
+        return self.clock() - self.started_s
+
+    def add(self, history: History | Lost) -> None:
+        self.seeds += 1
+        if isinstance(history, Lost):
+            self.failed += 1
+            return
+        self.failed += history.violation is not None
+        for name in _COUNTS:
+            self.counts[name] += getattr(history, name)
+
+    def line(self, which: str) -> str:
+        """Everything, at the end."""
+        counts = ", ".join(f"{self.counts[name]} {word}" for name, word in _COUNTS.items())
+        return f"{self.seeds} {which}, {self.failed} failed, {self.seconds:.1f} s: {counts}"
+
+
+class Progress:
+    """Says now and then how far a part of a run is."""
+
+    def __init__(self, totals: Totals, every_s: float, say: Callable[[str], None]) -> None:
+        self._totals = totals
+        self._every_s = every_s
+        self._say = say
+        self._due_s = every_s
+
+    def look(self) -> None:
+        """Call it often."""
+        totals = self._totals
+        if totals.seconds < self._due_s:
+            return
+        self._due_s = totals.seconds + self._every_s
+        pace = totals.seeds / totals.seconds
+        self._say(
+            f"… {totals.seeds} seeds in {totals.seconds:.0f} s, {pace:.1f} a second, "
+            f"{totals.failed} failed"
+        )
+
+
+def report(history: History | Lost, *, everything: bool) -> bool:
+    """Prints one history, a failed one with the end of its trace; whether it held."""
+    if isinstance(history, Lost):
+        print(f"FAILED: the process that played seed {history.seed} ended: {history.exit_code}")
+        _print_replay(history.seed)
+        return False
+    if history.violation is not None and not history.trace:
+        history = simulate(history.seed, traced=True)
+    for line in history.trace if everything else history.trace[-TRACE_LINES:]:
+        print(line)
+    print(
+        f"seed {history.seed}: {history.steps} steps, {history.commits} commits, "
+        f"{history.elections} leaderships, {history.truncations} truncations, {history.acked} "
+        f"acknowledged, {history.group_commits} group commits, {history.rebalances} rebalances, "
+        f"{history.journals} journals, "
+        f"fingerprint {history.fingerprint:016x}"
+    )
+    if history.violation is None:
+        return True
+    print(f"FAILED: {history.violation}")
+    _print_replay(history.seed)
+    return False
+
+
+def _print_replay(seed: int) -> None:
+    print(f"replay: python tests/simulation/run.py --seed {seed} --trace", flush=True)

@@ -1,0 +1,149 @@
+"""Plays many seeds at once: one process per core, one seed per process at a time.
+
+    seeds ──▶ Workers.histories ──seed──▶ a process: `simulate` ──History──▶ back, as they end
+
+Processes are forked: they play the code that is loaded here. They end with this process, however
+it goes: on the way out of the `with` they are terminated, and a pipe that nobody holds any more
+ends whoever is left. Ctrl-C reaches all of them at once; only this process heeds it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Final, Self
+
+from penstock_sim.world import History, simulate
+
+PAUSE_S: Final = 1.0
+"""How often whoever waits for histories is given a turn when none ends."""
+_END_S: Final = 10.0
+_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The process that played this seed ended: by a signal, if `exit_code` is negative."""
+
+    seed: int
+    exit_code: int | None
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+    seed: int | None = None
+    """What it plays."""
+
+
+def cores() -> int:
+    """How many processes can run at once here."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """Use as a context manager. One worker is this process itself."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        if self.count > 1:
+            for _ in range(self.count):
+                self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join(_END_S)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+            worker.pipe.close()
+        self._workers = []
+
+    def histories(self, seeds: Iterable[int]) -> Iterator[History | Lost | None]:
+        """Plays `seeds` in order, yields histories as they end.
+
+        None: a second has passed. `seeds` is asked for the next one whenever a process is free; at
+        its end, or when the caller wants no more, what is being played is played to its end or
+        given up with the `with`.
+        """
+        waiting = iter(seeds)
+        if self.count == 1:
+            yield from map(simulate, waiting)
+            return
+        for worker in list(self._workers):
+            self._hand_out(worker, waiting)
+        while playing := [worker for worker in self._workers if worker.seed is not None]:
+            ready = wait([worker.pipe for worker in playing], PAUSE_S)
+            if not ready:
+                yield None
+            for worker in playing:
+                if worker.pipe in ready:
+                    found = self._take(worker)
+                    self._hand_out(worker if worker in self._workers else self._start(), waiting)
+                    yield found
+
+    def _start(self) -> _Worker:
+        context = multiprocessing.get_context("fork")
+        mine, theirs = context.Pipe()
+        others = [mine, *(worker.pipe for worker in self._workers)]
+        process = context.Process(target=_play, args=(theirs, others), daemon=True)
+        # Until the new process has said what it does about signals, it hears of none.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        worker = _Worker(process, mine)
+        self._workers.append(worker)
+        return worker
+
+    @staticmethod
+    def _hand_out(worker: _Worker, waiting: Iterator[int]) -> None:
+        worker.seed = next(waiting, None)
+        if worker.seed is not None:
+            worker.pipe.send(worker.seed)
+
+    def _take(self, worker: _Worker) -> History | Lost:
+        assert worker.seed is not None
+        try:
+            found = worker.pipe.recv()
+        except (EOFError, ConnectionError):
+            worker.process.join(_END_S)
+            worker.pipe.close()
+            self._workers.remove(worker)
+            return Lost(worker.seed, worker.process.exitcode)
+        assert isinstance(found, History)
+        return found
+
+
+def _play(pipe: Connection, others: list[Connection]) -> None:
+    """A worker: plays what it is told until nobody is there to tell."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    for other in others:
+        other.close()  # or the end of this worker's parent would not be seen by its siblings
+    try:
+        while True:
+            pipe.send(simulate(pipe.recv()))
+    except (EOFError, ConnectionError):
+        return
