@@ -36,6 +36,12 @@ class Wanted:
 
     def locate(self, bootstrap: str | None) -> "Located":
         """See the module. Raises MisuseError, or what Kubernetes says to a named cluster."""
+        if "" in (bootstrap, self.cluster):
+            raise MisuseError(
+                "--bootstrap or --cluster is empty (a variable that is not set?); leave it away, "
+                "or say which cluster is meant",
+                ErrorCode.INVALID_REQUEST,
+            )
         if bootstrap and self.cluster:
             raise MisuseError(
                 "give --bootstrap (or PENSTOCK_BOOTSTRAP) or --cluster, not both",

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -35,6 +35,7 @@ class ConsumeOutput(StrEnum):
     JSON = "json"
 
 
+END: Final = Place(PlaceKind.END)
 Begin = Annotated[
     str,
     typer.Option("--offset", "-o", help="Where to begin: beginning, end, OFFSET, -N, or @TIME."),
@@ -106,11 +107,7 @@ def consume(
     """
     render = _renderer(output, format_, key_delimiter, null)
     if group is not None:
-        if to is not None or partition:
-            raise MisuseError(
-                "a group decides who reads what: leave --to and --partition away with --group",
-                ErrorCode.INVALID_REQUEST,
-            )
+        _check_group(group, has_place=to is not None or bool(partition))
         options = GroupOptions(group, topic, offset, exit_at_end, count)
         consume_in_group(locate(bootstrap), options, render)
         return
@@ -121,6 +118,8 @@ def consume(
         partitions = choose_partitions(admin, topic, partition)
         starts = resolve(admin, begin, partitions)
         ends = resolve(admin, until, partitions) if until is not None else {}
+        if ends and begin.kind is PlaceKind.OFFSET:
+            _expect_something_to_read(begin, until, resolve(admin, END, partitions))
     from penstock.client import Consumer  # noqa: PLC0415 - grpc only when it is needed
 
     with Consumer(where.bootstrap, **where.options) as consumer:
@@ -128,6 +127,19 @@ def consume(
         for one, start in starts.items():
             consumer.seek(one, start)
         _print_records(consumer, render, ends, count)
+
+
+def _check_group(group: str, *, has_place: bool) -> None:
+    if not group:
+        raise MisuseError(
+            "--group is empty (a variable that is not set?); leave it away to read without a group",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if has_place:
+        raise MisuseError(
+            "a group decides who reads what: leave --to and --partition away with --group",
+            ErrorCode.INVALID_REQUEST,
+        )
 
 
 def choose_partitions(
@@ -146,11 +158,29 @@ def choose_partitions(
     return [TopicPartition(topic, index) for index in sorted(wanted or present)]
 
 
+def _expect_something_to_read(
+    begin: Place, until: Place | None, log_ends: "dict[TopicPartition, int]"
+) -> None:
+    """Raises MisuseError if a typed offset leaves nothing to read: printing nothing looks well."""
+    furthest = max(log_ends.values())
+    if begin.number > furthest:
+        raise MisuseError(
+            f"--offset {begin.number} is not in the log: its partitions end at {furthest} or "
+            "before; give a smaller one, -N for the last N records, or end",
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+        )
+    if until is not None and until.kind is PlaceKind.OFFSET and until.number < begin.number:
+        raise MisuseError(
+            f"--to {until.number} lies before --offset {begin.number}: that is nothing to read",
+            ErrorCode.INVALID_REQUEST,
+        )
+
+
 def _until(to: str | None, exit_at_end: bool) -> Place | None:
     if to is not None and exit_at_end:
         raise MisuseError("give --to or --exit, not both", ErrorCode.INVALID_REQUEST)
     if exit_at_end:
-        return Place(PlaceKind.END)
+        return END
     return parse_place(to, "--to") if to is not None else None
 
 

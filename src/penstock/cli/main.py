@@ -65,6 +65,9 @@ class PenstockGroup(TyperGroup):
         )
 
     def invoke(self, ctx: Any) -> Any:
+        if sys.stdout is None:  # `>&-`: the next file that is opened would become it
+            _complain("standard output is closed; to see nothing use >/dev/null")
+            raise typer.Exit(1)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -86,7 +89,10 @@ def _describe(error: Exception) -> str:
     if isinstance(error, PenstockError):
         return error.message
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        said = error.strerror or str(error)
+        return f"{error.filename}: {said}" if error.filename else said
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return f"an argument is not UTF-8 text: {os.fsencode(error.object)!r}"
     if isinstance(error, ModuleNotFoundError):
         message = describe_missing(error, "this command", "cli")
         if message is not None:

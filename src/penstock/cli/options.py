@@ -1,11 +1,14 @@
 """Options and texts that several commands share, so that they mean the same everywhere."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from penstock.errors import ErrorCode, MisuseError
+
+COUNT_MAX: Final = 2**31 - 1
+"""What the protocol can say; how many are possible, the cluster says."""
 
 
 class Output(StrEnum):
@@ -14,6 +17,12 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     YAML = "yaml"
+
+
+def _not_empty(text: str) -> str:
+    if not text:
+        raise typer.BadParameter("it is empty (a variable that is not set?)")
+    return text
 
 
 Bootstrap = Annotated[
@@ -30,7 +39,9 @@ OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="What to print: for people, or for programs.")
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="Id of the group.")]
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Id of the group.", callback=_not_empty)
+]
 Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),

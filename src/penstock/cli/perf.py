@@ -39,6 +39,8 @@ COLUMNS_RECORDS: Final = 2_000
 """Records per `send_columns` call."""
 CALL_BYTES_MAX: Final = 256 * 1024
 """And bytes: small beside the producer's buffer."""
+RECORD_BYTES_MAX: Final = 1024**3
+"""More than any topic takes, and what memory surely holds once."""
 PENDING_MAX: Final = 100
 """Calls whose outcome is awaited at one time."""
 POLL_S: Final = 1.0
@@ -94,7 +96,9 @@ def produce(
     topic: TopicArgument,
     *,
     records: Annotated[int, typer.Option(min=1, help="How many records.")] = 1_000_000,
-    record_bytes: Annotated[int, typer.Option(min=0, help="Size of each value.")] = 100,
+    record_bytes: Annotated[
+        int, typer.Option(min=0, max=RECORD_BYTES_MAX, help="Size of each value.")
+    ] = 100,
     per_record: Annotated[
         bool, typer.Option("--per-record", help="One send() per record instead of columns.")
     ] = False,
@@ -110,7 +114,8 @@ def produce(
     """
     meter = Meter("written")
     producer = open_producer(bootstrap, acks, sync, codec)
-    values = _values(record_bytes)
+    per_call = max(1, min(COLUMNS_RECORDS, CALL_BYTES_MAX // max(record_bytes, 1)))
+    values = _values(per_call, record_bytes)
 
     def send_columns(count: int) -> Pending:
         return producer.send_columns(topic, values[:count])
@@ -120,7 +125,6 @@ def produce(
 
     try:
         send = send_each if per_record else send_columns
-        per_call = max(1, min(COLUMNS_RECORDS, CALL_BYTES_MAX // max(record_bytes, 1)))
         for count in _acknowledged(send, records, per_call, meter):
             meter.add(count, count * record_bytes)
         result = meter.result()
@@ -146,10 +150,10 @@ class Deliveries:
         return [delivery.result() for delivery in self._deliveries]
 
 
-def _values(record_bytes: int) -> list[bytes]:
+def _values(count: int, record_bytes: int) -> list[bytes]:
     """Values that differ and do not compress."""
-    noise = os.urandom(record_bytes + COLUMNS_RECORDS)
-    return [noise[i : i + record_bytes] for i in range(COLUMNS_RECORDS)]
+    noise = os.urandom(record_bytes + count)
+    return [noise[i : i + record_bytes] for i in range(count)]
 
 
 def _acknowledged(

@@ -18,7 +18,7 @@ import typer
 
 from penstock.cli.connect import locate
 from penstock.cli.options import Bootstrap, TopicArgument, example, parse_pairs
-from penstock.errors import PenstockError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client import Delivery, Producer
@@ -116,7 +116,7 @@ def produce(
     A line without the delimiter has a null key. Exit code 0 means that every line was
     acknowledged as --acks and --sync say.
     """
-    lines = LineFormat(_unescape(key_delimiter), _encode(key), _encode(null))
+    lines = LineFormat(_delimiter(key_delimiter), _encode(key), _encode(null))
     headers = [(name, value.encode()) for name, value in parse_pairs(header, "--header").items()]
     producer = open_producer(bootstrap, acks, sync, codec)
     pending: deque[Delivery] = deque()
@@ -163,6 +163,8 @@ def open_producer(
 
 def _lines(count: int | None) -> Iterator[bytes]:
     """Lines of standard input without their newline, each as soon as it is there."""
+    if sys.stdin is None:
+        raise MisuseError("standard input is closed; write the records to it, a line each")
     for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
         yield line.removesuffix(b"\n")
         if number == count:
@@ -173,6 +175,11 @@ def _encode(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _unescape(delimiter: str | None) -> bytes | None:
-    """Shells make a tab hard to type."""
+def _delimiter(delimiter: str | None) -> bytes | None:
+    """As typed, but that shells make a tab hard to type. Raises MisuseError for an empty one."""
+    if delimiter == "":
+        raise MisuseError(
+            "--key-delimiter is empty; it must be at least one character, such as : or \\t",
+            ErrorCode.INVALID_REQUEST,
+        )
     return None if delimiter is None else delimiter.replace("\\t", "\t").encode()

@@ -6,6 +6,7 @@ import typer
 
 from penstock.cli.connect import open_admin
 from penstock.cli.options import (
+    COUNT_MAX,
     Bootstrap,
     Output,
     OutputOption,
@@ -36,10 +37,12 @@ def create(
     topic: TopicArgument,
     *,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=0, help="0 = the cluster's default.")
+        int,
+        typer.Option("--partitions", "-p", min=0, max=COUNT_MAX, help="0 = the cluster's default."),
     ] = 0,
     replicas: Annotated[
-        int, typer.Option("--replicas", "-r", min=0, help="0 = the cluster's default.")
+        int,
+        typer.Option("--replicas", "-r", min=0, max=COUNT_MAX, help="0 = the cluster's default."),
     ] = 0,
     config: Config = None,
     dry_run: DryRun = False,
@@ -136,7 +139,10 @@ def alter(
         typer.Option(metavar="KEY", help="Back to the default; may be repeated."),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="The new total; never fewer.")
+        int | None,
+        typer.Option(
+            "--partitions", "-p", min=1, max=COUNT_MAX, help="The new total; never fewer."
+        ),
     ] = None,
     dry_run: DryRun = False,
     bootstrap: Bootstrap = None,

@@ -28,7 +28,11 @@ from penstock.verify.workload import Workload, WorkloadConfig
 PROGRESS_S: Final = 0.25
 """Between two looks at the workload."""
 
-app = typer.Typer(no_args_is_help=True, help="Prove that a cluster loses and invents nothing.")
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Prove that a cluster loses and invents nothing.",
+)
 
 
 class AcksChoice(StrEnum):

@@ -130,6 +130,15 @@ class TestProduceAndConsume:
             (["topic", "delete", "no-such-topic", "--yes"], "no-such-topic"),
             (["consume", "flights", "-p", "9", "-e"], "topic flights has partitions 0 to 1, not 9"),
             (["consume", "flights", "-e", "--to", "end"], "give --to or --exit, not both"),
+            (["consume", "flights", "-o", "7", "-e"], "--offset 7 is not in the log"),
+            (["consume", "flights", "-o", "7", "--to", "9"], "--offset 7 is not in the log"),
+            (["consume", "flights", "-o", "0", "-g", "", "-e"], "--group is empty"),
+            (["consume", "flights", "-e", "--bootstrap", ""], "--bootstrap or --cluster is empty"),
+            (["--cluster", "", "topic", "list"], "--bootstrap or --cluster is empty"),
+            (["consume", "flights", "-e", "-Z", "\udcff"], "is not UTF-8 text: b'\\xff'"),
+            (["produce", "flights", "-K", ""], "--key-delimiter is empty"),
+            (["produce", "flights", "-p", "99999999999"], "partitions 0 to 1, not 99999999999"),
+            (["local", "down", "--data-dir", ".", "--purge", "-y"], "no local cluster was kept"),
             (["consume", "flights", "-f", "%z"], "--format has '%z' at position 0"),
             (["produce", "flights", "-H", "x"], "--header 'x' must be KEY=VALUE"),
             (["topic", "create", "a/b"], "'a/b'"),
@@ -144,6 +153,66 @@ class TestProduceAndConsume:
         self, penstock: Any, words: list[str], message: str
     ) -> None:
         assert message in penstock.fails(*words, stdin="x\n")
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["topic", "create", "big", "-p", "3000000000"],
+            ["topic", "create", "big", "-r", "3000000000"],
+            ["topic", "alter", "flights", "-p", "3000000000"],
+            ["perf", "produce", "flights", "--record-bytes", "3000000000"],
+            ["group", "describe", ""],
+            ["group", "delete", "", "--yes"],
+            ["group", "reset", "", "--topic", "flights", "--to-latest", "--execute"],
+        ],
+        ids=" ".join,
+    )
+    def test_what_no_cluster_could_mean_is_wrong_usage(
+        self, penstock: Any, words: list[str]
+    ) -> None:
+        done = penstock.run(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "Error: Invalid value for" in done.stderr
+
+    def test_an_offset_that_some_partitions_have_is_read_there(
+        self, penstock: Any, topic: str
+    ) -> None:
+        penstock.ok("produce", topic, "-p", 1, stdin="a\nb\n")
+        assert penstock.ok("consume", topic, "-o", 1, "-e") == "b\n"
+        assert penstock.ok("consume", topic, "-o", 2, "-e") == ""
+        said = penstock.fails("consume", topic, "-o", 2, "--to", 1)
+        assert said == "--to 1 lies before --offset 2: that is nothing to read"
+
+    @pytest.mark.parametrize(
+        ("words", "closed", "message"),
+        [
+            ("produce flights", "<&-", b"standard input is closed"),
+            ("topic list", ">&-", b"standard output is closed"),
+            ("consume flights -e", ">&-", b"standard output is closed"),
+            ("topic list", ">/dev/full", b"No space left on device"),
+        ],
+    )
+    def test_closed_and_full_files_are_one_line(
+        self, penstock: Any, words: str, closed: str, message: bytes
+    ) -> None:
+        command = f"{sys.executable} -m penstock.cli {words} {closed}"
+        done = subprocess.run(
+            ["sh", "-c", command], env=penstock.environment, cwd=penstock.folder,
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"penstock: " + message)
+        assert len(done.stderr.splitlines()) == 1
+
+    def test_perf_makes_no_more_values_than_one_call_takes(self, penstock: Any) -> None:
+        # All at once would be 100 GB; the limit lets a defect end in an error, not in swapping.
+        command = f"{sys.executable} -m penstock.cli perf produce flights --record-bytes 50000000"
+        done = subprocess.run(
+            ["sh", "-c", f"ulimit -v 6000000; {command}"], env=penstock.environment,
+            cwd=penstock.folder, capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert b"a record of 50000011 bytes (with framing) does not fit" in done.stderr
 
 
 class TestOffsets:

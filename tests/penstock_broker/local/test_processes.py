@@ -122,8 +122,15 @@ class TestStateDirectory:
         directory.purge()
         assert [entry.name for entry in directory.root.iterdir()] == ["photos"]
         (directory.root / "photos").rmdir()
+        directory.write(state_of(identify_self()))
         directory.purge()
         assert not directory.root.exists()
+
+    def test_purge_removes_nothing_where_no_cluster_ever_was(self, tmp_path: Path) -> None:
+        (tmp_path / "logs").mkdir()
+        with pytest.raises(MisuseError, match="no local cluster was kept here"):
+            StateDirectory(tmp_path).purge()
+        assert (tmp_path / "logs").exists()
 
     def test_a_directory_that_cannot_be_made_is_one_message(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

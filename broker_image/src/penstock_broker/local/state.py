@@ -70,6 +70,11 @@ class StateDirectory:
         return self.root / "state.json"
 
     @property
+    def lock_file(self) -> Path:
+        """There as soon as a cluster was started here, and until it is purged."""
+        return self.root / "lock"
+
+    @property
     def manifest_file(self) -> Path:
         return self.root / "manifest.yaml"
 
@@ -106,7 +111,7 @@ class StateDirectory:
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
         """Yields whether this process now is the one that runs the cluster."""
-        with (self.root / "lock").open("a") as file:
+        with self.lock_file.open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -115,10 +120,18 @@ class StateDirectory:
             yield True
 
     def purge(self) -> None:
-        """Removes what local mode put here and nothing else; then the directory, if empty."""
+        """Removes what local mode put here and nothing else; then the directory, if empty.
+
+        Raises MisuseError where no cluster ever was: `logs` and the like are then another's.
+        """
+        if not self.lock_file.exists() and not self.state_file.exists():
+            raise MisuseError(
+                f"{self.root}: no local cluster was kept here, so nothing was removed; "
+                "`penstock local list` shows those that run"
+            )
         for data in [self.data("controller"), self.root / "logs", *self.root.glob("broker-*")]:
             shutil.rmtree(data, ignore_errors=True)
-        for file in (self.state_file, self.manifest_file, self.root / "lock"):
+        for file in (self.state_file, self.manifest_file, self.lock_file):
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()
