@@ -15,7 +15,6 @@ from penstock.client import (
     Producer,
     TopicPartition,
 )
-from penstock.client.admin import SETTLE_S
 from penstock.errors import ClusterError, ErrorCode, MisuseError, OffsetOutOfRangeError
 
 
@@ -228,7 +227,7 @@ async def test_changes_wait_for_a_controller_that_is_away(
 
 
 def test_what_the_topic_sets_is_told_from_what_it_inherits(
-    make_cluster: Callable[..., Cluster],
+    make_cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = make_cluster(controller_config={"retention.ms": "1000000"})
     with Admin(cluster.bootstrap) as admin:
@@ -243,9 +242,10 @@ def test_what_the_topic_sets_is_told_from_what_it_inherits(
         assert own() == {"max.message.bytes": "5000"}
         admin.alter_configs("t", {"retention.ms": "7"}, unset=["max.message.bytes"])
         assert own() == {"retention.ms": "7"}
+        monkeypatch.setattr("penstock.client.admin.SETTLE_S", 60.0)
         began = time.monotonic()
         admin.alter_configs("t", unset=["retention.ms"])
-        assert time.monotonic() - began < SETTLE_S, "it has seen the change"
+        assert time.monotonic() - began < 40, "it has seen the change"
         assert own() == {}
         seen = admin.describe_topics(["t"])["t"]
         assert (seen.configs, seen.inherited) == ({"retention.ms": "1000000"}, {"retention.ms"})

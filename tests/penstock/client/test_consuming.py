@@ -64,6 +64,10 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % index for index in range(first, first + count)]
 
 
+LONG_POLL_MS = 60_000
+"""A broker holds an empty answer no longer; `read` does not wait that long."""
+
+
 def read(consumer: Consumer, count: int, max_records: int | None = None) -> list[ConsumedBatch]:
     """Polls until `count` records are there; exactly so many come."""
     batches: list[ConsumedBatch] = []
@@ -98,13 +102,11 @@ def test_records_come_in_order_and_a_poll_returns_no_more_than_asked(
 
 
 def test_new_records_wake_a_waiting_poll(shared_cluster: Cluster, topic: str) -> None:
-    with Consumer(shared_cluster.bootstrap, fetch_max_wait_ms=20_000) as consumer:
+    with Consumer(shared_cluster.bootstrap, fetch_max_wait_ms=LONG_POLL_MS) as consumer:
         consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
         assert consumer.poll(0.5) == []
-        begun = time.monotonic()
         fill(shared_cluster, topic, [b"news"], partition=1)
         assert values_of(read(consumer, 1)) == [b"news"]
-        assert time.monotonic() - begun < 10, "long before the long poll ends"
 
 
 def test_a_consumer_may_start_at_the_end(shared_cluster: Cluster, topic: str) -> None:
@@ -155,15 +157,13 @@ def test_a_seek_while_data_is_on_its_way_gets_nothing_old(
 def test_a_seek_does_not_wait_for_a_long_poll(shared_cluster: Cluster, topic: str) -> None:
     fill(shared_cluster, topic, numbers(10))
     where = TopicPartition(topic, 0)
-    with Consumer(shared_cluster.bootstrap, fetch_max_wait_ms=30_000) as consumer:
+    with Consumer(shared_cluster.bootstrap, fetch_max_wait_ms=LONG_POLL_MS) as consumer:
         consumer.assign([where])
         read(consumer, 10)
         assert consumer.poll(0.3) == []
-        begun = time.monotonic()
         for _ in range(2):
             consumer.seek(where, 5)
             assert values_of(read(consumer, 5)) == numbers(5, 5)
-        assert time.monotonic() - begun < 5
 
 
 def test_paused_partitions_are_silent_and_lose_nothing(

@@ -212,7 +212,7 @@ def test_an_unknown_topic_is_one_clear_error_and_soon(producer: Producer) -> Non
     with pytest.raises(ClusterError, match="'nowhere' does not exist") as unknown:
         producer.send("nowhere", b"v")
     assert unknown.value.code is ErrorCode.UNKNOWN_TOPIC
-    assert time.monotonic() - begun < 6
+    assert time.monotonic() - begun < 30, "`max_block_ms` is 60 s"
 
 
 @pytest.mark.parametrize("topic", ["", "a b", "x" * 250])

@@ -93,8 +93,15 @@ async def test_a_name_is_looked_up_in_every_round(
 
 
 async def test_addresses_that_swallow_connections_delay_nobody(
-    shared: SharedDocuments, run: Any, resolver: dict[str, list[str]], reserve: Reserve
+    shared: SharedDocuments,
+    run: Any,
+    resolver: dict[str, list[str]],
+    reserve: Reserve,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A new controller takes who is late by a session timeout, 1.8 s, for dead."""
+    # One silent address before the good one would be more than this test waits.
+    monkeypatch.setattr("penstock_broker.metadata.discovery._CONNECT_S", 60.0)
     port = reserve().port
     silent = [f"127.0.0.{number}" for number in range(10, 16)]
     resolver["controllers.test"] = [*silent, "127.0.0.2"]
@@ -103,10 +110,7 @@ async def test_addresses_that_swallow_connections_delay_nobody(
         with ExitStack() as holes:
             for ip in silent:
                 holes.enter_context(black_hole(ip, port))
-            began = monotonic()
             async with running(*brokers):
                 await wait_until_async(
                     lambda: all(broker.serves(1) for broker in brokers), what="sessions"
                 )
-                took_s = monotonic() - began
-    assert took_s < 1.8, f"{took_s:.2f} s: a new controller takes who is so late for dead"

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,12 +65,12 @@ async def test_a_broker_registers_and_gets_a_full_image_then_changes(start: Any)
     assert first.images[-1].brokers[1].incarnation == "run-1-1"
 
 
-async def test_a_broken_session_moves_the_leadership_in_well_under_a_second(start: Any) -> None:
-    brokers = await three(await start(config=ControlConfig()))
-    broken_at = time.monotonic()
+async def test_a_broken_session_moves_the_leadership_without_the_session_timeout(
+    start: Any,
+) -> None:
+    brokers = await three(await start(config=ControlConfig(session_timeout_ms=100_000)))
     brokers[0].break_off()
     await brokers[1].until(lambda: brokers[1].leader() == (1, 2), "broker 1 leads")
-    assert time.monotonic() - broken_at < 1.0
 
 
 async def test_a_silent_broker_is_told_that_its_session_is_over(start: Any) -> None:

@@ -41,7 +41,7 @@ async def test_kill_9_of_the_active_one_lets_the_other_take_over(pair: tuple[Pod
         active.process.kill()
         took_s = await all_serve(brokers, 2)
         print(f"fail-over after kill -9: {took_s:.2f} s")
-        assert took_s < 9.0
+        assert took_s < 20.0, "the lease runs out after 6 s"
         await create(standby, "after", partitions=1, replication_factor=3)
 
 
@@ -51,7 +51,7 @@ async def test_a_clean_stop_hands_over_at_once(pair: tuple[Pod, Pod]) -> None:
         active.process.terminate()
         took_s = await all_serve(brokers, 2)
         print(f"fail-over after SIGTERM: {took_s:.2f} s")
-        assert took_s < 4.0
+        assert took_s < 6.0, "before the lease would run out"
     assert active.process.wait_end() == 0, active.process.tail()
 
 

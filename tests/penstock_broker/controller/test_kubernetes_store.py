@@ -124,7 +124,7 @@ def test_after_any_fault_the_truth_is_there_to_be_read(
     else:
         with pytest.raises(error):
             store.write([[change], [Put("topic/later", "never", None)]])
-    assert time.monotonic() - began < QUICK.total_s + 1.0
+    assert time.monotonic() - began < QUICK.total_s + 3.0
     assert fault.seen, "the fault was not met"
     proxy.heal()
     assert texts(store) == after[outcome]
@@ -175,7 +175,7 @@ def test_a_large_stage_goes_out_in_parallel(
     stage = [Put(f"topic/{index}", str(index), None) for index in range(80)]
     began = time.monotonic()
     versions = store.write([stage])
-    assert time.monotonic() - began < 5.0, "80 writes of 0.1 s, one after the other"
+    assert time.monotonic() - began < 7.5, "80 writes of 0.1 s, one after the other, take 8 s"
     proxy.heal()
     found = store.read_all()
     assert {key: stored.version for key, stored in found.items()} == versions
