@@ -1,0 +1,394 @@
+"""The coordinator's inputs and outputs: one machine per led partition of `__transactions`.
+
+    shell: calls, log, clock ──event──▶ machine.handle(event, now_ms) ──Ready──▶ shell
+
+The machine changes its state when it hands out the records of a `Ready`; the world hears of it
+when they are committed. What the shell owes:
+
+- `Ready.records` are appended as one batch, or with those of later Readys in one batch; Readys
+  keep their order in the log. `outputs` leave, in order, once the high watermark has passed every
+  append handed out up to then, those of this Ready included: also answers that only read, so that
+  nothing is told that a failover could take back (I16).
+- An append that fails, or a leadership that ends, ends the machine: its state may be ahead of the
+  log. Whoever leads next feeds a new machine every record below the high watermark of its own
+  leader epoch, in order (`load`), then `start`. Unanswered requests are refused by the shell with a
+  retriable error.
+- A request has an id that is never used again, and one answer; joins may be answered late
+  (parked), and ends whose caller waits until they are visible.
+- `SendEnds` may be lost: the machine repeats each End until `FinishedHeard`. A participant that
+  refuses or does not answer is simply not reported.
+- `ImageChanged` after the start and whenever leaders or topics change, `TopicsGone` for topics
+  that are known to be deleted, also after a start. `Tick` at `next_wake_ms`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.core.transactions.records import (
+    Attempt,
+    BranchRecord,
+    EndReason,
+    IdRecord,
+    LedgerRecord,
+    Participant,
+)
+from penstock.core.types import NO_PRODUCER, ProducerId, TopicId
+from penstock.errors import PenstockError
+
+# ---------------------------------------------------------------- events: shell -> machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRequested:
+    """A producer takes the id. `timeout_ms` 0 = the default.
+
+    `instance_id`: a UUID per producer object; the same one again changes nothing ("": never the
+    same). `fresh_producer_id`: one that was never used, for a new id (bit 62 set).
+    """
+
+    request_id: int
+    transactional_id: str
+    instance_id: str
+    fresh_producer_id: ProducerId
+    timeout_ms: int = 0
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinRequested:
+    """A partition's leader or a group's coordinator is about to store something of it."""
+
+    request_id: int
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: int
+    participant: Participant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRequested:
+    """The producer decides. `wait_visible_ms`: wait until every participant has heard of it."""
+
+    request_id: int
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: int
+    commit: bool
+    wait_visible_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedHeard:
+    """The participant has stored how (producer id, epoch) ended."""
+
+    participant: Participant
+    producer_id: ProducerId
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginBranchRequested:
+    """An attempt of a task begins to write. `fresh_producer_id`: as in InitRequested."""
+
+    request_id: int
+    application_id: str
+    checkpoint: str
+    attempt: Attempt
+    fresh_producer_id: ProducerId
+    timeout_ms: int = 0
+    client_id: str = ""
+    client_host: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitBatchRequested:
+    """`branches`: (branch, epoch) of those that commit; none: the batch is empty."""
+
+    request_id: int
+    application_id: str
+    checkpoint: str
+    run: str
+    batch: int
+    rows: int
+    branches: tuple[tuple[int, int], ...]
+    wait_visible_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortBatchRequested:
+    request_id: int
+    application_id: str
+    checkpoint: str
+    run: str
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequested:
+    """No states: all. `older_than_ms`: open, or finishing, for at least this long."""
+
+    request_id: int
+    states: frozenset[TransactionState] = frozenset()
+    older_than_ms: int = 0
+    producer_id: ProducerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeRequested:
+    request_id: int
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortRequested:
+    """Abort what is open. `producer_epoch` -1: whatever it is. `comment` is for the log."""
+
+    request_id: int
+    transactional_id: str
+    producer_epoch: int = -1
+    reason: EndReason = EndReason.OPERATOR
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgersRequested:
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetLedgerRequested:
+    request_id: int
+    application_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageChanged:
+    """A full image: `topic_ids` are all that exist. Ends are sent again at once."""
+
+    topic_ids: frozenset[TopicId]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsGone:
+    """Topics that were deleted: their partitions hear of no end any more."""
+
+    topic_ids: frozenset[TopicId]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """`next_wake_ms` has come."""
+
+
+Request = (
+    InitRequested
+    | JoinRequested
+    | EndRequested
+    | BeginBranchRequested
+    | CommitBatchRequested
+    | AbortBatchRequested
+    | ListRequested
+    | DescribeRequested
+    | AbortRequested
+    | LedgersRequested
+    | ForgetLedgerRequested
+)
+Event = Request | FinishedHeard | ImageChanged | TopicsGone | Tick
+
+# ---------------------------------------------------------------- outputs: machine -> shell
+
+
+class TransactionState(Enum):
+    """A branch's two states; `records.BranchRecord`."""
+
+    IDLE = "Idle"
+    OPEN = "Open"
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInitialized:
+    producer_id: ProducerId
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Decided; the next transaction is (producer_id, producer_epoch), (-1, -1) for branches: the
+    next one there is whoever begins it.
+
+    visible: every participant has heard of it. error: TRANSACTION_ABORTED, when it had been aborted
+    by others before: the producer goes on with the next one all the same.
+    """
+
+    producer_id: ProducerId
+    producer_epoch: int
+    visible: bool = False
+    error: PenstockError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchBegun:
+    """With `already_committed` there is nothing to write, and no branch (producer id -1)."""
+
+    already_committed: bool
+    branch: int = 0
+    producer_id: ProducerId = NO_PRODUCER
+    producer_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommitted:
+    """`rows_then`, with `already_committed`: the rows recorded then, -1 = not kept any more."""
+
+    already_committed: bool
+    rows_then: int = -1
+    visible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAborted:
+    """With `already_committed` nothing was done."""
+
+    already_committed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTransaction:
+    """One branch. `open_ms`: since how long, 0 = it is not; so `finishing_ms` of participants
+    that have yet to hear of an end."""
+
+    transactional_id: str
+    branch: int
+    state: TransactionState
+    producer_id: ProducerId
+    producer_epoch: int
+    open_ms: int
+    finishing: int
+    finishing_ms: int
+    client_id: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    transactions: tuple[ListedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """As recorded. `used_ms` (since 1970): the last init, opening or decision."""
+
+    transactional_id: str
+    record: IdRecord
+    used_ms: int
+    branches: Mapping[int, BranchRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """How many transactions were."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """By application id."""
+
+    ledgers: Mapping[str, LedgerRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerForgotten:
+    """False: there was none."""
+
+    forgotten: bool
+
+
+Answer = (
+    ProducerInitialized
+    | Joined
+    | Ended
+    | BranchBegun
+    | BatchCommitted
+    | BatchAborted
+    | Listed
+    | Described
+    | Aborted
+    | Ledgers
+    | LedgerForgotten
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The one answer to a request, or why there is none."""
+
+    request_id: int
+    answer: Answer | PenstockError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """Tell the participant how (producer id, epoch) ended."""
+
+    participant: Participant
+    producer_id: ProducerId
+    producer_epoch: int
+    commit: bool
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendEnds:
+    entries: tuple[End, ...]
+
+
+Output = Reply | SendEnds
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """For the log: what was decided, with the numbers it was decided on."""
+
+    event: str
+    fields: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One transaction that was decided; `open_ms`: how long it had been open."""
+
+    commit: bool
+    reason: EndReason
+    open_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """See the module. `records` are (key, value); value None removes the key.
+
+    For metrics: `ended` transactions; `visible_ms`: of each branch whose participants have all
+    heard, how long that took. `stopped`: a defect ended the machine with this event
+    (`core.defect`). What was handed out before counts as of an append that failed; the `outputs` of
+    this Ready leave at once.
+    """
+
+    records: tuple[tuple[bytes, bytes | None], ...] = ()
+    outputs: tuple[Output, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    ended: tuple[Outcome, ...] = ()
+    visible_ms: tuple[int, ...] = ()
+    stopped: PenstockError | None = None
+
+
+NOTHING = Ready()
