@@ -23,7 +23,9 @@ NONE = ErrorCode.UNSPECIFIED
 
 @pytest.fixture
 def groups(make_cluster: Callable[..., Cluster], tmp_path: Path) -> Iterator[Groups]:
-    cluster = make_cluster(brokers=3)
+    # A frozen broker stays in the ISRs as long as a test looks on.
+    patient = {"broker.session.timeout.ms": "30000"}
+    cluster = make_cluster(brokers=3, controller_config=patient)
     cluster.create_topic("t", partitions=6)
     with Groups(cluster) as groups:
         groups.find("g")

