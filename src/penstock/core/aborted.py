@@ -8,12 +8,17 @@ leads can answer. An entry covers the batches of its (producer id, producer epoc
 offset and marker; epochs count transactions, so that names one transaction for ever (KIP-890).
 Readers scan entries from their fetch offset and stop at the first whose stable offset is at or past
 the end of the answer: no later one can begin before it (the rule of Kafka's transaction index).
-Kept here: I11, I12.
+Kept here: I11, I12. What a reader gets to see by these entries: `isolation`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
+from operator import attrgetter
+from typing import Final
 
 from penstock.core.types import Offset, ProducerId
 
@@ -31,3 +36,73 @@ class AbortedTransaction:
     producer_id: ProducerId
     producer_epoch: int
     stable_offset: Offset
+
+
+NEWEST_MAX: Final = 1_000
+"""Entries in memory per partition, about 200 kB: readers near the log's end need no disk."""
+_marker_offset: Final = attrgetter("marker_offset")
+
+
+def overlapping(
+    entries: Iterable[AbortedTransaction], end: Offset
+) -> tuple[AbortedTransaction, ...]:
+    """Those of `entries` that have batches below `end`; the rest is not looked at.
+
+    `entries` are all with markers from some offset on, by marker.
+    """
+    found = []
+    for entry in entries:
+        if entry.first_offset < end:
+            found.append(entry)
+        if entry.stable_offset >= end:
+            break
+    return tuple(found)
+
+
+class AbortedIndex:
+    """The newest aborted transactions of one log. Not thread-safe; owned by its replica's shell.
+
+    An entry comes when its marker is appended, before that is written: it is of use to nobody
+    before the last stable offset has passed the marker.
+    """
+
+    __slots__ = ("_complete_from", "_entries", "_first")
+
+    def __init__(self, log_end: Offset) -> None:
+        """Of a log that ends at `log_end`; what is before that only the store knows."""
+        self._entries: list[AbortedTransaction] = []
+        self._first = 0
+        self._complete_from = log_end
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._first
+
+    @property
+    def complete_from(self) -> Offset:
+        """Every entry with a marker at this offset or behind is here."""
+        return self._complete_from
+
+    def extend(self, entries: Iterable[AbortedTransaction]) -> None:
+        """Adds entries whose markers follow those known; beyond the limit the oldest go."""
+        self._entries.extend(entries)
+        surplus = len(self) - NEWEST_MAX
+        if surplus <= 0:
+            return
+        self._first += surplus
+        self._complete_from = Offset(self._entries[self._first - 1].marker_offset + 1)
+        if self._first >= NEWEST_MAX:
+            del self._entries[: self._first]
+            self._first = 0
+
+    def cut(self, to: Offset) -> None:
+        """The log ends at `to` now: markers from there on are gone."""
+        at = bisect_left(self._entries, to, self._first, key=_marker_offset)
+        del self._entries[at:]
+        self._complete_from = min(self._complete_from, to)
+
+    def between(self, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...] | None:
+        """What `LogStore.aborted` would answer; None if only that can."""
+        if start < self._complete_from:
+            return None
+        at = bisect_left(self._entries, start, self._first, key=_marker_offset)
+        return overlapping(islice(self._entries, at, None), end)

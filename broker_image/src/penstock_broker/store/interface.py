@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
@@ -52,6 +53,8 @@ class PartitionWrite:
     and takes the start back.
     `log_start_offset` removes whole batches that end at or before it.
     `producers` is a snapshot of producer state as of the log end after this write.
+    `aborted`: what the ABORT markers in `batches` ended; found again by `LogStore.aborted` for as
+    long as the log holds the marker.
     `rewrites` come last; those that begin before the log does (it moved on meanwhile) are left out.
     """
 
@@ -63,6 +66,7 @@ class PartitionWrite:
     producers: Sequence[ProducerEntry] | None = None
     rewrites: Sequence[Rewrite] = ()
     cleaned: Cleaned | None = None
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class TimeIndexEntry:
 
 
 class LogStore(Protocol):
-    """Seven methods. Errors: ClusterError with DISK_FULL, STORAGE_FAILED or DATA_CORRUPTED."""
+    """Eight methods. Errors: ClusterError with DISK_FULL, STORAGE_FAILED or DATA_CORRUPTED."""
 
     def open_slot(self, key: ReplicaKey) -> Slot:
         """The slot of a replica, made durable and assigned on first use."""
@@ -91,6 +95,14 @@ class LogStore(Protocol):
 
         At least one batch if there is one, then as many as fit into `max_bytes` (stored size).
         If `offset` was removed, starts with the first batch behind it. CRCs are checked.
+        """
+        ...
+
+    def aborted(self, slot: Slot, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...]:
+        """Aborted transactions with batches in [start, end), in the order of their markers.
+
+        Complete for batches that are read *after* this: compaction takes an entry away together
+        with the flag that makes a reader ask for it.
         """
         ...
 

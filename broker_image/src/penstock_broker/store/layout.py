@@ -7,6 +7,7 @@ One RocksDB database, two column families, all integers big-endian so that bytes
 
     column family "state": everything else; never in blob files, or one idle partition's
     checkpoint would pin a blob file of others' batches for ever
+        'a' │ slot u32 │ marker offset u64          → aborted transaction   (state.py)
         'c' │ slot u32                              → checkpoint            (state.py)
         'i' │ slot u32 │ base offset u64            → index entry           (below)
         'k' │ slot u32                              → what compaction did   (state.py)
@@ -53,6 +54,7 @@ _SLOT_KEY: Final = Struct(">cI")
 _OFFSET_KEY: Final = Struct(">cIQ")
 _U32: Final = Struct(">I")
 _ENTRY: Final = Struct(">qIqI")
+_SPACE_ABORTED: Final = b"a"
 _SPACE_CHECKPOINT: Final = b"c"
 _SPACE_INDEX: Final = b"i"
 _SPACE_CLEANED: Final = b"k"
@@ -61,6 +63,14 @@ _SPACE_PRODUCERS: Final = b"p"
 
 def batch_key(slot: Slot, base_offset: int) -> bytes:
     return _BATCH_KEY.pack(slot, base_offset)
+
+
+def aborted_key(slot: Slot, marker_offset: int) -> bytes:
+    return _OFFSET_KEY.pack(_SPACE_ABORTED, slot, marker_offset)
+
+
+def aborted_prefix(slot: Slot) -> bytes:
+    return _SLOT_KEY.pack(_SPACE_ABORTED, slot)
 
 
 def checkpoint_key(slot: Slot) -> bytes:
@@ -88,7 +98,7 @@ def producers_prefix(slot: Slot) -> bytes:
 
 
 def offset_of(key: bytes) -> Offset:
-    """The offset at the end of an index or producers key."""
+    """The offset at the end of an aborted, index or producers key."""
     return Offset(int.from_bytes(key[-8:], "big"))
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from penstock.core.aborted import AbortedTransaction, overlapping
 from penstock.core.batch import Batch, BatchFlags, pack_batch, unpack_batch
 from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
@@ -21,15 +22,22 @@ from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot, TimeI
 
 @dataclass(slots=True)
 class _Log:
-    """One slot. `batches` ascending by offset, `snapshots` by as-of offset."""
+    """One slot. `batches` ascending by offset, `snapshots` by as-of offset, `aborted` by marker."""
 
     batches: list[Batch] = field(default_factory=list)
     checkpoint: Checkpoint = state.EMPTY_CHECKPOINT
     snapshots: dict[Offset, tuple[ProducerEntry, ...]] = field(default_factory=dict)
     cleaned: Cleaned = field(default_factory=Cleaned)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
 
     def copy(self) -> "_Log":
-        return _Log(list(self.batches), self.checkpoint, dict(self.snapshots), self.cleaned)
+        return _Log(
+            batches=list(self.batches),
+            checkpoint=self.checkpoint,
+            snapshots=dict(self.snapshots),
+            cleaned=self.cleaned,
+            aborted=list(self.aborted),
+        )
 
     @property
     def log_end_offset(self) -> Offset:
@@ -42,6 +50,9 @@ class _Log:
         for batch in write.batches:
             assert not self.batches or batch.base_offset >= self.log_end_offset
             self.batches.append(batch)
+        for aborted in write.aborted:
+            assert aborted.marker_offset < self.log_end_offset, aborted
+            self.aborted.append(aborted)
         if write.checkpoint is not None:
             self.checkpoint = write.checkpoint
         if write.producers is not None:
@@ -79,11 +90,13 @@ class _Log:
                 assert batch.header.flags & BatchFlags.COMPACTED, "truncation inside a batch"
                 to = batch.base_offset
         self.cleaned = self.cleaned.cut(to)
+        self.aborted = [one for one in self.aborted if one.marker_offset < to]
         self.batches = [batch for batch in self.batches if batch.base_offset < to]
         self.checkpoint = state.truncated(self.checkpoint, to)
         self.snapshots = {as_of: s for as_of, s in self.snapshots.items() if as_of <= to}
 
     def _remove_before(self, log_start: Offset) -> None:
+        self.aborted = [one for one in self.aborted if one.marker_offset >= log_start]
         if log_start > self.checkpoint.log_start_offset:
             self.checkpoint = state.with_log_start(self.checkpoint, log_start)
         kept = [batch for batch in self.batches if batch.next_offset > log_start]
@@ -147,6 +160,10 @@ class MemoryLogStore:
                 break
             chosen.append(unpack_batch(pack_batch(batch)))
         return chosen
+
+    def aborted(self, slot: Slot, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...]:
+        later = (one for one in self._log(slot).aborted if one.marker_offset >= start)
+        return overlapping(later, end)
 
     def find_timestamp(self, slot: Slot, timestamp_ms: int, end: Offset) -> TimeIndexEntry | None:
         for batch in self._from(slot, Offset(0)):

@@ -22,6 +22,7 @@ from typing import Final
 
 import rocksdict
 
+from penstock.core.aborted import AbortedTransaction, overlapping
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import LogFacts
 from penstock.core.replication.contract import RecoveredLog
@@ -129,6 +130,10 @@ class RocksLogStore:
             ErrorCode.DATA_CORRUPTED,
         )
 
+    def aborted(self, slot: Slot, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...]:
+        with self._gate, storage_errors(f"reading aborted transactions of slot {slot}"):
+            return overlapping(self._database.aborted(slot, start), end)
+
     def find_timestamp(self, slot: Slot, timestamp_ms: int, end: Offset) -> TimeIndexEntry | None:
         with self._gate, storage_errors(f"searching slot {slot} for time {timestamp_ms}"):
             entry = self._first_at_time(slot, timestamp_ms, end)
@@ -156,7 +161,7 @@ class RocksLogStore:
             following = Slot(slot + 1)
             batch = Operations()
             batch.delete_batches(batch_key(slot, 0), batch_key(following, 0))
-            for prefix in (layout.index_prefix, layout.producers_prefix):
+            for prefix in (layout.aborted_prefix, layout.index_prefix, layout.producers_prefix):
                 batch.delete_states(prefix(slot), prefix(following))
             batch.delete_state(layout.checkpoint_key(slot))
             batch.delete_state(layout.cleaned_key(slot))

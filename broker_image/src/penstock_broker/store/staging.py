@@ -16,10 +16,11 @@ watermark); if the caller's snapshots do not provide one, one is made here from 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 
 import rocksdict
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch, BatchFlags, pack_batch
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry
@@ -84,6 +85,16 @@ class Database:
     def cleaned(self, slot: Slot) -> Cleaned:
         return state.decode_cleaned(self.state.get(layout.cleaned_key(slot)))
 
+    def aborted(self, slot: Slot, start: Offset) -> Iterator[AbortedTransaction]:
+        """Those whose markers are at `start` or behind, by marker."""
+        prefix = layout.aborted_prefix(slot)
+        cursor = self.state.iter()
+        cursor.seek(layout.aborted_key(slot, start))
+        while cursor.valid() and (key := cursor.key()).startswith(prefix):
+            yield state.decode_aborted(layout.offset_of(key), cursor.value())
+            cursor.next()
+        cursor.status()
+
     def snapshot(self, slot: Slot, as_of: Offset) -> list[ProducerEntry]:
         stored = self.state.get(producers_key(slot, as_of))
         assert stored is not None, f"slot {slot}: producer snapshot {as_of} vanished"
@@ -133,6 +144,7 @@ class StagedSlot:
         self._stored_end = layout.MAX_OFFSET
         self._snapshots: list[Offset] | None = None
         self._new_snapshots: dict[Offset, Sequence[ProducerEntry]] = {}
+        self._new_aborted: list[Offset] = []
         self.removes = False
         """True when something was deleted, that is, `reclaim` has something to do."""
 
@@ -141,6 +153,8 @@ class StagedSlot:
             self._truncate(write.truncate_to, state.log_start_after(self.tail.checkpoint, write))
         for batch in write.batches:
             self._append(batch)
+        for aborted in write.aborted:
+            self._put_aborted(aborted)
         if write.checkpoint is not None:
             self._set_checkpoint(write.checkpoint)
         if write.producers is not None:
@@ -170,6 +184,7 @@ class StagedSlot:
             )
             to = holder.base_offset
         self._delete_batches(to, layout.MAX_OFFSET)
+        self._drop_aborted(to, layout.MAX_OFFSET)
         self._pending = [entry for entry in self._pending if entry.base_offset < to]
         self._stored_end = min(self._stored_end, to)
         last = None if tail.first is None else self._last_before(to, tail.first)
@@ -257,6 +272,29 @@ class StagedSlot:
         self._pending.append(entry)
         self.tail = replace(self.tail, first=self.tail.first or entry, last=entry)
 
+    def _put_aborted(self, aborted: AbortedTransaction) -> None:
+        marker = aborted.marker_offset
+        assert marker < self.tail.log_end_offset, f"slot {self._slot}: no marker at {marker}"
+        self._operations.put_state(
+            layout.aborted_key(self._slot, marker), state.encode_aborted(aborted)
+        )
+        self._new_aborted.append(marker)
+
+    def _drop_aborted(self, start: Offset, end: Offset) -> None:
+        """Forgets those with markers in [start, end). Nearly always there is none: then a look."""
+        slot, limit = self._slot, self._database.single_deletes_max
+        stored = (one.marker_offset for one in self._database.aborted(slot, start))
+        few = list(islice(takewhile(lambda marker: marker < end, stored), limit + 1))
+        if len(few) > limit:
+            self._operations.delete_states(
+                layout.aborted_key(slot, start), layout.aborted_key(slot, end)
+            )
+        else:
+            few += [marker for marker in self._new_aborted if start <= marker < end]
+            for marker in few:
+                self._operations.delete_state(layout.aborted_key(slot, marker))
+        self._new_aborted = [one for one in self._new_aborted if not start <= one < end]
+
     def _set_checkpoint(self, checkpoint: Checkpoint) -> None:
         self._operations.put_state(
             layout.checkpoint_key(self._slot), state.encode_checkpoint(checkpoint)
@@ -265,6 +303,7 @@ class StagedSlot:
 
     def _remove_before(self, log_start: Offset) -> None:
         tail = self.tail
+        self._drop_aborted(Offset(0), log_start)
         if log_start > tail.checkpoint.log_start_offset:
             self._set_checkpoint(state.with_log_start(tail.checkpoint, log_start))
         if tail.first is None or tail.last is None or tail.first.next_offset > log_start:

@@ -1,8 +1,10 @@
-"""The small records beside the batches: checkpoint, producer snapshot, passes of compaction.
+"""The small records beside the batches: checkpoint, producers, aborted transactions, compaction.
 
 Encoded as one version byte and msgpack; a version this code does not know is DATA_CORRUPTED,
-never guessed at. The rules are pure and shared by both stores, so that a truncated or trimmed
-log reads the same whichever store holds it (I2, I9).
+never guessed at. Producers have version 2 only once one of them has used transactions: before
+that, a broker that does not know these reads all it wrote (an upgrade can be undone). The rules
+are pure and shared by both stores, so that a truncated or trimmed log reads the same whichever
+store holds it (I2, I9).
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.compaction.plan import Cleaned, CleanPoint
 from penstock.core.replication.contract import Checkpoint, EpochStart, ProducerEntry, SequencedBatch
 from penstock.core.types import NO_EPOCH, LeaderEpoch, Offset, ProducerId
@@ -19,6 +22,9 @@ from penstock_broker.store.interface import PartitionWrite
 
 _T = TypeVar("_T")
 _VERSION: Final = 1
+_TRANSACTIONAL: Final = 2
+"""Version of producer snapshots that know transactions."""
+_Producer = tuple[int, int, int, list[tuple[int, int, int]]]
 EMPTY_CHECKPOINT: Final = Checkpoint(NO_EPOCH, Offset(0), Offset(0), ())
 
 
@@ -45,33 +51,75 @@ def decode_checkpoint(stored: bytes) -> Checkpoint:
 
 
 def encode_producers(producers: Iterable[ProducerEntry]) -> bytes:
-    return _encode(
-        [
-            (
-                entry.producer_id,
-                entry.producer_epoch,
-                entry.last_timestamp_ms,
-                [(b.base_sequence, b.last_sequence, b.base_offset) for b in entry.batches],
-            )
-            for entry in producers
-        ]
-    )
+    """Version 1, unless one of them has used transactions."""
+    known = tuple(producers)
+    rows = [
+        (
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.last_timestamp_ms,
+            [(b.base_sequence, b.last_sequence, b.base_offset) for b in entry.batches],
+        )
+        for entry in known
+    ]
+    if not any(map(_has_used_transactions, known)):
+        return _encode(rows)
+    places = [(entry.open_offset, entry.marker_offset, entry.ended_first_offset) for entry in known]
+    return _encode(list(zip(rows, places, strict=True)), _TRANSACTIONAL)
+
+
+def _has_used_transactions(entry: ProducerEntry) -> bool:
+    return entry.open_offset is not None or entry.marker_offset >= 0
 
 
 def decode_producers(stored: bytes) -> list[ProducerEntry]:
-    """Raises ClusterError(DATA_CORRUPTED)."""
-    rows = _decode(stored, list[tuple[int, int, int, list[tuple[int, int, int]]]])
+    """Either version. Raises ClusterError(DATA_CORRUPTED)."""
+    if stored[:1] != bytes((_TRANSACTIONAL,)):
+        return [_producer(row) for row in _decode(stored, list[_Producer])]
+    pairs = _decode(stored, list[tuple[_Producer, tuple[int | None, int, int]]], _TRANSACTIONAL)
     return [
-        ProducerEntry(
-            producer_id=ProducerId(producer_id),
-            producer_epoch=epoch,
-            batches=tuple(
-                SequencedBatch(base, last, Offset(offset)) for base, last, offset in batches
-            ),
-            last_timestamp_ms=timestamp_ms,
+        replace(
+            _producer(row),
+            open_offset=None if open_offset is None else Offset(open_offset),
+            marker_offset=Offset(marker),
+            ended_first_offset=Offset(ended_first),
         )
-        for producer_id, epoch, timestamp_ms, batches in rows
+        for row, (open_offset, marker, ended_first) in pairs
     ]
+
+
+def _producer(row: _Producer) -> ProducerEntry:
+    producer_id, epoch, timestamp_ms, batches = row
+    return ProducerEntry(
+        producer_id=ProducerId(producer_id),
+        producer_epoch=epoch,
+        batches=tuple(SequencedBatch(base, last, Offset(offset)) for base, last, offset in batches),
+        last_timestamp_ms=timestamp_ms,
+    )
+
+
+def encode_aborted(aborted: AbortedTransaction) -> bytes:
+    """All but the marker's offset, which is in the key."""
+    return _encode(
+        (
+            aborted.first_offset,
+            aborted.producer_id,
+            aborted.producer_epoch,
+            aborted.stable_offset,
+        )
+    )
+
+
+def decode_aborted(marker_offset: Offset, stored: bytes) -> AbortedTransaction:
+    """Raises ClusterError(DATA_CORRUPTED)."""
+    first_offset, producer_id, epoch, stable_offset = _decode(stored, tuple[int, int, int, int])
+    return AbortedTransaction(
+        marker_offset=marker_offset,
+        first_offset=Offset(first_offset),
+        producer_id=ProducerId(producer_id),
+        producer_epoch=epoch,
+        stable_offset=Offset(stable_offset),
+    )
 
 
 def encode_cleaned(cleaned: Cleaned) -> bytes:
@@ -129,14 +177,14 @@ def outdated_snapshots(as_of: Sequence[Offset], high_watermark: Offset) -> list[
     return safe[:-1]
 
 
-def _encode(value: object) -> bytes:
-    return bytes((_VERSION,)) + msgspec.msgpack.encode(value)
+def _encode(value: object, version: int = _VERSION) -> bytes:
+    return bytes((version,)) + msgspec.msgpack.encode(value)
 
 
-def _decode(stored: bytes, shape: type[_T]) -> _T:
-    if stored[:1] != bytes((_VERSION,)):
+def _decode(stored: bytes, shape: type[_T], version: int = _VERSION) -> _T:
+    if stored[:1] != bytes((version,)):
         raise ClusterError(
-            f"stored partition state has version {stored[:1]!r}, this broker reads {_VERSION}; "
+            f"stored partition state has version {stored[:1]!r}, this broker reads {version}; "
             f"start the version that wrote it, or rebuild the replica",
             ErrorCode.DATA_CORRUPTED,
         )
