@@ -9,7 +9,7 @@ the program for 100 million records written in batches of 100 (`benchmarks/verif
 
 Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
 vanished (I2, I6: read, then gone), skipped (I17), ended (I24); of a consumer group what
-`check_groups.py` says.
+`check_groups.py` says, of transactions what `check_transactions.py` says.
 """
 
 from array import array
@@ -22,6 +22,7 @@ from typing import Final
 
 from penstock.errors import MisuseError
 from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupJudge
+from penstock.verify.check_transactions import TRANSACTION_RULES, TransactionJudge
 from penstock.verify.history import Event, read_history
 from penstock.verify.intervals import IntervalSet
 
@@ -38,6 +39,7 @@ RULES: Final = {
     "unfinished": "the history has no final read-back to judge by",
     "ended": "a producer or reader of the workload could not go on",
     **GROUP_RULES,
+    **TRANSACTION_RULES,
 }
 
 
@@ -69,6 +71,9 @@ class Verdict:
     read: int = 0
     delivered: int = 0
     redelivered: int = 0
+    committed: int = 0
+    aborted: int = 0
+    undecided: int = 0
     write_gap_ms: float = 0.0
     partition_write_gap_ms: float = 0.0
     read_gap_ms: float = 0.0
@@ -89,6 +94,9 @@ class Verdict:
             "read": self.read,
             "delivered": self.delivered,
             "redelivered": self.redelivered,
+            "transactions_committed": self.committed,
+            "transactions_aborted": self.aborted,
+            "transactions_unknown": self.undecided,
             "write_gap_ms": round(self.write_gap_ms, 1),
             "partition_write_gap_ms": round(self.partition_write_gap_ms, 1),
             "read_gap_ms": round(self.read_gap_ms, 1),
@@ -165,7 +173,7 @@ class _Gaps:
 
 
 class Judge:
-    """Feed every event of every history to `first_pass`, then all again to `second_pass`."""
+    """Feed every event of every history to `first_pass`, `settle`, then all to `second_pass`."""
 
     def __init__(self) -> None:
         self.verdict = Verdict({}, {})
@@ -181,6 +189,8 @@ class Judge:
         self._positions: dict[tuple[str, int], int] = {}
         self._gaps = _Gaps()
         self._group = GroupJudge(self._breach)
+        self._transactions = TransactionJudge(self._breach)
+        self._offsets: dict[int, IntervalSet] = {}
         self._acks = "ALL"
 
     def first_pass(self, event: Event) -> None:
@@ -196,6 +206,11 @@ class Judge:
             case "ends":
                 self._starts[event["p"]] = event["lo"]
                 self._ends[event["p"]] = event["hi"]
+                self._transactions.stuck(event)
+            case "reached":
+                self._final_end[event["p"]] = event["o"]
+            case "ended-tx":
+                self._transactions.ended(event)
             case kind if kind in GROUP_EVENTS:
                 self._group.see(event)
             case "ended":
@@ -209,9 +224,12 @@ class Judge:
             case "send":
                 self.verdict.sent += event["n"]
                 self._sent[event["s"]].add(event["q"], event["q"] + event["n"])
+                if "x" in event:
+                    self._transactions.sent(event)
             case "ack":
                 self.verdict.acknowledged += event["n"]
-                self._acked[event["s"]].add(event["q"], event["q"] + event["n"])
+                if "x" not in event:  # stored, and visible once its transaction commits
+                    self._acked[event["s"]].add(event["q"], event["q"] + event["n"])
                 self._gaps.seen("all", event["t"])
                 self._gaps.seen(("partition", event.get("p")), event["t"])
             case "fail":
@@ -219,6 +237,11 @@ class Judge:
                 self._failed[event["s"]].add(event["q"], event["q"] + event["n"])
             case "unknown":
                 self.verdict.unknown += event["n"]
+
+    def settle(self) -> None:
+        """Between the passes: how transactions ended, and what is in the log, is known now."""
+        self._transactions.settle(self._acked)
+        self._offsets = {at: log.intervals() for at, log in self._final.items()}
 
     def second_pass(self, event: Event) -> None:
         match event["e"]:
@@ -233,11 +256,15 @@ class Judge:
 
     def finish(self) -> Verdict:
         """The verdict; call once, after both passes."""
+        self._transactions.finish(self._logged)
         self._compare_outcomes()
         self._check_read_back_is_whole()
-        self._group.finish({at: log.intervals() for at, log in self._final.items()})
+        self._group.finish(self._offsets)
         self.verdict.delivered = self._group.delivered
         self.verdict.redelivered = self._group.redelivered
+        self.verdict.committed = self._transactions.committed
+        self.verdict.aborted = self._transactions.aborted
+        self.verdict.undecided = self._transactions.unknown
         gaps = self._gaps
         self.verdict.write_gap_ms = gaps.worst(lambda key: key == "all")
         self.verdict.partition_write_gap_ms = gaps.worst(lambda key: _is(key, "partition"))
@@ -273,7 +300,7 @@ class Judge:
         self.verdict.final += count
         self._final[partition].add(event)
         expected = self._final_end.get(partition, offset)
-        if offset > expected:
+        if offset > expected and not self._transactions.seen:
             text = f"partition {partition}: offsets {expected} to {offset - 1} at read-back"
             self._breach("skipped", offset - expected, text)
         self._final_end[partition] = offset + count
@@ -289,17 +316,20 @@ class Judge:
         self._newest[stream] = max(newest, first + count - 1)
 
     def _live_read(self, event: Event) -> None:
-        partition, offset = event["p"], event["o"]
+        partition, offset = int(event["p"]), int(event["o"])
         key = (event["r"], partition)
         self.verdict.read += event["n"]
         self._gaps.seen(("reader", event["r"]), event["t"])
         expected = self._positions.get(key, offset)
-        if offset != expected:
+        skipped = self._passed_over(partition, expected, offset)
+        if skipped:
             text = f"{event['r']} at partition {partition}: {offset} where {expected} was next"
-            self._breach("skipped", abs(offset - expected), text)
+            self._breach("skipped", skipped, text)
         self._positions[key] = offset + event["n"]
         if offset + event["n"] <= self._starts.get(partition, 0):
             return  # removed by retention since
+        if self._transactions.read(event):
+            return
         missing = self._final[partition].missing(event)
         if missing and self._ends:
             text = (
@@ -307,6 +337,13 @@ class Judge:
                 f"{event['q']} to {event['q'] + event['n'] - 1}, seen by {event['r']}"
             )
             self._breach("vanished", missing, text)
+
+    def _passed_over(self, partition: int, expected: int, offset: int) -> int:
+        """Records between these; markers and aborted ones do not count: readers get none."""
+        if offset > expected and self._transactions.seen:
+            visible = self._offsets.get(partition, IntervalSet())
+            return sum(hi - lo for lo, hi in visible.overlap(expected, offset))
+        return abs(offset - expected)
 
     def _lost(self, stream: int, lo: int, hi: int) -> None:
         text = f"key {stream} sequences {lo} to {hi - 1}"
@@ -335,6 +372,7 @@ def check_files(paths: Iterable[Path]) -> Verdict:
         judge.first_pass(event)
     if len(runs) > 1:
         raise MisuseError(f"these histories are of {len(runs)} runs; check them one run at a time")
+    judge.settle()
     for event in _events(files):
         judge.second_pass(event)
     return judge.finish()

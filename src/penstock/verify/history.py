@@ -6,6 +6,7 @@ Fields are one letter, because there are many lines; `t` is ms since the start o
     {"e":"start", "run":tag, "topic":…, "acks":…, "sync":…, "partitions":…, "bytes":…}
     {"e":"send",  "s":stream, "q":first sequence, "n":count, "t":…}
     {"e":"ack"  | "fail" | "unknown", "s", "q", "n", "t", "p":partition, "o":offset | "why":…}
+    {"e":"ended-tx", "x":transaction, "how":"committed" | "aborted" | "unknown", "t"}
     {"e":"read",  "r":reader, "p", "o", "s", "q", "n", "t"}
     {"e":"odd",   "r", "p", "o", "t"}                             a record nobody sent
     {"e":"owns",  "r":member, "p", "t"}                           of a consumer group
@@ -13,10 +14,13 @@ Fields are one letter, because there are many lines; `t` is ms since the start o
     {"e":"leaves","r", "p", "t", "how":"revoked" | "lost"}
     {"e":"stored","p", "o":committed offset, "t", "first":1}      first: where it begins
     {"e":"final", "p", "o", "s", "q", "n"}                        the read-back of everything
-    {"e":"ends",  "p", "lo":log start, "hi":high watermark}       at the end, per partition
+    {"e":"ends",  "p", "lo":log start, "hi":end}                  at the end, per partition; "hw":
+                                                                  high watermark, if transactions
+    {"e":"reached", "p", "o":position}                            of the final reader, likewise
     {"e":"ended", "who", "why", "t"}                              a thread that could not go on
 
-A `.gz` name is compressed. A history cut off by a crash is readable up to its last whole line.
+With transactions, send, ack, fail and unknown name theirs as "x". A `.gz` name is compressed. A
+history cut off by a crash is readable up to its last whole line.
 """
 
 import gzip

@@ -13,6 +13,7 @@ def summary(verdict: Verdict) -> list[tuple[str, str]]:
         ("in the log at the end", f"{verdict.final:,}"),
         ("read while written", f"{verdict.read:,}"),
         *_group(verdict),
+        *_transactions(verdict),
         ("longest write gap", _seconds(verdict.write_gap_ms)),
         ("longest write gap of one partition", _seconds(verdict.partition_write_gap_ms)),
         ("longest read gap", _seconds(verdict.read_gap_ms)),
@@ -25,6 +26,16 @@ def _group(verdict: Verdict) -> list[tuple[str, str]]:
     return [
         ("given to the group", f"{verdict.delivered:,}"),
         ("of these once more", f"{verdict.redelivered:,}"),
+    ]
+
+
+def _transactions(verdict: Verdict) -> list[tuple[str, str]]:
+    if not (verdict.committed or verdict.aborted or verdict.undecided):
+        return []
+    return [
+        ("transactions committed", f"{verdict.committed:,}"),
+        ("transactions aborted", f"{verdict.aborted:,}"),
+        ("transactions of unknown outcome", f"{verdict.undecided:,}"),
     ]
 
 

@@ -25,6 +25,7 @@ def judge(*group: Event) -> Verdict:
     events = list(history(*group))
     for event in events:
         made.first_pass(event)
+    made.settle()
     for event in events:
         made.second_pass(event)
     return made.finish()

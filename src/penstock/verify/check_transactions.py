@@ -1,0 +1,122 @@
+"""The judge of transactions: all of one or nothing of it, and what readers saw of it meanwhile.
+
+    send x=7, ack x=7, …  ─▶ the records of transaction 7
+    ended-tx x=7 how      ─▶ committed, aborted, or unknown: then either, but as a whole
+
+What was acknowledged inside a transaction is stored, not visible: it counts as acknowledged to the
+other rules once the transaction has committed. Readers read read_committed. A reader of two
+partitions may see one half of a transaction for a moment, as markers land one by one, so that
+only the final read-back is asked whether it is whole.
+
+Rules: torn, aborted read (I11), stuck (I14). A record that two transactions made visible is
+"duplicated" to the other rules.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.verify.history import Event
+from penstock.verify.intervals import IntervalSet
+
+TRANSACTION_RULES: Final = {
+    "torn": "of a transaction of which another part is visible, but missing",
+    "aborted read": "of an aborted transaction, but visible",
+    "stuck": "behind a transaction that has not ended long after it should have",
+}
+OUTCOMES: Final = frozenset({"committed", "aborted", "unknown"})
+
+Breach = Callable[[str, int, str], None]
+"""(rule, records, example)"""
+Sequences = dict[int, IntervalSet]
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """What it sent, (stream, first sequence, count) each, and how it ended."""
+
+    sent: list[tuple[int, int, int]] = field(default_factory=list)
+    outcome: str = "unknown"
+
+
+class TransactionJudge:
+    """Feed it the events that name a transaction, in order, then ask for `finish`."""
+
+    def __init__(self, breach: Breach) -> None:
+        self._breach = breach
+        self._transactions: dict[int, _Transaction] = defaultdict(_Transaction)
+        self._aborted: Sequences = defaultdict(IntervalSet)
+        self.committed = 0
+        self.aborted = 0
+        self.unknown = 0
+
+    @property
+    def seen(self) -> bool:
+        """There were transactions."""
+        return bool(self._transactions)
+
+    def sent(self, event: Event) -> None:
+        """A batch left inside transaction `event["x"]`."""
+        sent = (event["s"], event["q"], event["n"])
+        self._transactions[event["x"]].sent.append(sent)
+
+    def ended(self, event: Event) -> None:
+        """What the producer was told of transaction `event["x"]`; the last word counts."""
+        assert event["how"] in OUTCOMES
+        self._transactions[event["x"]].outcome = event["how"]
+
+    def settle(self, acknowledged: Sequences) -> None:
+        """All events were seen: adds what committed transactions sent to `acknowledged`."""
+        for transaction in self._transactions.values():
+            match transaction.outcome:
+                case "committed":
+                    self.committed += 1
+                    for stream, first, count in transaction.sent:
+                        acknowledged[stream].add(first, first + count)
+                case "aborted":
+                    self.aborted += 1
+                    for stream, first, count in transaction.sent:
+                        self._aborted[stream].add(first, first + count)
+                case _:
+                    self.unknown += 1
+
+    def aborted_of(self, event: Event) -> int:
+        """How many records of a run that was read belong to aborted transactions."""
+        if event["s"] not in self._aborted:
+            return 0
+        found = self._aborted[event["s"]].overlap(event["q"], event["q"] + event["n"])
+        return sum(hi - lo for lo, hi in found)
+
+    def read(self, event: Event) -> int:
+        """A reader saw this run; returns how many records of it nobody should have seen."""
+        count = self.aborted_of(event)
+        if count:
+            text = (
+                f"partition {event['p']} offset {event['o']}: key {event['s']} sequences "
+                f"{event['q']} to {event['q'] + event['n'] - 1}, seen by {event['r']}"
+            )
+            self._breach("aborted read", count, text)
+        return count
+
+    def finish(self, logged: Sequences) -> None:
+        """Compares transactions with what the final read-back saw of each stream."""
+        for number, transaction in self._transactions.items():
+            whole = sum(count for _, _, count in transaction.sent)
+            visible = sum(
+                hi - lo
+                for stream, first, count in transaction.sent
+                for lo, hi in logged[stream].overlap(first, first + count)
+            )
+            text = f"transaction {number}, {transaction.outcome}: {visible} of {whole} there"
+            if transaction.outcome == "aborted" and visible:
+                self._breach("aborted read", visible, text)
+            elif 0 < visible < whole:
+                self._breach("torn", whole - visible, text)
+
+    def stuck(self, event: Event) -> None:
+        """Where a log ends for read_committed readers, at the end, and its high watermark."""
+        stable, high = event["hi"], event.get("hw", event["hi"])
+        if stable < high:
+            text = f"partition {event['p']}: last stable offset {stable}, high watermark {high}"
+            self._breach("stuck", high - stable, text)
