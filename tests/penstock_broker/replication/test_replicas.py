@@ -87,7 +87,7 @@ def received(*batches: Batch, high_watermark: int, log_start: int) -> BatchesRec
 
 
 def stored_offsets(store: LogStore, slot: Slot) -> list[int]:
-    return [found.base_offset for found in store.read(slot, Offset(0), 1 << 20, Offset(99))]
+    return [found.base_offset for found in store.read(slot, Offset(0), 1 << 20, Offset(999))]
 
 
 async def test_a_log_that_lost_writes_begins_anew_where_a_shorter_leader_does(
@@ -124,9 +124,10 @@ async def test_a_log_that_lost_writes_begins_anew_where_a_shorter_leader_does(
     store.close()
 
 
-async def test_what_was_known_of_producers_is_void_where_a_log_begins_behind_a_gap(
+async def test_a_log_begins_anew_inside_a_batch_and_forgets_its_producers(
     tmp_path: Path,
 ) -> None:
+    """The leader's records were deleted up to 500, inside a batch; batches are copied whole."""
     store = RocksLogStore(tmp_path / "log")
     slot = store.open_slot(KEY)
     begun = (EpochStart(LeaderEpoch(1), Offset(0)),)
@@ -147,4 +148,10 @@ async def test_what_was_known_of_producers_is_void_where_a_log_begins_behind_a_g
             lambda: replica.marks.log_end_offset == 500, what="the log begins anew"
         )
         assert store.recover(slot).producers == ()
+        replicas.handle(replica, received(batch(495, 10), high_watermark=505, log_start=500))
+        await wait_until_async(
+            lambda: replica.marks.high_watermark == 505, what="the leader's records are copied"
+        )
+        assert stored_offsets(store, slot) == [495]
+        assert store.recover(slot).log_end_offset == 505
     store.close()

@@ -77,14 +77,22 @@ class Canon:
         self.payloads.add(batch.payload)
         self.end = batch.next_offset
 
-    def rewind(self, end: int) -> None:
-        """Forgets what lies at or past `end` (a loss beyond what is promised)."""
-        kept = [batch for batch in self.batches if batch.next_offset <= end]
+    def rewind_to(self, end: int, left: Sequence[Batch]) -> None:
+        """Forgets what lies at or past `end` (a loss beyond what is promised).
+
+        A batch that holds `end` stays if it is in the log that is left.
+        """
+        kept = [
+            batch
+            for batch in self.batches
+            if batch.next_offset <= end or (batch.base_offset < end and batch in left)
+        ]
         disk_end = self.disk_end
         self.__init__()  # type: ignore[misc]  # starting over is what is meant
         self.disk_end = disk_end
         for batch in kept:
             self.extend(batch, "rewind")
+        self.end = max(self.end, end)
 
 
 class Checks:
@@ -362,9 +370,10 @@ class Checks:
         """
         canon = self.canon(key)
         self.lossy.add(key)
-        log_start = broker.disk.recover(broker.disk.open_slot(key)).checkpoint.log_start_offset
+        slot = broker.disk.open_slot(key)
+        log_start = broker.disk.recover(slot).checkpoint.log_start_offset
         self.world.scheduler.note("checks", "loss beyond the promise", key, canon.disk_end)
-        canon.rewind(max(canon.disk_end, min(log_start, canon.end)))
+        canon.rewind_to(max(canon.disk_end, min(log_start, canon.end)), broker.disk.batches(slot))
         self.world.forgive(key)
 
     # ------------------------------------------------------------ clients

@@ -8,10 +8,14 @@ min.insync.replicas - 1 others miss data and another holder of each partition is
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.control import contract as cc
 from penstock.core.replication.contract_leader import LogStartMoved
+from penstock.core.types import Offset
+
+DELETE_RECORDS_EVERY: Final = 5
+"""In one of so many seeds records are deleted up to any offset, not by whole batches."""
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -159,7 +163,7 @@ class Nemesis:
         )
 
     def retention(self) -> None:
-        """The leader drops some of what is committed."""
+        """The leader drops some of what is committed: whole batches, or up to any offset."""
         key = self._random.choice(self.world.keys)
         broker = self.world.find_leader(key)[0]
         replica = broker.replicas.get(key) if broker.up else None
@@ -172,7 +176,11 @@ class Nemesis:
             if batch.next_offset <= high_watermark
         ]
         if ends:
-            broker.handle(replica, LogStartMoved(self._random.choice(ends)))
+            log_start = self._random.choice(ends)
+            if self.world.seed % DELETE_RECORDS_EVERY == DELETE_RECORDS_EVERY - 2:
+                before = replica.machine.marks.log_start_offset
+                log_start = Offset(self._random.randrange(before, log_start + 1))
+            broker.handle(replica, LogStartMoved(log_start))
 
     # ------------------------------------------------------------ network
 

@@ -199,7 +199,7 @@ class Follower:
         """Offsets without gap from the log end, epochs that do not fall nor pass the leader's."""
         expected, epoch = self._log.log_end, self._log.epochs.last_epoch
         for batch in batches:
-            if batch.base_offset != expected:
+            if not self._log.fits(batch, expected):
                 return False
             if not epoch <= batch.header.leader_epoch <= self.epoch:
                 return False

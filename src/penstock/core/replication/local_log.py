@@ -126,7 +126,7 @@ class LocalLog:
             self._in_flight.append(write)
         aborted: list[AbortedTransaction] = []
         for batch in batches:
-            assert batch.base_offset == self.log_end, f"{batch.base_offset} at {self.log_end}"
+            assert self.fits(batch, self.log_end), f"{batch.header} at {self.log_end}"
             producer_id = batch.header.producer_id
             if producer_id != NO_PRODUCER:
                 write.producers_before.append((producer_id, self.producers.get(producer_id)))
@@ -137,6 +137,16 @@ class LocalLog:
         write.log_end_offset = self.log_end
         self.epochs = self.epochs.extended(batches)
         return self._last_persist_id, tuple(aborted)
+
+    def fits(self, batch: Batch, end: Offset) -> bool:
+        """Whether `batch` continues a log that begins as this one does and ends at `end`.
+
+        The first batch of an empty log may hold the log start: records can be deleted up to any
+        offset, batches are copied whole.
+        """
+        if end == self.log_start_offset:
+            return batch.base_offset <= end < batch.next_offset
+        return batch.base_offset == end
 
     def truncate(self, target: Offset, now_ms: int) -> tuple[int, Checkpoint]:
         """Announces that the shell is asked to cut the log at `target`; `truncated` brings the end.

@@ -221,6 +221,43 @@ def test_a_log_that_shares_no_epoch_keeps_what_was_committed_before_the_leaders_
     assert driver.ready.checkpoint.log_start_offset == 0
 
 
+def reset_at_200(drive: Any) -> Any:
+    """A follower whose log began anew at 200, and which follows from there."""
+    driver = drive(90, **LOG)
+    driver.assign(2, epoch=5)
+    driver.written(synced=True)
+    ready = driver.answer_epoch(4, 500, leader_epoch=5, start=200)
+    persist_id = ready.persist_id
+    driver.do(c.Truncated(c.RecoveredLog(Offset(200), ready.checkpoint)))
+    driver.written(persist_id=persist_id)
+    return driver
+
+
+def test_the_first_batch_of_a_log_that_began_anew_may_hold_its_start(drive: Any) -> None:
+    """Records were deleted up to an offset inside the leader's batch; batches are copied whole."""
+    driver = reset_at_200(drive)
+    ready = driver.receive(batch(195, 10, epoch=4), batch(205, 5, epoch=4), epoch=5, start=200)
+    assert [one.base_offset for one in ready.append] == [195, 205]
+    assert ready.checkpoint.epochs == (c.EpochStart(LeaderEpoch(4), Offset(195)),)
+    driver.written()
+    assert driver.marks.log_end_offset == 210
+    assert driver.marks.log_start_offset == 200
+
+
+@pytest.mark.parametrize("base", [190, 201], ids=["before the start", "behind a gap"])
+def test_a_batch_without_the_start_does_not_begin_a_log(drive: Any, base: int) -> None:
+    driver = reset_at_200(drive)
+    ready = driver.receive(batch(base, 10, epoch=4), epoch=5, start=200)
+    assert ready.append == ()
+    assert ready.messages == (fc.SendFollowStop(TWO),)
+
+
+def test_a_log_that_has_a_batch_takes_none_across_its_end(drive: Any) -> None:
+    driver = reset_at_200(drive)
+    driver.receive(batch(200, 5, epoch=4), epoch=5, start=200)
+    assert driver.receive(batch(203, 5, epoch=4), epoch=5, start=200).append == ()
+
+
 def test_a_reset_that_fails_leaves_everything_as_it_was(drive: Any) -> None:
     entry = c.ProducerEntry(
         producer_id=ProducerId(7),
