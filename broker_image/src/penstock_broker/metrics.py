@@ -50,7 +50,9 @@ class Metrics:
         self.records_in = counter("records_in", "Records appended by producers")
         self.bytes_out = counter("bytes_out", "Payload bytes handed to consumers")
         self.records_out = counter("records_out", "Records handed to consumers")
-        self.replicated_in = counter("replicated_in_bytes", "Payload bytes received from leaders")
+        self.replicated_in = counter(
+            "replicated_in_bytes", "Payload bytes received from leaders"
+        )
         self.replicated_out = counter("replicated_out_bytes", "Payload bytes sent to followers")
         self.overloads = counter("overloads", "Requests turned away because a bound was reached")
         self.produce_errors = Counter(
@@ -62,10 +64,13 @@ class Metrics:
         self.tick_seconds = histogram("tick_seconds", "One group commit over all partitions")
         self.request_seconds = Histogram(
             "penstock_request_seconds",
-            "Unary calls, by method",
+            "Requests of calls and streams, by method, without what a Fetch waits for records",
             ["method"],
             registry=self.registry,
             buckets=_SECONDS,
+        )
+        self.fetch_wait_seconds = histogram(
+            "fetch_wait_seconds", "Waits of fetches for records that were not there yet"
         )
         self.group_commits = counter("group_commits", "Offsets committed by consumer groups")
         self.group_rebalances = counter(

@@ -14,7 +14,7 @@ from penstock.proto.v1.broker_pb2_grpc import BrokerServiceServicer, BrokerServi
 from penstock.proto.v1.broker_pb2_grpc import add_BrokerServiceServicer_to_server as add_service
 from penstock.rpc.channel import SERVER_OPTIONS, open_aio_channel
 from penstock.rpc.errors import error_from_rpc
-from penstock_broker.serving.edge import Edge
+from penstock_broker.serving.edge import Edge, note_wait
 
 Answer = Callable[[], Awaitable[Any]]
 
@@ -40,11 +40,12 @@ async def serving(answer: Answer) -> AsyncIterator[BrokerServiceStub]:
 
 
 @asynccontextmanager
-async def serving_all(service: BrokerServiceServicer) -> AsyncIterator[BrokerServiceStub]:
+async def serving_all(
+    service: BrokerServiceServicer,
+    observe: Callable[[str, float], None] = lambda method, seconds: None,
+) -> AsyncIterator[BrokerServiceStub]:
     """A server behind the border."""
-    server = grpc.aio.server(
-        interceptors=[Edge(lambda: "own", lambda method, seconds: None)], options=SERVER_OPTIONS
-    )
+    server = grpc.aio.server(interceptors=[Edge(lambda: "own", observe)], options=SERVER_OPTIONS)
     add_service(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -123,3 +124,24 @@ async def test_another_cluster_is_refused_before_the_handler() -> None:
         error = error_from_rpc(failed.value)
         assert isinstance(error, ClusterError)
         assert error.code is ErrorCode.CLUSTER_ID_MISMATCH
+
+
+async def test_what_a_call_waited_on_purpose_is_not_in_its_time() -> None:
+    seen: list[tuple[str, float]] = []
+
+    class Service(BrokerServiceServicer):
+        async def Fetch(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+            note_wait(600.0)
+            note_wait(400.0)
+            return pb.FetchResponse()
+
+        async def Metadata(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+            return pb.MetadataResponse()
+
+    async with serving_all(Service(), lambda *each: seen.append(each)) as stub:
+        await stub.Fetch(pb.FetchRequest())
+        await stub.Metadata(pb.MetadataRequest())
+    (fetch, fetch_s), (metadata, metadata_s) = seen
+    assert (fetch, metadata) == ("Fetch", "Metadata")
+    assert -1000 < fetch_s < 0, "1,000 s less than it took"
+    assert metadata_s > 0, "of another call"

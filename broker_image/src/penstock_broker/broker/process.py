@@ -161,6 +161,7 @@ class BrokerProcess:
             self._fetching,
             offsets,
             ProducerIds(self._session, self._view, self._config.broker_id),
+            observe=self._observe,
             fetch_budget=self._fetch_budget,
             stream_inflight_max=settings.stream_inflight_max,
         )

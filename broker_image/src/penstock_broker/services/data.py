@@ -3,7 +3,8 @@
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
 from typing import Any
 
 from penstock.proto.v1 import broker_pb2 as pb
@@ -29,14 +30,17 @@ class DataService(BrokerServiceServicer):
         offsets: Offsets,
         producer_ids: ProducerIds,
         *,
+        observe: Callable[[str, float], None],
         fetch_budget: ByteBudget,
         stream_inflight_max: int,
     ) -> None:
+        """`observe(method, seconds)` hears of requests on streams; of calls the edge tells."""
         self._view = view
         self._producing = producing
         self._fetching = fetching
         self._offsets = offsets
         self._producer_ids = producer_ids
+        self._observe = observe
         self._fetch_budget = fetch_budget
         self._stream_inflight_max = stream_inflight_max
 
@@ -47,13 +51,20 @@ class DataService(BrokerServiceServicer):
     async def ProduceStream(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Any
     ) -> None:
-        """Requests are appended in order and answered as they finish, so many at a time."""
+        """Requests are appended in order and answered as they finish, so many at a time.
+
+        Each is timed as a `Produce` from its arrival, the wait for its turn included, until its
+        answer is there: a client slow to read is no slow broker.
+        """
         slots = asyncio.Semaphore(self._stream_inflight_max)
         writing = asyncio.Lock()
 
-        async def answer(request: pb.ProduceRequest) -> None:
+        async def answer(request: pb.ProduceRequest, arrived: float) -> None:
             try:
-                response = await self._producing.produce(request)
+                try:
+                    response = await self._producing.produce(request)
+                finally:
+                    self._observe("Produce", monotonic() - arrived)
                 del request  # a client slow to read answers must not keep payloads here
                 async with writing:
                     await context.write(response)
@@ -63,8 +74,9 @@ class DataService(BrokerServiceServicer):
         # Tasks start in the order they are made and submit before their first await: order holds.
         async with asyncio.TaskGroup() as tasks:
             async for request in request_iterator:
+                arrived = monotonic()
                 await slots.acquire()
-                tasks.create_task(answer(request))
+                tasks.create_task(answer(request, arrived))
 
     async def Fetch(  # type: ignore[override]  # answers bytes: see `edge`
         self, request: pb.FetchRequest, context: Any

@@ -38,6 +38,7 @@ from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.locate import Locator
+from penstock_broker.serving.edge import note_wait
 
 DEFAULT_PARTITION_BYTES: Final = 1024 * 1024
 DEFAULT_ANSWER_BYTES: Final = 50 * 1024 * 1024
@@ -189,12 +190,21 @@ class Fetching:
         fetch.watch(parking)
         # A high watermark may have moved between the first look and the watching.
         await fetch.collect(range(len(fetch.request.partitions)))
-        while not fetch.is_enough:
-            changed = await parking.news(max(deadline - loop.time(), 0))
-            if not changed:
-                return True
-            await fetch.collect(changed)
-        return False
+        waited_s = 0.0
+        try:
+            while not fetch.is_enough:
+                began = loop.time()
+                try:
+                    changed = await parking.news(max(deadline - began, 0))
+                finally:
+                    waited_s += loop.time() - began
+                if not changed:
+                    return True
+                await fetch.collect(changed)
+            return False
+        finally:
+            note_wait(waited_s)
+            self._metrics.fetch_wait_seconds.observe(waited_s)
 
     def locate(self, part: pb.FetchPartition) -> Replica | None:
         """The replica a partition is read from, None if not led here now."""

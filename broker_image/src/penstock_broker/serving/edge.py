@@ -7,10 +7,14 @@
 An interceptor, so that no service repeats it. gRPC itself would answer INTERNAL for a body that
 is not the message it should be; here the caller reads what is wrong. A defect of ours is logged
 with its trace and answered without.
+
+Unary calls are timed here, without what they waited on purpose (`note_wait`); who serves a stream
+times what is asked on it, since only that part knows where a request ends.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from time import monotonic
 from typing import Any, Final
 
@@ -22,7 +26,13 @@ from penstock.rpc.errors import abort
 from penstock_broker.observability import EventLog
 
 _OURS: Final = "/penstock."
+_waited_s: Final[ContextVar[float]] = ContextVar("waited_s", default=0.0)
 _events = EventLog("edge")
+
+
+def note_wait(seconds: float) -> None:
+    """Takes out of the running call's time what it waited because its caller asked it to."""
+    _waited_s.set(_waited_s.get() + seconds)
 
 
 class _Garbage:
@@ -42,7 +52,7 @@ class Edge(grpc.aio.ServerInterceptor):
         observe: Callable[[str, float], None],
         entered: Callable[[], None] = lambda: None,
     ) -> None:
-        """`cluster_id` may answer "" while it is not known; `observe(method, seconds)`.
+        """`cluster_id` may answer "" while it is not known; `observe(method, seconds)`, at work.
 
         `entered` is called in the context of every call, before it is handled.
         """
@@ -82,6 +92,7 @@ class Edge(grpc.aio.ServerInterceptor):
     def _unary(self, inner: Callable[[Any, Any], Awaitable[Any]], name: str) -> Any:
         async def call(request: Any, context: Any) -> Any:
             started = monotonic()
+            _waited_s.set(0.0)
             try:
                 self._entered()
                 self._check(request)
@@ -91,7 +102,7 @@ class Edge(grpc.aio.ServerInterceptor):
             except Exception as error:  # noqa: BLE001 - the border: nothing else may leave
                 await abort(context, _answer(name, error))
             finally:
-                self._observe(name, monotonic() - started)
+                self._observe(name, monotonic() - started - _waited_s.get())
 
         return call
 
