@@ -18,6 +18,7 @@ class NoLeaders:
 def exported() -> set[str]:
     metrics = Metrics()
     CompactionMetrics(metrics.registry)
+    metrics.observe_controller(lambda: True)
     metrics.observe_replicas(ReplicaTotals)
     metrics.observe_groups(GroupTotals)
     metrics.registry.register(GroupLagMetrics(LagCollection(list, NoLeaders())))

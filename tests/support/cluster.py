@@ -68,6 +68,7 @@ class Cluster:
             metrics,
         )
         self._made.append(self.controller)
+        self.controller_metrics_port = metrics.port
         self.metrics_ports: dict[int, int] = {}
         self._broker_config = broker_config or {}
         self._racks = racks or []

@@ -51,9 +51,9 @@ class Metrics:
         self.bytes_out = counter("bytes_out", "Payload bytes handed to consumers")
         self.records_out = counter("records_out", "Records handed to consumers")
         self.replicated_in = counter(
-            "replicated_in_bytes", "Payload bytes received from leaders"
+            "replicated_in_bytes", "Bytes of batches received from leaders"
         )
-        self.replicated_out = counter("replicated_out_bytes", "Payload bytes sent to followers")
+        self.replicated_out = counter("replicated_out_bytes", "Bytes of batches sent to followers")
         self.overloads = counter("overloads", "Requests turned away because a bound was reached")
         self.produce_errors = Counter(
             "penstock_produce_errors",
@@ -79,11 +79,15 @@ class Metrics:
         self.group_load_seconds = histogram(
             "group_load_seconds", "Reading the log of one group coordinator"
         )
-        self.controller_connected = Gauge(
+
+    def observe_controller(self, connected: Callable[[], bool]) -> None:
+        """Has `connected` called at every scrape, in the endpoint's thread."""
+        gauge = Gauge(
             "penstock_controller_connected",
             "1 while there is a session with a controller",
             registry=self.registry,
         )
+        gauge.set_function(lambda: float(connected()))
 
     def observe_replicas(self, totals: Callable[[], ReplicaTotals]) -> None:
         """Has `totals` called at every scrape, in the endpoint's thread."""

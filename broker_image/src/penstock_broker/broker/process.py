@@ -139,6 +139,7 @@ class BrokerProcess:
         self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
         self._tasks: asyncio.TaskGroup | None = None
         self._build_services(store)
+        self.metrics.observe_controller(lambda: self._session.connected)
         self.metrics.observe_replicas(self.totals)
         self.metrics.observe_groups(lambda: self._coordinators.totals)
         self._lag = LagCollection(lambda: self._coordinators.led, PeerLeaders(self._view))

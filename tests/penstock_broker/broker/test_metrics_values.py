@@ -1,0 +1,185 @@
+"""What the metrics of a live cluster say, value by value: names alone would not show a lie."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support.cluster import Cluster
+from support.metrics import Page, scrape
+from support.waiting import wait_until
+from support.wire import Wire, make_batch
+
+from penstock.client import Consumer, Producer, TopicPartition
+from penstock.proto.v1 import broker_pb2 as pb
+
+RECORDS: Final = 10
+FETCH: Final = "penstock_request_seconds_{}{{Fetch}}"
+PRODUCED: Final = "penstock_request_seconds_count{Produce}"
+HEALTHY: Final = {
+    "controller_connected": 1,
+    "replicas": 2,
+    "leaders": 1,
+    "under_replicated": 0,
+    "offline_replicas": 0,
+    "log_ends": RECORDS,
+    "high_watermarks": RECORDS,
+    "inflight_bytes": 0,
+    "parked_fetches": 0,
+    "groups_members": 0,
+    "group_coordinators_loading": 0,
+    "group_partitions_left_out": 0,
+    "compaction_waiting_seconds": 0,
+}
+"""Gauges of each of two brokers that lead one partition each, and follow the other."""
+CONTROLLER_HEALTHY: Final = {
+    "active": 1,
+    "detached": 0,
+    "pending_requests": 0,
+    "topics": 1,
+    "partitions": 2,
+    "offline_partitions": 0,
+    "under_replicated_partitions": 0,
+    "under_min_isr_partitions": 0,
+    "broker_alive{0}": 1,
+    "broker_alive{1}": 1,
+    "broker_leaders{0}": 1,
+    "broker_leaders{1}": 1,
+}
+OF_THIS_MACHINE: Final = {"penstock_disk_free_bytes"}
+LABELLED: Final = {
+    "penstock_groups",
+    "penstock_group_partition_lag_records",
+    "penstock_group_partition_lag_seconds",
+    "penstock_group_committed_offset",
+    "penstock_group_members",
+    "penstock_group_state",
+}
+"""There are none without groups; `test_groups.py` and `test_groups_lag.py` look at them."""
+
+
+def unlike(page: Page, prefix: str, expected: dict[str, int]) -> dict[str, float]:
+    """The values that are not as expected."""
+    return {
+        name: page.values.get(prefix + name, float("nan"))
+        for name, value in expected.items()
+        if page.values.get(prefix + name) != value
+    }
+
+
+def wait_like(port: int, prefix: str, expected: dict[str, int]) -> None:
+    """Until a process says all of these at one time; shows what it said otherwise."""
+    seen: list[dict[str, float]] = [{}]
+
+    def is_like() -> bool:
+        seen[0] = unlike(scrape(port), prefix, expected)
+        return not seen[0]
+
+    try:
+        wait_until(is_like, what="the metrics are as they should be")
+    except AssertionError as error:
+        raise AssertionError(f"{prefix}…: {seen[0]}, not as in {expected}") from error
+
+
+def test_a_healthy_cluster_shows_it_and_the_loss_of_its_controller(tmp_path: Path) -> None:
+    with Cluster(tmp_path, brokers=2) as cluster:
+        cluster.create_topic("flights", assignment=[[0, 1], [1, 0]])
+        with Producer(cluster.bootstrap) as producer:
+            for _ in range(RECORDS):
+                producer.send("flights", b"value", partition=0)
+            producer.flush(30)
+        with Consumer(cluster.bootstrap) as consumer:
+            consumer.assign([TopicPartition("flights", 0)])
+            left = RECORDS
+            while left:
+                left -= sum(batch.record_count for batch in consumer.poll(1.0))
+        ports = [cluster.metrics_ports[0], cluster.metrics_ports[1]]
+        for port in ports:
+            wait_like(port, "penstock_", HEALTHY)
+        wait_like(cluster.controller_metrics_port, "penstock_controller_", CONTROLLER_HEALTHY)
+        check_counters(*map(scrape, ports))
+        check_complete(scrape(ports[0]), tmp_path)
+
+        cluster.controller.kill()
+        for port in ports:
+            wait_like(port, "penstock_", {**HEALTHY, "controller_connected": 0})
+        cluster.controller.start()
+        for port in ports:
+            wait_like(port, "penstock_", HEALTHY)
+
+
+def check_counters(leader: Page, follower: Page) -> None:
+    """Of the broker that was written to and read from, and of the other one."""
+    for name, at_leader, at_follower in (
+        ("records_in_total", RECORDS, 0),
+        ("records_out_total", RECORDS, 0),
+        ("overloads_total", 0, 0),
+    ):
+        seen = leader[f"penstock_{name}"], follower[f"penstock_{name}"]
+        assert seen == (at_leader, at_follower), name
+    assert leader["penstock_bytes_in_total"] == leader["penstock_bytes_out_total"] > 0
+    copied = leader["penstock_replicated_out_bytes_total"]
+    assert copied == follower["penstock_replicated_in_bytes_total"]
+    assert copied > leader["penstock_bytes_in_total"], "with headers"
+    assert leader["penstock_tick_seconds_count"] > 0
+    assert leader[PRODUCED] >= 1, "clients produce on streams"
+
+
+def check_complete(page: Page, data: Path) -> None:
+    """No gauge is left out of this test."""
+    assert page.gauges == {f"penstock_{name}" for name in HEALTHY} | OF_THIS_MACHINE | LABELLED
+    disk = shutil.disk_usage(data)
+    assert 0 < page["penstock_disk_free_bytes"] <= disk.total
+
+
+@pytest.fixture
+def topic(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
+    shared_broker.create_topic(request.node.name)
+    return str(request.node.name)
+
+
+@pytest.fixture
+def port(shared_broker: Cluster) -> int:
+    return shared_broker.metrics_ports[0]
+
+
+def test_each_request_on_a_stream_is_timed_as_a_produce(
+    shared_broker: Cluster, topic: str, port: int
+) -> None:
+    before = scrape(port)
+    part = pb.ProducePartition(topic=topic)
+    with Wire(shared_broker.brokers[0].address) as wire:
+        part.topic_id = wire.log(topic).topic_id
+        requests = [pb.ProduceRequest(correlation_id=n, partitions=[part]) for n in range(3)]
+        assert len(list(wire.data.ProduceStream(iter(requests), timeout=30))) == 3
+        after = scrape(port)
+        assert after[PRODUCED] - before[PRODUCED] == 3
+        wire.produce(topic, make_batch([b"a"]))
+        assert scrape(port)[PRODUCED] - after[PRODUCED] == 1
+
+
+def test_the_wait_of_a_fetch_is_no_work(shared_broker: Cluster, topic: str, port: int) -> None:
+    before = scrape(port)
+    with Wire(shared_broker.brokers[0].address) as wire:
+        wire.produce(topic, [b"a"])
+        wire.fetch(topic, 0, max_wait_ms=60_000)
+        after = scrape(port)
+        assert after[FETCH.format("count")] - before[FETCH.format("count")] == 1
+        name = "penstock_fetch_wait_seconds_{}"
+        assert after[name.format("count")] == before[name.format("count")], "it had no need to"
+        waiting = wire.data.Fetch.future(
+            pb.FetchRequest(
+                max_wait_ms=60_000, partitions=[pb.FetchPartition(topic=topic, offset=1)]
+            )
+        )
+        wait_until(lambda: scrape(port)["penstock_parked_fetches"] >= 1, what="a fetch is parked")
+        wire.produce(topic, [b"b"])
+        assert len(waiting.result(timeout=30).results) == 1
+        assert scrape(port)[name.format("count")] - after[name.format("count")] == 1
+        before = scrape(port)
+        wire.fetch(topic, 2, max_wait_ms=2_000)
+        after = scrape(port)
+    waited = after[name.format("sum")] - before[name.format("sum")]
+    worked = after[FETCH.format("sum")] - before[FETCH.format("sum")]
+    # With the wait in it the work could not be less than the wait.
+    assert 0 <= worked < waited
