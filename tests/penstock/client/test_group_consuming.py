@@ -404,10 +404,10 @@ def test_misuse_is_one_clear_error(shared_broker: Cluster, name: str, member: Op
 
 
 def test_two_processes_on_one_seat(shared_broker: Cluster, name: str, member: Open) -> None:
-    one = member(group_instance_id="seat", session_timeout_ms=1_500)
+    one = member(group_instance_id="seat", session_timeout_ms=4_000)
     one.subscribe(name)
     poll_until(lambda: one.assignment() == everywhere(name), "one sits", one)
-    two = member(group_instance_id="seat", session_timeout_ms=1_500)
+    two = member(group_instance_id="seat", session_timeout_ms=4_000)
     two.subscribe(name)
     with pytest.raises(ClusterError) as caught:
         poll_until(lambda: False, "the second is told", two, one)

@@ -157,13 +157,17 @@ def test_a_frozen_member_is_fenced_and_its_commits_are_refused(make_cluster: Mak
     cluster = make_cluster(brokers=1)
     cluster.create_topic("t", partitions=2)
     fill(cluster, "t", 0, 20, 2)
+    pipe = subprocess.PIPE
     frozen = subprocess.Popen(
-        [sys.executable, "-c", _FROZEN, cluster.bootstrap], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", _FROZEN, cluster.bootstrap], stdin=pipe, stdout=pipe, text=True
     )
+    assert frozen.stdin is not None
+    assert frozen.stdout is not None
     try:
-        assert frozen.stdout is not None
         assert frozen.stdout.readline() == "owns 2\n"
         frozen.send_signal(signal.SIGSTOP)
+        frozen.stdin.write("go on\n")  # as soon as it wakes
+        frozen.stdin.flush()
         readers = Readers(cluster, "t", 1)
         try:
             (one,) = readers.members
@@ -177,12 +181,12 @@ def test_a_frozen_member_is_fenced_and_its_commits_are_refused(make_cluster: Mak
     finally:
         frozen.kill()
         frozen.wait(10)
-        if frozen.stdout is not None:
-            frozen.stdout.close()
+        frozen.stdin.close()
+        frozen.stdout.close()
 
 
 _FROZEN = """
-import sys, signal, time
+import sys
 from penstock.client import Consumer
 from penstock.errors import PenstockError
 
@@ -194,16 +198,14 @@ class Heard:
 
 consumer = Consumer(
     sys.argv[1], group_id="t", auto_offset_reset="earliest", enable_auto_commit=False,
-    session_timeout_ms=1000,
+    session_timeout_ms=3000,
 )
 consumer.subscribe("t", listener=Heard())
 read = 0
 while read < 20:
     read += sum(map(len, consumer.poll(1.0)))
 print("owns", len(consumer.assignment()), flush=True)
-begun = time.monotonic()
-while time.monotonic() - begun < 1.5:  # stopped in here
-    pass
+sys.stdin.readline()  # stopped in here
 try:
     consumer.commit()
     print("committed", flush=True)
