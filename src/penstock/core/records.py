@@ -122,8 +122,9 @@ def check_batch(batch: Batch, *, max_bytes: int, allow_internal_flags: bool = Fa
         batch: As received from a producer or a leader.
         max_bytes: Limit of header and payload, compressed, both ends included
             (`max.message.bytes` of the topic).
-        allow_internal_flags: Whether the batch may be transactional, control, compacted: true for
-            batches from a leader and from the broker itself, false for producers.
+        allow_internal_flags: Whether the batch may be control, a marker, compacted: true for
+            batches from a leader and from the broker itself. Producers may set TRANSACTIONAL
+            alone; whether that fits its producer id, the partition's leader judges.
 
     Raises ClusterError: CORRUPT_BATCH, RECORD_TOO_LARGE, UNSUPPORTED_CODEC, INVALID_TIMESTAMP,
     or INVALID_REQUEST for flags that a producer must not set. Nothing may then be appended.
@@ -135,9 +136,9 @@ def check_batch(batch: Batch, *, max_bytes: int, allow_internal_flags: bool = Fa
             f"(max.message.bytes) is {max_bytes}; send smaller batches or raise the limit",
             ErrorCode.RECORD_TOO_LARGE,
         )
-    if header.flags and not allow_internal_flags:
+    if header.flags and not allow_internal_flags and header.flags != BatchFlags.TRANSACTIONAL:
         raise ClusterError(
-            f"producers may not set batch flags, seen {int(header.flags):#x}; send 0",
+            f"batch has flags {int(header.flags):#x}; producers send 0, or 0x1 in a transaction",
             ErrorCode.INVALID_REQUEST,
         )
     _check_header(batch, MAX_UNCOMPRESSED_BYTES)

@@ -99,16 +99,20 @@ def test_a_header_at_its_limits_passes() -> None:
     assert decode_batch(batch).record_count == MAX_RECORDS
 
 
-def test_a_producer_may_not_set_flags_but_a_leader_may_send_them() -> None:
+def test_producers_may_set_the_transactional_flag_alone_and_leaders_any() -> None:
     columns = encode_columns([b"a"], timestamps_ms=0)
     sequenced = {"producer_id": 1 << 62, "producer_epoch": 0, "base_sequence": 0}
-    for flags in (BatchFlags.TRANSACTIONAL, BatchFlags.CONTROL, BatchFlags(3)):
+    for flags in (BatchFlags.CONTROL, BatchFlags(3), BatchFlags(5)):
         batch = build_batch(columns, flags=flags, **sequenced)
-        with pytest.raises(ClusterError, match=f"may not set batch flags, seen {flags:#x}") as seen:
+        with pytest.raises(
+            ClusterError, match=f"batch has flags {flags:#x}; producers send 0"
+        ) as seen:
             check_batch(batch, max_bytes=1 << 20)
         assert seen.value.code is ErrorCode.INVALID_REQUEST
         check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True)
-        assert decode_batch(batch).values() == [b"a"]
+    batch = build_batch(columns, flags=BatchFlags.TRANSACTIONAL, **sequenced)
+    check_batch(batch, max_bytes=1 << 20)
+    assert decode_batch(batch).values() == [b"a"]
 
 
 def test_unknown_flags_are_refused_by_everyone() -> None:
@@ -130,7 +134,7 @@ def test_a_marker_comes_from_brokers_only(commit: bool) -> None:
     batch = build_marker(ProducerId(1 << 62), 3, commit=commit, timestamp_ms=7)
     check_batch(batch, max_bytes=1 << 20, allow_internal_flags=True)
     assert decode_batch(batch).record_count == 1
-    with pytest.raises(ClusterError, match="may not set batch flags") as raised:
+    with pytest.raises(ClusterError, match="producers send 0") as raised:
         check_batch(batch, max_bytes=1 << 20)
     assert raised.value.code is ErrorCode.INVALID_REQUEST
 

@@ -9,6 +9,7 @@ from support.cluster import Cluster
 from support.wire import Wire, call_error, make_batch, now_ms
 
 from penstock.core.batch import Batch, compute_crc
+from penstock.core.types import TRANSACTIONAL_PRODUCER_BIT, ProducerId
 from penstock.errors import ErrorCode, NotLeaderError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
@@ -143,9 +144,18 @@ def test_unknown_acks_and_missing_batches_are_invalid(wire: Wire, topic: str) ->
     assert result.error.code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_transactional_batch_is_not_taken_from_producers(wire: Wire, topic: str) -> None:
+@pytest.mark.parametrize("flags", [1, 2])
+def test_flags_are_not_taken_from_producers_without_a_transaction(
+    wire: Wire, topic: str, flags: int
+) -> None:
     batch = make_batch([b"a"])
-    header = dataclasses.replace(batch.header, flags=type(batch.header.flags)(2))
+    header = dataclasses.replace(
+        batch.header,
+        flags=type(batch.header.flags)(flags),
+        producer_id=ProducerId(TRANSACTIONAL_PRODUCER_BIT),
+        producer_epoch=0,
+        base_sequence=0,
+    )
     header = dataclasses.replace(header, crc=compute_crc(header, batch.payload))
     assert refused(wire, topic, Batch(header, batch.payload)).code is ErrorCode.INVALID_REQUEST
 

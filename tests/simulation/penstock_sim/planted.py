@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import ANY
 
+from penstock.core.replication.appending import Appending
 from penstock.core.replication.contract_follower import BatchesReceived, EpochAnswered, SendAck
 from penstock.core.replication.contract_leader import (
     FollowerAcked,
@@ -21,7 +22,7 @@ from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.replication.outbox import Outbox
-from penstock.core.replication.producers import ProducerTable
+from penstock.core.replication.producers import Duplicate, ProducerTable
 from penstock.core.types import Offset
 from penstock_sim.broker import SimBroker
 
@@ -72,10 +73,10 @@ def lead_with_unwritten_records(patch: Any) -> None:
     patch.setattr(Leader, "_everywhere", everywhere)
     append = LocalLog.append
 
-    def appended(self: LocalLog, batches: Any, now_ms: int) -> int:
-        persist_id = append(self, batches, now_ms)
+    def appended(self: LocalLog, *args: Any, **options: Any) -> Any:
+        write = append(self, *args, **options)
         self.written_end = self.log_end
-        return persist_id
+        return write
 
     patch.setattr(LocalLog, "append", appended)
 
@@ -163,23 +164,18 @@ def answer_duplicates_at_once(patch: Any) -> None:
     """A retry is told that its batch is there, although it is not committed yet."""
 
     def repeat(
-        self: Leader,
-        request: ProduceRequested,
-        base_offset: Offset,
-        _end: Offset,
-        out: Outbox,
-        _now_ms: int,
+        _: Appending, request: ProduceRequested, first: Duplicate, out: Outbox, _now_ms: int
     ) -> None:
         reply = ProduceReply(
             request_id=request.request_id,
-            base_offset=base_offset,
+            base_offset=first.base_offset,
             acks=request.acks,
             sync=request.sync,
             duplicate=True,
         )
         out.replies.append(reply)
 
-    patch.setattr(Leader, "_repeat", repeat)
+    patch.setattr(Appending, "_repeat", repeat)
 
 
 def keep_streams_of_a_former_run(patch: Any) -> None:

@@ -8,7 +8,8 @@ the one or the other hears and says.
 The machine decides all that guarantees I1-I5, I7-I9 ask for; the shell (the broker, or the
 simulator) obeys. The shell keeps this order for every `Ready`, and across the Readys of one
 replica: `truncate_to`, then `append` + `checkpoint` (one atomic write, reported back as
-`Persisted`), then `messages`, `feeds`, `isr_change`, then `replies`, then `high_watermark`.
+`Persisted`), then `messages`, `feeds`, `isr_change`, `joins`, then `replies`, then
+`high_watermark` and `stable_offset`.
 `messages` may leave before the write of the same Ready is done: whatever must wait for it is
 only emitted by the machine when it handles `Persisted`.
 
@@ -44,12 +45,15 @@ from penstock.core.replication.contract_follower import (
     SendFollowStop,
 )
 from penstock.core.replication.contract_leader import (
+    EndRequested,
     EpochQueried,
     Feed,
     FollowerAcked,
     FollowStarted,
     IsrAnswered,
     IsrProposal,
+    Joined,
+    JoinRequest,
     LogStartMoved,
     ProduceReply,
     ProduceRequested,
@@ -192,6 +196,8 @@ class Tick:
 Event = (
     Assigned
     | ProduceRequested
+    | EndRequested
+    | Joined
     | Persisted
     | PersistFailed
     | Truncated
@@ -244,6 +250,7 @@ class Ready:
     messages: tuple[Message, ...] = ()
     feeds: tuple[Feed, ...] = ()
     isr_change: IsrProposal | None = None
+    joins: tuple[JoinRequest, ...] = ()
     replies: tuple[ProduceReply, ...] = ()
     high_watermark: Offset | None = None
     stable_offset: Offset | None = None

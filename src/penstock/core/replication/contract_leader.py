@@ -1,6 +1,8 @@
 """What only a leader hears and says; the order in which it is obeyed stands in `contract`.
 
     clients ── ProduceRequested ──▶ ┌────────┐ ──▶ ProduceReply
+    transactions' EndRequested ───▶ │        │ ──▶ ProduceReply
+    coordinators  Joined ─────────▶ │        │ ──▶ JoinRequest
     followers ─ EpochQueried ─────▶ │ leader │ ──▶ SendEpochAnswer, SendRefusal
                 FollowStarted ────▶ │        │ ──▶ Feed
                 FollowerAcked ────▶ │        │
@@ -16,7 +18,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.core.batch import Batch
-from penstock.core.types import Acks, BrokerId, LeaderEpoch, Offset, PartitionState, Sync
+from penstock.core.types import (
+    Acks,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionState,
+    ProducerId,
+    Sync,
+)
 from penstock.errors import PenstockError
 
 # ---------------------------------------------------------------- heard
@@ -27,7 +37,8 @@ class ProduceRequested:
     """A batch to append; already checked (CRC, size, codec, timestamps) by the shell.
 
     `request_id` comes back in exactly one `ProduceReply`. `expected_epoch` 0 = unchecked.
-    `deadline_ms` is on the clock of `now_ms`.
+    `deadline_ms` is on the clock of `now_ms`. `transactional_id` is set exactly when the batch is
+    TRANSACTIONAL; it then has a producer id of a coordinator, and acks=ALL.
     """
 
     request_id: int
@@ -37,6 +48,40 @@ class ProduceRequested:
     deadline_ms: int
     expected_epoch: LeaderEpoch = LeaderEpoch(0)
     append_time_ms: int = 0
+    transactional_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndRequested:
+    """A coordinator has decided: put the marker of this transaction into the log.
+
+    Answered by one `ProduceReply` with the marker's offset (`duplicate`: it was there before; -1:
+    where, is not known any more), once the marker is committed, and synced everywhere with
+    sync=DISK. May be repeated, also to another leader: a second marker changes nothing. After an
+    error it must be. `timestamp_ms` is now, ms since 1970 UTC. The rest as in `ProduceRequested`.
+    """
+
+    request_id: int
+    producer_id: ProducerId
+    producer_epoch: int
+    commit: bool
+    timestamp_ms: int
+    deadline_ms: int
+    sync: Sync = Sync.OS
+    expected_epoch: LeaderEpoch = LeaderEpoch(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The answer to the `JoinRequest` of this `number`: the coordinator knows, or refuses.
+
+    None: this partition is in the transaction, on all in-sync replicas of the coordinator. With an
+    error nothing is appended, and whoever waits gets it. Answers that nobody waits for any more are
+    ignored: they may come late, twice, or never.
+    """
+
+    number: int
+    error: PenstockError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +187,22 @@ class IsrProposal:
     isr: tuple[BrokerId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """Ask the coordinator of `transactional_id` to add this partition to the transaction.
+
+    The shell finds the coordinator, repeats what may be repeated, and answers with `Joined`.
+    """
+
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: int
+    number: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceReply:
-    """The answer to one `ProduceRequested`: an error, or where the batch is.
+    """The answer to one `ProduceRequested` or `EndRequested`: an error, or where the batch is.
 
     `acks` and `sync` say what was reached. An error whose `applied` is NO says that nothing was
     appended and never will be; after another the outcome is unknown (I8).

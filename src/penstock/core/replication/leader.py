@@ -1,6 +1,6 @@
 """A leader: appends, counts acknowledgements, moves the high watermark, asks for ISR changes.
 
-    ProduceRequested ─▶ check ─▶ append ─▶ Persisted ─▶ own written_end ─┐
+    ProduceRequested ─▶ Transactions, Appending ─▶ own written_end ──────┐
     FollowerAcked (this epoch only) ────────▶ FollowerProgress ──────────┼─▶ HW ─▶ replies
     IsrAnswered, Assigned ──────────────────▶ IsrChanges ────────────────┘
 
@@ -11,17 +11,18 @@ I8, I9. A leader never truncates (I4). The next step is `machine`, which decides
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
 
-from penstock.core.batch import BatchHeader
+from penstock.core.replication.appending import Appending, failed
 from penstock.core.replication.contract import ReplicaConfig
 from penstock.core.replication.contract_leader import (
+    EndRequested,
     EpochQueried,
     Feed,
     FollowerAcked,
     FollowStarted,
     IsrProposal,
-    ProduceReply,
+    Joined,
     ProduceRequested,
     SendEpochAnswer,
     SendRefusal,
@@ -29,9 +30,17 @@ from penstock.core.replication.contract_leader import (
 from penstock.core.replication.isr import FollowerProgress, IsrChanges
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.outbox import Outbox
-from penstock.core.replication.pending import PendingProduces, Progress, Waiting
-from penstock.core.replication.producers import Append, Duplicate, Refused
-from penstock.core.types import Acks, BrokerId, LeaderEpoch, Offset, PartitionState, Sync
+from penstock.core.replication.pending import Progress
+from penstock.core.replication.transactions import Transactions
+from penstock.core.types import (
+    TRANSACTIONAL_PRODUCER_BIT,
+    Acks,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionState,
+    Sync,
+)
 from penstock.errors import (
     ClusterError,
     CurrentLeader,
@@ -42,8 +51,6 @@ from penstock.errors import (
     OverloadedError,
     PenstockError,
 )
-
-_NOWHERE: Final = Offset(-1)
 
 
 class Leader:
@@ -56,12 +63,16 @@ class Leader:
         state: PartitionState,
         config: ReplicaConfig,
         now_ms: int,
+        joins: Iterator[int],
     ) -> None:
+        """`joins` numbers the joins of this replica, over all its leaderships."""
         self.epoch = state.leader_epoch
         self.config = config
         self.epoch_start = log.log_end
-        self.pending = PendingProduces()
         self.isr = IsrChanges(state)
+        self._appending = Appending(log, self.epoch)
+        self.pending = self._appending.pending
+        self._transactions = Transactions(log, self._appending, self._shortage, joins)
         self._local = local
         self._log = log
         self._followers: dict[BrokerId, FollowerProgress] = {}
@@ -94,7 +105,7 @@ class Leader:
     @property
     def wants_tick(self) -> bool:
         """Something here depends on time."""
-        if len(self.pending) or self.isr.unsettled:
+        if len(self.pending) or self._transactions.waiting or self.isr.unsettled:
             return True
         end = self._log.written_end
         return any(
@@ -112,6 +123,7 @@ class Leader:
     def resign(self, out: Outbox, error: PenstockError) -> None:
         """Ends this leadership: what waits has an unknown outcome, nobody is fed."""
         out.replies += self.pending.fail_from(0, error)
+        self._transactions.resign(error, out)
         for broker, progress in self._followers.items():
             if progress.started:
                 out.feeds.append(Feed(broker, self.epoch, None))
@@ -127,37 +139,55 @@ class Leader:
     # ------------------------------------------------------------ produce
 
     def produce(self, request: ProduceRequested, out: Outbox, now_ms: int) -> None:
-        """Appends, or answers why not; see `contract.ProduceRequested`."""
-        refusal = self._refusal(request)
+        """Appends, or answers why not; see `contract_leader.ProduceRequested`."""
+        refusal: ClusterError | None = self._other_epoch(request.expected_epoch)
+        header, done = request.batch.header, False
+        if refusal is None:
+            plain = header.producer_id < TRANSACTIONAL_PRODUCER_BIT and not header.flags
+            if not plain or request.transactional_id:
+                done = self._transactions.produce(request, out, now_ms)
+            elif (refusal := self._shortage(request.acks)) is None:
+                done = self._appending.land(request, out, now_ms)
         if refusal is not None:
-            out.replies.append(_failed(request, refusal))
-            return
-        match self._log.producers.check(request.batch.header):
-            case Refused(error):
-                out.replies.append(_failed(request, error))
-            case Duplicate(base_offset, end_offset):
-                self._repeat(request, base_offset, end_offset, out, now_ms)
-            case Append():
-                self._append(request, out, now_ms)
+            out.replies.append(failed(request, refusal))
+        if done:
+            self._progress(out)
 
-    def _refusal(self, request: ProduceRequested) -> ClusterError | None:
-        """What is known to fail before anything is appended."""
-        expected = request.expected_epoch
-        if expected not in (0, self.epoch):
-            return self.epoch_error(expected)
-        if request.acks is Acks.ALL and len(self.isr.committed) < self.min_isr:
+    def joined(self, answer: Joined, out: Outbox, now_ms: int) -> None:
+        """A coordinator's word on a transaction that wants to begin here."""
+        if self._transactions.joined(answer, out, now_ms):
+            self._progress(out)
+
+    def end(self, request: EndRequested, out: Outbox, now_ms: int) -> None:
+        """Ends a transaction here, or answers why not."""
+        refusal = self._other_epoch(request.expected_epoch)
+        if refusal is not None:
+            out.replies.append(failed(request, refusal))
+        elif self._transactions.end(request, out, now_ms):
+            self._progress(out)
+
+    def _shortage(self, acks: Acks, spare: int = 0) -> ClusterError | None:
+        """Why nothing can be appended now: too few replicas for `acks`, too many waiting.
+
+        `spare` is room beyond the limit.
+        """
+        if acks is Acks.ALL and len(self.isr.committed) < self.min_isr:
             return ClusterError(
                 f"{len(self.isr.committed)} replicas in sync {self.isr.committed}, "
                 f"min.insync.replicas is {self.min_isr}: nothing was appended, try again when "
                 "brokers are back",
                 ErrorCode.NOT_ENOUGH_REPLICAS,
             )
-        if len(self.pending) >= self.config.max_pending_produces:
+        waiting = len(self.pending) + self._transactions.waiting
+        if waiting >= self.config.max_pending_produces + spare:
             return OverloadedError(
-                f"{len(self.pending)} produce requests wait on this partition, the limit: "
+                f"{waiting} requests wait on this partition, the limit: "
                 "nothing was appended, slow down"
             )
         return None
+
+    def _other_epoch(self, expected: LeaderEpoch) -> NotLeaderError | None:
+        return None if expected in (0, self.epoch) else self.epoch_error(expected)
 
     def epoch_error(self, epoch: LeaderEpoch) -> NotLeaderError:
         """For a request that names another epoch than this leadership's."""
@@ -167,61 +197,6 @@ class Leader:
             + ("refresh the metadata" if older else "it has not heard of that yet, try again"),
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
             CurrentLeader(self._local, self.epoch),
-        )
-
-    def _append(self, request: ProduceRequested, out: Outbox, now_ms: int) -> None:
-        batch = request.batch.stamped(self._log.log_end, self.epoch, request.append_time_ms)
-        appended = self._log.append((batch,), now_ms)
-        sync = request.sync is Sync.DISK and request.acks is not Acks.NONE
-        out.write(appended, (batch,), sync=sync)
-        self._wait(request, batch.header, batch.next_offset, out.persist_id, out, duplicate=False)
-
-    def _repeat(
-        self,
-        request: ProduceRequested,
-        base_offset: Offset,
-        end_offset: Offset,
-        out: Outbox,
-        now_ms: int,
-    ) -> None:
-        """A retry of what landed before: acknowledged under the same rule as the first time.
-
-        It may wait for the write of the original, and sync=DISK may need a sync of its own.
-        """
-        if request.sync is Sync.DISK and request.acks is not Acks.NONE:
-            out.store(self._log.checkpointed(now_ms), self._log.checkpoint(), sync=True)
-        waits_for = 0 if self._log.is_still else self._log.last_persist_id
-        header = request.batch.stamped(base_offset, self.epoch, 0).header
-        self._wait(request, header, end_offset, waits_for, out, duplicate=True)
-        self._progress(out)
-
-    def _wait(
-        self,
-        request: ProduceRequested,
-        header: BatchHeader,
-        end_offset: Offset,
-        persist_id: int,
-        out: Outbox,
-        *,
-        duplicate: bool,
-    ) -> None:
-        if request.acks is Acks.NONE:
-            out.replies.append(
-                ProduceReply(request_id=request.request_id, base_offset=_NOWHERE, acks=Acks.NONE)
-            )
-            return
-        self.pending.add(
-            Waiting(
-                request_id=request.request_id,
-                end_offset=end_offset,
-                acks=request.acks,
-                sync=request.sync,
-                deadline_ms=request.deadline_ms,
-                base_offset=header.base_offset,
-                append_time_ms=header.append_time_ms,
-                persist_id=persist_id,
-                duplicate=duplicate,
-            )
         )
 
     # ------------------------------------------------------------ own log
@@ -330,6 +305,7 @@ class Leader:
     def tick(self, out: Outbox, now_ms: int) -> None:
         """Deadlines. (The machine looks for an ISR change afterwards.)"""
         out.replies += self.pending.expire(now_ms)
+        self._transactions.expire(out, now_ms)
 
     def _lagging(self, now_ms: int) -> list[BrokerId]:
         end, lag_max_ms = self._log.written_end, self.config.replica_lag_time_max_ms
@@ -391,7 +367,3 @@ class Leader:
             written = min(written, progress.written_end)
             synced = min(synced, progress.synced_end)
         return written, synced
-
-
-def _failed(request: ProduceRequested, error: PenstockError) -> ProduceReply:
-    return ProduceReply(request_id=request.request_id, base_offset=_NOWHERE, error=error)

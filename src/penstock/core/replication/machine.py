@@ -13,11 +13,11 @@ or any other defect, stops the partition for good: `error` says why (`core.defec
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 from typing import Final, assert_never
 
 from penstock.core.defect import Unanswered, stopped_by
 from penstock.core.replication.contract import (
-    NOTHING,
     Assigned,
     Checkpoint,
     Event,
@@ -41,11 +41,13 @@ from penstock.core.replication.contract_follower import (
     SendFollowStop,
 )
 from penstock.core.replication.contract_leader import (
+    EndRequested,
     EpochQueried,
     FollowerAcked,
     FollowStarted,
     IsrAnswered,
     IsrProposal,
+    Joined,
     LogStartMoved,
     ProduceReply,
     ProduceRequested,
@@ -55,8 +57,9 @@ from penstock.core.replication.follower import BrokenLogError, Follower
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.outbox import Outbox
+from penstock.core.replication.refusals import not_leader, refusal
 from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
-from penstock.errors import CurrentLeader, ErrorCode, NotLeaderError, PenstockError
+from penstock.errors import ErrorCode, NotLeaderError, PenstockError
 
 _CHECKPOINT_RETRY_MS: Final = 1_000
 
@@ -76,6 +79,7 @@ class ReplicaMachine:
         self._former_epoch = log.checkpoint.leader_epoch
         self._early_queries: dict[BrokerId, EpochQueried] = {}
         self._isr_asked: IsrProposal | None = None
+        self._joins = count(1)
         self._checkpoint_due_ms: int | None = None
         self._unanswered = Unanswered()
         self._error: PenstockError | None = None
@@ -148,7 +152,7 @@ class ReplicaMachine:
         Raises nothing: any exception stops the replica, see `core.defect`.
         """
         if self._error is not None:
-            return self._refusal(event, self._error)
+            return refusal(event, self._error)
         before, self._marks = self.marks, None
         try:
             out = Outbox()
@@ -168,9 +172,8 @@ class ReplicaMachine:
                 self._assigned(event.state, event.config, out, now_ms)
             case Persisted() | PersistFailed() | Truncated() | LogStartMoved():
                 self._log_event(event, out, now_ms)
-            case ProduceRequested():
-                self._unanswered.take(event.request_id)
-                self._produce(event, out, now_ms)
+            case ProduceRequested() | EndRequested() | Joined():
+                self._from_client(event, out, now_ms)
             case EpochQueried() | FollowStarted() | FollowerAcked():
                 self._from_follower(event, out, now_ms)
             case EpochAnswered() | BatchesReceived() | PeerRefused() | PeerConnected():
@@ -251,7 +254,7 @@ class ReplicaMachine:
             return  # The controller will start a new epoch for this life of the broker.
         self._former_epoch = state.leader_epoch
         self._log.begin_epoch(state.leader_epoch)
-        self._role = Leader(self._local, self._log, state, self._config, now_ms)
+        self._role = Leader(self._local, self._log, state, self._config, now_ms, self._joins)
         self._role.begin(out)
 
     def _write_checkpoint(self, out: Outbox, now_ms: int) -> None:
@@ -266,13 +269,13 @@ class ReplicaMachine:
         self._marks = replace(
             before, is_leader=False, sync_through=Offset(0), epoch_start_offset=Offset(0)
         )
-        if isinstance(event, ProduceRequested):
+        if isinstance(event, ProduceRequested | EndRequested):
             self._unanswered.take(event.request_id)
         replies = [
             ProduceReply(request_id=request_id, base_offset=Offset(-1), error=error)
             for request_id in self._unanswered.give_up()
         ]
-        messages: list[Message] = [*self._refusal(event, error).messages]
+        messages: list[Message] = [*refusal(event, error).messages]
         messages += [SendRefusal(follower, error) for follower in self._early_queries]
         if before.leader not in (NO_LEADER, self._local):
             messages.append(SendFollowStop(before.leader))
@@ -283,42 +286,29 @@ class ReplicaMachine:
             stopped=error,
         )
 
-    def _refusal(self, event: Event, error: PenstockError) -> Ready:
-        """A stopped partition answers whoever waits for an answer."""
-        match event:
-            case ProduceRequested():
-                reply = ProduceReply(
-                    request_id=event.request_id, base_offset=Offset(-1), error=error
-                )
-                return Ready(replies=(reply,))
-            case EpochQueried() | FollowStarted():
-                return Ready(messages=(SendRefusal(event.follower, error),))
-            case _:
-                return NOTHING
-
-    def _not_leader(self, why: str) -> NotLeaderError:
-        state = self._state
-        if state is None or state.leader == NO_LEADER:
-            return NotLeaderError(
-                f"{why}; nobody leads this partition now, try again",
-                ErrorCode.LEADER_NOT_AVAILABLE if state is None else ErrorCode.NOT_LEADER,
-                CurrentLeader(NO_LEADER, state.leader_epoch if state is not None else 0),
-            )
-        return NotLeaderError(
-            f"{why}; broker {state.leader} leads in epoch {state.leader_epoch}",
-            leader=CurrentLeader(state.leader, state.leader_epoch),
-        )
+    def _not_leader(self, why: str = "") -> NotLeaderError:
+        why = why or f"broker {self._local} does not lead this partition"
+        return not_leader(self._state, why)
 
     # ------------------------------------------------------------ clients
 
-    def _produce(self, request: ProduceRequested, out: Outbox, now_ms: int) -> None:
-        if isinstance(self._role, Leader):
-            self._role.produce(request, out, now_ms)
+    def _from_client(
+        self, event: ProduceRequested | EndRequested | Joined, out: Outbox, now_ms: int
+    ) -> None:
+        if not isinstance(event, Joined):
+            self._unanswered.take(event.request_id)
+        role = self._role
+        if not isinstance(role, Leader):
+            refused = refusal(event, self._not_leader())
+            out.replies += refused.replies
             return
-        error = self._not_leader(f"broker {self._local} does not lead this partition")
-        out.replies.append(
-            ProduceReply(request_id=request.request_id, base_offset=Offset(-1), error=error)
-        )
+        match event:
+            case ProduceRequested():
+                role.produce(event, out, now_ms)
+            case EndRequested():
+                role.end(event, out, now_ms)
+            case Joined():
+                role.joined(event, out, now_ms)
 
     # ------------------------------------------------------------ own log
 
@@ -394,7 +384,7 @@ class ReplicaMachine:
         if isinstance(event, EpochQueried) and soon:
             self._early_queries[event.follower] = event
         else:
-            error = self._not_leader(f"broker {self._local} does not lead this partition")
+            error = self._not_leader()
             out.messages.append(SendRefusal(event.follower, error))
 
     def _answer_early_queries(self, out: Outbox) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.replication.contract import NOTHING, Checkpoint, Message, Ready
-from penstock.core.replication.contract_leader import Feed, IsrProposal, ProduceReply
+from penstock.core.replication.contract_leader import (
+    Feed,
+    IsrProposal,
+    JoinRequest,
+    ProduceReply,
+)
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.types import Offset
 
@@ -20,6 +25,7 @@ class Outbox:
         "feeds",
         "high_watermark",
         "isr_change",
+        "joins",
         "messages",
         "persist_id",
         "persist_sync",
@@ -39,6 +45,7 @@ class Outbox:
         self.messages: list[Message] = []
         self.feeds: list[Feed] = []
         self.isr_change: IsrProposal | None = None
+        self.joins: list[JoinRequest] = []
         self.replies: list[ProduceReply] = []
         self.high_watermark: Offset | None = None
         self.stable_offset: Offset | None = None
@@ -86,6 +93,7 @@ class Outbox:
             messages=tuple(self.messages),
             feeds=tuple(self.feeds),
             isr_change=self.isr_change,
+            joins=tuple(self.joins),
             replies=tuple(self.replies),
             high_watermark=self.high_watermark,
             stable_offset=self.stable_offset,

@@ -51,9 +51,6 @@ class OpenTransactions:
         ):
             self._remember(marker, first)
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def __iter__(self) -> Iterator[ProducerId]:
         """Their producers, in the order in which the transactions began here."""
         return iter(self._open)

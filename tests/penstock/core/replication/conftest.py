@@ -5,16 +5,18 @@ always the machine under test; 2 and 3 are its peers.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from penstock.core.batch import Batch, BatchHeader
+from penstock.core.batch import Batch, BatchFlags, BatchHeader
 from penstock.core.defect import raise_defect
 from penstock.core.replication import contract as c
 from penstock.core.replication import contract_follower as fc
 from penstock.core.replication import contract_leader as lc
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import (
+    TRANSACTIONAL_PRODUCER_BIT,
     Acks,
     BrokerId,
     LeaderEpoch,
@@ -23,7 +25,7 @@ from penstock.core.types import (
     ProducerId,
     Sync,
 )
-from penstock.errors import ClusterError, ErrorCode
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 
@@ -146,6 +148,67 @@ class Driver:
                 expected_epoch=LeaderEpoch(expected_epoch),
             )
         )
+
+    def transact(
+        self,
+        sequence: int = 0,
+        *,
+        producer: int = 7,
+        epoch: int = 3,
+        count: int = 1,
+        timeout_ms: int = 1_000,
+        **changes: object,
+    ) -> c.Ready:
+        """Producer 7 (of those with the top bit) sends a batch of its transaction 3."""
+        self.requests += 1
+        header = replace(
+            batch(count, producer=TRANSACTIONAL_PRODUCER_BIT + producer, sequence=sequence).header,
+            producer_epoch=epoch,
+            flags=BatchFlags.TRANSACTIONAL,
+        )
+        request = lc.ProduceRequested(
+            request_id=self.requests,
+            batch=Batch(header, b"x"),
+            acks=Acks.ALL,
+            sync=Sync.OS,
+            deadline_ms=self.now_ms + timeout_ms,
+            transactional_id="billing",
+        )
+        return self.do(replace(request, **changes))
+
+    def joined(self, number: int = 1, error: PenstockError | None = None) -> c.Ready:
+        return self.do(lc.Joined(number, error))
+
+    def end(
+        self,
+        epoch: int = 3,
+        *,
+        producer: int = 7,
+        commit: bool = True,
+        sync: Sync = Sync.OS,
+        timeout_ms: int = 1_000,
+        expected_epoch: int = 0,
+    ) -> c.Ready:
+        self.requests += 1
+        return self.do(
+            lc.EndRequested(
+                request_id=self.requests,
+                producer_id=ProducerId(TRANSACTIONAL_PRODUCER_BIT + producer),
+                producer_epoch=epoch,
+                commit=commit,
+                timestamp_ms=1_700_000_000_000,
+                deadline_ms=self.now_ms + timeout_ms,
+                sync=sync,
+                expected_epoch=LeaderEpoch(expected_epoch),
+            )
+        )
+
+    def commit(self) -> c.Ready:
+        """Whatever was appended is written here and at broker 2 and 3."""
+        self.do(c.Persisted(self.machine._log.last_persist_id, synced=False))
+        end = self.marks.log_end_offset
+        self.ack(2, end, epoch=self.marks.leader_epoch)
+        return self.ack(3, end, epoch=self.marks.leader_epoch)
 
     def outcomes(self) -> list[tuple[int, int, str]]:
         """(request, base offset, "ok" | "duplicate" | error code) of the last replies."""

@@ -10,7 +10,16 @@ from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication import contract as c
 from penstock.core.replication import contract_follower as fc
 from penstock.core.replication import contract_leader as lc
-from penstock.core.types import Acks, BrokerId, LeaderEpoch, Offset, PartitionState, Sync
+from penstock.core.types import (
+    TRANSACTIONAL_PRODUCER_BIT,
+    Acks,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionState,
+    ProducerId,
+    Sync,
+)
 from penstock.errors import ClusterError, ErrorCode
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -49,6 +58,25 @@ def leading(drive: Any) -> Any:
     driver.ack(3, 4)
     driver.produce(2, sync=Sync.DISK, timeout_ms=50)
     return driver
+
+
+def joining(drive: Any) -> Any:
+    """As well, request 5 waits for its transaction to begin here."""
+    driver = leading(drive)
+    driver.transact()
+    return driver
+
+
+def ending() -> lc.EndRequested:
+    return lc.EndRequested(
+        request_id=NEW_REQUEST,
+        producer_id=ProducerId(TRANSACTIONAL_PRODUCER_BIT + 7),
+        producer_epoch=3,
+        commit=False,
+        timestamp_ms=0,
+        deadline_ms=90_000,
+        sync=Sync.DISK,
+    )
 
 
 def following(drive: Any) -> Any:
@@ -92,6 +120,8 @@ SCENES: dict[type, list[Scene]] = {
         (copying, c.Assigned(state=state(epoch=2), config=c.ReplicaConfig())),
     ],
     lc.ProduceRequested: [(leading, produce()), (copying, produce())],
+    lc.EndRequested: [(joining, ending()), (copying, ending())],
+    lc.Joined: [(joining, lc.Joined(1)), (joining, lc.Joined(1, ClusterError("no")))],
     c.Persisted: [
         (leading, c.Persisted(persist_id=5, synced=True)),
         (cutting, c.Persisted(persist_id=2, synced=True)),
@@ -165,7 +195,7 @@ def test_a_defect_at_any_line_stops_the_replica_and_nothing_of_the_event_leaves(
         driver = scene(drive)
         driver.now_ms += 60_000
         machine, before = driver.machine, driver.marks
-        waiting = {3, 4} if scene is leading else set()
+        waiting = {leading: {3, 4}, joining: {3, 4, 5}}.get(scene, set())
         with plant:
             ready = machine.handle(event, driver.now_ms)
         if not plant.struck:
@@ -174,15 +204,20 @@ def test_a_defect_at_any_line_stops_the_replica_and_nothing_of_the_event_leaves(
         assert ready.stopped is machine.error
         assert isinstance(ready.stopped.__cause__, PlantedError)
         check_nothing_left(ready)
-        owed = waiting | ({NEW_REQUEST} if isinstance(event, lc.ProduceRequested) else set())
+        owed = waiting | asked(event)
         check_owed(event, ready, owed)
         check_nothing_moves(machine, before)
 
 
+def asked(event: c.Event) -> set[int]:
+    return {NEW_REQUEST} if isinstance(event, lc.ProduceRequested | lc.EndRequested) else set()
+
+
 def check_nothing_left(ready: c.Ready) -> None:
     decided = (ready.truncate_to, ready.checkpoint, ready.isr_change, ready.high_watermark)
-    assert decided == (None, None, None, None)
+    assert (*decided, ready.stable_offset) == (None, None, None, None, None)
     assert (ready.append, ready.feeds, ready.persist_id) == ((), (), 0)
+    assert (ready.joins, ready.aborted) == ((), ())
     assert all(isinstance(one, lc.SendRefusal | fc.SendFollowStop) for one in ready.messages)
 
 
@@ -200,7 +235,14 @@ def check_nothing_moves(machine: Any, before: c.Marks) -> None:
     """Whatever comes now is refused: the machine is as it was before the event, for ever."""
     marks = machine.marks
     assert not marks.is_leader
-    for name in ("high_watermark", "log_start_offset", "written_end", "log_end_offset", "isr"):
+    for name in (
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "written_end",
+        "log_end_offset",
+        "isr",
+    ):
         assert getattr(marks, name) == getattr(before, name), name
     assert (marks.leader, marks.leader_epoch) == (before.leader, before.leader_epoch)
     assert not machine.wants_tick
@@ -210,8 +252,7 @@ def check_nothing_moves(machine: Any, before: c.Marks) -> None:
             assert machine.marks is marks
             assert ready.stopped is None, "it stops once"
             check_nothing_left(ready)
-            own = {NEW_REQUEST} if isinstance(event, lc.ProduceRequested) else set()
-            assert {reply.request_id for reply in ready.replies} == own
+            assert {reply.request_id for reply in ready.replies} == asked(event)
             assert all(reply.error is machine.error for reply in ready.replies)
 
 

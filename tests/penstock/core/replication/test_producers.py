@@ -109,6 +109,12 @@ def test_a_snapshot_goes_on_where_the_table_was() -> None:
     assert again.check(header(10, 10)) == found.check(header(10, 10))
 
 
+def test_a_batch_without_a_producer_leaves_no_trace() -> None:
+    found = table((0, 10))
+    assert found.apply(header(0, producer=-1)) is None
+    assert found.snapshot() == table((0, 10)).snapshot()
+
+
 def test_an_applied_batch_can_be_taken_back() -> None:
     found = table((0, 10))
     known, unknown = found.get(ProducerId(7)), found.get(ProducerId(8))

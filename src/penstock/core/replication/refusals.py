@@ -1,0 +1,41 @@
+"""What a replica answers that does not lead, or was stopped: who leads instead, or why."""
+
+from __future__ import annotations
+
+from penstock.core.replication.contract import NOTHING, Event, Ready
+from penstock.core.replication.contract_leader import (
+    EndRequested,
+    EpochQueried,
+    FollowStarted,
+    ProduceReply,
+    ProduceRequested,
+    SendRefusal,
+)
+from penstock.core.types import NO_LEADER, Offset, PartitionState
+from penstock.errors import CurrentLeader, ErrorCode, NotLeaderError, PenstockError
+
+
+def not_leader(state: PartitionState | None, why: str) -> NotLeaderError:
+    """The error, with who leads as far as `state`, the newest word on the partition, says it."""
+    if state is None or state.leader == NO_LEADER:
+        return NotLeaderError(
+            f"{why}; nobody leads this partition now, try again",
+            ErrorCode.LEADER_NOT_AVAILABLE if state is None else ErrorCode.NOT_LEADER,
+            CurrentLeader(NO_LEADER, state.leader_epoch if state is not None else 0),
+        )
+    return NotLeaderError(
+        f"{why}; broker {state.leader} leads in epoch {state.leader_epoch}",
+        leader=CurrentLeader(state.leader, state.leader_epoch),
+    )
+
+
+def refusal(event: Event, error: PenstockError) -> Ready:
+    """The answer for whoever waits for one to `event`; `NOTHING` if nobody does."""
+    match event:
+        case ProduceRequested() | EndRequested():
+            reply = ProduceReply(request_id=event.request_id, base_offset=Offset(-1), error=error)
+            return Ready(replies=(reply,))
+        case EpochQueried() | FollowStarted():
+            return Ready(messages=(SendRefusal(event.follower, error),))
+        case _:
+            return NOTHING

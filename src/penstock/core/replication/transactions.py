@@ -1,0 +1,277 @@
+"""The part of a leader that keeps transactions whole: who may begin here, and how each ends.
+
+    ProduceRequested, first of a transaction ─▶ guard ─▶ JoinRequest ─▶ its coordinator
+    … later ones of that transaction ─────────▶ wait behind the guard, in order
+    Joined ─────────────▶ guard gone? ignored.  Else: judged again and appended, or all refused
+    ProduceRequested, transaction open here ──▶ appended; nobody is asked
+    EndRequested ───────▶ guards of the ended epoch go ─▶ marker appended ─▶ answered below the HW
+
+Nothing of a transaction is appended before its coordinator knows of this partition: a begin that is
+only known here is lost with the leader, and its records would stay open for ever. The guard is what
+makes late answers harmless (KAFKA-14884): join asked, transaction aborted and its marker appended,
+then "joined" arrives. Its guard went with the marker, so that nothing is appended behind that.
+
+A marker is appended even if nothing is open: a leader that was deposed does not know what is. And
+whatever waits here is answered: by its coordinator, the end of its transaction or of this
+leadership, or its deadline. Kept here: I10, I12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.core.batch import BatchFlags
+from penstock.core.replication.appending import Appending, failed
+from penstock.core.replication.contract_leader import (
+    EndRequested,
+    Joined,
+    JoinRequest,
+    ProduceRequested,
+)
+from penstock.core.replication.local_log import LocalLog
+from penstock.core.replication.outbox import Outbox
+from penstock.core.replication.producers import fenced
+from penstock.core.types import Acks, ProducerId, is_transactional_producer
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+
+ENDS_MAX: Final = 10_000
+"""Room for ends beyond the limit of waiting requests: some of these may wait for just an end."""
+LAST_EPOCH: Final = 2**31 - 2
+"""The last that can be ended: the marker begins the next. Coordinators take a new id then."""
+
+
+@dataclass(slots=True)
+class _Guard:
+    """A transaction that wants to begin here, and the requests that wait for it, in order."""
+
+    number: int
+    waiting: list[ProduceRequested] = field(default_factory=list)
+
+
+class Transactions:
+    """Transactional requests of one leadership."""
+
+    def __init__(
+        self,
+        log: LocalLog,
+        appending: Appending,
+        shortage: Callable[[Acks, int], ClusterError | None],
+        numbers: Iterator[int],
+    ) -> None:
+        """`shortage`: why nothing can be appended now, with so much room beyond the limit.
+
+        `numbers` name joins, each once.
+        """
+        self._log = log
+        self._appending = appending
+        self._shortage = shortage
+        self._numbers = numbers
+        # A client may name any epoch: one that is not granted must not take another's place.
+        self._guards: dict[ProducerId, dict[int, _Guard]] = {}
+        self._asked: dict[int, tuple[ProducerId, int]] = {}
+        self._first_deadline_ms = 0
+        self.waiting = 0
+        """Requests behind guards."""
+
+    # ------------------------------------------------------------ data
+
+    def produce(self, request: ProduceRequested, out: Outbox, now_ms: int) -> bool:
+        """Appends, has it wait for its transaction to begin here, or answers why not.
+
+        A fenced epoch is told before anything else: no other error ends what retries it
+        (KAFKA-19690). True: the request may have what it waits for already.
+        """
+        refusal = _misfit(request) or self._fenced(request) or self._shortage(request.acks, 0)
+        if refusal is not None:
+            out.replies.append(failed(request, refusal))
+            return False
+        header = request.batch.header
+        entry = self._log.producers.get(header.producer_id)
+        if (
+            entry is not None
+            and entry.open_offset is not None
+            and entry.producer_epoch == header.producer_epoch
+        ):
+            return self._appending.land(request, out, now_ms)
+        guard = self._guards.get(header.producer_id, {}).get(header.producer_epoch)
+        if guard is None and header.base_sequence != 0:
+            out.replies.append(failed(request, _not_begun(request)))
+            return False
+        self._wait(guard or self._begin(request, out), request)
+        return False
+
+    def _begin(self, request: ProduceRequested, out: Outbox) -> _Guard:
+        header = request.batch.header
+        guard = _Guard(next(self._numbers))
+        self._guards.setdefault(header.producer_id, {})[header.producer_epoch] = guard
+        self._asked[guard.number] = (header.producer_id, header.producer_epoch)
+        out.joins.append(
+            JoinRequest(
+                request.transactional_id, header.producer_id, header.producer_epoch, guard.number
+            )
+        )
+        return guard
+
+    def _wait(self, guard: _Guard, request: ProduceRequested) -> None:
+        guard.waiting.append(request)
+        if not self.waiting or request.deadline_ms < self._first_deadline_ms:
+            self._first_deadline_ms = request.deadline_ms
+        self.waiting += 1
+
+    def joined(self, answer: Joined, out: Outbox, now_ms: int) -> bool:
+        """The coordinator's answer. True: a request may have what it waits for already."""
+        asked = self._asked.get(answer.number)
+        if asked is None:
+            return False
+        done = False
+        for request in self._take(*asked):
+            refusal = answer.error or self._refusal(request)
+            if refusal is not None:
+                out.replies.append(failed(request, refusal))
+            else:
+                done = self._appending.land(request, out, now_ms) or done
+        return done
+
+    def _refusal(self, request: ProduceRequested) -> ClusterError | None:
+        """What changed while the request waited."""
+        header = request.batch.header
+        entry = self._log.producers.get(header.producer_id)
+        if (
+            entry is not None
+            and entry.open_offset is not None
+            and entry.producer_epoch < header.producer_epoch
+        ):
+            return ClusterError(
+                f"producer {header.producer_id} epoch {header.producer_epoch} joined, but its "
+                f"transaction of epoch {entry.producer_epoch} is open here since offset "
+                f"{entry.open_offset}: nothing was appended, try again when that has ended",
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+            )
+        return self._fenced(request) or self._shortage(request.acks, 0)
+
+    def _fenced(self, request: ProduceRequested) -> ClusterError | None:
+        header = request.batch.header
+        entry = self._log.producers.get(header.producer_id)
+        if entry is None or entry.producer_epoch <= header.producer_epoch:
+            return None
+        return fenced(entry, header.producer_epoch)
+
+    # ------------------------------------------------------------ ends
+
+    def end(self, request: EndRequested, out: Outbox, now_ms: int) -> bool:
+        """Appends the marker, or waits for the one that is there.
+
+        True: the request may have what it waits for already.
+        """
+        producer_id, epoch = request.producer_id, request.producer_epoch
+        if not is_transactional_producer(producer_id) or not 0 <= epoch <= LAST_EPOCH:
+            out.replies.append(failed(request, _no_transaction(request)))
+            return False
+        for guarded in sorted(self._guards.get(producer_id, {})):
+            if guarded <= epoch:
+                # Decided, whatever becomes of this marker.
+                self._refuse(self._take(producer_id, guarded), _ended_before(request), out)
+        refusal = self._shortage(Acks.ALL, ENDS_MAX)
+        if refusal is not None:
+            out.replies.append(failed(request, refusal))
+            return False
+        entry = self._log.producers.get(producer_id)
+        if entry is None or entry.producer_epoch <= epoch:
+            self._appending.mark(request, out, now_ms)
+            return False
+        self._appending.mark_again(request, entry.marker_offset, out, now_ms)
+        return True
+
+    def resign(self, error: PenstockError, out: Outbox) -> None:
+        """The leadership ended: nobody here learns the answers of coordinators any more."""
+        for asked in tuple(self._asked.values()):
+            self._refuse(self._take(*asked), error, out)
+
+    def expire(self, out: Outbox, now_ms: int) -> None:
+        """Answers what waited past its deadline, and what stands behind it in its transaction."""
+        if not self.waiting or now_ms < self._first_deadline_ms:
+            return
+        for producer_id, epoch in tuple(self._asked.values()):
+            waiting = self._guards[producer_id][epoch].waiting
+            late = [at for at, one in enumerate(waiting) if one.deadline_ms <= now_ms]
+            if late and late[0] == 0:
+                waiting = self._take(producer_id, epoch)
+                self._refuse(waiting, _not_joined(waiting[0]), out)
+            elif late:
+                refused = waiting[late[0] :]
+                del waiting[late[0] :]
+                self.waiting -= len(refused)
+                self._refuse(refused, _not_joined(refused[0]), out)
+        guards = [guard for ours in self._guards.values() for guard in ours.values()]
+        deadlines = [one.deadline_ms for guard in guards for one in guard.waiting]
+        self._first_deadline_ms = min(deadlines, default=0)
+
+    def _take(self, producer_id: ProducerId, epoch: int) -> list[ProduceRequested]:
+        """Removes a guard, and returns the requests that waited behind it."""
+        guards = self._guards[producer_id]
+        guard = guards.pop(epoch)
+        if not guards:
+            del self._guards[producer_id]
+        del self._asked[guard.number]
+        self.waiting -= len(guard.waiting)
+        return guard.waiting
+
+    def _refuse(
+        self, requests: Iterable[ProduceRequested], error: PenstockError, out: Outbox
+    ) -> None:
+        out.replies += [failed(request, error) for request in requests]
+
+
+def _misfit(request: ProduceRequested) -> ClusterError | None:
+    """Flags, producer id and transactional id go together, and such a batch is never lost."""
+    header = request.batch.header
+    wrong = None
+    if header.flags != BatchFlags.TRANSACTIONAL:
+        wrong = f"has flags {int(header.flags):#x}, 0x1 belongs there"
+    elif not is_transactional_producer(header.producer_id):
+        wrong = f"has producer id {header.producer_id}, which no coordinator gave out"
+    elif not request.transactional_id:
+        wrong = "comes without a transactional id"
+    elif not 0 <= header.producer_epoch <= LAST_EPOCH:
+        wrong = f"has epoch {header.producer_epoch}, the last is {LAST_EPOCH}"
+    elif request.acks is not Acks.ALL:
+        wrong = f"asks for acks={request.acks.name}, ALL is needed"
+    if wrong is None:
+        return None
+    return ClusterError(f"a batch of a transaction {wrong}", ErrorCode.INVALID_REQUEST)
+
+
+def _no_transaction(request: EndRequested) -> ClusterError:
+    return ClusterError(
+        f"producer id {request.producer_id} epoch {request.producer_epoch} names no transaction: "
+        f"ids come from coordinators, epochs go to {LAST_EPOCH}",
+        ErrorCode.INVALID_REQUEST,
+    )
+
+
+def _not_begun(request: ProduceRequested) -> ClusterError:
+    header = request.batch.header
+    return ClusterError(
+        f"producer {header.producer_id} epoch {header.producer_epoch} has no transaction open "
+        f"here and sent sequence {header.base_sequence}, expected 0: a batch before it is "
+        "missing, abort the transaction",
+        ErrorCode.OUT_OF_ORDER_SEQUENCE,
+    )
+
+
+def _ended_before(request: EndRequested) -> ClusterError:
+    return ClusterError(
+        f"the transaction of producer {request.producer_id} epoch {request.producer_epoch} ended "
+        "before this batch could join it: ask its coordinator what became of it",
+        ErrorCode.PRODUCER_FENCED,
+    )
+
+
+def _not_joined(request: ProduceRequested) -> ClusterError:
+    return ClusterError(
+        f"the coordinator of {request.transactional_id!r} did not let this partition join the "
+        "transaction in time: nothing was appended, try again",
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    )
