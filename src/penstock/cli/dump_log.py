@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.extras import load_broker_module
-from penstock.cli.options import Output, OutputOption, example
+from penstock.cli.options import Output, OutputOption, directory, example
 from penstock.cli.output import format_table
 from penstock.errors import PenstockError
 
@@ -30,7 +30,13 @@ def register(app: typer.Typer) -> None:
 def dump_log(
     *,
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", help="Data directory of the broker, which must not run.")
+        Path,
+        typer.Option(
+            "--data-dir",
+            help="Data directory of the broker, which must not run.",
+            parser=directory,
+            metavar="DIRECTORY",
+        ),
     ],
     topic_id: Annotated[
         str | None, typer.Option(help="Only this topic; brokers store ids, not names.")

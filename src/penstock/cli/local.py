@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from penstock.cli.extras import load_broker_module
-from penstock.cli.options import Output, OutputOption, Yes, example
+from penstock.cli.options import Output, OutputOption, Yes, directory, example
 from penstock.cli.output import print_record, print_rows
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=True)
@@ -28,7 +28,8 @@ DataDir = Annotated[
         "--data-dir",
         help="Where data, logs and state are. Without it: "
         "$XDG_STATE_HOME/penstock/local/<cluster> (below ~/.local/state if not set).",
-        file_okay=False,
+        parser=directory,
+        metavar="DIRECTORY",
     ),
 ]
 

@@ -1,6 +1,7 @@
 """Options and texts that several commands share, so that they mean the same everywhere."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -47,6 +48,15 @@ Partitions = Annotated[
     typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def directory(text: str) -> Path:
+    """Parser of options that name a directory, which need not be there yet."""
+    if not text:  # Path("") would be the working directory
+        raise typer.BadParameter("it is empty (a variable that is not set?)")
+    if Path(text).is_file():
+        raise typer.BadParameter(f"{text} is a file, not a directory")
+    return Path(text)
 
 
 def example(*lines: str) -> str:

@@ -57,7 +57,7 @@ def without(module: str, *words: str) -> "subprocess.CompletedProcess[str]":
 def test_all_commands_are_there() -> None:
     present = {" ".join(words) for words in commands()}
     assert {
-        "local up", "local status", "local down", "local logs", "cluster describe",
+        "local up", "local list", "local status", "local down", "local logs", "cluster describe",
         "topic create", "topic list", "topic describe", "topic alter", "topic delete",
         "group list", "group describe", "group offsets", "group reset", "group delete",
         "produce", "consume", "offsets", "dump-log", "perf produce", "perf consume", "verify",
@@ -101,6 +101,18 @@ def test_help_is_printed_for_a_command() -> None:
 
 def test_the_version_is_printed() -> None:
     assert penstock("--version").stdout == f"penstock {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("local", "up", "-f", "c.yaml"), ("local", "down"), ("dump-log",)], ids=" ".join
+)
+@pytest.mark.parametrize("given", ["", __file__], ids=["empty", "a file"])
+def test_a_data_directory_that_cannot_be_meant_is_wrong_usage(
+    words: tuple[str, ...], given: str
+) -> None:
+    done = penstock(*words, "--data-dir", given)
+    assert done.returncode == 2
+    assert "Error: Invalid value for '--data-dir'" in done.stderr
 
 
 @pytest.mark.parametrize(
