@@ -8,14 +8,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.core.batch import Batch
 from penstock.core.types import BrokerId, Offset, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2, controller_pb2
 from penstock_broker.clock import SystemClock
-from penstock_broker.logged.hosts import Hosts, Surroundings
+from penstock_broker.logged.hosts import Surroundings
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
@@ -87,6 +87,7 @@ class LedPartitions:
         """Of every partition; others than 0 never answer."""
         self.replica_list: tuple[int, ...] = ()
         """Of every partition; (): as the ISR."""
+        self.brokers: tuple[broker_pb2.BrokerInfo, ...] = ()
         self.topics_config = {"min.insync.replicas": "1"}
 
     async def lead(self, leader: int, epoch: int, *, without: frozenset[str] = frozenset()) -> None:
@@ -114,7 +115,11 @@ class LedPartitions:
         gone = [TopicId(self.topics[name][0]) for name in without]
         changed = self.view.apply(
             controller_pb2.ClusterImage(
-                full=True, metadata_version=epoch, topics=infos, deleted_topic_ids=gone
+                full=True,
+                metadata_version=epoch,
+                brokers=self.brokers,
+                topics=infos,
+                deleted_topic_ids=gone,
             )
         )
         await self.replicas.assign(changed)
@@ -122,16 +127,26 @@ class LedPartitions:
         self.view.announce()
 
 
+class Runnable(Protocol):
+    """A part of a broker that runs until it is cancelled."""
+
+    async def run(self) -> None: ...
+
+
 W = TypeVar("W", bound=LedPartitions)
 
 
 @asynccontextmanager
-async def running(world: W, hosts: Callable[[W], Hosts[Any]]) -> AsyncIterator[W]:
+async def running(world: W, *hosts: Callable[[W], Runnable]) -> AsyncIterator[W]:
     """Runs the parts and `hosts`, leading in epoch 1; all gates are open at the end."""
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         parts = [
             tasks.create_task(part)
-            for part in (world.writer.run(), world.replicas.run_ticks(), hosts(world).run())
+            for part in (
+                world.writer.run(),
+                world.replicas.run_ticks(),
+                *(part(world).run() for part in hosts),
+            )
         ]
         await world.lead(0, 1)
         try:

@@ -9,6 +9,7 @@ Never here: a second opinion on who leads, what is committed, or what an ISR is;
     controller/   the controller's process and its metadata store
     broker/       the broker's process: puts the following together
     services/     what clients, admins, followers and controllers call
+    transactions/ the shell around the transaction coordinators, calls between brokers
     maintenance/  retention, compaction, disk space
     groups/       the shell around the group coordinators
     logged/       what a machine needs whose state is a log: its host, its topic, who has it

@@ -19,7 +19,7 @@ from penstock.core.groups.config import (
 from penstock.core.groups.contract import Catalog, GroupState, Ready
 from penstock_broker.groups.catalog import catalog_of, is_same
 from penstock_broker.groups.coordinator import Coordinator
-from penstock_broker.groups.transactions import NoTransactions
+from penstock_broker.groups.transactions import NoTransactions, TransactionLink
 from penstock_broker.logged.finding import Finder
 from penstock_broker.logged.hosts import Hosts, Surroundings
 from penstock_broker.logged.log import PartitionLog
@@ -43,12 +43,19 @@ class Coordinators(Hosts[Coordinator]):
     """See the module."""
 
     def __init__(
-        self, around: Surroundings, session: Session, metrics: Metrics, config: GroupConfig
+        self,
+        around: Surroundings,
+        session: Session,
+        metrics: Metrics,
+        config: GroupConfig,
+        transactions: TransactionLink | None = None,
     ) -> None:
+        """`transactions` None: offsets inside transactions are refused."""
         finder = Finder(OFFSETS, around.view, session, around.clock)
         super().__init__(around, finder, EventLog("groups"))
         self._metrics = metrics
         self._config = config
+        self._transactions = transactions or NoTransactions(self._soon)
         self._catalog = Catalog()
         self.totals = GroupTotals()
 
@@ -60,7 +67,7 @@ class Coordinators(Hosts[Coordinator]):
             self._config,
             lambda: self._catalog,
             self._count_ready,
-            NoTransactions(self._soon),
+            self._transactions,
         )
 
     def _soon(self, act: Callable[[], None]) -> None:

@@ -48,6 +48,7 @@ class _Asked(Generic[AnswerT]):
 
     answered: asyncio.Future[AnswerT | PenstockError]
     until_ms: int
+    patient: bool
 
     def answer(self, answer: AnswerT | PenstockError) -> None:
         """The first answer counts; nobody may be there any more."""
@@ -227,16 +228,17 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
             self._stop("coordinator stopped", error)
             return False
 
-    async def ask(self, make: Callable[[int], EventT]) -> AnswerT:
+    async def ask(self, make: Callable[[int], EventT], *, patience_ms: int = 0) -> AnswerT:
         """The answer to a request, once all that it builds on is committed.
 
-        `make` is given the request's number. Raises PenstockError; REQUEST_TIMED_OUT: the outcome
-        is unknown.
+        `make` is given the request's number. `patience_ms`: how long the machine itself may take.
+        Raises PenstockError; REQUEST_TIMED_OUT: the outcome is unknown.
         """
         request_id = next(self._ids)
         asked: _Asked[AnswerT] = _Asked(
             asyncio.get_running_loop().create_future(),
-            self._clock.now_ms() + _ANSWER_TIMEOUT_MS,
+            self._clock.now_ms() + _ANSWER_TIMEOUT_MS + patience_ms,
+            patient=patience_ms > 0,
         )
         self._requests[request_id] = asked
         try:
@@ -258,6 +260,8 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         """Requests that wait too long; one look at the oldest, instead of a timer for each."""
         for asked in self._requests.values():
             if asked.until_ms > now_ms:
+                if asked.patient:
+                    continue
                 return
             asked.answer(
                 ClusterError(

@@ -82,6 +82,9 @@ class Hosts(ABC, Generic[HostT]):
     def make(self, log: PartitionLog) -> HostT:
         """A host for a partition that is led here from now on."""
 
+    def began(self, host: HostT) -> None:
+        """A host was loaded, and serves from now on."""
+
     @abstractmethod
     def image_applied(self) -> None:
         """The topic exists, and the picture of the cluster may be another one."""
@@ -142,6 +145,8 @@ class Hosts(ABC, Generic[HostT]):
         started_s = self._clock.now_s()
         try:
             await host.load()
+            if host.serving:
+                self.began(host)
         except PenstockError as error:
             self._events.error("coordinator cannot be loaded", partition=str(host), reason=error)
             if error.code in _CORRUPT:

@@ -20,6 +20,7 @@ from penstock_broker.observability import EventLog
 from penstock_broker.serving.listener import address_for_caller
 
 _events = EventLog("image")
+_DELETED_MAX: Final = 10_000
 _NO_IMAGE: Final = "this broker has not heard from a controller since it started; try again"
 
 
@@ -45,6 +46,8 @@ class ClusterView:
     brokers: dict[BrokerId, broker_pb2.BrokerInfo] = field(default_factory=dict)
     topics: dict[TopicId, Topic] = field(default_factory=dict)
     names: dict[str, TopicId] = field(default_factory=dict)
+    deleted: dict[TopicId, None] = field(default_factory=dict)
+    """The newest topics known to be deleted, oldest first, `_DELETED_MAX` at most."""
     _applied: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def next_image(self) -> None:
@@ -87,6 +90,9 @@ class ClusterView:
             )
 
     def _forget(self, topic_id: TopicId) -> None:
+        self.deleted[topic_id] = None
+        while len(self.deleted) > _DELETED_MAX:
+            del self.deleted[next(iter(self.deleted))]
         topic = self.topics.pop(topic_id, None)
         if topic is not None and self.names.get(topic.name) == topic_id:
             del self.names[topic.name]

@@ -27,7 +27,7 @@ from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.services.locate import unknown_outcome
 from penstock_broker.serving.edge import check_cluster_id
-from penstock_broker.serving.listener import address_for_caller
+from penstock_broker.serving.listener import address_for_caller, host_of_peer
 
 _HELLO_TIMEOUT_S: Final = 30.0
 _LEAVE_TIMEOUT_S: Final = 30.0
@@ -88,7 +88,7 @@ class GroupService(GroupServiceServicer):
         coordinator = self._coordinators.find(hello.group_id)
         self._coordinators.writable(coordinator, self._refusal())
         stream = MemberStream(next(_STREAM_IDS))
-        event = wire.joined_from_wire(hello, stream.stream_id, _host(context.peer()))
+        event = wire.joined_from_wire(hello, stream.stream_id, host_of_peer(context.peer()))
         coordinator.add_stream(stream)
         try:
             coordinator.handle(event)
@@ -269,13 +269,6 @@ class _Member:
         async with self._writing:
             self._told_at_s = self._loop.time()
             await self._context.write(message)
-
-
-def _host(peer: str) -> str:
-    """`ipv4:10.0.0.7:41234` without what it begins and ends with."""
-    return (
-        peer.partition(":")[2].rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
-    )
 
 
 def _invalid(what: str) -> ClusterError:

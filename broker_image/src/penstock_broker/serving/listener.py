@@ -24,6 +24,13 @@ def address_for_caller(info: pb.BrokerInfo) -> tuple[str, int]:
     return info.host, info.port
 
 
+def host_of_peer(peer: str) -> str:
+    """gRPC's name of a caller, `ipv4:10.0.0.7:41234`, without what it begins and ends with."""
+    return (
+        peer.partition(":")[2].rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
+    )
+
+
 def for_caller(info: pb.BrokerInfo) -> pb.BrokerInfo:
     """The description of a broker with the caller's address in it."""
     if not _EXTERNAL.get():

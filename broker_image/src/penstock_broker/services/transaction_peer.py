@@ -1,0 +1,64 @@
+"""The `TransactionPeerService`: joins and Ends of other brokers (`transactions.here`).
+
+Not on the external listener. An entry that cannot be read is refused by itself.
+"""
+
+# ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import transaction_peer_pb2 as pb
+from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceServicer
+from penstock.rpc.transactions import end_from_wire, join_from_wire, results_to_wire
+from penstock_broker.transactions.here import Here
+
+_ENTRIES_MAX: Final = 10_000
+_M = TypeVar("_M")
+_E = TypeVar("_E")
+
+
+class TransactionPeerService(TransactionPeerServiceServicer):
+    """See the module."""
+
+    def __init__(self, here: Here) -> None:
+        self._here = here
+
+    async def JoinTransactions(
+        self, request: pb.JoinTransactionsRequest, context: Any
+    ) -> pb.JoinTransactionsResponse:
+        """Answered once all entries are."""
+        results = await _act(request.joins, join_from_wire, self._here.join)
+        return pb.JoinTransactionsResponse(results=results_to_wire(results))
+
+    async def EndAtParticipants(
+        self, request: pb.EndAtParticipantsRequest, context: Any
+    ) -> pb.EndAtParticipantsResponse:
+        """Answered once all entries are."""
+        results = await _act(request.ends, end_from_wire, self._here.end)
+        return pb.EndAtParticipantsResponse(results=results_to_wire(results))
+
+
+async def _act(
+    messages: Sequence[_M],
+    parse: Callable[[_M], _E],
+    act: Callable[[Sequence[_E]], Awaitable[list[PenstockError | None]]],
+) -> list[PenstockError | None]:
+    """Results of all messages, in order, whether they could be read or not."""
+    if len(messages) > _ENTRIES_MAX:
+        raise ClusterError(
+            f"the request has {len(messages):,} entries; {_ENTRIES_MAX:,} are taken at once",
+            ErrorCode.INVALID_REQUEST,
+        )
+    results: list[PenstockError | None] = [None] * len(messages)
+    parsed: dict[int, _E] = {}
+    for index, message in enumerate(messages):
+        try:
+            parsed[index] = parse(message)
+        except PenstockError as error:
+            results[index] = error
+    answers = await act(list(parsed.values()))
+    for index, answer in zip(parsed, answers, strict=True):
+        results[index] = answer
+    return results

@@ -1,0 +1,96 @@
+"""The transactions of one partition of `__transactions`: a machine on its log.
+
+    Ready.outputs, once committed ─▶ tell ─┬─ Reply ────▶ whoever asked (`ask`)
+                                           └─ SendEnds ─▶ participants, until each has stored it
+
+Loading, appending, waiting for the high watermark and the end: `logged.host`. An End that is lost
+is sent again by the machine; nothing here remembers one (I14).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, assert_never
+
+from penstock.core.transactions import TransactionConfig, TransactionCoordinator
+from penstock.core.transactions.contract import (
+    Answer,
+    End,
+    Event,
+    FinishedHeard,
+    ImageChanged,
+    Ready,
+    Reply,
+    SendEnds,
+    Tick,
+    TopicsGone,
+)
+from penstock.core.types import TopicId
+from penstock.errors import PenstockError
+from penstock_broker.clock import Clock
+from penstock_broker.logged.host import MachineHost
+from penstock_broker.logged.log import PartitionLog
+from penstock_broker.observability import EventLog
+
+_events = EventLog("transactions")
+
+
+class Ends(Protocol):
+    """Tells participants how transactions ended (`links`)."""
+
+    def send(self, end: End, stored: Callable[[], None]) -> None:
+        """`stored` is called once the participant has stored it, and never otherwise."""
+
+
+class Coordinator(MachineHost[Event, Ready, Answer]):
+    """See the module."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        clock: Clock,
+        config: TransactionConfig,
+        ends: Ends,
+        on_ready: Callable[[Ready], None],
+    ) -> None:
+        """`on_ready` hears of every Ready."""
+        self.machine = TransactionCoordinator(config, clock.wall_ms() - clock.now_ms())
+        super().__init__(log, clock, self.machine, Tick(), _events)
+        self._ends = ends
+        self._on_ready = on_ready
+
+    def begin(self, now_ms: int) -> Ready:
+        """Timers run on; Ends that may be missing are sent."""
+        return self.machine.start(now_ms)
+
+    def decided(self, ready: Ready) -> None:
+        """For the metrics of all coordinators here."""
+        self._on_ready(ready)
+
+    def tell(self, ready: Ready) -> None:
+        """Answers, and what participants hear."""
+        for output in ready.outputs:
+            match output:
+                case Reply():
+                    self.answer(output.request_id, output.answer)
+                case SendEnds():
+                    for end in output.entries:
+                        self._ends.send(end, self._stored(end))
+                case _:
+                    assert_never(output)
+
+    def _stored(self, end: End) -> Callable[[], None]:
+        def stored() -> None:
+            if self.serving:  # else the next coordinator sends it again, and hears of it
+                self.handle(FinishedHeard(end.participant, end.producer_id, end.producer_epoch))
+
+        return stored
+
+    def ended(self, error: PenstockError) -> None:
+        """Nobody hears this machine but by `ask`, and participants by whoever is next."""
+
+    def image_changed(self, topic_ids: frozenset[TopicId], gone: Iterable[TopicId]) -> None:
+        """The cluster is another: leaders may have moved. `gone`: topics that were deleted."""
+        if self.serving:
+            self.handle(ImageChanged(topic_ids))
+        deleted = frozenset(gone)
+        if deleted and self.serving:
+            self.handle(TopicsGone(deleted))

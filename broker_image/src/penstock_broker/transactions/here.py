@@ -1,0 +1,111 @@
+"""What other brokers, and this one, ask of this broker about transactions: joins and Ends.
+
+    join ─▶ the id's coordinator, led here ─▶ answered once all in-sync replicas have it
+    end ──▶ leader of the partition, here ──▶ its marker is on all in-sync replicas
+         └▶ coordinator of the group, here ─▶ its record of the outcome is
+
+One result per entry, in order; an entry that has to wait does not hold back the work of the others.
+A refusal is retriable where whoever asked may find another leader, or this one later.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+from penstock.core.groups.contract import SendAbort, TransactionEnded
+from penstock.core.transactions.contract import AbortRequested, End, JoinRequested
+from penstock.core.transactions.records import EndReason, GroupParticipant, PartitionParticipant
+from penstock.errors import PenstockError
+from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
+from penstock_broker.transactions.coordinators import Coordinators
+
+_E = TypeVar("_E")
+Results = list[PenstockError | None]
+"""One per entry; None: done."""
+
+
+class Partitions(Protocol):
+    """Ends transactions on partitions led here (`markers`)."""
+
+    async def end(self, participant: PartitionParticipant, end: End) -> None:
+        """Returns once the marker is below the high watermark. Raises PenstockError."""
+
+
+class Here:
+    """See the module. `refusal` says why this broker writes nothing now, or None."""
+
+    def __init__(
+        self,
+        coordinators: Coordinators,
+        groups: GroupCoordinators,
+        partitions: Partitions,
+        refusal: Callable[[], PenstockError | None],
+    ) -> None:
+        self._coordinators = coordinators
+        self._groups = groups
+        self._partitions = partitions
+        self._refusal = refusal
+
+    async def join(self, entries: Sequence[JoinRequested]) -> Results:
+        """Has participants join their transactions; `request_id` is given here."""
+        return await _each(entries, self._join)
+
+    async def end(self, entries: Sequence[End]) -> Results:
+        """Has participants store how transactions ended."""
+        return await _each(entries, self._end)
+
+    async def abort(self, abort: SendAbort) -> None:
+        """Aborts what a group's member that is gone has left open. Raises PenstockError."""
+        coordinator = self._coordinators.find(abort.transactional_id)
+        self._coordinators.writable(coordinator, self._refusal())
+        await coordinator.ask(
+            lambda number: AbortRequested(
+                request_id=number,
+                transactional_id=abort.transactional_id,
+                reason=EndReason.MEMBER_GONE,
+                comment=abort.reason,
+            )
+        )
+
+    async def _join(self, entry: JoinRequested) -> None:
+        coordinator = self._coordinators.find(entry.transactional_id)
+        self._coordinators.writable(coordinator, self._refusal())
+        await coordinator.ask(lambda number: replace(entry, request_id=number))
+
+    async def _end(self, entry: End) -> None:
+        if not isinstance(entry.participant, GroupParticipant):
+            await self._partitions.end(entry.participant, entry)
+            return
+        group_id = entry.participant.group_id
+        coordinator = self._groups.find(group_id)
+        self._groups.writable(coordinator, self._refusal())
+        await coordinator.ask(
+            lambda number: TransactionEnded(
+                request_id=number,
+                group_id=group_id,
+                producer_id=entry.producer_id,
+                producer_epoch=entry.producer_epoch,
+                commit=entry.commit,
+            )
+        )
+
+
+async def _each(entries: Sequence[_E], act: Callable[[_E], Awaitable[None]]) -> Results:
+    """All at once: what they append is shared."""
+    results: Results = [None] * len(entries)
+
+    async def one(index: int) -> None:
+        try:
+            await act(entries[index])
+        except PenstockError as error:
+            results[index] = error
+
+    if len(entries) == 1:
+        await one(0)
+        return results
+    async with asyncio.TaskGroup() as tasks:
+        for index in range(len(entries)):
+            tasks.create_task(partial(one, index)())
+    return results

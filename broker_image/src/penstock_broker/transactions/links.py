@@ -1,0 +1,219 @@
+"""Joins and Ends on their way: to whoever leads what they are for, as the image has it.
+
+    join(entry, heard) ─▶ leader of the id's partition ──┐            ┌─ own broker: `Here`, no gRPC
+    send(end, stored) ──▶ leader of the participant ─────┴─▶ a lane ──┴─ other brokers: `Transport`
+
+One lane per broker and direction (`lane`). One attempt each: an End is sent again by its
+coordinator's machine, a join by the producer that wants to write. What a join is refused with is
+what the producer hears, so errors of the way there become COORDINATOR_LOADING: retriable, and
+nothing was written.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from penstock.core.groups.contract import SendAbort, SendJoin
+from penstock.core.transactions.contract import End, JoinRequested
+from penstock.core.transactions.records import GroupParticipant, Participant
+from penstock.core.types import BrokerId, ReplicaKey
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.clock import Clock
+from penstock_broker.logged.finding import Finder
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.observability import EventLog
+from penstock_broker.transactions.lane import Heard, Lane
+
+_FINAL: Final = frozenset(
+    {
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.TRANSACTION_ABORTED,
+        ErrorCode.INVALID_TRANSACTION_STATE,
+        ErrorCode.UNKNOWN_TRANSACTIONAL_ID,
+        ErrorCode.TRANSACTION_TOO_LARGE,
+        ErrorCode.OVERLOADED,
+    }
+)
+"""What the coordinator itself says of a join; all else is about the way there."""
+_events = EventLog("transactions")
+Results = Sequence[PenstockError | None]
+
+
+class Peer(Protocol):
+    """A broker that takes entries (`here.Here`, `transport.RemotePeer`)."""
+
+    async def join(self, entries: Sequence[JoinRequested]) -> Results: ...
+    async def end(self, entries: Sequence[End]) -> Results: ...
+    async def abort(self, abort: SendAbort) -> None:
+        """Asks the coordinator there. Raises PenstockError."""
+
+
+class Transport(Protocol):
+    """Calls to other brokers."""
+
+    def peer(self, broker_id: BrokerId) -> Peer:
+        """The broker as the image of the moment of each call has it."""
+
+
+class TransactionLinks:
+    """See the module. Made before the coordinators it serves: `own` and the finders come later."""
+
+    def __init__(
+        self, broker_id: BrokerId, view: ClusterView, transport: Transport, clock: Clock
+    ) -> None:
+        self._broker_id = broker_id
+        self._view = view
+        self._transport = transport
+        self._clock = clock
+        self._tasks: asyncio.TaskGroup | None = None
+        self._joins: dict[BrokerId, Lane[JoinRequested]] = {}
+        self._ends: dict[BrokerId, Lane[End]] = {}
+        self._own: Peer | None = None
+        self._ids: Finder | None = None
+        self._groups: Finder | None = None
+
+    def serve(self, own: Peer, ids: Finder, groups: Finder) -> None:
+        """`own`: this broker; `ids` and `groups` say where transactional ids and groups are."""
+        self._own, self._ids, self._groups = own, ids, groups
+
+    async def run(self) -> None:
+        """Owns the calls, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            while True:
+                await self._view.next_image()
+                self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        """Lanes of brokers that are not in the image, once nobody waits in them."""
+        for lanes in (self._joins, self._ends):
+            for broker_id in [b for b in lanes if b not in self._view.brokers]:
+                if lanes[broker_id].idle:
+                    del lanes[broker_id]
+
+    # ------------------------------------------------------------ joins
+
+    def join(self, entry: JoinRequested, heard: Heard) -> None:
+        """`heard` is called once, later: None, or why the participant must not write."""
+        assert self._ids is not None, "serve comes first"
+        try:
+            state = self._ids.state(self._ids.partition_of(entry.transactional_id))
+            if state is None or state.leader not in self._view.brokers:
+                raise ClusterError("nobody leads its partition", ErrorCode.LEADER_NOT_AVAILABLE)
+        except PenstockError as error:
+            refusal = _as_heard(entry, error)
+            self._clock.call_at(self._clock.now_s(), lambda: heard(refusal))
+            return
+
+        def answered(error: PenstockError | None) -> None:
+            heard(None if error is None else _as_heard(entry, error))
+
+        self._lane_of_joins(state.leader).put(entry, answered)
+
+    def _lane_of_joins(self, broker_id: BrokerId) -> Lane[JoinRequested]:
+        if broker_id not in self._joins:
+            call = self._peer(broker_id).join
+            self._joins[broker_id] = Lane(f"broker {broker_id}", call, self._clock, self._owner)
+        return self._joins[broker_id]
+
+    # ------------------------------------------------------------ ends
+
+    def send(self, end: End, stored: Callable[[], None]) -> None:
+        """`coordinator.Ends`: one attempt at whoever leads the participant now."""
+        leader = self._leader(end.participant)
+        if leader is None or leader not in self._view.brokers:
+            return  # the machine sends it again, at once when an image comes
+        if leader not in self._ends:
+            call = self._peer(leader).end
+            self._ends[leader] = Lane(f"broker {leader}", call, self._clock, self._owner)
+
+        def heard(error: PenstockError | None) -> None:
+            if error is None:
+                stored()
+            elif not error.retriable:
+                _events.warning(
+                    "a participant does not take the end of a transaction",
+                    participant=str(end.participant),
+                    transactional_id=end.transactional_id,
+                    producer_epoch=end.producer_epoch,
+                    reason=error,
+                )
+
+        self._ends[leader].put(end, heard)
+
+    def _leader(self, participant: Participant) -> BrokerId | None:
+        assert self._groups is not None, "serve comes first"
+        if isinstance(participant, GroupParticipant):
+            try:
+                state = self._groups.state(self._groups.partition_of(participant.group_id))
+            except PenstockError:
+                return None
+        else:
+            state = self._view.state(ReplicaKey(participant.topic_id, participant.partition))
+        return None if state is None else state.leader
+
+    # ------------------------------------------------------------ aborts
+
+    def abort(self, abort: SendAbort) -> None:
+        """Best effort: the timeout does the same later."""
+        self._owner.create_task(self._abort(abort), name="abort of a transaction")
+
+    async def _abort(self, abort: SendAbort) -> None:
+        assert self._ids is not None, "serve comes first"
+        try:
+            state = self._ids.state(self._ids.partition_of(abort.transactional_id))
+            if state is not None and state.leader in self._view.brokers:
+                await self._peer(state.leader).abort(abort)
+        except PenstockError as error:
+            _events.info(
+                "a transaction is left to its timeout",
+                transactional_id=abort.transactional_id,
+                reason=error,
+            )
+
+    # ------------------------------------------------------------ peers
+
+    @property
+    def _owner(self) -> asyncio.TaskGroup:
+        assert self._tasks is not None, "runs"
+        return self._tasks
+
+    def _peer(self, broker_id: BrokerId) -> Peer:
+        if broker_id != self._broker_id:
+            return self._transport.peer(broker_id)
+        assert self._own is not None, "serve comes first"
+        return self._own
+
+
+class GroupLink:
+    """The links as groups know them (`groups.transactions.TransactionLink`)."""
+
+    def __init__(self, links: TransactionLinks) -> None:
+        self._links = links
+
+    def join(self, join: SendJoin, joined: Heard) -> None:
+        """The group becomes a participant."""
+        entry = JoinRequested(
+            request_id=0,
+            transactional_id=join.transactional_id,
+            producer_id=join.producer_id,
+            producer_epoch=join.producer_epoch,
+            participant=GroupParticipant(join.group_id),
+        )
+        self._links.join(entry, joined)
+
+    def abort(self, abort: SendAbort) -> None:
+        """What its member leaves open is aborted."""
+        self._links.abort(abort)
+
+
+def _as_heard(entry: JoinRequested, error: PenstockError) -> PenstockError:
+    if error.code in _FINAL:
+        return error
+    return ClusterError(
+        f"the coordinator of transactional id {entry.transactional_id!r} cannot be asked now: "
+        f"{error}; nothing was written, try again",
+        ErrorCode.COORDINATOR_LOADING,
+    )

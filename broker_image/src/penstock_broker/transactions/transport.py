@@ -1,0 +1,145 @@
+"""Calls about transactions to other brokers, over gRPC; a connection per broker is kept.
+
+The address is looked up for each call: a broker that came back elsewhere is found. A connection to
+an address that nobody has any more is closed once no call is on it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from penstock.core.groups.contract import SendAbort
+from penstock.core.transactions.contract import End, JoinRequested
+from penstock.core.types import BrokerId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import transaction_pb2, transaction_peer_pb2
+from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
+from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceStub
+from penstock.rpc.channel import open_aio_channel
+from penstock.rpc.errors import error_from_rpc
+from penstock.rpc.transactions import end_to_wire, join_to_wire, results_from_wire
+from penstock_broker.metadata.image import ClusterView
+
+CALL_TIMEOUT_S: Final = 10.0
+"""Longer than a join may be parked (5 s) and an End may wait for replicas."""
+_A = TypeVar("_A")
+
+
+class GrpcTransport:
+    """`links.Transport`. Call `close` at the end."""
+
+    def __init__(self, broker_id: BrokerId, view: ClusterView) -> None:
+        self._broker_id = broker_id
+        self._view = view
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._busy: Counter[str] = Counter()
+
+    def peer(self, broker_id: BrokerId) -> "RemotePeer":
+        """See `links.Transport`."""
+        return RemotePeer(self, broker_id)
+
+    async def join(
+        self, broker_id: BrokerId, entries: Sequence[JoinRequested]
+    ) -> list[PenstockError | None]:
+        """One JoinTransactions. Raises PenstockError."""
+        request = transaction_peer_pb2.JoinTransactionsRequest(
+            cluster_id=self._view.cluster_id,
+            broker_id=self._broker_id,
+            joins=map(join_to_wire, entries),
+        )
+
+        async def call(channel: grpc.aio.Channel) -> Any:
+            stub: Any = TransactionPeerServiceStub(channel)
+            return await stub.JoinTransactions(request, timeout=CALL_TIMEOUT_S)
+
+        answer = await self._call(broker_id, call)
+        return results_from_wire(answer.results)
+
+    async def end(self, broker_id: BrokerId, entries: Sequence[End]) -> list[PenstockError | None]:
+        """One EndAtParticipants. Raises PenstockError."""
+        request = transaction_peer_pb2.EndAtParticipantsRequest(
+            cluster_id=self._view.cluster_id,
+            broker_id=self._broker_id,
+            ends=map(end_to_wire, entries),
+        )
+
+        async def call(channel: grpc.aio.Channel) -> Any:
+            stub: Any = TransactionPeerServiceStub(channel)
+            return await stub.EndAtParticipants(request, timeout=CALL_TIMEOUT_S)
+
+        answer = await self._call(broker_id, call)
+        return results_from_wire(answer.results)
+
+    async def abort(self, broker_id: BrokerId, abort: SendAbort) -> None:
+        """One AbortTransaction, as an operator would. Raises PenstockError."""
+        request = transaction_pb2.AbortTransactionRequest(
+            cluster_id=self._view.cluster_id,
+            transactional_id=abort.transactional_id,
+            producer_epoch=-1,
+            reason=abort.reason,
+        )
+
+        async def call(channel: grpc.aio.Channel) -> Any:
+            stub: Any = TransactionServiceStub(channel)
+            return await stub.AbortTransaction(request, timeout=CALL_TIMEOUT_S)
+
+        await self._call(broker_id, call)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()
+
+    async def _call(
+        self, broker_id: BrokerId, act: Callable[[grpc.aio.Channel], Awaitable[_A]]
+    ) -> _A:
+        address = self._view.address(broker_id)
+        if address is None:
+            raise ClusterError(f"broker {broker_id} is not alive", ErrorCode.UNREACHABLE)
+        await self._close_unused(address)
+        if address not in self._channels:
+            self._channels[address] = open_aio_channel(address)
+        self._busy[address] += 1
+        try:
+            return await act(self._channels[address])
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # The channel was closed under the call: gRPC raises as if the caller were cancelled.
+            raise ClusterError(
+                f"the connection to broker {broker_id} was closed", ErrorCode.UNREACHABLE
+            ) from error
+        finally:
+            self._busy[address] -= 1
+
+    async def _close_unused(self, wanted: str) -> None:
+        known = {f"{info.host}:{info.port}" for info in self._view.brokers.values()} | {wanted}
+        for address in [a for a in self._channels if a not in known and not self._busy[a]]:
+            await self._channels.pop(address).close()
+
+
+class RemotePeer:
+    """One other broker (`links.Peer`)."""
+
+    def __init__(self, transport: GrpcTransport, broker_id: BrokerId) -> None:
+        self._transport = transport
+        self._broker_id = broker_id
+
+    async def join(self, entries: Sequence[JoinRequested]) -> list[PenstockError | None]:
+        """See `GrpcTransport.join`."""
+        return await self._transport.join(self._broker_id, entries)
+
+    async def end(self, entries: Sequence[End]) -> list[PenstockError | None]:
+        """See `GrpcTransport.end`."""
+        return await self._transport.end(self._broker_id, entries)
+
+    async def abort(self, abort: SendAbort) -> None:
+        """See `GrpcTransport.abort`."""
+        await self._transport.abort(self._broker_id, abort)
