@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch, BatchFlags, BatchHeader, build_marker
+from penstock.core.compaction.plan import Cleaned, CleanPoint
 from penstock.core.replication.contract import Checkpoint
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import (
@@ -335,3 +336,17 @@ def live(world: World, what: str, how: object) -> None:
             world.write(producers=world.table().snapshot())
         case _:
             world.reopen()
+
+
+def test_a_finished_pass_forgets_what_it_has_emptied(world: World) -> None:
+    world.write(world.data(A), world.marker(A))
+    world.write(world.data(B), world.data(C), world.marker(B))
+    world.write(world.marker(C))
+    before = world.store.aborted(world.slot, Offset(0), END)
+    assert [one.marker_offset for one in before] == [1, 4, 5]
+    world.store.write(
+        [PartitionWrite(world.slot, cleaned=Cleaned((CleanPoint(Offset(5), 1),)))], sync=False
+    )
+    world.reopen()
+    left = world.store.aborted(world.slot, Offset(0), END)
+    assert [one.marker_offset for one in left] == [5], "a marker behind the pass is kept"

@@ -81,7 +81,7 @@ class Life:
         plan = plan_compaction(facts, CONFIG, self.now_ms)
         if plan is None:
             return True
-        job = Pass(self.store, self.slot, facts, plan, KeyMap(keys * ENTRY_BYTES))
+        job = Pass(self.store, self.slot, facts, plan, KeyMap(keys * ENTRY_BYTES), Offset(self.end))
         while job.read_keys():
             pass
         for _ in range(steps):

@@ -5,8 +5,9 @@
         ─▶ LogWriter (with the next tick) ─▶ what the pass did, stored last
 
 Leaders and followers do it alike; what is decided is `penstock.core.compaction`. The high watermark
-bounds it, so that nothing that could be truncated is touched (I20). A crash leaves each chunk as
-it was or rewritten; a pass that did not finish is done again.
+bounds it, so that nothing that could be truncated is touched, and so does the last stable offset:
+below it every transaction has ended (I20). A crash leaves each chunk as it was or rewritten; a pass
+that did not finish is done again.
 
 Produce comes first: a chunk is a few hundred KiB, after each the thread rests at least as long as
 it worked, and in between it lets go of the interpreter's lock every millisecond.
@@ -22,8 +23,9 @@ from typing import Final, TypeVar
 
 from penstock.core.batch import Batch
 from penstock.core.compaction.keymap import KeyMap
+from penstock.core.compaction.outcomes import Outcomes
 from penstock.core.compaction.plan import LogFacts, Plan, plan_compaction
-from penstock.core.compaction.rewrite import UNTOUCHABLE, Rewriter
+from penstock.core.compaction.rewrite import Rewriter
 from penstock.core.records import decode_batch
 from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset, ReplicaKey
@@ -47,12 +49,23 @@ _A = TypeVar("_A")
 class Pass:
     """One pass over one log. Its methods block; call them one at a time, in a thread."""
 
-    def __init__(self, store: LogStore, slot: Slot, facts: LogFacts, plan: Plan, keys: KeyMap):
+    def __init__(
+        self,
+        store: LogStore,
+        slot: Slot,
+        facts: LogFacts,
+        plan: Plan,
+        keys: KeyMap,
+        stable_offset: Offset,
+    ) -> None:
+        """`stable_offset`: where the last stable offset was when the pass was planned, or later."""
         self.plan = plan
         self.keys = keys
         self._store = store
         self._slot = slot
         self._start = facts.start
+        self._stable_offset = stable_offset
+        self._known: Outcomes | None = None
         self._reached = plan.first_dirty
         self._rewriter: Rewriter | None = None
         self._breath_due_s = 0.0
@@ -62,27 +75,38 @@ class Pass:
         assert self._rewriter is not None, "keys are read first"
         return self._rewriter
 
+    def _outcomes(self) -> Outcomes:
+        """Of all transactions with a batch in the pass; their markers may lie behind its end."""
+        if self._known is None:
+            aborted = self._store.aborted(self._slot, self._start, self._stable_offset)
+            self._known = Outcomes(aborted)
+        return self._known
+
     def read_keys(self) -> int:
         """Takes in the next chunk of the dirty part; the bytes read, 0 when that is done.
 
-        Ends where the map is full, or at a batch that may not be compacted yet.
+        Ends where the map is full. Keys of aborted transactions supersede nothing.
         """
         if self._reached >= self.plan.end or self.keys.is_full:
             return self._settled()
         size_bytes = 0
         for batch in self._store.read(self._slot, self._reached, _CHUNK_BYTES, self.plan.end):
-            if batch.header.flags & UNTOUCHABLE or self.keys.is_full:
+            if self.keys.is_full:
                 return size_bytes or self._settled()
-            with suppress(PenstockError):  # It stays as it is; the rewriter counts it.
-                self.keys.add(decode_batch(batch))
+            self._take_in(batch)
             size_bytes += batch.size_bytes
             self._reached = batch.next_offset
             self._breathe()
         return size_bytes or self._settled()
 
+    def _take_in(self, batch: Batch) -> None:
+        if not batch.header.is_control and not self._outcomes().aborted(batch.header):
+            with suppress(PenstockError):  # It stays as it is; the rewriter counts it.
+                self.keys.add(decode_batch(batch))
+
     def _settled(self) -> int:
         self.plan = replace(self.plan, end=self._reached)
-        self._rewriter = Rewriter(self.keys, self.plan, self._breathe)
+        self._rewriter = Rewriter(self.keys, self.plan, self._outcomes(), self._breathe)
         return 0
 
     def rewrite_next(self) -> tuple[int, Rewrite] | None:
@@ -139,7 +163,7 @@ class Compaction:
         self._executor = ThreadPoolExecutor(1, "compaction")
         self._due_since_s: dict[ReplicaKey, float] = {}
         self._settled: dict[ReplicaKey, Offset] = {}
-        """High watermarks of logs that need nothing until theirs moves: idle ones cost nothing."""
+        """Stable offsets of logs that need nothing until these move: idle logs cost nothing."""
         metrics.observe_waiting(self._waiting_s)
 
     async def run(self) -> None:
@@ -178,7 +202,7 @@ class Compaction:
         asked = [
             (r, r.slot, end, r.config)
             for r in replicas
-            if self._settled.get(r.key) != (end := r.marks.high_watermark)
+            if self._settled.get(r.key) != (end := r.marks.last_stable_offset)
         ]
 
         def blocking() -> list[tuple[Replica, Offset, LogFacts, Plan | None]]:
@@ -201,12 +225,12 @@ class Compaction:
     async def _pass(self, replica: Replica) -> bool:
         """Compacts one log; True if there is more to do at once. Raises PenstockError."""
         started_s, truncations = monotonic(), replica.truncations
-        slot, end, config = replica.slot, replica.marks.high_watermark, replica.config
+        slot, end, config = replica.slot, replica.marks.last_stable_offset, replica.config
         facts, plan = await self._in_thread(lambda: self._look(slot, end, config))
         if plan is None:
             return False
         keys = KeyMap(self._settings.cleaner_dedupe_bytes)
-        job = Pass(self._store, slot, facts, plan, keys)
+        job = Pass(self._store, slot, facts, plan, keys, end)
         while size_bytes := await self._timed(job.read_keys, int):
             self._metrics.bytes_read.inc(size_bytes)
         if job.plan.end <= facts.start or not await self._rewrite(replica, job, truncations):
@@ -214,10 +238,12 @@ class Compaction:
         statistics = job.rewriter.statistics
         now_ms = time_ns() // 1_000_000
         cleaned = facts.cleaned.after(job.plan, statistics.tombstones, now_ms)
+        if statistics.removed:
+            # Before it is known no more which of these were aborted.
+            replica.recent.forget_before(job.plan.end)
         if not await self._replicas.rewrite(replica, None, cleaned, truncations):
             return False
         if statistics.removed:
-            replica.recent.forget_before(job.plan.end)
             self._replicas.removals += 1
         self._metrics.count(statistics)
         _events.info(

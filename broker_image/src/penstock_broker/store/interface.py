@@ -53,8 +53,8 @@ class PartitionWrite:
     and takes the start back.
     `log_start_offset` removes whole batches that end at or before it.
     `producers` is a snapshot of producer state as of the log end after this write.
-    `aborted`: what the ABORT markers in `batches` ended; found again by `LogStore.aborted` for as
-    long as the log holds the marker.
+    `aborted`: what the ABORT markers in `batches` ended; found again by `LogStore.aborted` until
+    the log starts behind the marker, or a finished pass (`cleaned`) ended behind it.
     `rewrites` come last; those that begin before the log does (it moved on meanwhile) are left out.
     """
 

@@ -62,7 +62,10 @@ class _Log:
         for rewrite in write.rewrites:
             if self.batches and self.batches[0].base_offset <= rewrite.start:
                 self._rewrite(rewrite)
-        self.cleaned = write.cleaned or self.cleaned
+        if write.cleaned is not None:
+            self.cleaned = write.cleaned
+            end = write.cleaned.end_offset
+            self.aborted = [one for one in self.aborted if one.marker_offset >= end]
 
     def _rewrite(self, rewrite: Rewrite) -> None:
         covered = [rewrite.start <= batch.base_offset < rewrite.end for batch in self.batches]

@@ -168,6 +168,7 @@ class StagedSlot:
             self._operations.put_state(
                 layout.cleaned_key(self._slot), state.encode_cleaned(write.cleaned)
             )
+            self._drop_aborted(Offset(0), write.cleaned.end_offset)
 
     def _truncate(self, to: Offset, log_start: Offset) -> None:
         tail = self.tail

@@ -9,7 +9,13 @@ producer (`producers.WINDOW_BATCHES`) keep their headers, even emptied, and are 
 replica that copies the compacted log judges the producer's next batch as every other one. Going
 from the newest chunk to the oldest, these five are the first that are met.
 
-A batch that cannot be opened stays as it is, and so do transactional and control batches.
+Transactions have ended here, as a pass stays below the last stable offset (`outcomes`). Aborted
+batches lose all records; committed ones lose their flag, and are then as any other. A marker
+goes as a null value goes, below the end of an *earlier* pass: in its own pass it would go before
+its data, as the newest comes first, and a replica that copies in between would keep the data
+open for ever. Data without the flag and with a marker behind it is harmless.
+
+A batch that cannot be opened stays as it is but for the flag; one that was aborted need not be.
 """
 
 from array import array
@@ -18,9 +24,10 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Final
 
-from penstock.core.batch import Batch, BatchFlags, Codec
+from penstock.core.batch import Batch, BatchFlags, Codec, compute_crc
 from penstock.core.columns import NULL, Columns, Headers
 from penstock.core.compaction.keymap import KeyMap
+from penstock.core.compaction.outcomes import Outcomes
 from penstock.core.compaction.plan import Plan
 from penstock.core.limits import MAX_COVERED_OFFSETS, MAX_RECORDS
 from penstock.core.records import build_batch, decode_batch, encode_columns
@@ -30,12 +37,14 @@ from penstock.errors import PenstockError
 
 MERGED_BYTES_MAX: Final = 256 * 1024
 """Uncompressed size up to which neighbours become one batch."""
-UNTOUCHABLE: Final = BatchFlags.TRANSACTIONAL | BatchFlags.CONTROL
 
 
 @dataclass(slots=True)
 class Statistics:
-    """What a pass did so far. Sizes in stored bytes, before and after."""
+    """What a pass did so far. Sizes in stored bytes, before and after.
+
+    tombstones: null values and markers that stayed, and go when their time has come.
+    """
 
     records: int = 0
     removed: int = 0
@@ -106,12 +115,17 @@ class Rewriter:
     """One pass over a log. Give it chunks from the newest to the oldest, each once."""
 
     def __init__(
-        self, keys: KeyMap, plan: Plan, between: Callable[[], None] = lambda: None
+        self,
+        keys: KeyMap,
+        plan: Plan,
+        outcomes: Outcomes,
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         """`between` is called between two batches: whoever runs this may want to pause."""
         self.statistics = Statistics()
         self._keys = keys
         self._plan = plan
+        self._outcomes = outcomes
         self._between = between
         self._sequences: dict[ProducerId, tuple[int, int]] = {}
         """Epoch and number of batches met so far, per producer."""
@@ -124,9 +138,10 @@ class Rewriter:
         kept_headers = self._kept_headers(chunk)
         done: list[Batch] = []
         group = _Group()
-        for batch in chunk:
+        for each in chunk:
             self._between()
-            part = self._examined(batch)
+            batch = _without_flag(each)
+            part = self._examined(batch, aborted=self._outcomes.aborted(each.header))
             if part is not None and batch.base_offset not in kept_headers:
                 if not group.takes(part):
                     done += self._merged(group)
@@ -148,7 +163,7 @@ class Rewriter:
         kept = set()
         for batch in reversed(chunk):
             header = batch.header
-            if header.producer_id == NO_PRODUCER:
+            if header.producer_id == NO_PRODUCER or header.is_control:
                 continue
             epoch, met = self._sequences.get(header.producer_id, (header.producer_epoch, 0))
             known = met > 0 or len(self._sequences) < PRODUCERS_MAX
@@ -157,10 +172,18 @@ class Rewriter:
                 kept.add(header.base_offset)
         return kept
 
-    def _examined(self, batch: Batch) -> _Part | None:
+    def _examined(self, batch: Batch, *, aborted: bool) -> _Part | None:
         """Which records stay; None for a batch that is not touched."""
-        if batch.header.flags & UNTOUCHABLE:
+        header = batch.header
+        if header.is_control:
+            if header.is_marker and batch.base_offset < self._plan.tombstones_end:
+                return _emptied(batch, None)
+            self.statistics.tombstones += header.is_marker
             return None
+        if aborted:
+            self.statistics.records += header.record_count
+            self.statistics.removed += header.record_count
+            return _emptied(batch, batch)
         try:
             columns = decode_batch(batch)
         except PenstockError:
@@ -198,6 +221,21 @@ class Rewriter:
         except PenstockError:
             self.statistics.unreadable += len(parts)
             return []
+
+
+def _without_flag(batch: Batch) -> Batch:
+    """The batch as one that was never in a transaction: the outcome is known, and applied."""
+    header = batch.header
+    if not header.is_transactional or header.is_control:
+        return batch
+    plain = replace(header, flags=header.flags & ~BatchFlags.TRANSACTIONAL)
+    return Batch(replace(plain, crc=compute_crc(plain, batch.payload)), batch.payload)
+
+
+def _emptied(batch: Batch, sequenced: Batch | None) -> _Part:
+    """Nothing of it stays, whatever becomes of its neighbours; it need not be opened."""
+    nothing = _Part(batch, Columns(0, 0), [], 0)
+    return replace(nothing, batch=_built([nothing], sequenced))
 
 
 def _built(parts: list[_Part], sequenced: Batch | None) -> Batch:

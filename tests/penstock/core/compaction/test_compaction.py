@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.core.batch import Batch, BatchFlags, Codec, compute_crc
 from penstock.core.columns import Record
 from penstock.core.compaction.keymap import ENTRY_BYTES, KeyMap, check_keys
+from penstock.core.compaction.outcomes import Outcomes
 from penstock.core.compaction.plan import Cleaned, CleanPoint, LogFacts, Plan, plan_compaction
 from penstock.core.compaction.rewrite import Rewriter, Statistics, trimmed
 from penstock.core.records import build_batch, decode_batch, encode_columns
@@ -106,7 +107,7 @@ class Log:
                 known.add(decode_batch(batch))
                 reached = batch.next_offset
         plan = replace(plan, end=reached)
-        rewriter = Rewriter(known, plan)
+        rewriter = Rewriter(known, plan, Outcomes())
         below = [b for b in self.batches if b.base_offset < plan.end]
         rest = self.batches[len(below) :]
         while below:
@@ -301,7 +302,7 @@ def test_merged_batches_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(batch.header.uncompressed_bytes <= 400 for batch in log.batches)
 
 
-def test_what_cannot_be_opened_or_is_transactional_is_not_touched() -> None:
+def test_what_cannot_be_opened_is_not_touched() -> None:
     log = Log()
     log.append((b"a", b"1"))
     damaged = log.append((b"a", b"2"))
@@ -309,12 +310,10 @@ def test_what_cannot_be_opened_or_is_transactional_is_not_touched() -> None:
     log.batches[1] = Batch(
         replace(header, crc=compute_crc(header, b"\x12\xff\xff")), b"\x12\xff\xff"
     )
-    header = replace(damaged.header, flags=BatchFlags.TRANSACTIONAL, base_offset=Offset(2))
-    log.batches.append(Batch(header, damaged.payload))
     log.append((b"a", b"4"))
     known = KeyMap(1000)
-    known.add(decode_batch(log.batches[3]))
-    rewriter = Rewriter(known, Plan(Offset(0), Offset(4), Offset(0), 0))
+    known.add(decode_batch(log.batches[2]))
+    rewriter = Rewriter(known, Plan(Offset(0), Offset(3), Offset(0), 0), Outcomes())
     rewritten = rewriter.rewrite(log.batches)
     assert rewritten[1:] == log.batches[1:]
     assert rewritten[0].header.flags == BatchFlags.COMPACTED
