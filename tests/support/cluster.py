@@ -232,7 +232,7 @@ class Cluster:
         (result,) = answer.results
         if result.HasField("error"):
             raise error_from_wire(result.error)
-        self.wait_leaders(topic)
+        self.wait_leaders(topic, result.topic_id)
         return result.topic_id
 
     def topic(self, topic: str, at: int | None = None) -> broker_pb2.TopicInfo | None:
@@ -252,8 +252,11 @@ class Cluster:
         """Who leads; -1: nobody."""
         return self.partition(topic, partition).leader
 
-    def wait_leaders(self, topic: str) -> None:
-        """Until every running broker knows a leader for every partition."""
+    def wait_leaders(self, topic: str, topic_id: str = "") -> None:
+        """Until every running broker knows a leader for every partition.
+
+        `topic_id`: of this topic, not of one of the same name that was deleted a moment ago.
+        """
 
         def all_know() -> bool:
             for at, broker in self.brokers.items():
@@ -261,6 +264,8 @@ class Cluster:
                     continue
                 info = self.topic(topic, at)
                 if info is None or any(part.leader < 0 for part in info.partitions):
+                    return False
+                if topic_id not in ("", info.topic_id):
                     return False
             return True
 

@@ -4,12 +4,16 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
 from support.processes import HOST, ReservedPort, reserve_row
 from support.waiting import unwatch, wait_until, wait_until_async, watch
+from support.wire import Wire
+
+from penstock.proto.v1 import admin_pb2
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,6 +73,22 @@ def test_a_killed_brokers_ports_are_given_to_nobody_and_free_when_the_cluster_is
                 ReservedPort(port)
         broker.start()
     ReservedPort(broker.port).close()
+
+
+def test_a_topic_made_again_is_known_everywhere_when_it_was_created(tmp_path: Path) -> None:
+    """Also by a broker that was asleep meanwhile, and knows the one that was deleted."""
+    with Cluster(tmp_path, brokers=2) as cluster, Wire(cluster.brokers[0].address) as wire:
+        cluster.create_topic("t", assignment=[[0]])
+        delete = admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic="t")])
+        for _ in range(3):
+            cluster.brokers[1].pause()
+            wire.admin.DeleteTopics(delete, timeout=10)
+            wakes = threading.Timer(0.5, cluster.brokers[1].resume)
+            wakes.start()
+            made = cluster.create_topic("t", assignment=[[0]])
+            wakes.join()
+            seen = [cluster.topic("t", at) for at in cluster.brokers]
+            assert [info.topic_id for info in seen if info is not None] == [made] * 2
 
 
 def test_a_row_of_ports_is_reserved_one_by_one() -> None:
