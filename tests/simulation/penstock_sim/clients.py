@@ -16,7 +16,7 @@ from penstock.core.records import build_batch
 from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, ProducerId, ReplicaKey, Sync
 from penstock.errors import TRAITS, Applied, ErrorCode
-from penstock_sim.coordinator import BASE_TIME_MS
+from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:

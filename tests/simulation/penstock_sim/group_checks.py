@@ -28,7 +28,8 @@ from penstock.core.groups.state import Group, Loader
 from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
 from penstock.core.types import ReplicaKey, TopicId
-from penstock_sim.coordinator import BASE_TIME_MS, OFFSETS_KEY, SimCoordinator
+from penstock_sim.coordinator import OFFSETS_KEY, SimCoordinator
+from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
