@@ -5,6 +5,7 @@ import pytest
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
+from penstock_sim.planted_transactions import TRANSACTION_BUGS
 from penstock_sim.seeds import kept_seeds
 from penstock_sim.world import simulate
 
@@ -12,6 +13,7 @@ SEEDS = 100
 SEEDS_TO_FIND_A_BUG = 400
 SEEDS_TO_FIND_A_GROUP_BUG = 150
 SEEDS_TO_FIND_A_JOURNAL_BUG = 400
+SEEDS_TO_FIND_A_TRANSACTION_BUG = 100
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 20))
@@ -28,6 +30,7 @@ def test_histories_full_of_faults_break_no_invariant(first: int) -> None:
     assert sum(history.group_commits for history in histories) > 40
     assert sum(history.rebalances for history in histories) > 20
     assert sum(history.journals for history in histories) > 0
+    assert sum(history.transactions for history in histories) > 20
 
 
 @pytest.mark.parametrize("seed", kept_seeds())
@@ -49,7 +52,13 @@ def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     plant, faults = PLANTED[name]
     plant(monkeypatch)
     for seed in range(SEEDS_TO_FIND_A_BUG):
-        history = simulate(seed, faults=frozenset(faults.split()), groups=False, journal=False)
+        history = simulate(
+            seed,
+            faults=frozenset(faults.split()),
+            groups=False,
+            journal=False,
+            transactions=False,
+        )
         if history.violation is not None:
             print(f"{name}: seed {seed}: {history.violation}")
             return
@@ -72,9 +81,26 @@ def test_a_planted_bug_of_the_journal_is_found(name: str, monkeypatch: pytest.Mo
     plant, faults = JOURNAL_BUGS[name]
     plant(monkeypatch)
     for seed in range(SEEDS_TO_FIND_A_JOURNAL_BUG):
-        found = simulate(seed, faults=frozenset(faults.split()), groups=False, journal=True)
+        found = simulate(
+            seed,
+            faults=frozenset(faults.split()),
+            groups=False,
+            journal=True,
+            transactions=False,
+        )
         violation = found.violation
         if violation is not None:
             print(f"{name}: seed {seed}: {violation}")
             return
     pytest.fail(f"{SEEDS_TO_FIND_A_JOURNAL_BUG} seeds did not find {name}")
+
+
+@pytest.mark.parametrize("name", TRANSACTION_BUGS)
+def test_a_planted_bug_of_transactions_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    TRANSACTION_BUGS[name](monkeypatch)
+    for seed in range(SEEDS_TO_FIND_A_TRANSACTION_BUG):
+        violation = simulate(seed, groups=False, transactions=True).violation
+        if violation is not None:
+            print(f"{name}: seed {seed}: {violation}")
+            return
+    pytest.fail(f"{SEEDS_TO_FIND_A_TRANSACTION_BUG} seeds did not find {name}")

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.defect import raise_defect
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_follower as fc
 from penstock.core.replication import contract_leader as lc
 from penstock.core.replication.machine import ReplicaMachine
+from penstock.core.transactions.contract import End
 from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import ClusterError, PenstockError
 from penstock_broker.store.interface import PartitionWrite, Slot
@@ -27,6 +29,7 @@ from penstock_sim.disk import SimDisk
 from penstock_sim.journal import JournalKeeper
 from penstock_sim.network import Stream
 from penstock_sim.session import Session
+from penstock_sim.transactions import TRANSACTIONS_KEY, Joining, TransactionHosts, end_event
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
@@ -65,6 +68,7 @@ class _Pending:
     replica: Replica
     truncate_to: Offset | None = None
     batches: list[Batch] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
     checkpoint: rc.Checkpoint | None = None
     producers: Any = None
     persist_ids: list[int] = field(default_factory=list)
@@ -84,6 +88,7 @@ class SimBroker:
         self.session = Session(self)
         self.keeper = JournalKeeper(world, self.id)
         self.coordinators: Coordinators | None = None
+        self.transactions: TransactionHosts | None = None
         self.replicas: dict[ReplicaKey, Replica] = {}
         self.links: dict[int, Stream] = {}
         self.inbound: dict[int, Stream] = {}
@@ -108,6 +113,8 @@ class SimBroker:
         self.session.start()
         if self.world.groups is not None:
             self.coordinators = Coordinators(self)
+        if self.world.transactions is not None:
+            self.transactions = TransactionHosts(self)
         self.world.scheduler.after(TICK_MS, self._tick, self.incarnation)
 
     def kill(self, *, power: bool) -> None:
@@ -117,6 +124,8 @@ class SimBroker:
         self.world.scheduler.note(self.name, "power loss" if power else "kill")
         if self.coordinators is not None:
             self.coordinators.kill()
+        if self.transactions is not None:
+            self.transactions.kill()
         if self._writing is not None and self.world.scheduler.chance(0.5):
             writes, sync = self._writing
             self._write_to_disk(writes, sync=sync)
@@ -168,6 +177,8 @@ class SimBroker:
                 self._pump(replica, follower)
             if self.coordinators is not None and replica.key == OFFSETS_KEY:
                 self.coordinators.wake(replica)
+            if self.transactions is not None and replica.key == TRANSACTIONS_KEY:
+                self.transactions.wake(replica)
 
     def _trace(self, replica: Replica, event: rc.Event, ready: rc.Ready) -> None:
         shown = [] if ready is rc.NOTHING else [f"-> {_shorten(ready)}"]
@@ -182,6 +193,8 @@ class SimBroker:
             self._feed(replica, feed)
         if ready.isr_change is not None:
             self._propose(replica, ready.isr_change)
+        for join in ready.joins:
+            Joining(self, replica, join)
         for reply in ready.replies:
             respond = replica.replies.pop(reply.request_id)
             respond(reply)
@@ -199,6 +212,7 @@ class SimBroker:
             if ready.checkpoint.log_start_offset != replica.machine.marks.log_start_offset:
                 pending.producers = replica.machine.producers
         pending.batches.extend(ready.append)
+        pending.aborted.extend(ready.aborted)
         pending.checkpoint = ready.checkpoint or pending.checkpoint
         pending.persist_ids.append(ready.persist_id)
         self._sync = self._sync or ready.persist_sync
@@ -226,6 +240,7 @@ class SimBroker:
         return PartitionWrite(
             entry.replica.slot,
             batches=tuple(entry.batches),
+            aborted=tuple(entry.aborted),
             checkpoint=checkpoint,
             truncate_to=entry.truncate_to,
             log_start_offset=checkpoint.log_start_offset if checkpoint is not None else None,
@@ -449,8 +464,18 @@ class SimBroker:
             sync=request["sync"],
             deadline_ms=deadline_ms,
             expected_epoch=request["expected_epoch"],
+            transactional_id=request.get("transactional_id", ""),
         )
         self.handle(replica, event)
+
+    def end_transaction(self, key: ReplicaKey, end: End, respond: Any) -> None:
+        """A coordinator tells how a transaction ended; `respond(ProduceReply)`, once at most."""
+        replica = self.replicas.get(key) if self.up else None
+        if replica is None:
+            return
+        self._next_request += 1
+        replica.replies[self._next_request] = respond
+        self.handle(replica, end_event(self._next_request, end, self.world.scheduler.now_ms))
 
 
 def _to_event(message: Any, follower: int, leader: int) -> rc.Event | None:

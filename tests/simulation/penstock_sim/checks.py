@@ -62,7 +62,10 @@ class Canon:
     def extend(self, batch: Batch, who: str) -> None:
         """Takes in the next committed batch; checks I9."""
         header = batch.header
-        if header.producer_id != NO_PRODUCER:
+        if header.is_marker:
+            known = self._sequences.get(header.producer_id, (-1, 0))
+            self._sequences[header.producer_id] = max(known, (header.producer_epoch + 1, 0))
+        elif header.producer_id != NO_PRODUCER:
             epoch, expected = self._sequences.get(header.producer_id, (-1, 0))
             if header.producer_epoch != epoch:
                 if header.producer_epoch < epoch:
@@ -157,6 +160,7 @@ class Checks:
                 self._took_over(broker, replica, after)
             if not same or after.high_watermark > before.high_watermark:
                 self._committed(broker, replica, after)
+        self.world.transaction_checks.handled(broker, replica, after)
 
     def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
         """Only one that kept everything, beside a leader that did not, waits for a person."""
@@ -222,6 +226,7 @@ class Checks:
             canon.extend(batch, who)
             if key == OFFSETS_KEY:
                 self.world.group_checks.committed(batch)
+            self.world.transaction_checks.committed(key, batch, who)
         if canon.end != marks.high_watermark:
             raise RuleError(f"I2: {who} has {marks}, but its log ends at {canon.end}")
         document = self.stored[key]

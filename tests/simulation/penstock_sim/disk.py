@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.replication.contract import RecoveredLog
 from penstock.core.types import Offset, ReplicaKey
@@ -71,6 +72,10 @@ class SimDisk:
         """The log as it is, not to be changed."""
         store = self._durable if durable else self._current
         return store._log(slot).batches
+
+    def aborted(self, slot: Slot, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...]:
+        """As the store answers."""
+        return self._current.aborted(slot, start, end)
 
     def log_end(self, slot: Slot) -> Offset:
         return self._current._log(slot).log_end_offset

@@ -22,6 +22,7 @@ _COUNTS: Final = {
     "group_commits": "group commits",
     "rebalances": "rebalances",
     "journals": "journals",
+    "transactions": "transactions ended",
 }
 """Fields of a history that are counted, and what they are called."""
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.core.control import contract as cc
 from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.core.types import (
     Acks,
     LeaderEpoch,
@@ -21,6 +22,7 @@ from penstock.core.types import (
 from penstock_sim.broker import SimBroker
 from penstock_sim.checks import Checks
 from penstock_sim.clients import Consumer, Plan, Producer
+from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.controller import MetaStore, SimController
 from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.faults import Nemesis
@@ -28,6 +30,9 @@ from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
 from penstock_sim.network import Network
 from penstock_sim.scheduler import RuleError, Scheduler
+from penstock_sim.transaction_checks import TransactionChecks
+from penstock_sim.transactional import SimTransactions
+from penstock_sim.transactions import TRANSACTIONS_KEY
 
 TOPIC: Final = "events"
 TOPIC_ID: Final = TopicId("00000000-0000-4000-8000-000000000001")
@@ -36,6 +41,8 @@ GROUPS_EVERY: Final = 3
 """Of so many seeds one has consumer groups, unless all brokers lose power in it."""
 JOURNAL_EVERY: Final = 2
 """In one of so many seeds brokers keep a journal while the metadata store is away."""
+TRANSACTIONS_IN: Final = (2, 4)
+"""A third of the seeds, by their remainder of 6, has transactions, but none that has groups."""
 CONVERGE_MS: Final = 15_000
 
 
@@ -54,6 +61,7 @@ class History:
     group_commits: int = 0
     rebalances: int = 0
     journals: int = 0
+    transactions: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -69,6 +77,7 @@ class World:
         faults: frozenset[str] = frozenset(),
         groups: bool | None = None,
         journal: bool | None = None,
+        transactions: bool | None = None,
     ) -> None:
         self.seed = seed
         self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
@@ -95,12 +104,21 @@ class World:
         if wanted and not self.blackout:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 3)))]
             self.groups = SimGroups(self, TOPIC)
+        self.transactions: SimTransactions | None = None
+        self.committed_readers: list[CommittedReader] = []
+        wanted = seed % 6 in TRANSACTIONS_IN if transactions is None else transactions
+        if wanted and self.groups is None and not self.blackout:
+            self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((2, 2, 3)))]
+            self.transactions = SimTransactions(self)
+        self.transaction_checks = TransactionChecks(self)
         self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
 
     @property
     def all_keys(self) -> list[ReplicaKey]:
-        """The partitions of producers, and that of the groups."""
-        return self.keys if self.groups is None else [*self.keys, OFFSETS_KEY]
+        """The partitions of producers, and those of the groups or the transactions."""
+        if self.groups is not None:
+            return [*self.keys, OFFSETS_KEY]
+        return self.keys if self.transactions is None else [*self.keys, TRANSACTIONS_KEY]
 
     def next_request(self) -> int:
         self._requests += 1
@@ -124,6 +142,7 @@ class World:
         end = self.checks.canon(key).end
         if self.groups is not None:
             self.group_checks.forgive(key)
+        self.transaction_checks.void = True
         for consumer in self.consumers:
             if consumer.key == key:
                 consumer.rewind(end)
@@ -146,6 +165,8 @@ class World:
         topics = [self._new_topic(TOPIC, TOPIC_ID, len(self.keys))]
         if self.groups is not None:
             topics.append(self._new_topic(OFFSETS_TOPIC, OFFSETS_KEY.topic_id, 1))
+        if self.transactions is not None:
+            topics.append(self._new_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_KEY.topic_id, 1))
         request = cc.CreateTopics(self.next_request(), self.cluster_id, tuple(topics))
         self.controllers[101].request(request, lambda _outcome: None)
         self.scheduler.run_until(SETTLE_MS * 2)
@@ -193,6 +214,11 @@ class World:
             self.consumers.append(consumer)
         if self.groups is not None:
             self.groups.start()
+        if self.transactions is not None:
+            self.transactions.start()
+            self.committed_readers = [CommittedReader(self, key) for key in self.keys]
+            for reader in self.committed_readers:
+                reader.start()
 
     def _converge(self, nemesis: Nemesis) -> None:
         """With everything healed, every replica is in sync and every request answered (I24)."""
@@ -221,7 +247,17 @@ class World:
         ]
         if waiting or behind:
             return f"producers {waiting} wait, consumers {behind} are behind"
+        if self.transactions is not None:
+            return self.transactions.unsettled() or self._behind()
         return "" if self.groups is None else self.groups.unsettled()
+
+    def _behind(self) -> str:
+        if self.transaction_checks.void:
+            return ""
+        for reader in self.committed_readers:
+            if reader.position < self.checks.canon(reader.key).end:
+                return f"a reader of committed records is at {reader.position} of {reader.key}"
+        return ""
 
     def _unsettled_partition(self, key: ReplicaKey) -> str:
         """By what the leader knows, not by what is stored.
@@ -254,6 +290,9 @@ class World:
                     raise RuleError(f"I8: {payload!r} failed for certain and is there")
         if self.groups is not None:
             self.groups.check_end()
+        if self.transactions is not None:
+            transactors = self.transactions.transactors
+            self.transaction_checks.check_end(self.committed_readers, transactors)
         for key in self.all_keys:
             for broker in self.brokers.values():
                 replica = broker.replicas[key]
@@ -268,13 +307,22 @@ def simulate(
     faults: frozenset[str] = frozenset(),
     groups: bool | None = None,
     journal: bool | None = None,
+    transactions: bool | None = None,
 ) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
     `faults`: names of the nemesis's methods to use, all if empty. `groups`: whether there are
     consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
+    `transactions`: see `TRANSACTIONS_IN`.
     """
-    world = World(seed, traced=traced, faults=faults, groups=groups, journal=journal)
+    world = World(
+        seed,
+        traced=traced,
+        faults=faults,
+        groups=groups,
+        journal=journal,
+        transactions=transactions,
+    )
     violation = None
     try:
         world.run()
@@ -298,6 +346,7 @@ def simulate(
         world.group_checks.commits,
         world.group_checks.rebalances,
         world.checks.journals,
+        world.transaction_checks.decisions,
         violation,
         tuple(world.scheduler.trace),
     )

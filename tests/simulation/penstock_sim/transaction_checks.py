@@ -1,0 +1,288 @@
+"""What must hold of transactions, checked while it happens (I10, I11, I12, I14, I16).
+
+Outcomes are what the committed log of `__transactions` says; `View` is what the committed log of a
+partition says of its transactions, worked out batch by batch. Against these: every replica's last
+stable offset and index of aborted transactions, every marker, every answer to a producer, every
+batch that a reader of committed records is given or is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.batch import Batch
+from penstock.core.records import decode_batch
+from penstock.core.replication import contract as rc
+from penstock.core.replication import contract_leader as lc
+from penstock.core.transactions import TransactionCoordinator
+from penstock.core.transactions import contract as tc
+from penstock.core.transactions.records import (
+    BranchKey,
+    BranchRecord,
+    IdKey,
+    IdRecord,
+    PartitionParticipant,
+    decode_key,
+    decode_value,
+)
+from penstock.core.types import ProducerId, ReplicaKey
+from penstock_sim.hosting import BASE_TIME_MS
+from penstock_sim.scheduler import RuleError
+from penstock_sim.transactions import CONFIG, TRANSACTIONS_KEY, TransactionHost
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import Replica, SimBroker
+    from penstock_sim.committed_reader import CommittedReader
+    from penstock_sim.transactional import Transaction, Transactor, Who
+    from penstock_sim.world import World
+
+
+@dataclass(slots=True)
+class View:
+    """The transactions of one partition, as its committed log tells them.
+
+    stable: the last stable offset when the high watermark is the key. ended: first marker and its
+    outcome. spans: first and last offset of the data.
+    """
+
+    stable: dict[int, int] = field(default_factory=lambda: {0: 0})
+    open: dict[tuple[ProducerId, int], int] = field(default_factory=dict)
+    ended: dict[tuple[ProducerId, int], tuple[int, bool]] = field(default_factory=dict)
+    spans: dict[tuple[ProducerId, int], tuple[int, int]] = field(default_factory=dict)
+
+    def extend(self, batch: Batch, who: str) -> None:
+        """The next committed batch; checks I12."""
+        header = batch.header
+        transaction = (header.producer_id, header.producer_epoch)
+        if header.is_marker:
+            _, commit = self.ended.setdefault(transaction, (batch.base_offset, header.commits))
+            if commit is not header.commits:
+                raise RuleError(f"I12: {who}: markers of {transaction} differ")
+            self.open.pop(transaction, None)
+        elif header.is_transactional:
+            late = [t for t in self.ended if t[0] == transaction[0] and t[1] >= transaction[1]]
+            if late:
+                raise RuleError(f"I12: {who}: {header} lies behind the marker of {late}")
+            others = [t for t in self.open if t[0] == transaction[0] and t != transaction]
+            if others:
+                raise RuleError(f"I12: {who}: {header} lies before the marker of {others}")
+            self.open.setdefault(transaction, batch.base_offset)
+            first, _ = self.spans.get(transaction, (batch.base_offset, 0))
+            self.spans[transaction] = (first, batch.next_offset - 1)
+        self.stable[batch.next_offset] = min(self.open.values(), default=batch.next_offset)
+
+
+class TransactionChecks:
+    """Hears of every step, raises `RuleError`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.outcomes: dict[tuple[ProducerId, int], bool] = {}
+        self.void = False
+        """More was lost than is promised to survive: nothing is judged any more."""
+        self.decisions = 0
+        self._joined: dict[tuple[ProducerId, int], set[ReplicaKey]] = {}
+        self._branches: dict[BranchKey, BranchRecord] = {}
+        self._ids: dict[str, IdRecord] = {}
+        self._owners: dict[tuple[ProducerId, int], str] = {}
+        self._views: dict[ReplicaKey, View] = {}
+
+    def view(self, key: ReplicaKey) -> View:
+        return self._views.setdefault(key, View())
+
+    # ------------------------------------------------------------ coordinators
+
+    def decided(self, host: TransactionHost, ready: tc.Ready) -> None:
+        """After every Ready: the state is what its records add up to."""
+        self.decisions += len(ready.ended)
+        if not ready.records or self.void:
+            return
+        rebuilt = TransactionCoordinator(CONFIG, BASE_TIME_MS)
+        for key, value in host.shadow.items():
+            rebuilt.load(key, value)
+        rebuilt.start(host.now_ms())
+        if _durable(host.machine) != _durable(rebuilt):
+            raise RuleError(f"I16: {host} has another state than its log")
+
+    # ------------------------------------------------------------ what is committed
+
+    def committed(self, key: ReplicaKey, batch: Batch, who: str) -> None:
+        """The next batch of a partition's committed log."""
+        if self.void or self.world.transactions is None:
+            return
+        if key == TRANSACTIONS_KEY:
+            columns = decode_batch(batch)
+            for record, value in zip(columns.keys(), columns.values(), strict=True):
+                self._recorded(record, value)
+            return
+        self.view(key).extend(batch, who)
+        header = batch.header
+        transaction = (header.producer_id, header.producer_epoch)
+        if header.is_marker:
+            if self.outcomes.get(transaction) is not header.commits:
+                raise RuleError(f"I11: {who}: marker {header}, {transaction} was never so decided")
+        elif header.is_transactional and key not in self._joined.get(transaction, ()):
+            raise RuleError(f"I11: {who}: {header} is stored, and its partition has not joined")
+
+    def _recorded(self, encoded: bytes | None, value: bytes | None) -> None:
+        key = decode_key(encoded)
+        decoded = None if key is None or value is None else decode_value(key, value)
+        match key, decoded:
+            case IdKey(name), IdRecord():
+                self._ids[name] = decoded
+            case BranchKey(), BranchRecord():
+                before = self._branches.get(key)
+                self._branches[key] = decoded
+                self._changed(before, decoded)
+            case _:
+                raise RuleError(f"I11: {key} is gone")
+
+    def _changed(self, before: BranchRecord | None, now: BranchRecord) -> None:
+        present = (now.producer_id, now.epoch)
+        if present in self.outcomes:
+            raise RuleError(f"I11: {present} is decided, and goes on")
+        self._joined.setdefault(present, set()).update(map(_key, now.joined))
+        decided = [(e.producer_id, e.epoch, e.commit) for e in now.finishing.values()]
+        if now.last is not None:
+            decided.append((now.last.producer_id, now.last.epoch, now.last.commit))
+        for producer_id, epoch, commit in decided:
+            if self.outcomes.setdefault((producer_id, epoch), commit) is not commit:
+                raise RuleError(f"I11: {(producer_id, epoch)} is decided twice")
+        for participant, ending in () if before is None else before.finishing.items():
+            where, transaction = _key(participant), (ending.producer_id, ending.epoch)
+            dropped = now.finishing.get(participant) != ending
+            if dropped and transaction not in self.view(where).ended:
+                raise RuleError(f"I14: {where} is let go and has no marker of {transaction}")
+
+    def marked(
+        self, broker: SimBroker, key: ReplicaKey, end: tc.End, reply: lc.ProduceReply
+    ) -> None:
+        """A leader says that the marker is stored."""
+        known = self.view(key).ended.get((end.producer_id, end.producer_epoch))
+        if not self.void and (known is None or known[1] is not end.commit):
+            raise RuleError(f"I11: {broker.name} {key} answers {reply} to {end}, it has {known}")
+
+    # ------------------------------------------------------------ replicas
+
+    def handled(self, broker: SimBroker, replica: Replica, after: rc.Marks) -> None:
+        """After every event of a replica: its last stable offset is the one of the log.
+
+        It may be ahead of its own high watermark's, which may be old: by as much as is decided
+        below the newest.
+        """
+        if self.void or replica.key == TRANSACTIONS_KEY or self.world.transactions is None:
+            return
+        stable = self.view(replica.key).stable
+        least = stable.get(after.high_watermark)
+        if least is None:
+            return
+        most = min(stable[self.world.checks.canon(replica.key).end], after.high_watermark)
+        least, most = (max(after.log_start_offset, offset) for offset in (least, most))
+        if not least <= after.last_stable_offset <= most:
+            raise RuleError(
+                f"I12: {broker.name} {replica.key} has last stable offset "
+                f"{after.last_stable_offset}, by its log it is {least} to {most}: {after}"
+            )
+
+    def check_index(self, broker: SimBroker, replica: Replica) -> None:
+        """What is told to have been aborted was, and what has data here and was is told."""
+        marks, view = replica.machine.marks, self.view(replica.key)
+        end = marks.high_watermark
+        if self.void or end == 0:
+            return
+        found = broker.disk.aborted(replica.slot, marks.log_start_offset, end)
+        told = {(one.producer_id, one.producer_epoch): one.marker_offset for one in found}
+        for transaction, marker in told.items():
+            if marker < end and view.ended.get(transaction) != (marker, False):
+                raise RuleError(f"I16: {broker.name} {replica.key} tells {transaction} aborted")
+        for transaction, (marker, commit) in view.ended.items():
+            _, last = view.spans.get(transaction, (0, -1))
+            needed = not commit and marker < end and last >= marks.log_start_offset
+            if needed and told.get(transaction) != marker:
+                raise RuleError(f"I16: {broker.name} {replica.key} forgot that {transaction} ended")
+
+    # ------------------------------------------------------------ producers
+
+    def granted(self, who: Who, instance: str) -> None:
+        """A producer was given this epoch."""
+        owner = self._owners.setdefault(who, instance)
+        if owner != instance and not self.void:
+            raise RuleError(f"I10: {who} was given to {owner} and to {instance}")
+
+    def told(self, transactor: Transactor, transaction: Transaction, answer: tc.Ended) -> None:
+        """A producer hears how its transaction ended."""
+        if self.void:
+            return
+        if self.outcomes.get(transaction.who) is not transaction.told:
+            raise RuleError(f"I11: {transactor.name} was told {answer} of {transaction.who}")
+        if answer.visible:
+            late = [
+                key
+                for key in self._joined.get(transaction.who, ())
+                if transaction.who not in self.view(key).ended
+            ]
+            if late:
+                raise RuleError(f"I11: {transaction.who} is said to be visible, not on {late}")
+
+    def fenced(self, transactor: Transactor) -> None:
+        """A producer hears that another instance has its id."""
+        owner = self._ids.get(transactor.transactional_id)
+        if not self.void and owner is not None and owner.instance_id == transactor.instance:
+            raise RuleError(f"I10: {transactor.name} is fenced, and nobody has taken its id")
+
+    # ------------------------------------------------------------ the end
+
+    def unsettled(self) -> str:
+        """Who has yet to see the end of a transaction; "" = nobody."""
+        for key in self.world.keys:
+            if self.view(key).open:
+                return f"{key} has open transactions: {self.view(key).open}"
+            for broker in self.world.brokers.values():
+                replica = broker.replicas.get(key)
+                if replica is None:
+                    return f"{broker.name} has no {key}"
+                marks = replica.machine.marks
+                if marks.last_stable_offset != marks.high_watermark:
+                    return f"{broker.name} {key}: {marks}"
+        return ""
+
+    def check_end(self, readers: list[CommittedReader], transactors: list[Transactor]) -> None:
+        """Everything that is committed was read once, and nothing else; the bank adds up."""
+        if self.void:
+            return
+        for broker in self.world.brokers.values():
+            for key in self.world.keys:
+                if broker.replicas[key].machine.error is None:
+                    self.check_index(broker, broker.replicas[key])
+        seen = {payload for reader in readers for payload in reader.seen}
+        missed = {payload for reader in readers for payload in reader.missed}
+        for transactor in transactors:
+            for transaction in transactor.sent:
+                self._check_transaction(transaction, seen, missed)
+
+    def _check_transaction(
+        self, transaction: Transaction, seen: set[bytes], missed: set[bytes]
+    ) -> None:
+        payloads, outcome = transaction.payloads, self.outcomes.get(transaction.who)
+        visible = payloads & seen
+        if visible and outcome is not True:
+            raise RuleError(f"I11: {visible} was read, {transaction.who} ended with {outcome}")
+        lost = transaction.acked - seen - missed
+        if outcome is True and lost:
+            raise RuleError(f"I11: {lost} is committed by {transaction.who}, and was never read")
+        moved = sum(int(payload.rsplit(b":", 1)[1]) for payload in visible)
+        if not payloads & missed and moved:
+            raise RuleError(f"I15: {transaction.who} moved {moved} in all: {visible}")
+
+
+def _durable(machine: TransactionCoordinator) -> Any:
+    return {
+        name: (holder.record, {n: branch.record for n, branch in holder.branches.items()})
+        for name, holder in machine.holders.items()
+    }
+
+
+def _key(participant: Any) -> ReplicaKey:
+    assert isinstance(participant, PartitionParticipant)
+    return ReplicaKey(participant.topic_id, participant.partition)

@@ -1,0 +1,398 @@
+"""Transactional producers that stall, die, share their ids, and what the nemesis does to them.
+
+    init ─▶ batches to 1–3 partitions, each until it is acknowledged ─▶ end ─▶ the next one
+      ▲         └ given up: the transaction is aborted                  └ asked until it is answered
+      └──── dead, or fenced: another instance of the same id, a while later
+
+Each transaction appends batches that nobody else writes, with an amount: the amounts of one
+transaction add up to 0, so that what is visible does (a bank). What a producer was told, and by
+which answer, is kept in `Transaction`; `transaction_checks` judges it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.batch import Batch, BatchFlags, BatchHeader
+from penstock.core.replication.contract_leader import ProduceReply
+from penstock.core.transactions import contract as tc
+from penstock.core.types import (
+    TRANSACTIONAL_PRODUCER_BIT,
+    Acks,
+    LeaderEpoch,
+    ProducerId,
+    ReplicaKey,
+    Sync,
+)
+from penstock.errors import ErrorCode, PenstockError
+from penstock_sim.scheduler import RuleError
+from penstock_sim.transactions import (
+    CALL_TIMEOUT_MS,
+    LATE_MS,
+    TRANSACTIONS_KEY,
+    ask_coordinator,
+)
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import SimBroker
+    from penstock_sim.world import World
+
+Who = tuple[ProducerId, int]
+_CLIENT_NODE: Final = 800
+_PRODUCE_TIMEOUT_MS: Final = 150
+_ATTEMPTS: Final = 8
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One of a producer's. `told`: the outcome it heard; None: none, or it was fenced."""
+
+    who: Who
+    lanes: dict[ReplicaKey, list[Batch]]
+    acked: set[bytes] = field(default_factory=set)
+    asked: bool | None = None
+    told: bool | None = None
+
+    @property
+    def payloads(self) -> set[bytes]:
+        return {batch.payload for lane in self.lanes.values() for batch in lane}
+
+
+class Transactor:
+    """A process that writes transactions under one id, one instance after another."""
+
+    def __init__(self, world: World, number: int, transactional_id: str) -> None:
+        self.world = world
+        self.name = f"x{number}"
+        self.node = _CLIENT_NODE + number
+        self.transactional_id = transactional_id
+        self.sent: list[Transaction] = []
+        self.idle = True
+        self.instance = ""
+        self._life = 0
+        self._frozen_until_ms = 0.0
+        self._timeout_ms = world.scheduler.random.choice((120, 250, 400))
+        self._pause_ms = world.scheduler.random.choice((1, 4, 15))
+        self._lanes: dict[ReplicaKey, int] = {}
+        self._steps_left = 0
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> None:
+        """Another instance: a new object in a new process."""
+        self._life += 1
+        self.instance = f"{self.name}.{self._life}"
+        self.idle = False
+        chance = self.world.scheduler.random
+        self._steps_left = chance.choice((8, 40, 200, 10_000))
+        self._init()
+
+    def freeze(self, ms: float) -> None:
+        """It does nothing for so long, and then goes on as if nothing had been."""
+        self._frozen_until_ms = max(self._frozen_until_ms, self._now_ms() + ms)
+
+    def _now_ms(self) -> float:
+        return self.world.scheduler.now_us / 1000
+
+    def _die(self) -> None:
+        """Requests that are under way go on without it."""
+        self.world.scheduler.note(self.name, "dies")
+        self._life += 1
+        self.idle = True
+        self._restart_later()
+
+    def _restart_later(self) -> None:
+        if self.world.chaotic:
+            delay_ms = self.world.scheduler.random.choice((1, 20, 80, 250))
+            self.world.scheduler.after(delay_ms, self._restart, self._life)
+
+    def _restart(self, life: int) -> None:
+        if life == self._life and self.world.chaotic:
+            self.start()
+
+    def _later(self, delay_ms: float, callback: Callable[..., None], *args: object) -> None:
+        """Unless it has died; when it is not frozen any more."""
+        self.world.scheduler.after(delay_ms, self._run, self._life, callback, args)
+
+    def _run(self, life: int, callback: Callable[..., None], args: tuple[object, ...]) -> None:
+        if life != self._life:
+            return
+        frozen_ms = self._frozen_until_ms - self._now_ms()
+        if frozen_ms > 0:
+            self.world.scheduler.after(frozen_ms, self._run, life, callback, args)
+            return
+        self._steps_left -= 1
+        if self._steps_left == 0 and self.world.chaotic:
+            self._die()
+            return
+        callback(*args)
+
+    # ------------------------------------------------------------ calls
+
+    def _ask(self, make: Callable[[int], tc.Request], answered: Callable[[Any], None]) -> None:
+        """Until there is an answer that is not "try again"."""
+        settled, life = False, self._life
+
+        def heard(answer: Any) -> None:
+            nonlocal settled
+            if settled or life != self._life:
+                return
+            settled = True
+            self.world.scheduler.note(self.name, "hears", answer)
+            if isinstance(answer, PenstockError) and answer.retriable:
+                self._later(self.world.scheduler.between(5, 50), self._ask, make, answered)
+            else:
+                self._later(0.01, answered, answer)
+
+        def late() -> None:
+            nonlocal settled
+            if not settled:
+                settled = True
+                self._ask(make, answered)
+
+        ask_coordinator(self.world, self.node, make, heard)
+        self._later(CALL_TIMEOUT_MS, late)
+
+    def _init(self) -> None:
+        instance = self.instance
+        self._ask(
+            lambda number: tc.InitRequested(
+                request_id=number,
+                transactional_id=self.transactional_id,
+                instance_id=instance,
+                fresh_producer_id=ProducerId(TRANSACTIONAL_PRODUCER_BIT + number),
+                timeout_ms=self._timeout_ms,
+                client_id=self.name,
+            ),
+            self._initialized,
+        )
+
+    def _initialized(self, answer: tc.ProducerInitialized | PenstockError) -> None:
+        if isinstance(answer, PenstockError):
+            self._refused(answer)
+            return
+        self._next((answer.producer_id, answer.producer_epoch))
+
+    def _refused(self, error: PenstockError) -> None:
+        """Another instance has the id: this one is over."""
+        if error.code is not ErrorCode.PRODUCER_FENCED:
+            raise RuleError(f"I10: {self.name} hears {error.code.name}: {error}")
+        self.world.transaction_checks.fenced(self)
+        self._life += 1
+        self.idle = True
+        self._restart_later()
+
+    # ------------------------------------------------------------ a transaction
+
+    def _next(self, who: Who) -> None:
+        self.world.transaction_checks.granted(who, self.instance)
+        if not self.world.chaotic:
+            self.idle = True
+            return
+        delay_ms = self.world.scheduler.between(0.2, 2) * self._pause_ms
+        self._later(delay_ms, self._begin, who)
+
+    def _begin(self, who: Who) -> None:
+        transaction = self._new_transaction(who)
+        self.sent.append(transaction)
+        self._lanes = dict.fromkeys(transaction.lanes, 0)
+        self.world.scheduler.note(self.name, "begins", who, list(transaction.lanes))
+        for key in transaction.lanes:
+            self._produce(transaction, key, 1)
+
+    def _new_transaction(self, who: Who) -> Transaction:
+        chance = self.world.scheduler.random
+        count = min(chance.choice((1, 2, 2, 3)), len(self.world.keys))
+        keys = chance.sample(self.world.keys, count)
+        amounts = [chance.randrange(1, 100) for _ in keys[1:]]
+        lanes = {
+            key: self._lane(who, key, amount)
+            for key, amount in zip(keys, [-sum(amounts), *amounts], strict=True)
+        }
+        return Transaction(who, lanes)
+
+    def _lane(self, who: Who, key: ReplicaKey, amount: int) -> list[Batch]:
+        """The amount is in the first batch, the others move nothing."""
+        sequence, lane = 0, []
+        for index in range(self.world.scheduler.random.choice((1, 1, 2, 3))):
+            count = self.world.scheduler.random.randrange(1, 4)
+            moved = 0 if index else amount
+            text = f"{self.name}:{self._life}:{len(self.sent)}:{key.partition}:{index}:{moved}"
+            header = BatchHeader(
+                record_count=count,
+                first_timestamp_ms=0,
+                max_timestamp_ms=0,
+                uncompressed_bytes=len(text),
+                crc=0,
+                flags=BatchFlags.TRANSACTIONAL,
+                producer_id=who[0],
+                producer_epoch=who[1],
+                base_sequence=sequence,
+            )
+            lane.append(Batch(header, text.encode()))
+            sequence += count
+        return lane
+
+    def _produce(self, transaction: Transaction, key: ReplicaKey, attempt: int) -> None:
+        if self._is_over(transaction):
+            return
+        batch = transaction.lanes[key][self._lanes[key]]
+        world, scheduler, settled = self.world, self.world.scheduler, False
+        broker, epoch = world.find_leader(key)
+        request = {
+            "batch": batch,
+            "acks": Acks.ALL,
+            "sync": Sync.OS,
+            "timeout_ms": _PRODUCE_TIMEOUT_MS,
+            "expected_epoch": epoch if scheduler.chance(0.5) else LeaderEpoch(0),
+            "transactional_id": self.transactional_id,
+        }
+
+        def answered(reply: ProduceReply | None) -> None:
+            nonlocal settled
+            if not settled:
+                settled = True
+                self._produced(transaction, key, attempt, reply)
+
+        self._deliver(broker, key, request, answered)
+        self._later(_PRODUCE_TIMEOUT_MS * 1.2, answered, None)
+
+    def _deliver(
+        self,
+        broker: SimBroker,
+        key: ReplicaKey,
+        request: dict[str, Any],
+        answered: Callable[[ProduceReply | None], None],
+    ) -> None:
+        """Perhaps twice, the second time whenever the network likes, to whoever leads then."""
+        world, scheduler, life = self.world, self.world.scheduler, self._life
+
+        def respond(reply: ProduceReply) -> None:
+            if reply.error is None:
+                replica = broker.replicas[key]
+                world.checks.acknowledged(broker, replica, request["batch"], reply)
+            scheduler.after(world.net.delay_ms(), self._run, life, answered, (reply,))
+
+        world.net.call(self.node, int(broker.id), broker.produce, key, request, respond)
+        if scheduler.chance(0.08):
+            copy = {**request, "expected_epoch": LeaderEpoch(0)}
+            scheduler.after(scheduler.between(1, LATE_MS), self._deliver_copy, key, copy)
+
+    def _deliver_copy(self, key: ReplicaKey, request: dict[str, Any]) -> None:
+        self.world.find_leader(key)[0].produce(key, request, lambda _reply: None)
+
+    def _produced(
+        self, transaction: Transaction, key: ReplicaKey, attempt: int, reply: ProduceReply | None
+    ) -> None:
+        if self._is_over(transaction):
+            return
+        lane, at = transaction.lanes[key], self._lanes[key]
+        if reply is None or reply.error is not None:
+            final = reply is not None and reply.error is not None and not reply.error.retriable
+            if final or attempt >= _ATTEMPTS:
+                self._end(transaction, commit=False)
+            else:
+                delay_ms = self.world.scheduler.between(5, 50)
+                self._later(delay_ms, self._produce, transaction, key, attempt + 1)
+            return
+        transaction.acked.add(lane[at].payload)
+        self._lanes[key] = at + 1
+        if at + 1 < len(lane):
+            self._produce(transaction, key, 1)
+        elif all(self._lanes[other] == len(transaction.lanes[other]) for other in self._lanes):
+            self._end(transaction, commit=not self.world.scheduler.chance(0.25))
+
+    def _is_over(self, transaction: Transaction) -> bool:
+        """It was given up, or its end is asked for: answers about its batches come late."""
+        return transaction is not self.sent[-1] or transaction.asked is not None
+
+    def _end(self, transaction: Transaction, *, commit: bool) -> None:
+        transaction.asked = commit
+        producer_id, epoch = transaction.who
+        wait_ms = self.world.scheduler.random.choice((0, 0, 60))
+        self._ask(
+            lambda number: tc.EndRequested(
+                request_id=number,
+                transactional_id=self.transactional_id,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                commit=commit,
+                wait_visible_ms=wait_ms,
+            ),
+            lambda answer: self._ended(transaction, answer),
+        )
+
+    def _ended(self, transaction: Transaction, answer: tc.Ended | PenstockError) -> None:
+        if isinstance(answer, PenstockError):
+            self._refused(answer)
+            return
+        transaction.told = transaction.asked if answer.error is None else False
+        self.world.transaction_checks.told(self, transaction, answer)
+        self._next((answer.producer_id, answer.producer_epoch))
+
+
+class SimTransactions:
+    """The transactional producers of a history, and who breaks them."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        chance = world.scheduler.random
+        self.transactors: list[Transactor] = []
+        shared = chance.random() < 0.4
+        for number in range(1, chance.choice((2, 3, 4)) + 1):
+            name = "shared" if shared and number <= 2 else f"id-{number}"
+            self.transactors.append(Transactor(world, number, name))
+        self._pace_ms = world.scheduler.between(40, 250)
+        self._between = chance.choice((0.0, 0.02, 0.1))
+
+    def start(self) -> None:
+        """They come one after the other."""
+        scheduler = self.world.scheduler
+        for transactor in self.transactors:
+            scheduler.after(scheduler.between(0, 60), transactor.start)
+        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+
+    def strikes_here(self) -> bool:
+        """Whether a coordinator dies between a decision and its Ends."""
+        return self.world.scheduler.chance(self._between)
+
+    def _strike(self) -> None:
+        scheduler, chance = self.world.scheduler, self.world.scheduler.random
+        if not self.world.chaotic:
+            return
+        scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
+        if chance.random() < 0.6:
+            transactor = chance.choice(self.transactors)
+            transactor.freeze(transactor._timeout_ms * scheduler.between(0.3, 2))
+        else:
+            self.kill(self.world.find_leader(TRANSACTIONS_KEY)[0])
+
+    def kill(self, broker: SimBroker) -> None:
+        """And starts it again after a while."""
+        if broker.up:
+            broker.kill(power=False)
+            delay_ms = self.world.scheduler.random.choice((5, 60, 350))
+            self.world.scheduler.after(delay_ms, self._start_broker, broker, broker.incarnation)
+
+    def _start_broker(self, broker: SimBroker, incarnation: int) -> None:
+        if not broker.up and broker.incarnation == incarnation:
+            broker.start()
+
+    def unsettled(self) -> str:
+        """Why transactions are not done yet; "" = nothing is open, everybody has heard."""
+        if self.world.transaction_checks.void:
+            return ""
+        waiting = [one.name for one in self.transactors if not one.idle]
+        if waiting:
+            return f"transactional producers {waiting} wait"
+        hosts = [broker.transactions for broker in self.world.brokers.values()]
+        current = [one.current for one in hosts if one is not None]
+        live = [one for one in current if one is not None and one.loaded and one.closed is None]
+        if len(live) != 1 or not live[0].quiet:
+            return f"coordinators are {[str(one) for one in live]}"
+        census = live[0].machine.census
+        if census.open or census.finishing:
+            return f"transactions are unsettled: {census}"
+        return self.world.transaction_checks.unsettled()
