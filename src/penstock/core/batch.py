@@ -141,11 +141,22 @@ class Batch:
 
     def stamped(self, base_offset: Offset, epoch: LeaderEpoch, append_time_ms: int) -> "Batch":
         """The same batch at its place in the log. The payload is shared, the CRC unchanged."""
-        header = replace(
-            self.header,
-            base_offset=base_offset,
-            leader_epoch=epoch,
-            append_time_ms=append_time_ms,
+        old = self.header
+        # By hand: `replace` looks fields up by name, and this runs once per batch appended.
+        header = BatchHeader(
+            old.record_count,
+            old.first_timestamp_ms,
+            old.max_timestamp_ms,
+            old.uncompressed_bytes,
+            old.crc,
+            old.codec,
+            old.flags,
+            old.producer_id,
+            old.producer_epoch,
+            old.base_sequence,
+            base_offset,
+            epoch,
+            append_time_ms,
         )
         return Batch(header, self.payload)
 

@@ -83,7 +83,19 @@ class Outbox:
 
     def ready(self) -> Ready:
         """What was collected; `NOTHING` if nothing was."""
-        ready = Ready(
+        # A truncation, batches, a checkpoint come with a write, the LSO moves with the HW.
+        if not (
+            self.persist_id
+            or self.replies
+            or self.messages
+            or self.feeds
+            or self.joins
+            or self.role_changed
+            or self.high_watermark is not None
+            or self.isr_change is not None
+        ):
+            return NOTHING
+        return Ready(
             truncate_to=self.truncate_to,
             append=self.append,
             aborted=self.aborted,
@@ -99,4 +111,3 @@ class Outbox:
             stable_offset=self.stable_offset,
             role_changed=self.role_changed,
         )
-        return NOTHING if ready == NOTHING else ready

@@ -71,6 +71,8 @@ class OpenTransactions:
     def stable_offset(self, high_watermark: Offset) -> Offset:
         """The LSO at this high watermark, which never falls from call to call."""
         stable = high_watermark
+        if not self._open and not self._ended:
+            return stable
         if self._open:
             stable = min(stable, next(iter(self._open.values())))
         while self._ended and self._ended[0][0] < high_watermark:
