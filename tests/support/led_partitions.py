@@ -79,7 +79,6 @@ class LedPartitions:
             self.writer,
             RecentCache(cache_bytes),
             snapshot_bytes=1 << 20,
-            intact=True,
         )
         reader = LogReader(self.store, self.executor)
         self.around = Surroundings(self.view, self.replicas, reader, SystemClock())

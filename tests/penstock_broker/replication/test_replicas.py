@@ -20,6 +20,7 @@ from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.replication.writer import LogWriter
 from penstock_broker.store.interface import LogStore, PartitionWrite, Slot
+from penstock_broker.store.losses import promise_nothing
 from penstock_broker.store.rocks import RocksLogStore
 
 KEY = ReplicaKey(TopicId("id"), 0)
@@ -34,7 +35,7 @@ def batch(base: int, count: int, *, epoch: int = 1, producer: int = -1) -> Batch
 
 
 @asynccontextmanager
-async def replicas_over(store: LogStore, *, intact: bool) -> AsyncIterator[ReplicaSet]:
+async def replicas_over(store: LogStore) -> AsyncIterator[ReplicaSet]:
     with ThreadPoolExecutor(1) as executor:
         writer = LogWriter(store, executor, lambda _: None)
         replicas = ReplicaSet(
@@ -44,7 +45,6 @@ async def replicas_over(store: LogStore, *, intact: bool) -> AsyncIterator[Repli
             writer,
             RecentCache(1 << 20),
             snapshot_bytes=1 << 20,
-            intact=intact,
         )
         async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(writer.run())
@@ -99,7 +99,8 @@ async def test_a_log_that_lost_writes_begins_anew_where_a_shorter_leader_does(
     begun = (EpochStart(LeaderEpoch(1), Offset(0)),)
     known = Checkpoint(LeaderEpoch(1), Offset(24), Offset(24), begun)
     store.write([PartitionWrite(slot, [batch(24, 14, producer=7)], known)], sync=True)
-    async with replicas_over(store, intact=False) as replicas:
+    promise_nothing(store)
+    async with replicas_over(store) as replicas:
         replica = await follow(replicas, 3)
         await wait_until_async(
             lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
@@ -138,7 +139,7 @@ async def test_a_log_begins_anew_inside_a_batch_and_forgets_its_producers(
         sync=True,
     )
     assert store.recover(slot).producers != (), "they outlive their batches"
-    async with replicas_over(store, intact=True) as replicas:
+    async with replicas_over(store) as replicas:
         replica = await follow(replicas, 3)
         await wait_until_async(
             lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"

@@ -24,6 +24,7 @@ from penstock.core.transactions.contract import End
 from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import ClusterError, PenstockError
 from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.losses import promise_nothing
 from penstock_sim.coordinator import OFFSETS_KEY, Coordinators
 from penstock_sim.disk import SimDisk
 from penstock_sim.journal import JournalKeeper
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 TICK_MS: Final = 40
 ISR_TIMEOUT_MS: Final = 250
+CRASH_AGAIN_EVERY: Final = 7
+"""In one of so many histories with a blackout brokers are killed as soon as they registered."""
+_CRASHES: Final = 6
 _next_offset = attrgetter("next_offset")
 
 
@@ -84,6 +88,9 @@ class SimBroker:
         self.disk = SimDisk(world.scheduler)
         self.up = False
         self.intact = True
+        """What the next registration says of the data; a loss that was accepted is said once."""
+        self.lost_writes = False
+        """Ever."""
         self.incarnation = 0
         self.session = Session(self)
         self.keeper = JournalKeeper(world, self.id)
@@ -106,6 +113,8 @@ class SimBroker:
         assert not self.up
         self.up = True
         self.incarnation += 1
+        if not self.intact:
+            promise_nothing(self.disk)
         self.replicas, self.links, self.inbound, self.known_runs = {}, {}, {}, {}
         self._connecting, self._pending = set(), {}
         self._sync, self._writing = False, None
@@ -130,12 +139,31 @@ class SimBroker:
             writes, sync = self._writing
             self._write_to_disk(writes, sync=sync)
         if power:
-            self.disk.lose_power()
-            self.intact = False
+            self.lose_writes()
         for stream in self.world.net.streams:
             if self.id in (stream.opener, stream.acceptor):
                 stream.break_off(silent_for=self.id)
         self.world.checks.broker_down(self)
+
+    def lose_writes(self) -> None:
+        """Of a machine without power."""
+        self.disk.lose_power()
+        self.intact, self.lost_writes = False, True
+
+    def accepted(self) -> None:
+        """A controller knows of this run, and of what it lost. In some histories it dies then."""
+        self.intact = True
+        world = self.world
+        doomed = world.seed % CRASH_AGAIN_EVERY == CRASH_AGAIN_EVERY - 2 and world.blackout
+        doomed = doomed and self.lost_writes and self.incarnation < _CRASHES
+        if doomed and world.scheduler.chance(0.6):
+            delay_ms = world.scheduler.between(0, 10)
+            world.scheduler.after(delay_ms, self._crash, self.incarnation)
+
+    def _crash(self, incarnation: int) -> None:
+        if self.up and incarnation == self.incarnation:
+            self.kill(power=False)
+            self.world.scheduler.after(20, lambda: self.up or self.start())
 
     def _tick(self, incarnation: int) -> None:
         if not self.up or incarnation != self.incarnation:
@@ -155,7 +183,7 @@ class SimBroker:
                 return
             slot = self.disk.open_slot(key)
             recovered = self.disk.recover(slot)
-            machine = ReplicaMachine(self.id, recovered, intact=self.intact)
+            machine = ReplicaMachine(self.id, recovered)
             replica = self.replicas[key] = Replica(key, slot, machine)
         self.handle(replica, rc.Assigned(state, config))
 

@@ -164,7 +164,7 @@ class Checks:
 
     def may_stop(self, broker: SimBroker, key: ReplicaKey) -> bool:
         """Only one that kept everything, beside a leader that did not, waits for a person."""
-        return key in self.lossy and broker.intact
+        return key in self.lossy and not broker.lost_writes
 
     def _role_changed(self, broker: SimBroker, replica: Replica, after: rc.Marks) -> None:
         place = (int(broker.id), replica.key)

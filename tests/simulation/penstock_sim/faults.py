@@ -143,8 +143,7 @@ class Nemesis:
             if broker.up:
                 broker.kill(power=True)
             else:
-                broker.disk.lose_power()
-                broker.intact = False
+                broker.lose_writes()
                 self.world.checks.broker_down(broker)
             self._restart_later(broker)
 

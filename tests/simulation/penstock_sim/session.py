@@ -113,6 +113,7 @@ class Session:
             case cc.SessionAccepted() if message.controller_epoch < self._promised:
                 self._leave()
             case cc.SessionAccepted():
+                self.broker.accepted()
                 self._epoch = message.controller_epoch
                 self.number = message.broker_session
                 self.controller_epoch = max(self.controller_epoch, message.controller_epoch)

@@ -64,6 +64,7 @@ from penstock_broker.serving.edge import Edge
 from penstock_broker.serving.listener import came_from_outside
 from penstock_broker.serving.standard import Health, add_reflection
 from penstock_broker.store.interface import LogStore
+from penstock_broker.store.losses import promise_nothing
 
 _READ_THREADS: Final = 4
 _GRACE_S: Final = 1.0
@@ -85,6 +86,8 @@ class BrokerProcess:
     """One broker. Made after its data directory and store were opened; `run` serves."""
 
     def __init__(self, config: BrokerConfig, directory: DataDirectory, store: LogStore) -> None:
+        if not directory.data_intact:
+            promise_nothing(store)
         settings = config.settings
         self._config = config
         self._directory = directory
@@ -109,7 +112,6 @@ class BrokerProcess:
             self._writer,
             RecentCache(settings.cache_bytes),
             snapshot_bytes=settings.producer_snapshot_bytes,
-            intact=directory.data_intact,
         )
         self._reader = LogReader(store, self._reading)
         self._port = config.advertise_port
@@ -141,9 +143,6 @@ class BrokerProcess:
         self._build_services(store)
         self.metrics.observe_controller(lambda: self._session.connected)
         self.metrics.observe_replicas(self.totals)
-        self.metrics.observe_groups(lambda: self._coordinators.totals)
-        self._lag = LagCollection(lambda: self._coordinators.led, PeerLeaders(self._view))
-        self.metrics.registry.register(GroupLagMetrics(self._lag))
 
     def _build_services(self, store: LogStore) -> None:
         settings = self._config.settings
@@ -175,6 +174,9 @@ class BrokerProcess:
             self.metrics,
             GroupConfig(offsets_retention_ms=settings.offsets_retention_minutes * 60_000),
         )
+        self.metrics.observe_groups(lambda: self._coordinators.totals)
+        self._lag = LagCollection(lambda: self._coordinators.led, PeerLeaders(self._view))
+        self.metrics.registry.register(GroupLagMetrics(self._lag))
         self._groups = GroupService(self._view, self._coordinators, self._refusal, self._observe)
         self._leading = Leading(
             self._replicas,

@@ -74,7 +74,7 @@ def dump_partitions(
             yield PartitionDump(
                 key=key,
                 log_start_offset=start,
-                high_watermark=recovered.checkpoint.high_watermark,
+                high_watermark=max(start, recovered.checkpoint.high_watermark),
                 log_end_offset=recovered.log_end_offset,
                 batches=_batches(store, slot, max(offset, start), recovered.log_end_offset),
             )

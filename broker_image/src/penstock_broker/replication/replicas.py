@@ -72,9 +72,7 @@ class ReplicaSet:
         cache: RecentCache,
         *,
         snapshot_bytes: int,
-        intact: bool,
     ) -> None:
-        """`intact` False: logs stored here may lack unsynced writes of an earlier run."""
         self.snapshot_bytes = snapshot_bytes
         self.broker_id = broker_id
         self.by_key: dict[ReplicaKey, Replica] = {}
@@ -89,7 +87,6 @@ class ReplicaSet:
         self._cache = cache
         self._ticking: dict[ReplicaKey, Replica] = {}
         self._orphans: dict[ReplicaKey, Slot] = dict(store.slots())
-        self._damaged = frozenset() if intact else frozenset(self._orphans)
 
     def now_ms(self) -> int:
         """The machines' clock: monotonic, in ms; the event loop's own.
@@ -283,7 +280,7 @@ class ReplicaSet:
 
     def _add(self, key: ReplicaKey, topic: str, slot: Slot, log: RecoveredLog) -> Replica:
         self._orphans.pop(key, None)
-        machine = ReplicaMachine(self.broker_id, log, intact=key not in self._damaged)
+        machine = ReplicaMachine(self.broker_id, log)
         replica = Replica(key, topic, slot, machine, self._cache.new(), self)
         replica.removed_before = log.checkpoint.log_start_offset
         self.by_key[key] = replica

@@ -23,14 +23,15 @@ What the shell further owes the machine:
   a follower's stream only if its hello names the incarnation that the newest image has of that
   broker, and ends streams of other incarnations before it hands over anything else of an image:
   what a former run acknowledged may be lost, and its acknowledgements may still be on their way.
-- A broker that may have lost unsynced data says so (`intact=False` to `ReplicaMachine`, and to
-  the controller, which takes its ISR seats away). Every start of a broker process gets a new
-  leader epoch before that broker leads again (the controller's part).
+- A broker that may have lost unsynced writes stores `UNPROMISED` in the checkpoint of each of its
+  logs, durably, and only then tells the controller, which takes its ISR seats away. Every start of
+  a broker process gets a new leader epoch before that broker leads again (the controller's part).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
@@ -108,12 +109,19 @@ class ProducerEntry:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Partition state that is stored beside the batches, atomically with them."""
+    """Partition state that is stored beside the batches, atomically with them.
+
+    A `high_watermark` of -1 (`UNPROMISED`): writes of this log were lost, and it has acknowledged
+    nothing since. Nobody counts on it.
+    """
 
     leader_epoch: LeaderEpoch
     high_watermark: Offset
     log_start_offset: Offset
     epochs: tuple[EpochStart, ...]
+
+
+UNPROMISED: Final = Offset(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,12 @@ from dataclasses import dataclass, replace
 
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
-from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.replication.contract import (
+    UNPROMISED,
+    Checkpoint,
+    ProducerEntry,
+    RecoveredLog,
+)
 from penstock.core.replication.epochs import EpochHistory
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import NO_PRODUCER, LeaderEpoch, Offset, ProducerId
@@ -37,19 +42,19 @@ class _Write:
 class LocalLog:
     """Offsets, epochs and producers of one replica's log; mutable, owned by its machine."""
 
-    def __init__(self, recovered: RecoveredLog, *, intact: bool = True) -> None:
+    def __init__(self, recovered: RecoveredLog) -> None:
         self.leader_epoch = recovered.checkpoint.leader_epoch
         self._last_persist_id = 0
         self._in_flight: deque[_Write] = deque()
         self._truncating = False
         self._producers_before_reset: ProducerTable | None = None
         self._load(recovered, now_ms=0)
-        self.is_promised = intact
-        """False: this log lost writes and has acknowledged nothing since. Nobody counts on it."""
-        if not intact:
-            # What is missing here may be missing from the next leader too: nothing below the old
-            # high watermark is promised by this log any more.
-            self.high_watermark = self.log_start_offset
+        self.is_promised = recovered.checkpoint.high_watermark != UNPROMISED
+        """False: this log lost writes and has acknowledged nothing since. Nobody counts on it.
+
+        What is missing here may be missing from the next leader too: its high watermark is its
+        start, and stays so over restarts until it follows or leads.
+        """
         self.last_stable_offset = self._stable_offset()
         # The last run may have left writes that only the page cache has.
         self.synced_end = self.log_start_offset
@@ -81,9 +86,8 @@ class LocalLog:
 
     def checkpoint(self) -> Checkpoint:
         """State to store with, or after, everything appended so far."""
-        return Checkpoint(
-            self.leader_epoch, self.high_watermark, self.log_start_offset, self.epochs.starts
-        )
+        known = self.high_watermark if self.is_promised else UNPROMISED
+        return Checkpoint(self.leader_epoch, known, self.log_start_offset, self.epochs.starts)
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
         """A leader's first act: its epoch starts at the end of its (still) log."""

@@ -67,10 +67,10 @@ _CHECKPOINT_RETRY_MS: Final = 1_000
 class ReplicaMachine:
     """One replica of one partition. Not thread-safe; `now_ms` never falls, on any steady clock."""
 
-    def __init__(self, local: BrokerId, log: RecoveredLog, *, intact: bool = True) -> None:
-        """`intact` False: this log may lack what it acknowledged (unsynced writes were lost)."""
+    def __init__(self, local: BrokerId, log: RecoveredLog) -> None:
+        """`log` is what the store recovered, `UNPROMISED` if it lost writes."""
         self._local = local
-        self._log = LocalLog(log, intact=intact)
+        self._log = LocalLog(log)
         self._state: PartitionState | None = None
         self._config = ReplicaConfig()
         self._role: Leader | Follower | None = None

@@ -65,8 +65,8 @@ def batch(
 class Driver:
     """The machine of broker 1 and the last thing it said."""
 
-    def __init__(self, log: c.RecoveredLog, *, intact: bool = True) -> None:
-        self.machine = ReplicaMachine(ME, log, intact=intact)
+    def __init__(self, log: c.RecoveredLog) -> None:
+        self.machine = ReplicaMachine(ME, log)
         self.now_ms = 1_000
         self.ready = c.NOTHING
         self.requests = 0
@@ -280,7 +280,9 @@ def drive() -> Callable[..., Driver]:
     """drive(end, **recovered fields) -> Driver over a log that was found on disk."""
 
     def start(end: int = 0, *, intact: bool = True, **fields: object) -> Driver:
-        return Driver(recovered(end, **fields), intact=intact)  # type: ignore[arg-type]
+        if not intact:
+            fields["high_watermark"] = c.UNPROMISED
+        return Driver(recovered(end, **fields))  # type: ignore[arg-type]
 
     return start
 

@@ -336,6 +336,22 @@ def test_a_log_that_lost_writes_counts_again_once_it_has_acknowledged_something(
     assert driver.machine.error.code is ErrorCode.DATA_CORRUPTED
 
 
+def test_that_nobody_counts_on_a_log_is_stored_until_it_acknowledges_something(
+    drive: Any,
+) -> None:
+    driver = drive(38, epoch=1, start=24, epochs=((1, 0),), intact=False)
+    assert driver.machine.checkpoint.high_watermark == c.UNPROMISED
+    assert driver.assign(2, epoch=3).checkpoint.high_watermark == c.UNPROMISED
+    driver.written(synced=True)
+    driver.answer_epoch(1, 50, leader_epoch=3)
+    assert driver.machine.checkpoint.high_watermark == 24
+
+
+def test_a_log_that_lost_writes_promises_again_when_it_leads(drive: Any) -> None:
+    driver = drive(38, epoch=1, start=24, epochs=((1, 0),), intact=False)
+    assert driver.assign(1, epoch=3, isr=(1,)).checkpoint.high_watermark == 24
+
+
 def test_an_empty_log_asks_where_the_epoch_ends_that_its_start_is_from(drive: Any) -> None:
     driver = drive(30, epoch=2, start=30, high_watermark=30)
     assert query(5, 2) in driver.assign(2, epoch=5).messages

@@ -9,7 +9,12 @@ import pytest
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch, BatchFlags, BatchHeader, build_marker
 from penstock.core.replication import producers
-from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.replication.contract import (
+    UNPROMISED,
+    Checkpoint,
+    ProducerEntry,
+    RecoveredLog,
+)
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.producers import Append, Duplicate, ProducerTable, Refused
 from penstock.core.types import (
@@ -353,7 +358,9 @@ class Life:
         self.lose(self.log.written_end)
         self.in_flight.clear()
         known = self.rng.randint(self.log.log_start_offset, self.log.high_watermark)
-        self.log = LocalLog(self.found(Offset(known)), intact=self.rng.random() < 0.7)
+        if self.rng.random() < 0.3:
+            known = UNPROMISED
+        self.log = LocalLog(self.found(Offset(known)))
 
     def retention(self) -> None:
         self.log.raise_log_start(Offset(self.rng.randint(0, self.model.end)))

@@ -1,0 +1,24 @@
+"""What a broker does to its logs before it says that they may lack unsynced writes.
+
+    power loss ──▶ start: `promise_nothing`, fsynced ──▶ registration ──▶ seats are gone ──▶ follow
+
+The loss is said once. Whoever is killed between that and following a leader must still know
+afterwards that nobody counts on its logs: so it is written into them first (I4, I24).
+"""
+
+from dataclasses import replace
+
+from penstock.core.replication.contract import UNPROMISED
+from penstock_broker.store.interface import LogStore, PartitionWrite
+
+
+def promise_nothing(store: LogStore) -> None:
+    """Marks every log, durably. Raises ClusterError (DISK_FULL, STORAGE_FAILED)."""
+    writes = [
+        PartitionWrite(
+            slot, checkpoint=replace(store.recover(slot).checkpoint, high_watermark=UNPROMISED)
+        )
+        for slot in store.slots().values()
+    ]
+    if writes:
+        store.write(writes, sync=True)
