@@ -188,7 +188,7 @@ def test_a_member_that_does_not_give_up_is_fenced_and_its_partitions_go_on(
     slow.keeps_everything = True
     other = groups.join(name, name)
     wait_until(lambda: len(other.owned) == 4, what="the other owns all")
-    assert slow.ended.wait(10)
+    assert slow.ended.wait(40)
     assert slow.error is not None
     assert slow.error.code in {ErrorCode.UNKNOWN_MEMBER, ErrorCode.STALE_MEMBER_EPOCH}
     other.leave()

@@ -212,13 +212,13 @@ class Member:
     def leave(self, *, keep_seat: bool = False) -> None:
         """Leaves and waits until the coordinator has ended the stream."""
         self._out.put(pb.JoinRequest(leave=pb.MemberLeave(keep_seat=keep_seat)))
-        assert self.ended.wait(10), "the coordinator ends the stream of a member that leaves"
+        assert self.ended.wait(40), "the coordinator ends the stream of a member that leaves"
 
     def cut(self) -> None:
         """The stream breaks."""
         assert self._call is not None
         self._call.cancel()
-        assert self.ended.wait(10)
+        assert self.ended.wait(40)
 
     def commit(self, offsets: dict[Part, int], **fields: object) -> list[ErrorCode]:
         return self.groups.commit(

@@ -25,7 +25,7 @@ def unwatch(owner: object) -> None:
     _watched.pop(owner, None)
 
 
-def wait_until(condition: Callable[[], A], *, what: str, timeout_s: float = 20.0) -> A:
+def wait_until(condition: Callable[[], A], *, what: str, timeout_s: float = 40.0) -> A:
     """The first truthy answer of `condition`; AssertionError that says `what` after `timeout_s`,
     or at once when a watched process ended by itself."""
     deadline = time.monotonic() + timeout_s
@@ -38,7 +38,7 @@ def wait_until(condition: Callable[[], A], *, what: str, timeout_s: float = 20.0
 
 
 async def wait_until_async(
-    condition: Callable[[], Awaitable[A] | A], *, what: str, timeout_s: float = 20.0
+    condition: Callable[[], Awaitable[A] | A], *, what: str, timeout_s: float = 40.0
 ) -> A:
     """As `wait_until`, for asyncio tests; the condition may be a coroutine function."""
     deadline = time.monotonic() + timeout_s

@@ -22,7 +22,7 @@ class TestForeground:
         assert program.ok("topic", "list").split()[-5] == "flights"
         assert len(processes_of(tmp_path)) == 3
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 0
         assert b"Traceback" not in err
         assert processes_of(tmp_path) == {}
@@ -35,7 +35,7 @@ class TestForeground:
         process = program.start("local", "up", "-f", write_manifest(tmp_path), "--port", 0)
         wait_until(lambda: len(processes_of(tmp_path)) >= 2, what="it has begun")
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert b"Traceback" not in err
         assert processes_of(tmp_path) == {}
@@ -45,7 +45,7 @@ class TestForeground:
         assert process.stdout is not None
         process.stdout.readline()
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         wait_until(lambda: not processes_of(tmp_path), what="children end with their parent")
 
 

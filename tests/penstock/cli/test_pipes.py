@@ -29,7 +29,7 @@ def interrupt(
 ) -> tuple[int, str]:
     """Ctrl-C: exit code and standard error."""
     process.send_signal(by)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert b"Traceback" not in err, err.decode()
     return process.returncode, err.decode()
 
@@ -117,7 +117,7 @@ class TestProduceAndConsume:
         process.stdout.readline()
         process.stdout.close()
         process.stdout = None
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, b"")
 
     @pytest.mark.parametrize(

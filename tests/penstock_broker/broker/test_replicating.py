@@ -61,7 +61,7 @@ class Load(threading.Thread):
 
     def finish(self) -> None:
         self.stopping.set()
-        self.join(20)
+        self.join(40)
         assert not self.is_alive()
 
 

@@ -116,7 +116,7 @@ def test_min_bytes_holds_an_answer_back_until_enough_is_there(
     writer = threading.Thread(target=produce_slowly)
     writer.start()
     result = wire.fetch(topic, 0, max_wait_ms=15_000, min_bytes=5_000)
-    writer.join(10)
+    writer.join(40)
     assert sum(len(batch.payload) for batch in result.batches) >= 4_500
 
 
@@ -214,7 +214,7 @@ def test_a_subscription_pushes_while_credit_lasts(wire: Wire, topic: str) -> Non
     def requests() -> Iterator[pb.SubscribeRequest]:
         start = pb.FetchPartition(topic=topic, max_bytes=1_100)
         yield pb.SubscribeRequest(subscribe=[start], credit_bytes=2_000, generation=3)
-        assert more_credit.wait(10)
+        assert more_credit.wait(40)
         yield pb.SubscribeRequest(credit_bytes=1_000_000)
         done.wait(10)
 

@@ -26,7 +26,7 @@ from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.server import ControllerServer, bind
 
-QUICK = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=1_500, session_grace_ms=100)
+QUICK = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=3_000, session_grace_ms=100)
 
 
 class BrokerClient:
@@ -111,7 +111,7 @@ class BrokerClient:
         async def check() -> object:
             return condition()
 
-        await wait_until_async(check, what=what, timeout_s=10.0)
+        await wait_until_async(check, what=what)
 
 
 @dataclass
@@ -182,7 +182,7 @@ async def run_controller(
             owned = [tasks.create_task(runtime.run()), tasks.create_task(server.watch_health())]
             try:
                 if wait:
-                    await runtime.wait_active(5.0)
+                    await runtime.wait_active(40.0)
                 yield running
             finally:
                 for client in running.clients:

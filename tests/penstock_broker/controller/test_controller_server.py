@@ -77,7 +77,7 @@ async def test_a_silent_broker_is_told_that_its_session_is_over(start: Any) -> N
     brokers = await three(await start())
     brokers[0].beating = False
     await brokers[1].until(lambda: brokers[1].leader() == (1, 2), "broker 1 leads")
-    await asyncio.wait_for(brokers[0].ended.wait(), 5.0)
+    await asyncio.wait_for(brokers[0].ended.wait(), 40.0)
     assert brokers[0].error.code is ErrorCode.STALE_BROKER_SESSION
 
 
@@ -92,7 +92,7 @@ async def test_a_refused_registration_says_why_and_ends_the_stream(start: Any) -
     running = await start()
     await running.broker(0)
     client = running.start_broker(0, run=2, directory_id="copy")
-    await asyncio.wait_for(client.ended.wait(), 5.0)
+    await asyncio.wait_for(client.ended.wait(), 40.0)
     assert client.error.code is ErrorCode.BROKER_ID_IN_USE
     assert client.registered is None
 
@@ -278,7 +278,7 @@ async def test_a_restarted_controller_keeps_everything_and_raises_its_epoch(
 async def test_a_broker_that_has_seen_more_refuses_to_be_turned_back(start: Any) -> None:
     running = await start()
     client = running.start_broker(0, metadata_version=1_000)
-    await asyncio.wait_for(client.ended.wait(), 5.0)
+    await asyncio.wait_for(client.ended.wait(), 40.0)
     assert client.error.code is ErrorCode.STALE_CONTROLLER_EPOCH
     assert "restored" in client.error.message
 
@@ -292,13 +292,13 @@ async def test_a_standby_says_so_and_takes_over_when_it_gets_the_lease(
     request = admin_pb2.CreateTopicsRequest()
     assert await code_of(standby.admin.CreateTopics(request)) is ErrorCode.NOT_CONTROLLER
     refused = standby.start_broker(0)
-    await asyncio.wait_for(refused.ended.wait(), 5.0)
+    await asyncio.wait_for(refused.ended.wait(), 40.0)
     assert refused.registered is None
     broker = await active.broker(1)
     documents.holder = standby.runtime._holder
-    await standby.runtime.wait_active(5.0)
+    await standby.runtime.wait_active(40.0)
     assert standby.runtime.machine.epoch == 2
-    await asyncio.wait_for(broker.ended.wait(), 5.0)
+    await asyncio.wait_for(broker.ended.wait(), 40.0)
     assert broker.error.code is ErrorCode.NOT_CONTROLLER
     assert not active.runtime.active
 
@@ -319,7 +319,7 @@ async def test_a_deposed_controller_ends_its_sessions_at_its_next_write(
     )
     answer = await first.controller.AllocateProducerIds(allocate)
     assert answer.error.code == ErrorCode.NOT_CONTROLLER
-    await asyncio.wait_for(broker.ended.wait(), 5.0)
+    await asyncio.wait_for(broker.ended.wait(), 40.0)
     assert await code_of(first.admin.CreateTopics(request)) is ErrorCode.NOT_CONTROLLER
 
 
@@ -403,7 +403,7 @@ async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
     broker = await running.broker(0)
     await running.create(replication_factor=1)
     store.away = True
-    await asyncio.wait_for(broker.ended.wait(), 5.0)
+    await asyncio.wait_for(broker.ended.wait(), 40.0)
     assert broker.error.code is ErrorCode.CONTROLLER_UNAVAILABLE
     assert not running.runtime.active
     assert running.runtime.usable, "a probe must not fail for it"
@@ -412,10 +412,10 @@ async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
     request = admin_pb2.CreateTopicsRequest()
     assert await code_of(running.admin.CreateTopics(request)) is ErrorCode.CONTROLLER_UNAVAILABLE
     refused = running.start_broker(0)
-    await asyncio.wait_for(refused.ended.wait(), 5.0)
+    await asyncio.wait_for(refused.ended.wait(), 40.0)
     assert refused.registered is None
     store.away = False
-    await running.runtime.wait_active(5.0)
+    await running.runtime.wait_active(40.0)
     again = await running.broker(0)
     assert again.registered.controller_epoch == 2
     assert again.leader() == (0, 1), "nobody was taken for dead"

@@ -32,7 +32,7 @@ ACCEPTED = c.SessionAccepted(
 
 
 async def take(outbox: Outbox) -> str:
-    message = await asyncio.wait_for(outbox.next(), 5.0)
+    message = await asyncio.wait_for(outbox.next(), 40.0)
     return str(message.WhichOneof("message"))
 
 

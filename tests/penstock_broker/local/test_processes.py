@@ -35,7 +35,7 @@ class TestIdentity:
         assert identity is not None
         assert is_alive(identity)
         assert send_signal(identity, signal.SIGKILL)
-        child.wait(10)
+        child.wait(40)
         assert not is_alive(identity)
         assert not send_signal(identity, signal.SIGKILL)
 
@@ -46,7 +46,7 @@ class TestIdentity:
         child.stdout.read()  # returns when the process has closed it, by ending
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert identity is None or not is_alive(identity)
-        child.wait(10)
+        child.wait(40)
         child.stdout.close()
 
     def test_a_recycled_pid_is_never_signalled(self) -> None:
@@ -58,7 +58,7 @@ class TestIdentity:
             assert child.poll() is None
         finally:
             child.kill()
-            child.wait(10)
+            child.wait(40)
 
 
 class TestSignals:
@@ -156,14 +156,14 @@ class TestRecycledPids:
             assert StateDirectory(tmp_path).read() is None
         finally:
             stranger.kill()
-            stranger.wait(10)
+            stranger.wait(40)
 
     def test_leftovers_of_ours_are_ended(self) -> None:
         child = sleeper()
         identity = identify(child.pid)
         assert identity is not None
         end_leftovers(state_of(identity, recorded("broker-0", identity)), timeout_s=0.1)
-        assert child.wait(10) == -signal.SIGKILL
+        assert child.wait(40) == -signal.SIGKILL
 
 
 class TestRestartPause:

@@ -127,7 +127,7 @@ async def test_batches_are_pushed_and_acks_make_them_visible(tmp_path: Path) -> 
             )
             assert not fetched.results[0].batches, "nothing past the high watermark is shown"
             await peer.ack(1)
-            assert (await asyncio.wait_for(waiting, 10)).base_offset == 0
+            assert (await asyncio.wait_for(waiting, 40)).base_offset == 0
             assert await high_watermark(broker) == 1
             (append,) = (await peer.next()).appends
             assert (append.high_watermark, len(append.batches)) == (1, 0)
