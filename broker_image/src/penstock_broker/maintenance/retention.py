@@ -3,7 +3,8 @@
     every interval ─▶ LogStore.retention_start (thread) ─▶ LogStartMoved ─▶ machine ─▶ tick
 
 Only leaders decide; followers take over the log start with the next marks. Nothing at or past the
-high watermark goes. Work per round is bounded by slices, and yields to the data path in between.
+last stable offset goes: what an open transaction wrote is not decided yet (I20). Work per round is
+bounded by slices, and yields to the data path in between.
 """
 
 import asyncio
@@ -59,7 +60,9 @@ class Retention:
 
     async def _move(self, replicas: Iterable[Replica]) -> None:
         now_ms = time_ns() // 1_000_000
-        asked = [(replica, replica.marks.high_watermark, replica.config) for replica in replicas]
+        asked = [
+            (replica, replica.marks.last_stable_offset, replica.config) for replica in replicas
+        ]
 
         def blocking() -> list[Offset | None]:
             return [

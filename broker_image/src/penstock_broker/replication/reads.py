@@ -5,16 +5,20 @@ costs a thread for one store read at a time, and never waits in front of the oth
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from penstock.core.batch import Batch
+from penstock.core.isolation import NONE_ABORTED, Aborted, Isolation, may_hide, named
 from penstock.core.types import Offset
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import LogStore
 
 _READ_TIMEOUT_S: Final = 30.0
+_T = TypeVar("_T")
 
 
 class LogReader:
@@ -23,6 +27,36 @@ class LogReader:
     def __init__(self, store: LogStore, executor: Executor) -> None:
         self._store = store
         self._executor = executor
+
+    async def read_for(
+        self, replica: Replica, offset: Offset, max_bytes: int, end: Offset, isolation: Isolation
+    ) -> tuple[list[Batch], Aborted | None]:
+        """As `read`, and by which transactions `isolation.visible` judges these batches.
+
+        None: all of them are for such a reader; that is so most of the time, and costs nothing.
+        """
+        recent = self.read_recent(replica, offset, max_bytes, end)
+        if recent is not None:
+            if not may_hide(recent, isolation):
+                return recent, None
+            if isolation is Isolation.UNCOMMITTED:
+                return recent, NONE_ABORTED
+            known = replica.aborted.between(offset, end)
+            if known is not None:
+                return recent, named(known)
+
+        def blocking() -> tuple[list[Batch], Aborted | None]:
+            batches = self._store.read(replica.slot, offset, max_bytes, end)
+            if not may_hide(batches, isolation):
+                return batches, None
+            if isolation is Isolation.UNCOMMITTED:
+                return batches, NONE_ABORTED
+            entries = self._store.aborted(replica.slot, offset, end)
+            # Compaction takes entries and flags away together: what is read after the entries
+            # is judged by them, what was read before could pass for committed.
+            return self._store.read(replica.slot, offset, max_bytes, end), named(entries)
+
+        return await self._in_thread(replica, offset, blocking)
 
     @staticmethod
     def read_recent(
@@ -42,12 +76,15 @@ class LogReader:
         recent = self.read_recent(replica, offset, max_bytes, end)
         if recent is not None:
             return recent
+        return await self._in_thread(
+            replica, offset, partial(self._store.read, replica.slot, offset, max_bytes, end)
+        )
+
+    async def _in_thread(self, replica: Replica, offset: Offset, blocking: Callable[[], _T]) -> _T:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_READ_TIMEOUT_S):
-                return await loop.run_in_executor(
-                    self._executor, self._store.read, replica.slot, offset, max_bytes, end
-                )
+                return await loop.run_in_executor(self._executor, blocking)
         except TimeoutError:
             raise ClusterError(
                 f"reading {replica} at offset {offset} took longer than {_READ_TIMEOUT_S:.0f} s: "

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from penstock.core.aborted import AbortedIndex
 from penstock.core.replication.contract import (
     Checkpoint,
     Event,
@@ -90,6 +91,7 @@ class Replica:
         "_checkpoint_due_ms",
         "_shell",
         "_unsnapshotted_bytes",
+        "aborted",
         "config",
         "feeders",
         "key",
@@ -99,6 +101,7 @@ class Replica:
         "recent",
         "removed_before",
         "slot",
+        "stable_waiters",
         "sync_asked",
         "topic",
         "truncations",
@@ -120,7 +123,11 @@ class Replica:
         self.machine = machine
         self.recent = recent
         self.config = TopicConfig()
+        self.aborted = AbortedIndex(machine.marks.log_end_offset)
         self.waiters: set[Waiter] = set()
+        """For the high watermark."""
+        self.stable_waiters: set[Waiter] = set()
+        """For the last stable offset: an open transaction holds that up."""
         self.feeders: dict[BrokerId, FollowerOutlet] = {}
         self.pending: dict[int, Callable[[ProduceReply], None]] = {}
         self.marks_dirty = False
@@ -140,8 +147,18 @@ class Replica:
         return f"{self.topic}/{self.key.partition}"
 
     def wake(self) -> None:
-        """Has parked fetches look again."""
+        """Has all parked fetches look again."""
+        self.wake_uncommitted()
+        self.wake_committed()
+
+    def wake_uncommitted(self) -> None:
+        """The high watermark moved."""
         for waiter in tuple(self.waiters):
+            waiter.wake(self)
+
+    def wake_committed(self) -> None:
+        """The last stable offset moved."""
+        for waiter in tuple(self.stable_waiters):
             waiter.wake(self)
 
     def notify_feeders(self, *, urgent: bool) -> None:
@@ -191,7 +208,9 @@ class Replica:
     def persist_failed(self, persist_id: int, error: PenstockError) -> None:
         self.recent.clear()
         self._shell.handle(self, PersistFailed(persist_id, error))
+        self.aborted.cut(self.marks.log_end_offset)
 
     def truncated(self, log: RecoveredLog) -> None:
         self.removed_before = min(self.removed_before, log.checkpoint.log_start_offset)
         self._shell.handle(self, Truncated(log))
+        self.aborted.cut(self.marks.log_end_offset)

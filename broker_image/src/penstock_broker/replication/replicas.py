@@ -117,15 +117,7 @@ class ReplicaSet:
         if ready.truncate_to is not None:
             self._truncate(replica, ready.truncate_to, ready.checkpoint)
         if ready.persist_id:
-            if ready.append:
-                replica.recent.extend(ready.append)
-            self._writer.append(
-                replica,
-                ready.persist_id,
-                ready.append,
-                ready.checkpoint,
-                sync=ready.persist_sync,
-            )
+            self._write(replica, ready)
         self._remove_before_log_start(replica)
         for message in ready.messages:
             self._send(replica, message)
@@ -135,11 +127,34 @@ class ReplicaSet:
             self.isr.propose(replica, ready.isr_change)
         for reply in ready.replies:
             replica.answer(reply)
+        self._tell_readers(replica, ready)
+
+    def _write(self, replica: Replica, ready: Ready) -> None:
+        if ready.append:
+            replica.recent.extend(ready.append)
+            replica.aborted.extend(ready.aborted)
+        self._writer.append(
+            replica,
+            ready.persist_id,
+            ready.append,
+            ready.checkpoint,
+            sync=ready.persist_sync,
+            aborted=ready.aborted,
+        )
+
+    @staticmethod
+    def _tell_readers(replica: Replica, ready: Ready) -> None:
+        """Followers hear of the high watermark; consumers of what they may read by now."""
         if ready.high_watermark is not None:
             replica.marks_dirty = True
             replica.notify_feeders(urgent=False)
-        if ready.high_watermark is not None or ready.role_changed:
+        if ready.role_changed:
             replica.wake()
+            return
+        if ready.high_watermark is not None:
+            replica.wake_uncommitted()
+        if ready.stable_offset is not None:
+            replica.wake_committed()
 
     @staticmethod
     def _ask_for_sync(replica: Replica) -> None:
@@ -154,6 +169,7 @@ class ReplicaSet:
 
     def _truncate(self, replica: Replica, offset: Offset, checkpoint: Checkpoint | None) -> None:
         replica.recent.clear()
+        replica.aborted.cut(offset)
         replica.truncations += 1
         # An empty log that starts anew elsewhere: what was known of producers is void (I9).
         known_start = replica.marks.log_start_offset

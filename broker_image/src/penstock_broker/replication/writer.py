@@ -21,6 +21,7 @@ from functools import partial
 from time import monotonic
 from typing import Final, Protocol
 
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
@@ -57,6 +58,7 @@ class _Pending:
     owner: WriteOwner
     truncate_to: Offset | None = None
     batches: list[Batch] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     log_start_offset: Offset | None = None
     persist_ids: list[int] = field(default_factory=list)
@@ -78,6 +80,7 @@ class _Pending:
         write = PartitionWrite(
             self.owner.slot,
             batches=self.batches,
+            aborted=tuple(self.aborted),
             checkpoint=self.checkpoint or checkpoint,
             truncate_to=self.truncate_to,
             log_start_offset=self.log_start_offset,
@@ -128,10 +131,15 @@ class LogWriter:
         checkpoint: Checkpoint | None,
         *,
         sync: bool,
+        aborted: Sequence[AbortedTransaction] = (),
     ) -> None:
-        """Adds to the next tick; `owner` hears `persisted` or `persist_failed`."""
+        """Adds to the next tick; `owner` hears `persisted` or `persist_failed`.
+
+        `aborted`: by the markers in `batches`.
+        """
         pending = self._for(owner)
         pending.batches.extend(batches)
+        pending.aborted.extend(aborted)
         pending.size_bytes += sum(batch.size_bytes for batch in batches)
         pending.checkpoint = checkpoint or pending.checkpoint
         pending.persist_ids.append(persist_id)

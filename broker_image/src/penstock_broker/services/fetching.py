@@ -1,13 +1,16 @@
-"""Fetch: read what is there, or park until a high watermark moves.
+"""Fetch: read what is there, or park until the reader's end of the log moves.
 
     collect ─ enough, an error, or no time left ─▶ answer
-       ▲ └─ not enough ─▶ parked on the replicas asked for ─┐
-       └───────────── Replica.wake: high watermark, role ◀──┘
+       ▲ └─ not enough ─▶ parked on the replicas asked for ──────┐
+       └── Replica.wake: high watermark or stable offset, role ◀──┘
 
-Only records below the high watermark are handed out. Nothing polls: a parked fetch costs its
-entry in a set per replica, and is bounded in number (I23). What a session may hold in memory is
-one answer, bounded by the request's and the broker's limits; at least one batch is always
-returned, however large, so that a reader never gets stuck.
+Only records below the high watermark are handed out; to readers of committed records, who are all
+that do not ask for anything else, only those below the last stable offset, and nothing of an
+aborted transaction (I11, `core.isolation`). Markers are never handed out.
+
+Nothing polls: a parked fetch costs its entry in a set per replica, and is bounded in number (I23).
+What a session may hold in memory is one answer, bounded by the request's and the broker's limits;
+at least one batch is always returned, however large, so that a reader never gets stuck.
 
 After a failover the high watermark of the new leader may be behind the one that consumers saw,
 until the ISR has confirmed the leader's log: an offset in between is not out of range, it waits.
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.batch import Batch
+from penstock.core.isolation import Isolation, visible, with_end_covered
 from penstock.core.replication.contract import Marks
 from penstock.core.types import Offset
 from penstock.errors import (
@@ -47,6 +51,9 @@ _MAX_PARTITIONS: Final = 20_000
 # One batch may overshoot the limit, the message must still pass the channel.
 _ANSWER_BYTES_MAX: Final = min(DEFAULT_ANSWER_BYTES, MAX_MESSAGE_BYTES - 2**20)
 _OVERHEAD_BYTES: Final = 64
+_HIDDEN_BYTES_MAX: Final = 4 * 1024 * 1024
+_HIDDEN_S: Final = 0.005
+"""How much of what a reader must not see is looked at for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ class Slice:
             partition=self.partition,
             high_watermark=self.marks.high_watermark,
             log_start_offset=self.marks.log_start_offset,
-            last_stable_offset=self.marks.high_watermark,
+            last_stable_offset=self.marks.last_stable_offset,
             leader_epoch=self.marks.leader_epoch,
         )
 
@@ -91,7 +98,8 @@ class Slice:
 class Parking:
     """A reader that waits for news of replicas; `replica.Waiter`."""
 
-    def __init__(self) -> None:
+    def __init__(self, isolation: Isolation) -> None:
+        self.isolation = isolation
         self._replicas: dict[Replica, list[int]] = {}
         self._dirty: dict[int, None] = {}
         self._news = asyncio.Event()
@@ -99,7 +107,10 @@ class Parking:
     def add(self, replica: Replica, index: int) -> None:
         """Watches a replica for the reader's partition `index`."""
         self._replicas.setdefault(replica, []).append(index)
-        replica.waiters.add(self)
+        if self.isolation is Isolation.COMMITTED:
+            replica.stable_waiters.add(self)
+        else:
+            replica.waiters.add(self)
 
     def wake(self, replica: Replica) -> None:
         """Marks the partitions of this replica as changed."""
@@ -121,6 +132,7 @@ class Parking:
         """Stops watching."""
         for replica in self._replicas:
             replica.waiters.discard(self)
+            replica.stable_waiters.discard(self)
         self._replicas.clear()
 
 
@@ -177,7 +189,7 @@ class Fetching:
                 "(fetch.parked.max); come back later, or ask for more partitions in one fetch"
             )
         self.parked += 1
-        parking = Parking()
+        parking = Parking(fetch.isolation)
         try:
             return await self._wait(fetch, parking, wait_s)
         finally:
@@ -188,7 +200,7 @@ class Fetching:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         fetch.watch(parking)
-        # A high watermark may have moved between the first look and the watching.
+        # The end may have moved between the first look and the watching.
         await fetch.collect(range(len(fetch.request.partitions)))
         waited_s = 0.0
         try:
@@ -213,7 +225,7 @@ class Fetching:
         except PenstockError:
             return None
 
-    async def read(self, part: pb.FetchPartition, max_bytes: int) -> Slice:
+    async def read(self, part: pb.FetchPartition, max_bytes: int, isolation: Isolation) -> Slice:
         """What there is at the partition's offset; `max_bytes` 0: marks only."""
         try:
             replica, marks = self._locator.led(
@@ -222,8 +234,9 @@ class Fetching:
             offset = Offset(part.offset)
             _check_offset(replica, marks, offset)
             batches: list[Batch] = []
-            if max_bytes > 0 and offset < marks.high_watermark:
-                batches = await self._reader.read(replica, offset, max_bytes, marks.high_watermark)
+            end = readable_end(marks, isolation)
+            if max_bytes > 0 and offset < end:
+                batches = await self._visible(replica, offset, max_bytes, end, isolation)
             # Reading may have waited; marks as of now, so that a lost leadership is noticed.
             marks = self._locator.led(part.topic, part.topic_id, part.partition, 0)[1]
         except PenstockError as error:
@@ -231,6 +244,33 @@ class Fetching:
         return Slice(
             part.topic, part.partition, replica.key.topic_id, marks=marks, batches=tuple(batches)
         )
+
+    async def _visible(
+        self, replica: Replica, offset: Offset, max_bytes: int, end: Offset, isolation: Isolation
+    ) -> list[Batch]:
+        """What such a reader gets to see from `offset` on.
+
+        While that is nothing, the next batches are looked at, within limits: a reader behind many
+        aborted transactions would need a call for each of them else.
+        """
+        loop = asyncio.get_running_loop()
+        until_s, looked_bytes = loop.time() + _HIDDEN_S, 0
+        shown: list[Batch] = []
+        last: Batch | None = None
+        while not shown and looked_bytes < _HIDDEN_BYTES_MAX:
+            start = offset if last is None else last.next_offset
+            found, aborted = await self._reader.read_for(replica, start, max_bytes, end, isolation)
+            if aborted is None and last is None:
+                return found
+            if not found:
+                break
+            shown = found if aborted is None else visible(found, aborted)
+            last = found[-1]
+            looked_bytes += sum(batch.size_bytes for batch in found)
+            if loop.time() > until_s:
+                break
+        assert last is not None, "nothing hidden was found: then all of it is shown"
+        return with_end_covered(shown, offset, last)
 
     @property
     def budget(self) -> ByteBudget:
@@ -249,6 +289,7 @@ class _Fetch:
 
     def __init__(self, service: Fetching, request: pb.FetchRequest, budget: ByteBudget) -> None:
         self.request = request
+        self.isolation = isolation_from_wire(request.isolation_level)
         self._budget = budget
         self._service = service
         self._slices: dict[int, Slice] = {}
@@ -288,7 +329,7 @@ class _Fetch:
             wanted = min(wanted, free)
         self._budget.take(wanted)
         try:
-            return await self._service.read(part, wanted)
+            return await self._service.read(part, wanted, self.isolation)
         finally:
             self._budget.give(wanted)
 
@@ -310,6 +351,20 @@ class _Fetch:
         for part in chosen:
             self._service.count(part.batches)
         return fetch_response((part.head(), part.batches) for part in chosen)
+
+
+def isolation_from_wire(level: int) -> Isolation:
+    """Whoever does not say anything wants committed records; so does who says it in a newer way."""
+    if level == pb.ISOLATION_LEVEL_READ_UNCOMMITTED:
+        return Isolation.UNCOMMITTED
+    return Isolation.COMMITTED
+
+
+def readable_end(marks: Marks, isolation: Isolation) -> Offset:
+    """Where such a reader must stop (exclusive)."""
+    if isolation is Isolation.COMMITTED:
+        return marks.last_stable_offset
+    return marks.high_watermark
 
 
 def _check_offset(replica: Replica, marks: Marks, offset: Offset) -> None:

@@ -1,6 +1,8 @@
 """ListOffsets and DeleteRecords: where a log starts and ends, and what lies at a time.
 
 By timestamp the store's index names the batch; only that one batch is opened to find the record.
+Where a log ends depends on the reader: readers of committed records, who are all that do not ask
+for anything else, end at the last stable offset, and no record that they will never see is named.
 After a failover "latest" is not known until the ISR has confirmed the new leader's log (KIP-207):
 until then the answer is LEADER_NOT_AVAILABLE, because an offset that consumers saw must not seem
 to lie behind the end.
@@ -12,6 +14,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from penstock.core.batch import Batch
+from penstock.core.isolation import NONE_ABORTED, Isolation, is_hidden, named
 from penstock.core.records import decode_batch
 from penstock.core.replication.contract import Marks
 from penstock.core.replication.contract_leader import LogStartMoved
@@ -27,6 +30,7 @@ from penstock.proto.v1 import admin_pb2, broker_pb2
 from penstock.rpc.errors import error_to_wire
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.services.fetching import isolation_from_wire, readable_end
 from penstock_broker.services.locate import Locator
 from penstock_broker.store.interface import LogStore
 
@@ -49,9 +53,10 @@ class Offsets:
     ) -> broker_pb2.ListOffsetsResponse:
         """One result per partition, in the request's order."""
         results = []
+        isolation = isolation_from_wire(request.isolation_level)
         for part in request.partitions:
             try:
-                results.append(await self._list(part))
+                results.append(await self._list(part, isolation))
             except PenstockError as error:
                 results.append(
                     broker_pb2.ListOffsetsResult(
@@ -64,11 +69,13 @@ class Offsets:
                 )
         return broker_pb2.ListOffsetsResponse(results=results)
 
-    async def _list(self, part: broker_pb2.ListOffsetsPartition) -> broker_pb2.ListOffsetsResult:
+    async def _list(
+        self, part: broker_pb2.ListOffsetsPartition, isolation: Isolation
+    ) -> broker_pb2.ListOffsetsResult:
         replica, marks = self._locator.led(
             part.topic, part.topic_id, part.partition, part.leader_epoch
         )
-        offset, timestamp_ms = await self._find(replica, marks, part)
+        offset, timestamp_ms = await self._find(replica, marks, part, isolation)
         return broker_pb2.ListOffsetsResult(
             topic=part.topic,
             topic_id=replica.key.topic_id,
@@ -79,17 +86,21 @@ class Offsets:
         )
 
     async def _find(
-        self, replica: Replica, marks: Marks, part: broker_pb2.ListOffsetsPartition
+        self,
+        replica: Replica,
+        marks: Marks,
+        part: broker_pb2.ListOffsetsPartition,
+        isolation: Isolation,
     ) -> tuple[int, int]:
         match part.WhichOneof("spec"):
             case "earliest":
                 return marks.log_start_offset, -1
             case "latest":
                 _check_settled(replica, marks)
-                return marks.high_watermark, -1
+                return readable_end(marks, isolation), -1
             case "timestamp_ms":
                 _check_settled(replica, marks)
-                return await self._at_time(replica, marks, part.timestamp_ms)
+                return await self._at_time(replica, marks, part.timestamp_ms, isolation)
             case _:
                 raise ClusterError(
                     f"the request does not say which offset of {replica} it wants; set earliest, "
@@ -97,19 +108,24 @@ class Offsets:
                     ErrorCode.INVALID_REQUEST,
                 )
 
-    async def _at_time(self, replica: Replica, marks: Marks, timestamp_ms: int) -> tuple[int, int]:
-        end = marks.high_watermark
+    async def _at_time(
+        self, replica: Replica, marks: Marks, timestamp_ms: int, isolation: Isolation
+    ) -> tuple[int, int]:
+        start, end = marks.log_start_offset, readable_end(marks, isolation)
 
         def blocking() -> tuple[int, int]:
-            start = marks.log_start_offset
             entry = self._store.find_timestamp(replica.slot, timestamp_ms, end)
             if entry is None:
                 return -1, -1
             offset = max(entry.offset, start)
+            aborted = NONE_ABORTED
+            if isolation is Isolation.COMMITTED:
+                aborted = named(self._store.aborted(replica.slot, offset, end))
             while batches := self._store.read(replica.slot, offset, 1, end):
-                found = record_at(batches[0], timestamp_ms, start)
-                if found is not None:
-                    return found
+                if not is_hidden(batches[0], aborted):
+                    found = record_at(batches[0], timestamp_ms, start)
+                    if found is not None:
+                        return found
                 offset = batches[0].next_offset
             return -1, -1
 
@@ -118,7 +134,7 @@ class Offsets:
     async def delete_records(
         self, request: admin_pb2.DeleteRecordsRequest
     ) -> admin_pb2.DeleteRecordsResponse:
-        """Moves the log start, never past the high watermark."""
+        """Moves the log start, never past the last stable offset; the answer says how far."""
         try:
             replica, marks = self._locator.led(
                 request.topic, request.topic_id, request.partition, 0

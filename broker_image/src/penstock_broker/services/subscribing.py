@@ -3,20 +3,28 @@
     requests ─▶ positions, credit, generation ─┐
     Replica.wake ─────────────────────────────┴▶ read ─▶ SubscribeResponse ─▶ less credit
 
-The client says where to start, once; the broker remembers the position per partition and sends
-what becomes visible. Credit bounds what is in flight; a batch may overdraw it. A partition whose
-read fails is reported once and dropped: the client subscribes again where it now wants to be.
+The client says where to start, once, and in its first message at which isolation level; the broker
+remembers the position per partition and sends what becomes visible. Credit bounds what is in
+flight; a batch may overdraw it. A partition whose read fails is reported once and dropped: the
+client subscribes again where it now wants to be.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from penstock.core.isolation import Isolation
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.splice import subscribe_response
-from penstock_broker.services.fetching import DEFAULT_PARTITION_BYTES, Fetching, Parking, Slice
+from penstock_broker.services.fetching import (
+    DEFAULT_PARTITION_BYTES,
+    Fetching,
+    Parking,
+    Slice,
+    isolation_from_wire,
+)
 
 _MAX_PARTITIONS: Final = 20_000
 _MESSAGE_BYTES: Final = 4 * 1024 * 1024
@@ -33,6 +41,7 @@ class Subscription:
         self._credit = 0
         self._generation = 0
         self._changed = asyncio.Event()
+        self._started = False
         self._parking = _Wakes(self)
 
     async def run(self, requests: AsyncIterator[pb.SubscribeRequest], context: Any) -> None:
@@ -47,6 +56,9 @@ class Subscription:
             self._parking.leave()
 
     def _take(self, request: pb.SubscribeRequest) -> None:
+        if not self._started:
+            self._started = True
+            self._parking.isolation = isolation_from_wire(request.isolation_level)
         self._generation = max(self._generation, request.generation)
         self._credit = min(self._credit + request.credit_bytes, _CREDIT_MAX)
         for name in request.unsubscribe:
@@ -114,7 +126,7 @@ class Subscription:
             if part is None:
                 continue
             limit = min(room, part.max_bytes or DEFAULT_PARTITION_BYTES)
-            found = await self._fetching.read(part, limit)
+            found = await self._fetching.read(part, limit, self._parking.isolation)
             if self._positions.get(key) is not part:
                 continue  # moved or dropped while reading: what was found is of an old position
             self._advance(key, part, found)
@@ -136,7 +148,7 @@ class _Wakes(Parking):
     """Passes wake-ups of replicas on to the subscription."""
 
     def __init__(self, subscription: Subscription) -> None:
-        super().__init__()
+        super().__init__(Isolation.COMMITTED)  # until the first message says it
         self._subscription = subscription
         self._watched: dict[Any, TopicPartition] = {}
 

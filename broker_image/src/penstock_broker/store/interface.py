@@ -129,7 +129,7 @@ class LogStore(Protocol):
     ) -> Offset | None:
         """New log start so that nothing older / no more than max_bytes stays; None = no change.
 
-        Never beyond `end` (the high watermark). Batches leave whole, oldest first; a batch leaves
+        Never beyond `end`. Batches leave whole, oldest first; a batch leaves
         by time only when its max timestamp (and all before it) is < `older_than_ms`.
         """
         ...
