@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from penstock.client.cluster import Cluster
 from penstock.client.config import ClientConfig, check_group_id
-from penstock.client.coordinator import Coordinator
+from penstock.client.coordinator import GroupCoordinator
 from penstock.client.group_model import (
     GroupDescription,
     GroupListing,
@@ -96,7 +96,7 @@ class GroupAdministration:
             group_ids=[group_id],
             include_offsets=include_offsets,
         )
-        answer: pb.DescribeGroupsResponse = await Coordinator(self._cluster, group_id).call(
+        answer: pb.DescribeGroupsResponse = await GroupCoordinator(self._cluster, group_id).call(
             lambda stub: _checked(stub.DescribeGroups), request, self._timeout_s
         )
         seen = description_from_wire(answer.groups[0])
@@ -197,7 +197,7 @@ class GroupAdministration:
             reason=reason,
             dry_run=dry_run,
         )
-        answer: pb.ResetOffsetsResponse = await Coordinator(self._cluster, group_id).call(
+        answer: pb.ResetOffsetsResponse = await GroupCoordinator(self._cluster, group_id).call(
             lambda stub: stub.ResetOffsets, request, self._timeout_s
         )
         for result in answer.results:
@@ -221,7 +221,7 @@ class GroupAdministration:
         """
         check_group_id(group_id)
         request = pb.DeleteGroupRequest(cluster_id=await self._cluster_id(), group_id=group_id)
-        await Coordinator(self._cluster, group_id).call(
+        await GroupCoordinator(self._cluster, group_id).call(
             lambda stub: stub.DeleteGroup, request, self._timeout_s
         )
 

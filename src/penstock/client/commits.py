@@ -22,7 +22,7 @@ from penstock.client.assignment import Assignment
 from penstock.client.cluster import Cluster
 from penstock.client.commit_queue import Batch, CommitQueue, Done, Offsets
 from penstock.client.config import ConsumerConfig
-from penstock.client.coordinator import Coordinator
+from penstock.client.coordinator import GroupCoordinator
 from penstock.client.group_model import OffsetAndMetadata
 from penstock.client.group_wire import commit_to_wire, committed_from_wire
 from penstock.client.leaders import known_partition, list_offsets
@@ -66,7 +66,7 @@ class Committer:
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: Coordinator,
+        coordinator: GroupCoordinator,
         config: ConsumerConfig,
         assignment: Assignment,
         member: Member,

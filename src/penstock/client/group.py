@@ -20,7 +20,7 @@ from penstock.client.assignment import Assignment
 from penstock.client.cluster import Cluster
 from penstock.client.commits import AUTO_COMMIT_S, Committer, Identity
 from penstock.client.config import ConsumerConfig
-from penstock.client.coordinator import Coordinator
+from penstock.client.coordinator import GroupCoordinator
 from penstock.client.fetch_state import FetchState
 from penstock.client.group_link import GroupLink
 from penstock.client.group_model import OffsetAndMetadata, RebalanceListener
@@ -75,7 +75,7 @@ class GroupSession:
         self._tasks = tasks
         self._changed = changed
         self.begun: Callable[[], None] = lambda: None
-        self.coordinator = Coordinator(cluster, config.group_id)
+        self.coordinator = GroupCoordinator(cluster, config.group_id)
         self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
         self._link = GroupLink(cluster, self.coordinator, config, tasks, self)
         self._link.yielded = lambda: assignment.yielded

@@ -21,7 +21,7 @@ from penstock.client.accumulator import now_ms
 from penstock.client.cluster import Cluster
 from penstock.client.config import ConsumerConfig
 from penstock.client.connections import Connection
-from penstock.client.coordinator import Coordinator
+from penstock.client.coordinator import GroupCoordinator
 from penstock.client.group_wire import heard_from_wire, hello_to_wire, said_to_wire
 from penstock.client.membership import Membership, Phase
 from penstock.client.membership_contract import (
@@ -73,7 +73,7 @@ class GroupLink:
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: Coordinator,
+        coordinator: GroupCoordinator,
         config: ConsumerConfig,
         tasks: BackgroundTasks,
         owner: GroupOwner,

@@ -116,6 +116,9 @@ def error_from_rpc(error: grpc.RpcError, address: str = "") -> PenstockError:
             return ClusterError(text, ErrorCode.REQUEST_TIMED_OUT)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return OverloadedError(text)
+        case grpc.StatusCode.UNIMPLEMENTED:
+            older = "the broker does not know this call, it is older than this client"
+            return ClusterError(f"{where}{older}: {details}", ErrorCode.INVALID_REQUEST)
         case grpc.StatusCode.INVALID_ARGUMENT:
             return ClusterError(text, ErrorCode.INVALID_REQUEST)
         case _:
