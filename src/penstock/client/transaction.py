@@ -109,6 +109,12 @@ class Transactions:
             case _:
                 assert_never(self.state)
 
+    @property
+    def may_abort(self) -> bool:
+        """Something is open whose commit was not asked for."""
+        unsent = self._ending is not None and self._ending.commit and not self._ending.sent
+        return self.state in (State.OPEN, State.FAILED) or unsent
+
     def handle(self, event: Event, now_ms: int) -> Ready:
         """Decides; raises MisuseError or TransactionError if the user's call is refused."""
         match event:
@@ -162,7 +168,7 @@ class Transactions:
                 "whether the last transaction is committed is not known: call its commit again"
             )
         if ending.commit:
-            raise self._misuse("a transaction is being committed; a producer has one at a time")
+            raise self._misuse("the commit of the last transaction was cut short: end it first")
         return self._abort(deadline_ms, now_ms)
 
     def _commit(self, event: Commit, now_ms: int) -> Ready:
@@ -170,12 +176,10 @@ class Transactions:
         if self.state is State.ENDING and ending is not None:
             if not ending.commit:
                 raise self._misuse("the transaction is being aborted")
-            if not ending.sent:
-                raise self._misuse("the transaction is being committed by another call")
             self._ending = replace(
                 ending, deadline_ms=event.deadline_ms, wait_visible=event.wait_visible, failures=0
             )
-            return self._send_end(now_ms)
+            return self._send_end(now_ms) if ending.sent else Ready(flush=True)
         self._need_transaction("commit")
         if self.state is State.FAILED:
             raise self._known_failure()
@@ -185,14 +189,15 @@ class Transactions:
 
     def _abort(self, deadline_ms: int, now_ms: int) -> Ready:
         ending = self._ending
-        if self.state is State.ENDING and ending is not None:
-            if ending.commit:
-                raise self._misuse(
-                    "its commit was asked for, and the outcome is not known yet: call commit again"
-                )
+        if ending is not None and not ending.commit:
             self._ending = replace(ending, deadline_ms=deadline_ms, failures=0)
             return self._send_end(now_ms)
-        self._need_transaction("abort")
+        if ending is not None and ending.sent:
+            raise self._misuse(
+                "its commit was asked for, and the outcome is not known yet: call commit again"
+            )
+        if ending is None:
+            self._need_transaction("abort")
         self.state = State.ENDING
         self._failure = None
         self._ending = _Ending(False, deadline_ms)
@@ -208,8 +213,7 @@ class Transactions:
     # -- what becomes of batches ---------------------------------------------------------------
 
     def _batch_lost(self, error: PenstockError) -> Ready:
-        undecided = self._ending is not None and self._ending.commit and not self._ending.sent
-        if self.state is State.OPEN or (self.state is State.ENDING and undecided):
+        if self.may_abort and self.state is not State.FAILED:
             return self._fail(error)
         return NOTHING  # it was discarded with the others
 

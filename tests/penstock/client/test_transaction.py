@@ -107,11 +107,24 @@ def test_a_second_transaction_at_once_is_refused_and_the_first_goes_on() -> None
     with pytest.raises(MisuseError, match="open already"):
         made.handle(Begin(1_000), 0)
     assert made.state is State.OPEN
+
+
+@pytest.mark.parametrize("then", [Commit(2_000), Abort(2_000)])
+def test_a_commit_that_is_cut_short_while_it_flushes_can_still_be_ended_either_way(
+    then: Commit | Abort,
+) -> None:
+    made = opened()
     made.handle(Commit(1_000), 0)
-    with pytest.raises(MisuseError, match="being committed"):
-        made.handle(Begin(1_000), 0)
-    with pytest.raises(MisuseError, match="by another call"):
-        made.handle(Commit(1_000), 0)
+    assert made.may_abort
+    with pytest.raises(MisuseError, match="cut short"):
+        made.handle(Begin(2_000), 0)
+    ready = made.handle(then, 10)
+    if isinstance(then, Commit):
+        assert ready == Ready(flush=True)
+        assert made.handle(Flushed(0), 10).end == End(FIRST, True, 10, 2_000)
+    else:
+        assert ready.end == End(FIRST, False, 10, 2_000)
+        assert ready.discard is not None
 
 
 @pytest.mark.parametrize("event", [Commit(1_000), Abort(1_000)])

@@ -8,9 +8,10 @@ compared with what a read_committed reader sees. No time passes but the model's.
 
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pytest
+from support.transaction_model import PRODUCER, Branch, Partition, refused
 
 from penstock.client.lane import Entry, Identity, Lane
 from penstock.client.transaction import State, Transactions
@@ -28,10 +29,8 @@ from penstock.client.transaction_contract import (
     Ready,
     TransactionError,
 )
-from penstock.core.types import ProducerId
-from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
+from penstock.errors import ErrorCode, PenstockError, UnreachableError
 
-PRODUCER = ProducerId(1 << 62)
 PARTITIONS = 2
 LOST = UnreachableError("lost")
 SEEDS = 1_000
@@ -51,79 +50,6 @@ HAPPENINGS, WEIGHTS = zip(
 )
 
 
-def refused(code: ErrorCode) -> ClusterError:
-    return ClusterError(code.name, code)
-
-
-@dataclass
-class Branch:
-    """The coordinator's: `outcomes` is its log, by epoch."""
-
-    epoch: int = 0
-    owner: int = 0
-    is_open: bool = False
-    outcomes: dict[int, bool] = field(default_factory=dict)
-    reasons: dict[int, str] = field(default_factory=dict)
-
-    def decide(self, commit: bool, reason: str) -> None:
-        self.outcomes[self.epoch] = commit
-        self.reasons[self.epoch] = reason
-        self.epoch += 1
-        self.is_open = False
-
-    def init(self, instance: int) -> int:
-        if instance != self.owner:
-            self.owner = instance
-            self.decide(commit=False, reason="fenced")
-        return self.epoch
-
-    def join(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            by_others = self.reasons.get(epoch) == "timeout"
-            code = ErrorCode.TRANSACTION_ABORTED if by_others else ErrorCode.PRODUCER_FENCED
-            raise refused(code)
-        self.is_open = True
-
-    def end(self, epoch: int, commit: bool) -> EndAnswered:
-        error = None
-        if epoch == self.epoch:
-            self.decide(commit, "producer")
-        elif epoch != self.epoch - 1 or self.reasons[epoch] == "fenced":
-            raise refused(ErrorCode.PRODUCER_FENCED)
-        elif self.outcomes[epoch] != commit:
-            assert self.reasons[epoch] == "timeout", "an outcome is asked for once"
-            error = refused(ErrorCode.TRANSACTION_ABORTED)
-        return EndAnswered(Identity(PRODUCER, self.epoch), error, visible=True)
-
-
-@dataclass
-class Partition:
-    """A leader that sees the markers `lag` decisions late."""
-
-    branch: Branch
-    heard: int = 0
-    log: dict[tuple[int, int], str] = field(default_factory=dict)
-    joined: set[int] = field(default_factory=set)
-
-    def append(self, epoch: int, sequence: int, value: str) -> None:
-        if epoch < self.heard:
-            raise refused(ErrorCode.PRODUCER_FENCED)
-        if (epoch, sequence) in self.log:
-            return
-        if sequence != sum(epoch == of for of, _ in self.log):
-            raise refused(ErrorCode.OUT_OF_ORDER_SEQUENCE)
-        if epoch not in self.joined:
-            if self.joined and max(self.joined) >= self.heard:
-                raise refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-            self.branch.join(epoch)
-            self.joined.add(epoch)
-        self.log[epoch, sequence] = value
-
-    def hear(self) -> None:
-        """The markers of all that was decided."""
-        self.heard = self.branch.epoch
-
-
 @dataclass(frozen=True)
 class Produce:
     partition: int
@@ -139,7 +65,7 @@ class World:
         self.rng = rng
         self.now_ms = 0
         self.branch = Branch()
-        self.partitions = [Partition(self.branch) for _ in range(PARTITIONS)]
+        self.partitions: list[Partition[str]] = [Partition(self.branch) for _ in range(PARTITIONS)]
         self.machine = Transactions("id", 5, 20)
         self.lanes: list[Lane[str]] = [
             Lane(max_in_flight=5, idempotent=True, transactional=True, backoff_ms=5,
@@ -266,7 +192,7 @@ class World:
 
     def decide(self, end: End) -> EndAnswered | EndFailed:
         try:
-            return self.branch.end(end.identity.epoch, end.commit)
+            return self.branch.end(end.identity.epoch, commit=end.commit)
         except PenstockError as error:
             return EndFailed(error)
 
@@ -302,7 +228,7 @@ class World:
             return
         try:
             value = produce.entry.batch
-            self.partitions[produce.partition].append(produce.epoch, produce.sequence, value)
+            self.partitions[produce.partition].append(produce.epoch, produce.sequence, [value])
         except PenstockError as error:
             self.answers.append((produce, error))
         else:
@@ -322,9 +248,8 @@ class World:
     def check(self) -> None:
         visible: dict[int, list[str]] = defaultdict(list)
         for partition in self.partitions:
-            for (epoch, _), value in partition.log.items():
-                if self.branch.outcomes.get(epoch):
-                    visible[int(value.partition(".")[0])].append(value)
+            for value in partition.visible():
+                visible[int(value.partition(".")[0])].append(value)
         for number, told in self.told.items():
             seen, sent = sorted(visible[number]), sorted(self.sent[number])
             if told is None:
