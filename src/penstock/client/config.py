@@ -35,6 +35,7 @@ OutOfRangePolicy = Literal["error", "earliest", "latest"]
 StartPosition = Literal["earliest", "latest"]
 OffsetReset = Literal["latest", "earliest", "error"]
 AssignmentStrategy = Literal["uniform", "range"]
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
 AcksChoice = Acks | Literal["all", "leader", "none", "-1", "1", "0", -1, 1, 0]
 SyncChoice = Sync | Literal["os", "disk"]
 CodecChoice = Codec | Literal["none", "zstd", "lz4"]
@@ -231,6 +232,9 @@ class ConsumerConfig(ClientConfig):
     """Where reading starts, how much is fetched ahead, what happens off the end of the log.
 
     Attributes:
+        isolation_level: "read_committed" reads records of transactions that are committed, up to
+            the first one that is still open; "read_uncommitted" all, also what is aborted later.
+            Kafka's default is the second.
         start: Where an assigned partition without a seek starts. "latest" is Kafka's default;
             ours is "earliest": reading too much is seen, reading too little is not.
         on_offset_out_of_range: What to do when the position was deleted by retention or lies
@@ -261,6 +265,7 @@ class ConsumerConfig(ClientConfig):
         client_id: A name for people, shown by `penstock group describe`.
     """
 
+    isolation_level: IsolationLevel = "read_committed"
     start: StartPosition = "earliest"
     on_offset_out_of_range: OutOfRangePolicy = "error"
     fetch_max_wait_ms: int = 500
@@ -290,6 +295,7 @@ class ConsumerConfig(ClientConfig):
             "buffer_bytes",
             "auto_commit_interval_ms",
         )
+        _one_of(self, "isolation_level", "read_committed", "read_uncommitted")
         _one_of(self, "start", "earliest", "latest")
         _one_of(self, "on_offset_out_of_range", "error", "earliest", "latest")
         _one_of(self, "auto_offset_reset", "latest", "earliest", "error")
@@ -335,6 +341,7 @@ class ProducerOptions(ClientOptions, total=False):
 class ConsumerOptions(ClientOptions, total=False):
     """Keyword arguments of consumers; see ConsumerConfig."""
 
+    isolation_level: IsolationLevel
     start: StartPosition
     on_offset_out_of_range: OutOfRangePolicy
     fetch_max_wait_ms: int

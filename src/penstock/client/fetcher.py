@@ -32,6 +32,7 @@ from penstock.client.fetch_state import FetchState
 from penstock.client.leaders import ask_once, offsets_call
 from penstock.client.model import OffsetSpec
 from penstock.client.tasks import BackgroundTasks
+from penstock.client.wire import isolation_to_wire
 from penstock.core.types import TopicPartition
 from penstock.errors import (
     ClusterError,
@@ -220,6 +221,7 @@ class Fetcher:
             max_wait_ms=self._config.fetch_max_wait_ms,
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=call.max_bytes,
+            isolation_level=isolation_to_wire(self._config),
             partitions=[
                 pb.FetchPartition(
                     topic=part.state.where.topic,

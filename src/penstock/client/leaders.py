@@ -13,6 +13,7 @@ from typing import TypeVar
 from penstock.client.cluster import Cluster
 from penstock.client.connections import Connection
 from penstock.client.model import ListedOffset, OffsetSpec, TopicDescription
+from penstock.client.wire import isolation_to_wire
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, NotLeaderError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
@@ -121,6 +122,7 @@ def offsets_call(cluster: Cluster) -> LeaderCall[OffsetSpec | int, ListedOffset]
     ) -> Answers[ListedOffset]:
         request = pb.ListOffsetsRequest(
             cluster_id=cluster.view.cluster_id,
+            isolation_level=isolation_to_wire(cluster.config),
             partitions=[_spec_to_wire(where, spec) for where, spec in part.items()],
         )
         answer = await connection.call(connection.broker.ListOffsets, request, timeout_s)

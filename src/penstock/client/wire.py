@@ -1,5 +1,8 @@
 """Protocol messages to the client's own types: the one place that reads Metadata answers."""
 
+from typing import Final
+
+from penstock.client.config import ClientConfig, ConsumerConfig, IsolationLevel
 from penstock.client.model import (
     BrokerDescription,
     LogDescription,
@@ -10,6 +13,18 @@ from penstock.client.model import (
 from penstock.client.view import ClusterView
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
+
+_ISOLATION: Final[dict[IsolationLevel, pb.IsolationLevel.ValueType]] = {
+    "read_committed": pb.ISOLATION_LEVEL_READ_COMMITTED,
+    "read_uncommitted": pb.ISOLATION_LEVEL_READ_UNCOMMITTED,
+}
+
+
+def isolation_to_wire(config: ClientConfig) -> pb.IsolationLevel.ValueType:
+    """What a consumer reads; whoever has no choice reads what is committed."""
+    if isinstance(config, ConsumerConfig):
+        return _ISOLATION[config.isolation_level]
+    return pb.ISOLATION_LEVEL_READ_COMMITTED
 
 
 def view_from_wire(answer: pb.MetadataResponse) -> ClusterView:
