@@ -191,9 +191,11 @@ class TestRefused:
         manifest = write_manifest(tmp_path)
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-            done = program.run("local", "up", "-f", manifest, "--port", port, *detach)
+            done = program.run("local", "up", "-f", manifest, "--port", port + 1, *detach)
         assert done.returncode == 1
-        assert f"port {port}, wanted by broker-0, is in use; stop what listens there" in done.stderr
+        assert (
+            f"port {port}, wanted by controller, is in use; stop what listens there" in done.stderr
+        )
         assert processes_of(tmp_path) == {}
 
     def test_no_cluster_to_look_at(self, program: Any) -> None:

@@ -147,9 +147,9 @@ def test_a_port_in_use_is_one_line_and_nothing_is_started(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        options = LocalOptions(base_port=port)
+        options = LocalOptions(base_port=port + 1)
         cluster = LocalCluster.from_manifest(manifest(), data_dir=tmp_path / "d", options=options)
-        with pytest.raises(MisuseError, match=f"port {port}, wanted by broker-0, is in use"):
+        with pytest.raises(MisuseError, match=f"port {port}, wanted by controller, is in use"):
             cluster.start()
     assert processes_of(tmp_path) == {}
 

@@ -1,6 +1,7 @@
 """Ports of local clusters: chosen, and kept from everybody else as long as the cluster runs."""
 
 import errno
+import random
 import socket
 import subprocess
 import sys
@@ -26,10 +27,10 @@ def listen(port: int) -> socket.socket:
 
 
 def free_base() -> int:
-    """A base whose four ports for one broker are free at this moment."""
+    """A base whose four ports for one broker are free, where no outgoing connection takes one."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for _ in range(100):
-        with ReservedPort() as port:
-            base = port.port
+        base = random.SystemRandom().randrange(low // 2, low - 200)
         try:
             with reserved_ports(NAMES, base):
                 return base
@@ -64,8 +65,8 @@ class TestFixedPorts:
             pass
         assert caught.value.message.startswith(f"port {base}, wanted by broker-0, is in use; stop")
         assert "--port" in caught.value.message
-        for port in (base - 1, base + 99):  # what was reserved before is given back
-            ReservedPort(port).close()
+        with reserved_ports(NAMES, base):
+            pass  # what was reserved before the refusal was given back
 
 
 class TestReservedPorts:
