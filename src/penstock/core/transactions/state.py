@@ -145,7 +145,8 @@ class Book:
 
     now_ms: the machine's clock at this event; time_ms: the same since 1970. producers: whose a
     producer id is, also one that a branch had before. open, unsettled: branches by id and number.
-    gone: topics of participants that exist no more. touched: branches whose times may have changed.
+    gone: topics of participants that exist no more. is_loading: what is put comes from the log,
+    with its size. touched: branches whose times may have changed.
     """
 
     config: TransactionConfig = field(default_factory=TransactionConfig)
@@ -158,6 +159,7 @@ class Book:
     unsettled: dict[BranchId, Branch] = field(default_factory=dict)
     watching: dict[tuple[ProducerId, int], list[Watcher]] = field(default_factory=dict)
     gone: set[TopicId] = field(default_factory=set)
+    is_loading: bool = False
     state_bytes: int = 0
     ledger_bytes: dict[str, int] = field(default_factory=dict)
     records: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -259,6 +261,8 @@ class Book:
 
     def _note(self, key: Key, value: Value | None, *, before: int) -> int:
         """How many bytes the state has of it now."""
+        if self.is_loading:
+            return before
         encoded_key = encode_key(key)
         encoded = None if value is None else encode_value(value)
         self.records[encoded_key] = encoded
@@ -308,30 +312,36 @@ class Loader:
     """Reads a log's records, oldest first."""
 
     def __init__(self) -> None:
-        self._found: dict[Key, Value] = {}
+        self._found: dict[Key, tuple[Value, int]] = {}
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
         """The next record. Raises ClusterError(DATA_CORRUPTED)."""
         known = decode_key(key)
         if known is None:
             return
-        if value is None:
+        if value is None or key is None:
             self._found.pop(known, None)
         else:
-            self._found[known] = decode_value(known, value)
+            self._found[known] = decode_value(known, value), len(key) + len(value)
 
     def fill(self, book: Book) -> None:
         """The state as of the last record. Raises ClusterError(DATA_CORRUPTED)."""
-        for key, value in self._found.items():
+        book.is_loading = True
+        for key, (value, size) in self._found.items():
+            book.state_bytes += size
             if isinstance(key, IdKey) and isinstance(value, IdRecord):
-                book.put_holder(Holder(key.transactional_id, value), value)
+                holder = Holder(key.transactional_id, value, size_bytes=size)
+                book.put_holder(holder, value)
             elif isinstance(key, LedgerKey) and isinstance(value, LedgerRecord):
                 book.put_ledger(key.transactional_id, value)
-        for key, value in self._found.items():
+                book.ledger_bytes[key.transactional_id] = size
+        for key, (value, size) in self._found.items():
             if isinstance(key, BranchKey) and isinstance(value, BranchRecord):
                 _check_branch(book.holders, book.producers, key, value)
-                book.put_branch(Branch(key.transactional_id, key.branch, value), value)
-        book.records.clear()
+                branch = Branch(key.transactional_id, key.branch, value, size_bytes=size)
+                book.put_branch(branch, value)
+                book.holders[key.transactional_id].branch_bytes += size
+        book.is_loading = False
 
 
 def _check_branch(

@@ -79,8 +79,10 @@ def test_the_state_is_counted_in_bytes_of_its_records() -> None:
     live = dict(desk.log)
     size = sum(len(key) + len(value) for key, value in live.items() if value is not None)
     assert desk.machine._book.state_bytes == size
+    sizes = {name: holder.branch_bytes for name, holder in desk.machine.holders.items()}
     desk.restart()
     assert desk.machine._book.state_bytes == size
+    assert {name: h.branch_bytes for name, h in desk.machine.holders.items()} == sizes
     desk.pass_time(100 * DAY_MS)
     assert desk.machine._book.state_bytes == 0
 
