@@ -178,7 +178,7 @@ class Nemesis:
             log_start = self._random.choice(ends)
             if self.world.seed % DELETE_RECORDS_EVERY == DELETE_RECORDS_EVERY - 2:
                 before = replica.machine.marks.log_start_offset
-                log_start = Offset(self._random.randrange(before, log_start + 1))
+                log_start = Offset(self._random.randrange(min(before, log_start), log_start + 1))
             broker.handle(replica, LogStartMoved(log_start))
 
     # ------------------------------------------------------------ network

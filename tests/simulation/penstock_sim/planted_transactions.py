@@ -266,6 +266,20 @@ def forget_open_transactions_at_recovery(patch: Any) -> None:
     patch.setattr(LocalLog, "_load", forgetful)
 
 
+def expire_what_is_not_decided(patch: Any) -> None:
+    """Retention goes up to the high watermark, past what is open."""
+    original = LocalLog.raise_log_start
+
+    def eager(self: LocalLog, offset: Offset) -> bool:
+        stable, self.last_stable_offset = self.last_stable_offset, self.high_watermark
+        try:
+            return original(self, offset)
+        finally:
+            self.last_stable_offset = max(stable, self.log_start_offset)
+
+    patch.setattr(LocalLog, "raise_log_start", eager)
+
+
 def lose_the_index_of_aborted_transactions(patch: Any) -> None:
     """The index is not written: what was aborted is shown."""
     patch.setattr(MemoryLogStore, "aborted", lambda _self, _slot, _start, _end: ())
@@ -321,6 +335,7 @@ TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         take_the_high_watermark_for_the_last_stable_offset,
         evict_producers_with_open_transactions,
         forget_open_transactions_at_recovery,
+        expire_what_is_not_decided,
         keep_the_index_when_the_log_is_cut,
         lose_the_index_of_aborted_transactions,
         hide_by_producer_id_only,

@@ -153,6 +153,8 @@ class Session:
                 minimum = values.effective_min_insync_replicas(len(state.replicas))
                 config = ReplicaConfig(minimum, LAG_MAX_MS, max_pending_produces=50)
                 self.broker.assign(ReplicaKey(topic.topic_id, index), state, config)
+        if self.broker.transactions is not None:
+            self.broker.transactions.image_changed()
 
     def propose(self, key: ReplicaKey, proposal: IsrProposal, answer: Callable[..., None]) -> None:
         """AlterIsr, on a call of its own; it may come late, or get no answer."""

@@ -177,6 +177,8 @@ class TransactionChecks:
         least = stable.get(after.high_watermark)
         if least is None:
             return
+        if after.log_start_offset > stable[self.world.checks.canon(replica.key).end]:
+            raise RuleError(f"I20: {broker.name} {replica.key} begins past the stable end: {after}")
         most = min(stable[self.world.checks.canon(replica.key).end], after.high_watermark)
         least, most = (max(after.log_start_offset, offset) for offset in (least, most))
         if not least <= after.last_stable_offset <= most:

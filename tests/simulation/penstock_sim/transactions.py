@@ -134,6 +134,13 @@ class TransactionHosts(Hosts[TransactionHost]):
     def _host(self, replica: Replica) -> TransactionHost:
         return TransactionHost(self.broker, replica)
 
+    def image_changed(self) -> None:
+        """The broker was told who leads what."""
+        current = self.current
+        if current is not None and current.loaded and current.closed is None:
+            topic_ids = frozenset(key.topic_id for key in self.broker.world.all_keys)
+            current.handle(tc.ImageChanged(topic_ids))
+
     def ask(self, event: tc.Request, respond: Callable[[Any], None]) -> None:
         """A unary call. No answer if the process is dead."""
         if self._dead:
