@@ -66,6 +66,7 @@ class FetchState:
     looking_up: int | None = None
     buffered_bytes: int = 0
     high_watermark: int = -1
+    stable_offset: int = -1
     leader_epoch: int = 0
     error: PenstockError | None = None
     retry_at_ms: int = 0
@@ -82,8 +83,11 @@ class FetchState:
 
     @property
     def has_more(self) -> bool:
-        """Whether committed records are known to follow those fetched: a fetch finds some now."""
-        return self.fetch_offset < self.high_watermark
+        """Whether committed records are known to follow those fetched: a fetch finds some now.
+
+        Behind the last stable offset begins a transaction that is open: a fetch would wait for it.
+        """
+        return self.fetch_offset < self.stable_offset
 
     def seek(self, position: int | None, start: OffsetSpec = EARLIEST) -> None:
         """Starts over at `position`, or at `start` when None."""
@@ -123,13 +127,24 @@ class FetchState:
             and self.buffered_bytes < limit_bytes
         )
 
-    def accept(self, asked_offset: int, batches: list[Batch], high_watermark: int) -> None:
-        """Takes over an answer that was asked for from `asked_offset`, if that is still needed."""
+    def accept(
+        self,
+        asked_offset: int,
+        batches: list[Batch],
+        high_watermark: int,
+        stable_offset: int | None = None,
+    ) -> None:
+        """Takes over an answer that was asked for from `asked_offset`, if that is still needed.
+
+        `stable_offset`: the last stable offset; None: nothing is open below the high watermark.
+        """
         if asked_offset != self.fetch_offset:
             return
         self.failing_since_ms = None
         self._failures = 0
         self.high_watermark = max(self.high_watermark, high_watermark)
+        stable = high_watermark if stable_offset is None else stable_offset
+        self.stable_offset = max(self.stable_offset, stable)
         for batch in batches:
             if batch.next_offset <= self.fetch_offset:
                 continue

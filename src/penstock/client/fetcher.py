@@ -269,7 +269,9 @@ class Fetcher:
             except PenstockError as error:
                 self._failed(part, error)
                 continue
-            part.state.accept(part.offset, batches, result.high_watermark)
+            part.state.accept(
+                part.offset, batches, result.high_watermark, result.last_stable_offset
+            )
             part.state.leader_epoch = result.leader_epoch
 
     def _failed(self, part: Asked, error: PenstockError) -> None:

@@ -77,6 +77,14 @@ def test_more_is_known_to_follow_until_the_high_watermark_is_fetched() -> None:
     assert made.has_more
 
 
+def test_nothing_is_expected_behind_an_open_transaction_until_it_ends() -> None:
+    made = state(0)
+    made.accept(0, [batch(0, 10)], 20, stable_offset=10)
+    assert not made.has_more, "a fetch would wait"
+    made.accept(10, [], 20, stable_offset=20)
+    assert made.has_more
+
+
 def test_batches_that_lie_before_the_fetch_offset_are_dropped() -> None:
     made = state(12)
     made.accept(12, [batch(0, 10), batch(10, 5)], 15)

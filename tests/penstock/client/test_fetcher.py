@@ -35,6 +35,7 @@ class Asking:
                 topic_id="id",
                 partition=part.partition,
                 high_watermark=end,
+                last_stable_offset=end,
                 batches=[batch_to_wire(BATCH.stamped(Offset(part.offset), LeaderEpoch(1), 0))],
             )
             for part in self.request.partitions

@@ -149,7 +149,9 @@ class Double(broker_pb2_grpc.BrokerServiceServicer, AdminServiceServicer):
         if order == "cancel":
             await context.abort(grpc.StatusCode.CANCELLED, "gone")
         (part,) = request.partitions
-        result = pb.FetchResult(topic="t", topic_id="id", high_watermark=10**6)
+        result = pb.FetchResult(
+            topic="t", topic_id="id", high_watermark=10**6, last_stable_offset=10**6
+        )
         if isinstance(order, PenstockError):
             result.error.CopyFrom(error_to_wire(order))
         else:
