@@ -525,6 +525,7 @@ def _to_event(message: Any, follower: int, leader: int) -> rc.Event | None:
                 epoch=message.epoch,
                 end_offset=message.end_offset,
                 log_start_offset=message.log_start_offset,
+                swept_end=message.swept_end,
             )
         case lc.SendRefusal():
             return fc.PeerRefused(BrokerId(leader), message.error)

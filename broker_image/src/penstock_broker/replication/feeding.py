@@ -126,6 +126,7 @@ class FollowerStream:
                 epoch=message.epoch,
                 end_offset=message.end_offset,
                 log_start_offset=message.log_start_offset,
+                swept_end=message.swept_end,
             )
         )
         self._wake.set()

@@ -157,6 +157,7 @@ class LeaderLink:
                         epoch=LeaderEpoch(answer.epoch),
                         end_offset=Offset(answer.end_offset),
                         log_start_offset=Offset(answer.log_start_offset),
+                        swept_end=Offset(answer.swept_end),
                     ),
                 )
         for append in message.appends:

@@ -130,12 +130,14 @@ class RecoveredLog:
 
     An emptied log ends at `checkpoint.log_start_offset`. Epochs that begin at or past the log end
     are ignored. `producers` is the state as of `log_end_offset`: the newest stored snapshot at or
-    below it, brought up to date with the headers behind it.
+    below it, brought up to date with the headers behind it. `swept_end`: see `MarkersSwept`; 0
+    while compaction has removed none.
     """
 
     log_end_offset: Offset
     checkpoint: Checkpoint
     producers: tuple[ProducerEntry, ...] = ()
+    swept_end: Offset = Offset(0)
 
 
 # ---------------------------------------------------------------- events: shell -> machine
@@ -190,6 +192,17 @@ class Truncated:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkersSwept:
+    """Compaction is about to remove markers of transactions below `swept_end` from this log.
+
+    Stored, for `RecoveredLog`, and told before the first of them goes: whoever copies this log
+    from then on must not wait for a marker that never comes. What they ended has no flag any more.
+    """
+
+    swept_end: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class PeerLost:
     """The stream on which this replica and `peer` talk (as leader and follower) broke."""
 
@@ -209,6 +222,7 @@ Event = (
     | Persisted
     | PersistFailed
     | Truncated
+    | MarkersSwept
     | LogStartMoved
     | EpochQueried
     | FollowStarted

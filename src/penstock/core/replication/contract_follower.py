@@ -34,7 +34,8 @@ class EpochAnswered:
     `epoch`: the largest epoch in the leader's log at or below the one asked for, -1 if there is
     none (while `leader_epoch` is the leadership in which it answers). `end_offset`: where `epoch`
     ends in the leader's log, exclusive; for -1, where its first epoch begins. `log_start_offset`:
-    the first offset that the leader still has.
+    the first offset that the leader still has. `swept_end`: below it compaction may have removed
+    markers of transactions there; 0 = none.
     """
 
     leader: BrokerId
@@ -42,6 +43,7 @@ class EpochAnswered:
     epoch: LeaderEpoch
     end_offset: Offset
     log_start_offset: Offset
+    swept_end: Offset = Offset(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

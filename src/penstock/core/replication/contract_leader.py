@@ -152,6 +152,7 @@ class SendEpochAnswer:
     epoch: LeaderEpoch
     end_offset: Offset
     log_start_offset: Offset
+    swept_end: Offset = Offset(0)
 
 
 @dataclass(frozen=True, slots=True)

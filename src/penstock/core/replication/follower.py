@@ -71,6 +71,8 @@ class Follower:
         self._held: EpochAnswered | None = None
         self._leader_high_watermark = Offset(0)
         self._leader_log_start = Offset(0)
+        self._restart_at = Offset(0)
+        self._swept_end = Offset(0)
         self._sync_asked = log.synced_end
 
     @property
@@ -109,6 +111,7 @@ class Follower:
         if not log.is_still:
             self._held = answer
             return
+        self._restart_at, self._swept_end = answer.log_start_offset, answer.swept_end
         target, self._agreed = self._divergence(answer)
         if target < log.high_watermark and log.is_promised:
             raise BrokenLogError(
@@ -118,16 +121,13 @@ class Follower:
             )
         start = answer.log_start_offset
         if target < max(start, log.high_watermark) or self._shares_nothing(answer):
-            self._agreed, self._start_epoch = True, self.epoch
-            persist_id, checkpoint = log.reset(start, now_ms)
-            self._cut(min(start, log.log_start_offset), out)
-            out.store(persist_id, checkpoint, sync=False)
+            self._begin_anew(start, out, now_ms)
         elif target < log.log_end:
             persist_id, checkpoint = log.truncate(target, now_ms)
             self._cut(target, out)
             out.store(persist_id, checkpoint, sync=False)
         elif self._agreed:
-            self._follow(out)
+            self._follow(out, now_ms)
         else:
             self.ask(out, now_ms)
 
@@ -161,8 +161,20 @@ class Follower:
         self._sync_asked = min(self._sync_asked, target)
         out.truncate_to = target
 
-    def _follow(self, out: Outbox) -> None:
+    def _begin_anew(self, start: Offset, out: Outbox, now_ms: int) -> None:
+        self._agreed, self._start_epoch = True, self.epoch
+        persist_id, checkpoint = self._log.reset(start, now_ms)
+        self._cut(min(start, self._log.log_start_offset), out)
+        out.store(persist_id, checkpoint, sync=False)
+
+    def _follow(self, out: Outbox, now_ms: int) -> None:
         log = self._log
+        if log.log_end < self._swept_end and log.producers.open_entries():
+            # Its marker may never come: this replica was away until compaction had taken it. So
+            # it is in no ISR and no ELR, whose members have all below the leader's HW.
+            log.is_promised = False
+            self._begin_anew(self._restart_at, out, now_ms)
+            return
         log.is_promised = True
         self._phase = _Phase.FOLLOWING
         out.messages.append(SendFollowStart(self.leader, self.epoch, log.log_end))
@@ -231,7 +243,7 @@ class Follower:
             return
         match self._phase:
             case _Phase.CUTTING if self._agreed:
-                self._follow(out)
+                self._follow(out, now_ms)
             case _Phase.CUTTING:
                 self.ask(out, now_ms)
             case _Phase.PAUSED if now_ms >= self._due_ms:

@@ -233,6 +233,7 @@ class Leader:
                 epoch=end.epoch,
                 end_offset=end.end_offset,
                 log_start_offset=self._log.log_start_offset,
+                swept_end=self._log.swept_end,
             )
         )
 
@@ -268,6 +269,19 @@ class Leader:
             return  # It has what this leader never wrote: not a follower of this log.
         progress.acked(ack.written_end, ack.synced_end, self._log.written_end, now_ms)
         self._progress(out)
+
+    def markers_swept(self, out: Outbox) -> None:
+        """Has followers ask again that may lack a marker which they would wait for in vain."""
+        for follower, progress in self._followers.items():
+            if progress.started and progress.written_end < self._log.swept_end:
+                self._stop_feed(follower, progress, out)
+                refusal = OffsetOutOfRangeError(
+                    f"markers of transactions go below offset {self._log.swept_end}, broker "
+                    f"{follower} has written up to {progress.written_end}: ask for the divergence "
+                    "again",
+                    OffsetRange(self._log.log_start_offset, self._log.log_end),
+                )
+                out.messages.append(SendRefusal(follower, refusal))
 
     def peer_lost(self, peer: BrokerId, out: Outbox) -> None:
         """The follower's stream broke. It keeps its ISR seat until it lags for too long."""

@@ -70,6 +70,7 @@ class LocalLog:
         )
         self.epochs = EpochHistory(checkpoint.epochs).cut(self.log_end)
         self.producers = ProducerTable(recovered.producers, now_ms)
+        self.swept_end = recovered.swept_end
 
     def _stable_offset(self) -> Offset:
         """As of now. An open transaction that lost its beginning holds back only what is left."""

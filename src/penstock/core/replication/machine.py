@@ -21,6 +21,7 @@ from penstock.core.replication.contract import (
     Assigned,
     Checkpoint,
     Event,
+    MarkersSwept,
     Marks,
     Message,
     PeerLost,
@@ -170,7 +171,7 @@ class ReplicaMachine:
         match event:
             case Assigned():
                 self._assigned(event.state, event.config, out, now_ms)
-            case Persisted() | PersistFailed() | Truncated() | LogStartMoved():
+            case Persisted() | PersistFailed() | Truncated() | MarkersSwept() | LogStartMoved():
                 self._log_event(event, out, now_ms)
             case ProduceRequested() | EndRequested() | Joined():
                 self._from_client(event, out, now_ms)
@@ -314,7 +315,7 @@ class ReplicaMachine:
 
     def _log_event(
         self,
-        event: Persisted | PersistFailed | Truncated | LogStartMoved,
+        event: Persisted | PersistFailed | Truncated | MarkersSwept | LogStartMoved,
         out: Outbox,
         now_ms: int,
     ) -> None:
@@ -327,6 +328,10 @@ class ReplicaMachine:
                 self._log.truncated(event.log, now_ms)
                 if isinstance(self._role, Follower):
                     self._role.settled(out, now_ms)
+            case MarkersSwept():
+                self._log.swept_end = max(self._log.swept_end, event.swept_end)
+                if isinstance(self._role, Leader):
+                    self._role.markers_swept(out)
             case LogStartMoved():
                 if isinstance(self._role, Leader) and self._log.raise_log_start(
                     event.log_start_offset

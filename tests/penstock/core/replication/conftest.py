@@ -242,7 +242,14 @@ class Driver:
     # ------------------------------------------------------------ the leader of this broker
 
     def answer_epoch(
-        self, epoch: int, end: int, *, leader_epoch: int = 1, start: int = 0, leader: int = 2
+        self,
+        epoch: int,
+        end: int,
+        *,
+        leader_epoch: int = 1,
+        start: int = 0,
+        leader: int = 2,
+        swept_end: int = 0,
     ) -> c.Ready:
         return self.do(
             fc.EpochAnswered(
@@ -251,6 +258,7 @@ class Driver:
                 epoch=LeaderEpoch(epoch),
                 end_offset=Offset(end),
                 log_start_offset=Offset(start),
+                swept_end=Offset(swept_end),
             )
         )
 

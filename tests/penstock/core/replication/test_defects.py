@@ -130,6 +130,7 @@ SCENES: dict[type, list[Scene]] = {
         (leading, c.PersistFailed(persist_id=5, error=ClusterError("x", ErrorCode.DISK_FULL)))
     ],
     c.Truncated: [(cutting, c.Truncated(log=cut_log()))],
+    c.MarkersSwept: [(leading, c.MarkersSwept(Offset(6))), (copying, c.MarkersSwept(Offset(2)))],
     lc.LogStartMoved: [(leading, lc.LogStartMoved(log_start_offset=Offset(2)))],
     lc.EpochQueried: [
         (leading, lc.EpochQueried(follower=TWO, leader_epoch=EPOCH, last_epoch=EPOCH)),

@@ -1,0 +1,106 @@
+"""A replica that was away until compaction took the markers it lacks copies everything anew."""
+
+from typing import Any
+
+import pytest
+
+from penstock.core.replication import contract as c
+from penstock.core.replication import contract_follower as fc
+from penstock.core.replication import contract_leader as lc
+from penstock.core.types import (
+    TRANSACTIONAL_PRODUCER_BIT,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+)
+from penstock.errors import ErrorCode
+
+TWO, THREE = BrokerId(2), BrokerId(3)
+OPEN = c.ProducerEntry(
+    producer_id=ProducerId(TRANSACTIONAL_PRODUCER_BIT + 7),
+    producer_epoch=3,
+    batches=(c.SequencedBatch(0, 0, Offset(4)),),
+    last_timestamp_ms=0,
+    open_offset=Offset(4),
+)
+EMPTY = c.Checkpoint(LeaderEpoch(2), Offset(0), Offset(0), ())
+
+
+def away(drive: Any, *producers: c.ProducerEntry) -> Any:
+    """Broker 1 comes back with ten records, of which it knows seven to be committed."""
+    driver = drive(10, epoch=1, epochs=((1, 0),), high_watermark=7, producers=producers)
+    driver.assign(2, epoch=2)
+    driver.written(synced=True)
+    return driver
+
+
+def start(offset: int) -> fc.SendFollowStart:
+    return fc.SendFollowStart(TWO, LeaderEpoch(2), Offset(offset))
+
+
+def test_a_log_whose_open_transaction_may_have_lost_its_marker_begins_anew(drive: Any) -> None:
+    driver = away(drive, OPEN)
+    ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=11)
+    assert (ready.truncate_to, ready.checkpoint, ready.messages) == (0, EMPTY, ())
+    persist_id = ready.persist_id
+    driver.do(c.Truncated(c.RecoveredLog(Offset(0), EMPTY)))
+    ready = driver.written(persist_id=persist_id)
+    assert ready.messages[0] == start(0)
+    assert driver.marks.last_stable_offset == 0
+    assert driver.machine.open_transactions == ()
+
+
+@pytest.mark.parametrize(("producers", "swept_end"), [((OPEN,), 10), ((), 11), ((OPEN,), 0)])
+def test_a_log_that_lacks_no_marker_goes_on(
+    drive: Any, producers: tuple[c.ProducerEntry, ...], swept_end: int
+) -> None:
+    driver = away(drive, *producers)
+    ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=swept_end)
+    assert (ready.truncate_to, ready.messages[0]) == (None, start(10))
+
+
+def test_a_log_that_is_cut_first_is_looked_at_then(drive: Any) -> None:
+    """The cut may open a transaction again whose marker it takes away."""
+    driver = away(drive)
+    ready = driver.answer_epoch(1, 8, leader_epoch=2, swept_end=30)
+    assert ready.truncate_to == 8
+    persist_id, checkpoint = ready.persist_id, ready.checkpoint
+    assert checkpoint is not None
+    driver.do(c.Truncated(c.RecoveredLog(Offset(8), checkpoint, (OPEN,))))
+    ready = driver.written(persist_id=persist_id)
+    assert (ready.truncate_to, ready.checkpoint) == (0, EMPTY)
+
+
+def test_a_leader_tells_what_it_swept(drive: Any) -> None:
+    log = c.RecoveredLog(Offset(9), EMPTY, (), Offset(5))
+    driver = drive()
+    driver.machine._log._load(log, 0)
+    driver.assign()
+    driver.written(synced=True)
+    driver.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(-1)))
+    assert [one.swept_end for one in driver.ready.messages] == [5]
+    driver.do(c.MarkersSwept(Offset(8)))
+    driver.do(c.MarkersSwept(Offset(6)))
+    driver.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(-1)))
+    assert [one.swept_end for one in driver.ready.messages] == [8]
+
+
+def test_a_follower_that_copies_while_markers_go_has_to_ask_again(leader: Any) -> None:
+    """Else it would copy data with its markers still to come, and then find them gone."""
+    leader.produce(4)
+    leader.written()
+    leader.ack(2, 4)
+    ready = leader.do(c.MarkersSwept(Offset(4)))
+    assert ready.feeds == (lc.Feed(THREE, LeaderEpoch(1), None),)
+    (refusal,) = ready.messages
+    assert (refusal.follower, refusal.error.code) == (THREE, ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert leader.do(c.MarkersSwept(Offset(4))).feeds == (), "it does not follow"
+
+
+def test_a_follower_remembers_what_it_swept_for_when_it_leads(follower: Any) -> None:
+    assert follower.do(c.MarkersSwept(Offset(3))) == c.NOTHING
+    follower.assign(1, epoch=2, version=2)
+    follower.written(synced=True, persist_id=follower.machine._log.last_persist_id)
+    follower.do(lc.EpochQueried(TWO, LeaderEpoch(2), LeaderEpoch(-1)))
+    assert [one.swept_end for one in follower.ready.messages] == [3]
