@@ -88,22 +88,20 @@ def parts(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[int]]]:
 
 
 def play(workers: Workers, which: str, seeds: Iterable[int], *, keep_going: bool) -> bool:
-    """Whether all of them hold."""
+    """Whether all of them hold. Says how many were played, also when it is interrupted."""
     print(f"playing {which}, {workers.count} at a time", flush=True)
     totals = Totals()
     every_s = TERMINAL_EVERY_S if sys.stdout.isatty() else LOG_EVERY_S
     progress = Progress(totals, every_s, lambda line: print(line, flush=True))
-    for history in workers.histories(seeds):
-        progress.look()
-        if history is None:
-            continue
-        failed = totals.failed
-        totals.add(history)
-        if totals.failed > failed:
-            report(history, everything=False)
-            if not keep_going:
-                break
-    print(totals.line(which), flush=True)
+    try:
+        for history in workers.histories(seeds):
+            progress.look()
+            if history is not None and not totals.add(history):
+                report(history, everything=False)
+                if not keep_going:
+                    break
+    finally:
+        print(totals.line(which), flush=True)
     return totals.failed == 0
 
 

@@ -195,6 +195,7 @@ def test_an_interrupted_run_leaves_no_process(how: signal.Signals) -> None:
         printed = process.communicate(timeout=30)[0].decode()
         assert process.returncode == 130, printed
         assert still_running(players) == {}
+        assert " fresh seeds from " in printed.splitlines()[-2]
         assert "interrupted" in printed
         assert "Traceback" not in printed
 

@@ -44,14 +44,14 @@ class Totals:
     def seconds(self) -> float:
         return self.clock() - self.started_s
 
-    def add(self, history: History | Lost) -> None:
+    def add(self, history: History | Lost) -> bool:
+        """Whether it held."""
+        held = isinstance(history, History) and history.violation is None
         self.seeds += 1
-        if isinstance(history, Lost):
-            self.failed += 1
-            return
-        self.failed += history.violation is not None
-        for name in _COUNTS:
+        self.failed += not held
+        for name in _COUNTS if isinstance(history, History) else ():
             self.counts[name] += getattr(history, name)
+        return held
 
     def line(self, which: str) -> str:
         """Everything, at the end."""
