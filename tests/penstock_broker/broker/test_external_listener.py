@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import grpc
 from support.cluster import Cluster
 from support.processes import HOST, reserve_row
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.proto.v1 import transaction_pb2, transaction_peer_pb2
+from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
+from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceStub
+from penstock.rpc.channel import open_channel
 
 
 def test_each_listener_names_the_addresses_of_its_callers(tmp_path: Path) -> None:
@@ -34,3 +39,19 @@ def test_each_listener_names_the_addresses_of_its_callers(tmp_path: Path) -> Non
             while seen < 100:
                 seen += sum(batch.hi - batch.lo for batch in consumer.poll(timeout_s=5))
         assert seen == 100
+        _check_services(cluster.brokers[0].address, f"{HOST}:{base}")
+
+
+def _check_services(inside: str, outside: str) -> None:
+    """What brokers tell each other about transactions nobody outside can say."""
+    joins = transaction_peer_pb2.JoinTransactionsRequest()
+    ask = transaction_pb2.ListTransactionsRequest()
+    for address, code in ((inside, None), (outside, grpc.StatusCode.UNIMPLEMENTED)):
+        with open_channel(address) as channel:
+            TransactionServiceStub(channel).ListTransactions(ask, timeout=10)
+            try:
+                TransactionPeerServiceStub(channel).JoinTransactions(joins, timeout=10)
+                answered = None
+            except grpc.RpcError as error:
+                answered = error.code()
+        assert answered is code

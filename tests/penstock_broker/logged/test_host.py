@@ -415,6 +415,28 @@ async def test_whoever_waits_too_long_hears_that_the_outcome_is_unknown() -> Non
         assert (await asking).code is ErrorCode.REQUEST_TIMED_OUT
 
 
+async def test_whoever_asks_for_patience_is_given_it_and_nobody_behind_waits_for_that() -> None:
+    async with running() as world, asyncio.TaskGroup() as tasks:
+        await world.add(5)
+        host = await world.serving()
+        world.store.flowing.clear()
+
+        async def refused(patience_ms: int) -> PenstockError:
+            with pytest.raises(PenstockError) as caught:
+                await host.ask(lambda number: Add(number, 6), patience_ms=patience_ms)
+            return caught.value
+
+        patient = tasks.create_task(refused(60_000))
+        await wait_until_async(lambda: len(host._requests) == 1, what="it waits")
+        other = tasks.create_task(refused(0))
+        await wait_until_async(lambda: len(host._requests) == 2, what="both wait")
+        host.tick(world.clock.now_ms() + 31_000)
+        assert (await other).code is ErrorCode.REQUEST_TIMED_OUT
+        assert not patient.done()
+        host.tick(world.clock.now_ms() + 91_000)
+        assert (await patient).code is ErrorCode.REQUEST_TIMED_OUT
+
+
 async def test_an_answer_to_somebody_who_has_gone_is_dropped() -> None:
     async with running() as world, asyncio.TaskGroup() as tasks:
         asking = await hold_an_answer(world, tasks)

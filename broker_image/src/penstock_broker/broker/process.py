@@ -15,7 +15,6 @@ from typing import Final
 
 import grpc
 
-from penstock.core.groups import GroupConfig
 from penstock.core.types import BrokerId, ControllerEpoch, TopicId
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import (
@@ -24,13 +23,15 @@ from penstock.proto.v1 import (
     group_pb2_grpc,
     journal_pb2_grpc,
     replication_pb2_grpc,
+    transaction_pb2_grpc,
+    transaction_peer_pb2_grpc,
 )
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.channel import SERVER_OPTIONS
+from penstock_broker.broker.coordination import Coordination, Foundation
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
-from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.lag import LagCollection
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.groups.leaders import PeerLeaders
@@ -52,7 +53,6 @@ from penstock_broker.replication.writer import LogWriter, TickFacts
 from penstock_broker.services.admin import AdminService, LogFacts
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
-from penstock_broker.services.groups import GroupService
 from penstock_broker.services.journal import JournalService
 from penstock_broker.services.leading import Leading
 from penstock_broker.services.limits import ByteBudget
@@ -73,11 +73,13 @@ PUBLIC_SERVICES: Final = (
     "penstock.proto.v1.BrokerService",
     "penstock.proto.v1.AdminService",
     "penstock.proto.v1.GroupService",
+    "penstock.proto.v1.TransactionService",
 )
 SERVICES: Final = (
     *PUBLIC_SERVICES,
     "penstock.proto.v1.ReplicationService",
     "penstock.proto.v1.JournalService",
+    "penstock.proto.v1.TransactionPeerService",
 )
 _events = EventLog("process")
 
@@ -148,6 +150,16 @@ class BrokerProcess:
         settings = self._config.settings
         locator = Locator(self._view, self._replicas)
         offsets = Offsets(locator, self._replicas, store, self._reading)
+        producer_ids = ProducerIds(self._session, self._view, self._config.broker_id)
+        base = Foundation(
+            around=Surroundings(self._view, self._replicas, self._reader, SystemClock()),
+            session=self._session,
+            metrics=self.metrics,
+            settings=settings,
+            refusal=self._refusal,
+            observe=self._observe,
+        )
+        self._coordination = Coordination(base, locator, producer_ids)
         self._fetching = Fetching(
             locator,
             self._reader,
@@ -160,24 +172,17 @@ class BrokerProcess:
             Producing(locator, self._replicas, self._produce_budget, self.metrics, self._refusal),
             self._fetching,
             offsets,
-            ProducerIds(self._session, self._view, self._config.broker_id),
+            producer_ids,
+            self._coordination.calls,
             observe=self._observe,
             fetch_budget=self._fetch_budget,
             stream_inflight_max=settings.stream_inflight_max,
         )
         facts = LogFacts(store, self._maintaining, self._disk_bytes)
         self._admin = AdminService(self._view, self._session, self._replicas, offsets, facts)
-        around = Surroundings(self._view, self._replicas, self._reader, SystemClock())
-        self._coordinators = Coordinators(
-            around,
-            self._session,
-            self.metrics,
-            GroupConfig(offsets_retention_ms=settings.offsets_retention_minutes * 60_000),
-        )
-        self.metrics.observe_groups(lambda: self._coordinators.totals)
-        self._lag = LagCollection(lambda: self._coordinators.led, PeerLeaders(self._view))
+        self.metrics.observe_groups(lambda: self._coordination.groups.totals)
+        self._lag = LagCollection(lambda: self._coordination.groups.led, PeerLeaders(self._view))
         self.metrics.registry.register(GroupLagMetrics(self._lag))
-        self._groups = GroupService(self._view, self._coordinators, self._refusal, self._observe)
         self._leading = Leading(
             self._replicas,
             self._reader,
@@ -208,7 +213,7 @@ class BrokerProcess:
                         self._disk.run(),
                         self._retention.run(),
                         self._compaction.run(),
-                        self._coordinators.run(),
+                        *self._coordination.parts(),
                         self._lag.run(),
                     )
                 ]
@@ -223,6 +228,7 @@ class BrokerProcess:
             if outside is not None:
                 await outside.stop(None)
             await server.stop(None)
+            await self._coordination.close()
             for executor in (self._writing, self._reading, self._maintaining):
                 executor.shutdown(wait=True)
 
@@ -230,6 +236,9 @@ class BrokerProcess:
         """The server of brokers and of clients in the same network."""
         server = await self._server(Edge(lambda: self._view.cluster_id, self._observe))
         replication_pb2_grpc.add_ReplicationServiceServicer_to_server(self._leading, server)
+        transaction_peer_pb2_grpc.add_TransactionPeerServiceServicer_to_server(
+            self._coordination.peer_service, server
+        )
         journal_pb2_grpc.add_JournalServiceServicer_to_server(self._journal, server)
         add_reflection(SERVICES, server)
         self._bound = _bind(server, "--listen", self._config.listen)
@@ -255,7 +264,10 @@ class BrokerProcess:
         )
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._data, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
-        group_pb2_grpc.add_GroupServiceServicer_to_server(self._groups, server)
+        group_pb2_grpc.add_GroupServiceServicer_to_server(self._coordination.group_service, server)
+        transaction_pb2_grpc.add_TransactionServiceServicer_to_server(
+            self._coordination.transaction_service, server
+        )
         await self._health.add_to(server)
         return server
 

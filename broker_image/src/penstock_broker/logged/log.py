@@ -22,7 +22,11 @@ from penstock_broker.replication.replicas import ReplicaSet
 _APPEND_TIMEOUT_MS: Final = 600_000
 _READ_BYTES: Final = 1024 * 1024
 _REQUEST_IDS: Final = count(-1, -1)
-"""Below 0: never those of producers."""
+
+
+def next_request_id() -> int:
+    """For what this broker itself appends: below 0, never those of producers, never twice."""
+    return next(_REQUEST_IDS)
 
 
 class PartitionLog(Protocol):
@@ -87,7 +91,7 @@ class ReplicaLog:
         def answered(reply: ProduceReply) -> None:
             done(reply.error)
 
-        request_id = next(_REQUEST_IDS)
+        request_id = next_request_id()
         self.replica.pending[request_id] = answered
         self._replicas.handle(
             self.replica,

@@ -31,6 +31,7 @@ from penstock.core.replication.contract_follower import (
 from penstock.core.replication.contract_leader import (
     Feed,
     IsrProposal,
+    JoinRequest,
     ProduceReply,
     SendEpochAnswer,
     SendRefusal,
@@ -73,6 +74,12 @@ class IsrOutlet(Protocol):
     """Where ISR proposals go (`isr`)."""
 
     def propose(self, replica: Replica, proposal: IsrProposal) -> None: ...
+
+
+class JoinOutlet(Protocol):
+    """Where joins of transactions go (`transactions.partitions`)."""
+
+    def join(self, replica: Replica, request: JoinRequest) -> None: ...
 
 
 class Shell(Protocol):

@@ -3,6 +3,7 @@
     handle(replica, event) ─▶ machine ─▶ Ready ─▶ truncate, append ──▶ LogWriter
                                               ├─▶ messages, feeds ──▶ streams to peers
                                               ├─▶ isr_change ───────▶ IsrChanges
+                                              ├─▶ joins ────────────▶ coordinators of transactions
                                               ├─▶ replies ──────────▶ produce requests
                                               └─▶ high watermark ───▶ parked fetches, feeders
 
@@ -50,6 +51,7 @@ from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import (
     FollowerOutlet,
     IsrOutlet,
+    JoinOutlet,
     LeaderOutlet,
     Replica,
 )
@@ -79,6 +81,7 @@ class ReplicaSet:
         self.followers: dict[BrokerId, FollowerOutlet] = {}
         self.leaders: dict[BrokerId, LeaderOutlet] = {}
         self.isr: IsrOutlet | None = None
+        self.joins: JoinOutlet | None = None
         self.removals = 0
         """Log starts moved and replicas dropped so far: space that could be reclaimed."""
         self._store = store
@@ -123,8 +126,7 @@ class ReplicaSet:
             self._send(replica, message)
         for feed in ready.feeds:
             self._feed(replica, feed)
-        if ready.isr_change is not None and self.isr is not None:
-            self.isr.propose(replica, ready.isr_change)
+        self._ask_others(replica, ready)
         for reply in ready.replies:
             replica.answer(reply)
         self._tell_readers(replica, ready)
@@ -155,6 +157,14 @@ class ReplicaSet:
             replica.wake_uncommitted()
         if ready.stable_offset is not None:
             replica.wake_committed()
+
+    def _ask_others(self, replica: Replica, ready: Ready) -> None:
+        """What the controller, or the coordinator of a transaction, must agree to."""
+        if ready.isr_change is not None and self.isr is not None:
+            self.isr.propose(replica, ready.isr_change)
+        if self.joins is not None:
+            for join in ready.joins:
+                self.joins.join(replica, join)
 
     @staticmethod
     def _ask_for_sync(replica: Replica) -> None:

@@ -17,6 +17,8 @@ from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
 from penstock_broker.services.producing import Producing
 from penstock_broker.services.subscribing import Subscription
+from penstock_broker.services.transactions import Transactions
+from penstock_broker.serving.listener import host_of_peer
 
 
 class DataService(BrokerServiceServicer):
@@ -29,6 +31,7 @@ class DataService(BrokerServiceServicer):
         fetching: Fetching,
         offsets: Offsets,
         producer_ids: ProducerIds,
+        transactions: Transactions,
         *,
         observe: Callable[[str, float], None],
         fetch_budget: ByteBudget,
@@ -40,6 +43,7 @@ class DataService(BrokerServiceServicer):
         self._fetching = fetching
         self._offsets = offsets
         self._producer_ids = producer_ids
+        self._transactions = transactions
         self._observe = observe
         self._fetch_budget = fetch_budget
         self._stream_inflight_max = stream_inflight_max
@@ -105,5 +109,7 @@ class DataService(BrokerServiceServicer):
     async def InitProducer(
         self, request: pb.InitProducerRequest, context: Any
     ) -> pb.InitProducerResponse:
-        """See `metadata`."""
+        """See `metadata`, and `transactions` if it names a transactional id."""
+        if request.transactional_id:
+            return await self._transactions.init(request, host_of_peer(context.peer()))
         return await self._producer_ids.init(request)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.core.types import BrokerId
+from penstock.core.types import BrokerId, ProducerId, is_transactional_producer
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import controller_pb2
@@ -61,20 +61,30 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def init(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
-        """A new id with epoch 0, or the next epoch of the given one."""
+        """A new id with epoch 0, or the next epoch of the given one.
+
+        Ids of transactional producers are their coordinators' to give: anyone could fence their
+        owner here (INVALID_REQUEST).
+        """
+        if is_transactional_producer(ProducerId(request.producer_id)):
+            return _refused(
+                ClusterError(
+                    f"producer id {request.producer_id} belongs to a transactional id: name that",
+                    ErrorCode.INVALID_REQUEST,
+                )
+            )
         if request.producer_id >= 0 and 0 <= request.producer_epoch < _EPOCH_MAX:
             return pb.InitProducerResponse(
                 producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
             )
         try:
-            producer_id = await self._take()
+            producer_id = await self.take()
         except PenstockError as error:
-            return pb.InitProducerResponse(
-                error=error_to_wire(error), producer_id=-1, producer_epoch=-1
-            )
+            return _refused(error)
         return pb.InitProducerResponse(producer_id=producer_id, producer_epoch=0)
 
-    async def _take(self) -> int:
+    async def take(self) -> int:
+        """An id that was never used. Raises PenstockError."""
         async with self._lock:
             if self._next >= self._end:
                 await self._refill()
@@ -97,3 +107,7 @@ class ProducerIds:
         if answer.HasField("error"):
             raise error_from_wire(answer.error)
         self._next, self._end = answer.first, answer.first + answer.count
+
+
+def _refused(error: PenstockError) -> pb.InitProducerResponse:
+    return pb.InitProducerResponse(error=error_to_wire(error), producer_id=-1, producer_epoch=-1)

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from time import time_ns
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.core.batch import Batch
 from penstock.core.compaction.keymap import check_keys
 from penstock.core.records import check_batch
 from penstock.core.replication.contract_leader import ProduceReply, ProduceRequested
 from penstock.core.topic import TimestampType, TopicConfig
+from penstock.core.transactions.config import check_transactional_id
 from penstock.core.types import Acks, LeaderEpoch, Sync
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
@@ -60,6 +61,8 @@ class Producing:
 
     async def produce(self, request: pb.ProduceRequest) -> pb.ProduceResponse:
         """Appends what can be appended; each partition has its own result."""
+        if request.transactional_id:
+            check_transactional_id(request.transactional_id)
         acks = _known(_ACKS, request.acks, "acks")
         sync = _known(_SYNC, request.sync, "sync")
         refusal = self._refusal()
@@ -81,10 +84,11 @@ class Producing:
         self, request: pb.ProduceRequest, pending: "_Pending", acks: Acks, sync: Sync
     ) -> pb.ProduceResponse:
         timeout_ms = min(request.timeout_ms or _DEFAULT_TIMEOUT_MS, _MAX_TIMEOUT_MS)
+        terms = _Terms(acks, sync, timeout_ms, request.transactional_id)
         throttle_ms = 0
         for index, part in enumerate(request.partitions):
             try:
-                self._submit(pending, index, part, (acks, sync, timeout_ms))
+                self._submit(pending, index, part, terms)
             except PenstockError as error:
                 pending.set(index, self._failed(part, error))
                 if isinstance(error, OverloadedError):
@@ -107,9 +111,8 @@ class Producing:
         pending: "_Pending",
         index: int,
         part: pb.ProducePartition,
-        terms: tuple[Acks, Sync, int],
+        terms: "_Terms",
     ) -> None:
-        acks, sync, timeout_ms = terms
         refuse_internal(part.topic, "written by producers")
         topic, replica = self._locator.replica(part.topic, part.topic_id, part.partition)
         if not part.HasField("batch"):
@@ -129,11 +132,12 @@ class Producing:
             ProduceRequested(
                 request_id=request_id,
                 batch=batch,
-                acks=acks,
-                sync=sync,
-                deadline_ms=self._replicas.now_ms() + timeout_ms,
+                acks=terms.acks,
+                sync=terms.sync,
+                deadline_ms=self._replicas.now_ms() + terms.timeout_ms,
                 expected_epoch=LeaderEpoch(part.leader_epoch),
                 append_time_ms=append_time_ms,
+                transactional_id=terms.transactional_id,
             ),
         )
 
@@ -185,6 +189,15 @@ class Producing:
             error=error_to_wire(error),
             base_offset=-1,
         )
+
+
+class _Terms(NamedTuple):
+    """What a request says for all of its partitions."""
+
+    acks: Acks
+    sync: Sync
+    timeout_ms: int
+    transactional_id: str
 
 
 class _Pending:

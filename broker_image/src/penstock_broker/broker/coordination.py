@@ -1,0 +1,80 @@
+"""What this broker coordinates, put together: groups, transactions, the calls between brokers.
+
+    replicas ── joins ─▶ links ─▶ coordinators of transactions, here or elsewhere
+    coordinators here ─ ends ─▶ links ─▶ partitions and groups, here or elsewhere
+    other brokers ─────▶ peer service ─▶ `transactions.here`
+
+Each part knows the next by a protocol; this is where they meet.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.groups import GroupConfig
+from penstock.core.transactions import TransactionConfig
+from penstock.errors import PenstockError
+from penstock_broker.config import Settings
+from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
+from penstock_broker.logged.hosts import Surroundings
+from penstock_broker.metadata.session import ControllerSession
+from penstock_broker.metrics import Metrics
+from penstock_broker.services.groups import GroupService
+from penstock_broker.services.locate import Locator
+from penstock_broker.services.metadata import ProducerIds
+from penstock_broker.services.transaction_peer import TransactionPeerService
+from penstock_broker.services.transactions import Transactions, TransactionService
+from penstock_broker.transactions.coordinators import Coordinators as TransactionCoordinators
+from penstock_broker.transactions.here import Here
+from penstock_broker.transactions.links import GroupLink, TransactionLinks
+from penstock_broker.transactions.partitions import Markers, PartitionJoins
+from penstock_broker.transactions.transport import GrpcTransport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """What coordinators stand on. `refusal`: why this broker writes nothing now, or None."""
+
+    around: Surroundings
+    session: ControllerSession
+    metrics: Metrics
+    settings: Settings
+    refusal: Callable[[], PenstockError | None]
+    observe: Callable[[str, float], None]
+
+
+class Coordination:
+    """See the module."""
+
+    def __init__(self, base: Foundation, locator: Locator, producer_ids: ProducerIds) -> None:
+        around = base.around
+        broker_id = around.replicas.broker_id
+        self._transport = GrpcTransport(broker_id, around.view)
+        self._links = TransactionLinks(broker_id, around.view, self._transport, around.clock)
+        self.groups = GroupCoordinators(
+            around,
+            base.session,
+            base.metrics,
+            GroupConfig(offsets_retention_ms=base.settings.offsets_retention_minutes * 60_000),
+            GroupLink(self._links),
+        )
+        self.transactions = TransactionCoordinators(
+            around, base.session, TransactionConfig(), self._links
+        )
+        here = Here(
+            self.transactions, self.groups, Markers(around.replicas, around.clock), base.refusal
+        )
+        self._links.serve(here, self.transactions.finder, self.groups.finder)
+        around.replicas.joins = PartitionJoins(self._links, around.replicas)
+        self.calls = Transactions(self.transactions, producer_ids.take, base.refusal)
+        self.group_service = GroupService(around.view, self.groups, base.refusal, base.observe)
+        self.transaction_service = TransactionService(around.view, self.calls, locator)
+        self.peer_service = TransactionPeerService(here)
+
+    def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """What runs until it is cancelled."""
+        return self._links.run(), self.groups.run(), self.transactions.run()
+
+    async def close(self) -> None:
+        """Ends the connections to other brokers; nothing runs any more."""
+        await self._transport.close()

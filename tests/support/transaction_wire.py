@@ -1,0 +1,197 @@
+"""A transactional producer by the plain protocol, for tests."""
+
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+from support.cluster import Cluster
+from support.waiting import wait_until
+from support.wire import Wire, now_ms
+
+from penstock.core.batch import Batch, BatchFlags
+from penstock.core.records import build_batch, encode_columns
+from penstock.core.types import ProducerId
+from penstock.errors import ErrorCode, PenstockError
+from penstock.proto.v1 import broker_pb2
+from penstock.proto.v1 import transaction_pb2 as pb
+from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
+from penstock.rpc.batches import batch_to_wire
+from penstock.rpc.errors import error_from_rpc, error_from_wire
+
+AGAIN = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOADING,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNREACHABLE,
+        ErrorCode.UNKNOWN_TOPIC,
+        ErrorCode.UNKNOWN_PARTITION,
+        ErrorCode.CONTROLLER_UNAVAILABLE,
+    }
+)
+
+
+def transactional_batch(
+    values: Sequence[bytes], producer_id: int, epoch: int, sequence: int
+) -> Batch:
+    return build_batch(
+        encode_columns(list(values), timestamps_ms=now_ms()),
+        producer_id=ProducerId(producer_id),
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        flags=BatchFlags.TRANSACTIONAL,
+    )
+
+
+class Transactions:
+    """The transaction calls of one broker."""
+
+    def __init__(self, address: str) -> None:
+        self.wire = Wire(address)
+        self.calls = TransactionServiceStub(self.wire.channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.wire.channel.close()
+
+    def call(self, name: str, request: Any, timeout_s: float = 20.0) -> Any:
+        """Raises PenstockError."""
+        try:
+            return getattr(self.calls, name)(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+
+    def init(self, **fields: Any) -> broker_pb2.InitProducerResponse:
+        """InitProducer; raises PenstockError."""
+        named = {"producer_id": -1, "instance_id": str(uuid.uuid4()), **fields}
+        request = broker_pb2.InitProducerRequest(**named)
+        try:
+            answer = self.wire.data.InitProducer(request, timeout=20)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+        if answer.HasField("error"):
+            raise error_from_wire(answer.error)
+        return answer
+
+
+def again(act: Any, *, what: str) -> Any:
+    """The answer of `act` once it is not refused for a moment's reason."""
+
+    def attempt() -> Any:
+        try:
+            return (act(),)
+        except PenstockError as error:
+            if error.code not in AGAIN:
+                raise
+            return None
+
+    return wait_until(attempt, what=what)[0]
+
+
+class TransactionalProducer:
+    """One producer object of a cluster. Finds coordinator and leaders anew for every call."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, **init: Any) -> None:
+        self.cluster = cluster
+        self.transactional_id = transactional_id
+        self._init = {"instance_id": str(uuid.uuid4()), **init}
+        self._sequences: dict[tuple[str, int], int] = {}
+        self.producer_id = self.epoch = -1
+
+    def coordinator(self) -> int:
+        """The broker id, as a running broker has it."""
+        broker = next(b for b in self.cluster.brokers if self.cluster.brokers[b].is_running)
+
+        def find() -> int:
+            with Transactions(self.cluster.brokers[broker].address) as found:
+                request = pb.FindTransactionCoordinatorRequest(
+                    transactional_id=self.transactional_id
+                )
+                answer = found.call("FindTransactionCoordinator", request)
+            return int(answer.broker_id)
+
+        return int(again(find, what="a coordinator"))
+
+    def init(self) -> Self:
+        def attempt() -> broker_pb2.InitProducerResponse:
+            with Transactions(self.cluster.brokers[self.coordinator()].address) as there:
+                return there.init(transactional_id=self.transactional_id, **self._init)
+
+        answer = again(attempt, what="the producer has its id")
+        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        self._sequences.clear()
+        return self
+
+    def send(self, topic: str, *values: bytes, partition: int = 0) -> int:
+        """Produces one batch; its base offset. Raises PenstockError."""
+        sequence = self._sequences.get((topic, partition), 0)
+        batch = transactional_batch(values, self.producer_id, self.epoch, sequence)
+        part = broker_pb2.ProducePartition(
+            topic=topic, partition=partition, batch=batch_to_wire(batch)
+        )
+        request = broker_pb2.ProduceRequest(
+            acks=broker_pb2.ACKS_ALL,
+            timeout_ms=10_000,
+            partitions=[part],
+            transactional_id=self.transactional_id,
+        )
+
+        def attempt() -> int:
+            leader = self.cluster.leader(topic, partition)
+            with Wire(self.cluster.brokers[leader].address) as wire:
+                try:
+                    (result,) = wire.data.Produce(request, timeout=15).results
+                except grpc.RpcError as error:
+                    raise error_from_rpc(error) from error
+            if result.HasField("error"):
+                raise error_from_wire(result.error)
+            return int(result.base_offset)
+
+        offset = int(again(attempt, what=f"stored in {topic}/{partition}"))
+        self._sequences[topic, partition] = sequence + len(values)
+        return offset
+
+    def end(self, *, commit: bool, wait_visible_ms: int = 20_000) -> pb.EndTransactionResponse:
+        """EndTransaction; the next epoch is taken over. Raises PenstockError."""
+        request = pb.EndTransactionRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            commit=commit,
+            wait_visible_ms=wait_visible_ms,
+        )
+
+        def attempt() -> pb.EndTransactionResponse:
+            with Transactions(self.cluster.brokers[self.coordinator()].address) as there:
+                return there.call("EndTransaction", request, 60)
+
+        answer = again(attempt, what="the end is decided")
+        self.producer_id, self.epoch = answer.next_producer_id, answer.next_producer_epoch
+        self._sequences.clear()
+        return answer
+
+    def ask(self, name: str, request: Any) -> Any:
+        """A call of TransactionService, to the coordinator."""
+
+        def attempt() -> Any:
+            with Transactions(self.cluster.brokers[self.coordinator()].address) as there:
+                return there.call(name, request)
+
+        return again(attempt, what=name)
+
+    def description(self) -> pb.TransactionDescription:
+        request = pb.DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        (found,) = self.ask("DescribeTransactions", request).transactions
+        return found
