@@ -148,10 +148,7 @@ class TransactionCoordinator:
             case FinishedHeard():
                 producers.carry_on(book, ending.finished(book, event))
             case ImageChanged():
-                self._topics = event.topic_ids
-                self._find_missing()
-                for branch in list(book.unsettled.values()):
-                    ending.send_at_once(book, branch)
+                self._image_changed(event.topic_ids)
             case TopicsGone():
                 self._give_up(event.topic_ids)
             case Tick():
@@ -264,8 +261,17 @@ class TransactionCoordinator:
             book.put_ledger(transactional_id, None)
             book.decide("ledger expired", id=transactional_id, batch=ledger.batch)
 
+    def _image_changed(self, topic_ids: frozenset[TopicId]) -> None:
+        """Whoever has yet to hear may live elsewhere now. What is missing is looked for in the
+        sweep, as images may come often; what is there again counts at once."""
+        self._topics = topic_ids
+        since = self._missing_since
+        self._missing_since = {t: ms for t, ms in since.items() if t not in topic_ids}
+        for branch in list(self._book.unsettled.values()):
+            ending.send_at_once(self._book, branch)
+
     def _find_missing(self) -> None:
-        """Topics of participants that were not in the image all through the grace period."""
+        """Topics of participants that were in no image all through the grace period."""
         book = self._book
         if self._topics is None:
             return

@@ -313,12 +313,12 @@ def test_a_topic_that_is_missing_for_a_moment_costs_nothing_and_for_10_minutes_i
     desk.pass_time(700_000)  # no image at all proves nothing
     assert {end[0] for end in ends(desk.pass_time(1_000))} == {P0, U0}
     desk.feed(c.ImageChanged(one))
-    desk.pass_time(500_000)
+    desk.pass_time(590_000)
     desk.feed(c.ImageChanged(both))
     desk.feed(c.ImageChanged(one))
     desk.pass_time(590_000)
     assert {end[0] for end in ends(desk.pass_time(1_000))} == {P0, U0}
-    desk.pass_time(70_000)
+    desk.pass_time(130_000)
     assert {end[0] for end in ends(desk.pass_time(1_000))} == {U0}
     desk.pass_time(120_000)
     assert desk.record().finishing.keys() == {U0}
