@@ -34,6 +34,7 @@ from penstock.cli import (
     perf,
     produce,
     topic,
+    txn,
 )
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
@@ -168,6 +169,7 @@ def _assemble() -> typer.Typer:
     app.add_typer(cluster.app, name="cluster")
     app.add_typer(topic.app, name="topic")
     app.add_typer(group.app, name="group")
+    app.add_typer(txn.app, name="txn")
     for module in (produce, consume, offsets, dump_log, kube):
         module.register(app)
     app.add_typer(perf.app, name="perf")

@@ -20,7 +20,8 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-def _not_empty(text: str) -> str:
+def not_empty(text: str) -> str:
+    """Callback of arguments that name something: a variable that is not set names nothing."""
     if not text:
         raise typer.BadParameter("it is empty (a variable that is not set?)")
     return text
@@ -41,7 +42,7 @@ OutputOption = Annotated[
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 GroupArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Id of the group.", callback=_not_empty)
+    str, typer.Argument(metavar="GROUP", help="Id of the group.", callback=not_empty)
 ]
 Partitions = Annotated[
     list[int] | None,

@@ -54,6 +54,15 @@ from penstock.client.serializers import (
 )
 from penstock.client.sync import Admin, Consumer
 from penstock.client.sync_producer import Producer
+from penstock.client.transaction_admin_model import (
+    LedgerListing,
+    OpenTransaction,
+    PartitionTransactions,
+    TransactionBranch,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
 from penstock.core.types import Acks, Sync, TopicPartition
@@ -85,13 +94,16 @@ __all__ = [
     "GroupState",
     "Header",
     "JsonSerializer",
+    "LedgerListing",
     "ListedOffset",
     "LogDescription",
     "MemberDescription",
     "OffsetAndMetadata",
     "OffsetChange",
     "OffsetSpec",
+    "OpenTransaction",
     "PartitionDescription",
+    "PartitionTransactions",
     "PenstockError",
     "Producer",
     "ProducerConfig",
@@ -103,4 +115,8 @@ __all__ = [
     "Sync",
     "TopicDescription",
     "TopicPartition",
+    "TransactionBranch",
+    "TransactionDescription",
+    "TransactionListing",
+    "TransactionState",
 ]

@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any, Final, Protocol, Self, TypeVar, Unpack
 
 from penstock.client.admin_groups import GroupAdministration
+from penstock.client.admin_transactions import TransactionAdministration
 from penstock.client.cluster import Cluster, is_silence
 from penstock.client.config import ClientConfig, ClientOptions, parse_bootstrap
 from penstock.client.connections import Connection
@@ -55,8 +56,8 @@ class _HasError(Protocol):
     def HasField(self, field_name: Any) -> bool: ...  # noqa: N802 - protobuf's name
 
 
-class AsyncAdmin(GroupAdministration):
-    """Creates, changes and describes topics and groups; describes the cluster."""
+class AsyncAdmin(GroupAdministration, TransactionAdministration):
+    """Creates, changes and describes topics, groups and transactions; describes the cluster."""
 
     def __init__(
         self,

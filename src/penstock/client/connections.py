@@ -21,6 +21,7 @@ from penstock.errors import ClusterError, ErrorCode, UnreachableError
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
+from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 
@@ -70,6 +71,7 @@ class Connection:
         self.broker = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
         self.group = GroupServiceStub(self.channel)
+        self.transactions = TransactionServiceStub(self.channel)
 
     async def _replace(self) -> None:
         """A new channel, which looks the name up and connects at once."""

@@ -24,6 +24,7 @@ from penstock.client.model import (
     TopicDescription,
 )
 from penstock.client.sync_groups import SyncGroupAdministration
+from penstock.client.sync_transactions import SyncTransactionAdministration
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
 
@@ -172,7 +173,7 @@ class Consumer:
         self.close()
 
 
-class Admin(SyncGroupAdministration):
+class Admin(SyncGroupAdministration, SyncTransactionAdministration):
     """Creates, changes and describes topics and groups; see AsyncAdmin."""
 
     def __init__(

@@ -59,6 +59,8 @@ def test_all_commands_are_there() -> None:
     assert {
         "local up", "local list", "local status", "local down", "local logs", "cluster describe",
         "topic create", "topic list", "topic describe", "topic alter", "topic delete",
+        "txn list", "txn describe", "txn abort", "txn partition", "txn ledgers",
+        "txn forget-ledger",
         "group list", "group describe", "group offsets", "group reset", "group delete",
         "produce", "consume", "offsets", "dump-log", "perf produce", "perf consume", "verify",
     } <= present  # fmt: skip

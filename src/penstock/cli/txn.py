@@ -1,0 +1,282 @@
+"""`penstock txn …`: transactions, who has them, what they hold up; and the two ways to step in.
+
+    list, ledgers, partition ──▶ Admin ──▶ rows
+    describe                 ──▶ Admin ──▶ one record, its branches as a table
+    abort, forget-ledger     ──▶ shown and asked first, unless --yes
+
+A reader in read_committed mode stands at a partition's last stable offset: `partition` says what
+holds it there, and whose that is.
+"""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.connect import open_admin
+from penstock.cli.options import Bootstrap, Output, OutputOption, Yes, example, not_empty
+from penstock.cli.output import print_record, print_rows
+from penstock.errors import ErrorCode, MisuseError
+
+if TYPE_CHECKING:
+    from penstock.client import (
+        OpenTransaction,
+        TopicPartition,
+        TransactionBranch,
+        TransactionDescription,
+        TransactionListing,
+    )
+
+app = typer.Typer(help="Transactions: who has them, what they hold up.", no_args_is_help=True)
+
+REASON: Final = "penstock txn abort"
+IdArgument = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="Transactional or application id.", callback=not_empty),
+]
+
+
+class State(StrEnum):
+    """Of a transaction, as typed on the command line."""
+
+    IDLE = "idle"
+    OPEN = "open"
+
+
+@app.command(
+    "list",
+    epilog=example("penstock txn list", "penstock txn list --older-than 30s -o json"),
+)
+def list_(
+    *,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only what is open, or not told everywhere, so long: 30s, 1h30m."
+        ),
+    ] = None,
+    state: Annotated[
+        list[State] | None, typer.Option("--state", help="Only these; may be repeated.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List transactional ids, and what each has open.
+
+    FINISHING counts partitions and groups that have yet to hear how a transaction ended.
+    """
+    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
+
+    older_than_ms = 0 if older_than is None else parse_duration_ms(older_than)
+    with open_admin(bootstrap) as admin:
+        from penstock.client import TransactionState  # noqa: PLC0415 - grpc only when needed
+
+        states = [TransactionState[one.name] for one in state or ()]
+        found = admin.list_transactions(states, older_than_ms=older_than_ms)
+    print_rows([_listing(one) for one in found], output, empty="there are no transactions")
+
+
+def _listing(one: "TransactionListing") -> dict[str, object]:
+    return {
+        "id": one.transactional_id,
+        "branch": one.branch,
+        "state": one.state.value,
+        "open_s": _seconds(one.open_ms),
+        "finishing": one.finishing,
+        "finishing_s": _seconds(one.finishing_ms),
+        "producer": one.producer_id,
+        "epoch": one.producer_epoch,
+        "client": one.client_id,
+        "host": one.client_host,
+    }
+
+
+@app.command(
+    epilog=example("penstock txn describe billing-0", "penstock txn describe billing-0 -o json")
+)
+def describe(
+    transactional_id: IdArgument,
+    *,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show an id's owner, what its transaction holds, and how the last one ended."""
+    with open_admin(bootstrap) as admin:
+        seen = admin.describe_transaction(transactional_id)
+    print_record(_describe(seen), output)
+
+
+def _describe(seen: "TransactionDescription") -> dict[str, object]:
+    return {
+        "id": seen.transactional_id,
+        "client": seen.client_id,
+        "host": seen.client_host,
+        "instance": seen.instance_id,
+        "timeout_s": _seconds(seen.timeout_ms),
+        "used": _moment(seen.used_ms),
+        "coordinator": seen.coordinator,
+        "coordinator_partition": seen.partition,
+        "branches": [_branch(one) for one in seen.branches],
+    }
+
+
+def _branch(one: "TransactionBranch") -> dict[str, object]:
+    row: dict[str, object] = {
+        "branch": one.branch,
+        "state": one.state.value,
+        "producer": one.producer_id,
+        "epoch": one.producer_epoch,
+        "since": _moment(one.started_ms),
+        "joined": list(one.joined),
+        "finishing": [
+            f"{each.participant} {'commit' if each.commit else 'abort'}" for each in one.finishing
+        ],
+        "last": one.last_outcome,
+        "by": one.last_reason,
+    }
+    if one.run:
+        row |= {"run": one.run, "batch": one.batch, "task": one.task, "attempt": one.attempt}
+    return row
+
+
+@app.command(
+    epilog=example(
+        "penstock txn abort billing-0",
+        "penstock txn abort billing-0 --epoch 7 --reason 'host is gone' --yes",
+    )
+)
+def abort(
+    transactional_id: IdArgument,
+    *,
+    epoch: Annotated[
+        int, typer.Option(min=-1, max=2**31 - 1, help="Only while this is its epoch; -1 = any.")
+    ] = -1,
+    reason: Annotated[str, typer.Option(help="For the brokers' logs.")] = REASON,
+    yes: Yes = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """End what an id has open; its producer is told that it was aborted.
+
+    Nothing of it becomes visible to readers in read_committed mode.
+    """
+    with open_admin(bootstrap) as admin:
+        seen = admin.describe_transaction(transactional_id)
+        count = sum(one.started_ms is not None for one in seen.branches)
+        if not yes:
+            owner = f"of {seen.client_id or 'a client'} at {seen.client_host or 'no known host'}"
+            typer.confirm(f"Abort {count} open transactions {owner}?", abort=True)
+        # Also if none was open just now: one may have begun since.
+        aborted = admin.abort_transaction(transactional_id, producer_epoch=epoch, reason=reason)
+    if aborted:
+        typer.echo(f"{transactional_id}: {aborted} open transactions aborted")
+    else:
+        typer.echo(f"{transactional_id}: nothing was open, so nothing was aborted")
+
+
+@app.command(
+    epilog=example("penstock txn partition flights/3", "penstock txn partition flights/3 -o json")
+)
+def partition(
+    where: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="As in flights/3.")],
+    *,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show what is open in a partition, and whose it is.
+
+    The first one holds the last stable offset, and all readers in read_committed mode.
+    """
+    chosen = _partition(where)
+    with open_admin(bootstrap) as admin:
+        seen = admin.partition_transactions(chosen)
+        owners = {
+            one.producer_id: listed
+            for one in seen.open
+            for listed in admin.list_transactions(producer_id=one.producer_id)
+        }
+    record = {
+        "partition": where,
+        "last_stable_offset": seen.last_stable_offset,
+        "high_watermark": seen.high_watermark,
+        "open": [_open(one, owners.get(one.producer_id)) for one in seen.open],
+    }
+    print_record(record, output)
+
+
+def _open(one: "OpenTransaction", owner: "TransactionListing | None") -> dict[str, object]:
+    return {
+        "first_offset": one.first_offset,
+        "producer": one.producer_id,
+        "epoch": one.producer_epoch,
+        "last_written": _moment(one.last_ms),
+        "id": owner.transactional_id if owner else None,
+        "open_s": _seconds(owner.open_ms) if owner else None,
+        "client": owner.client_id if owner else None,
+        "host": owner.client_host if owner else None,
+    }
+
+
+def _partition(text: str) -> "TopicPartition":
+    from penstock.core.types import TopicPartition  # noqa: PLC0415 - not for --help
+
+    topic, separator, number = text.rpartition("/")
+    if not separator or not topic or not (number.isascii() and number.isdigit()):
+        raise MisuseError(
+            f"{text!r} must be TOPIC/PARTITION, as in flights/3", ErrorCode.INVALID_REQUEST
+        )
+    return TopicPartition(topic, int(number))
+
+
+@app.command(epilog=example("penstock txn ledgers", "penstock txn ledgers -o json"))
+def ledgers(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
+    """List what streaming applications have committed last, by application id."""
+    with open_admin(bootstrap) as admin:
+        found = admin.list_ledgers()
+    rows = [
+        {
+            "application": one.application_id,
+            "batch": one.batch,
+            "rows": one.rows,
+            "committed": _moment(one.time_ms),
+            "run": one.run,
+            "checkpoint": one.checkpoint,
+        }
+        for one in found
+    ]
+    print_rows(rows, output, empty="there are no ledgers")
+
+
+@app.command(
+    epilog=example(
+        "penstock txn forget-ledger spark/flights", "penstock txn forget-ledger spark/flights --yes"
+    )
+)
+def forget_ledger(
+    application_id: IdArgument, *, yes: Yes = False, bootstrap: Bootstrap = None
+) -> None:
+    """Forget what an application has committed: its next batch is taken as the first.
+
+    For an application that begins anew, with a fresh checkpoint. One that goes on with its old
+    checkpoint may write its last batch twice.
+    """
+    with open_admin(bootstrap) as admin:
+        if not yes:
+            typer.confirm(f"Forget what {application_id} has committed?", abort=True)
+        forgotten = admin.forget_ledger(application_id)
+    if not forgotten:
+        raise MisuseError(
+            f"there is no ledger of {application_id!r}; `penstock txn ledgers` shows all"
+        )
+    typer.echo(f"ledger of {application_id} forgotten")
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1000, 3)
+
+
+def _moment(time_ms: int | None) -> str | None:
+    """ISO 8601, UTC, to the second; None for what never was."""
+    if not time_ms:
+        return None
+    return datetime.fromtimestamp(time_ms // 1000, UTC).isoformat().replace("+00:00", "Z")

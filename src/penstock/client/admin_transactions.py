@@ -1,0 +1,234 @@
+"""The admin's questions about transactions, and its two ways to step in.
+
+    list, ledgers ─────────────▶ every broker that is alive: each knows what it coordinates
+    describe, abort, forget ───▶ the id's coordinator, found anew with every attempt
+    partition ─────────────────▶ the partition's leader
+
+Everything may be repeated; an abort that is told again answers that nothing was open.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+from penstock.client.cluster import Cluster
+from penstock.client.config import ClientConfig
+from penstock.client.connections import Connection
+from penstock.client.leaders import Answers, ask_leaders
+from penstock.client.model import TopicDescription
+from penstock.client.transaction_admin_model import (
+    LedgerListing,
+    PartitionTransactions,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
+from penstock.client.transaction_admin_wire import (
+    STATES_TO_WIRE,
+    description_from_wire,
+    ledger_from_wire,
+    listing_from_wire,
+    partition_from_wire,
+    topic_ids,
+)
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock.proto.v1 import transaction_pb2 as pb
+from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
+from penstock.rpc.errors import error_from_wire
+
+LISTING_S: Final = 10.0
+"""How long brokers that still load their transactions are waited for."""
+_A = TypeVar("_A")
+
+
+class TransactionAdministration:
+    """The part of AsyncAdmin that is about transactions."""
+
+    config: ClientConfig
+    _cluster: Cluster
+    _timeout_s: float
+
+    async def _cluster_id(self) -> str:
+        raise NotImplementedError
+
+    async def describe_topics(
+        self, topics: Iterable[str] | None = None
+    ) -> dict[str, TopicDescription]:
+        raise NotImplementedError
+
+    async def _ask(self, attempt: Callable[[Connection, float], Awaitable[_A]]) -> _A:
+        raise NotImplementedError
+
+    async def list_transactions(
+        self,
+        states: Iterable[TransactionState] = (),
+        *,
+        older_than_ms: int = 0,
+        producer_id: int = 0,
+    ) -> list[TransactionListing]:
+        """Of the whole cluster, by id and branch.
+
+        Args:
+            states: Only these; none = all.
+            older_than_ms: Only what is open, or waits for somebody to hear of its end, so long.
+            producer_id: Only this one's; 0 = all.
+
+        Raises COORDINATOR_LOADING, UnreachableError: a list with gaps would pass for all.
+        """
+        request = pb.ListTransactionsRequest(
+            cluster_id=await self._cluster_id(),
+            states=[STATES_TO_WIRE[state] for state in states],
+            older_than_ms=older_than_ms,
+            producer_id=producer_id,
+        )
+        answers = await self._every_broker(lambda stub: stub.ListTransactions, request)
+        found = [listing_from_wire(one) for answer in answers for one in answer.transactions]
+        return sorted(found, key=lambda one: (one.transactional_id, one.branch))
+
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Owner, participants, and how the last ones ended. Raises UNKNOWN_TRANSACTIONAL_ID."""
+        _check_id(transactional_id)
+        request = pb.DescribeTransactionsRequest(
+            cluster_id=await self._cluster_id(), transactional_ids=[transactional_id]
+        )
+
+        def checked(stub: TransactionServiceStub) -> Callable[..., Awaitable[Any]]:
+            async def call(request: Any, *, timeout: float) -> Any:  # noqa: ASYNC109 - as stubs
+                answer = await stub.DescribeTransactions(request, timeout=timeout)  # type: ignore[misc]  # the stub is of an async channel
+                if answer.transactions[0].HasField("error"):
+                    raise error_from_wire(answer.transactions[0].error)
+                return answer
+
+            return call
+
+        answer = await self._coordinator(transactional_id, checked, request)
+        (seen,) = answer.transactions
+        return description_from_wire(seen, await self._topic_names(topic_ids(seen)))
+
+    async def abort_transaction(
+        self, transactional_id: str, *, producer_epoch: int = -1, reason: str = ""
+    ) -> int:
+        """Ends what is open of it; how many transactions that were, 0 = nothing was open.
+
+        Its producer hears TRANSACTION_ABORTED. `producer_epoch`: only while this is its epoch;
+        -1 = whatever is open. Raises UNKNOWN_TRANSACTIONAL_ID.
+        """
+        _check_id(transactional_id)
+        request = pb.AbortTransactionRequest(
+            cluster_id=await self._cluster_id(),
+            transactional_id=transactional_id,
+            producer_epoch=producer_epoch,
+            reason=reason,
+        )
+        answer = await self._coordinator(
+            transactional_id, lambda stub: stub.AbortTransaction, request
+        )
+        return int(answer.aborted)
+
+    async def partition_transactions(self, where: TopicPartition) -> PartitionTransactions:
+        """What is open in a partition, as its leader has it. Raises UNKNOWN_TOPIC and the like."""
+        await self._cluster_id()
+
+        async def call(
+            connection: Connection, part: Mapping[TopicPartition, None], timeout_s: float
+        ) -> Answers[PartitionTransactions]:
+            request = pb.DescribePartitionTransactionsRequest(
+                cluster_id=self._cluster.view.cluster_id,
+                partitions=[
+                    pb.TopicPartitionName(topic=one.topic, partition=one.partition) for one in part
+                ],
+            )
+            method = connection.transactions.DescribePartitionTransactions
+            answer = await connection.call(method, request, timeout_s)
+            return {
+                TopicPartition(seen.topic, seen.partition): (
+                    error_from_wire(seen.error)
+                    if seen.HasField("error")
+                    else partition_from_wire(seen)
+                )
+                for seen in answer.partitions
+            }
+
+        return (await ask_leaders(self._cluster, {where: None}, call, self._timeout_s))[where]
+
+    async def list_ledgers(self) -> list[LedgerListing]:
+        """What application ids have committed last, by id; raises as `list_transactions`."""
+        request = pb.ListLedgersRequest(cluster_id=await self._cluster_id())
+        answers = await self._every_broker(lambda stub: stub.ListLedgers, request)
+        found = [ledger_from_wire(one) for answer in answers for one in answer.ledgers]
+        return sorted(found, key=lambda one: one.application_id)
+
+    async def forget_ledger(self, application_id: str) -> bool:
+        """Its next batch is taken as the first; False = there was none."""
+        _check_id(application_id)
+        request = pb.ForgetLedgerRequest(
+            cluster_id=await self._cluster_id(), application_id=application_id
+        )
+        answer = await self._coordinator(application_id, lambda stub: stub.ForgetLedger, request)
+        return bool(answer.forgotten)
+
+    # ------------------------------------------------------------ who is asked
+
+    async def _coordinator(
+        self, name: str, method: Callable[[TransactionServiceStub], Any], request: Any
+    ) -> Any:
+        """The answer of the broker that coordinates this id; tried again while that may help."""
+
+        async def attempt(connection: Connection, attempt_s: float) -> Any:
+            find = pb.FindTransactionCoordinatorRequest(
+                cluster_id=self._cluster.view.cluster_id, transactional_id=name
+            )
+            found = await connection.call(
+                connection.transactions.FindTransactionCoordinator, find, attempt_s
+            )
+            coordinator = self._cluster.connections.to(f"{found.host}:{found.port}")
+            return await coordinator.call(method(coordinator.transactions), request, attempt_s)
+
+        return await self._ask(attempt)
+
+    async def _every_broker(
+        self, method: Callable[[TransactionServiceStub], Any], request: Any
+    ) -> list[Any]:
+        """One answer of each broker that is alive, all of them complete."""
+        deadline = monotonic() + min(LISTING_S, self._timeout_s)
+        while True:
+            view = await self._cluster.refresh()
+            answers: list[Any] = []
+            trouble: PenstockError | None = None
+            for broker in view.brokers.values():
+                if not broker.alive:
+                    continue
+                connection = self._cluster.connections.to(broker.address)
+                try:
+                    answers.append(
+                        await connection.call(
+                            method(connection.transactions), request, self._timeout_s
+                        )
+                    )
+                except PenstockError as error:
+                    trouble = error
+            loading = {each for answer in answers for each in answer.loading_partitions}
+            if loading and trouble is None:
+                trouble = ClusterError(
+                    f"{len(loading)} coordinators are still reading their logs; try again",
+                    ErrorCode.COORDINATOR_LOADING,
+                )
+            if trouble is None:
+                return answers
+            if monotonic() >= deadline or not trouble.retriable:
+                raise trouble
+            await asyncio.sleep(self.config.retry_backoff_max_ms / 1000)
+
+    async def _topic_names(self, ids: set[str]) -> dict[str, str]:
+        """Names of the topics that exist, by id."""
+        if not ids:
+            return {}
+        topics = await self.describe_topics()
+        return {topic.topic_id: name for name, topic in topics.items()}
+
+
+def _check_id(name: str) -> None:
+    if not name:
+        raise MisuseError("the transactional id is empty; name one", ErrorCode.INVALID_REQUEST)
