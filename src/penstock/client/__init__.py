@@ -8,8 +8,9 @@ numpy, pyarrow, zstandard or lz4 at import time; a second copy of any logic for 
 
     user ──▶ sync facade ──▶ async core ──▶ penstock.rpc ──▶ brokers
              (one loop        accumulator → lanes (pure) → sender → produce links
-              thread per      fetch states (pure) → fetcher
-              process)        membership (pure) → group link → group session → commits
+              thread per      transactions (pure) → manager
+              process)        fetch states (pure) → fetcher
+                              membership (pure) → group link → group session → commits
                               cluster: metadata cache, connections
 
 Start reading at `producer.py`, `consumer.py` or `admin.py`; the promises about order and
@@ -44,6 +45,7 @@ from penstock.client.model import (
     Record,
     TopicDescription,
 )
+from penstock.client.pod import pod_id
 from penstock.client.producer import AsyncProducer
 from penstock.client.serializers import (
     BytesSerializer,
@@ -53,7 +55,7 @@ from penstock.client.serializers import (
     StringSerializer,
 )
 from penstock.client.sync import Admin, Consumer
-from penstock.client.sync_producer import Producer
+from penstock.client.sync_producer import Producer, Transaction
 from penstock.client.transaction_admin_model import (
     LedgerListing,
     OpenTransaction,
@@ -63,6 +65,8 @@ from penstock.client.transaction_admin_model import (
     TransactionListing,
     TransactionState,
 )
+from penstock.client.transaction_contract import TransactionError
+from penstock.client.transaction_handle import AsyncTransaction
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
 from penstock.core.types import Acks, Sync, TopicPartition
@@ -76,6 +80,7 @@ __all__ = [
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncTransaction",
     "BrokerDescription",
     "BytesSerializer",
     "ClientConfig",
@@ -115,8 +120,11 @@ __all__ = [
     "Sync",
     "TopicDescription",
     "TopicPartition",
+    "Transaction",
     "TransactionBranch",
     "TransactionDescription",
+    "TransactionError",
     "TransactionListing",
     "TransactionState",
+    "pod_id",
 ]

@@ -33,7 +33,7 @@ from penstock.core.records import MAX_RECORDS, encode_columns
 from penstock.core.records_wire import message_bytes
 from penstock.core.topic import TopicConfig
 from penstock.core.types import NO_LEADER, TopicPartition
-from penstock.errors import ErrorCode, MisuseError
+from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 RECORD_OVERHEAD_BYTES: Final = 20
 HEADER_OVERHEAD_BYTES: Final = 8
@@ -143,6 +143,8 @@ class Accumulator:
         self.used_bytes = 0
         self.unsettled: dict[PendingBatch, None] = {}
         self.flushing = 0
+        self.refusal: PenstockError | None = None
+        """Why no record is taken at the moment: no transaction is open. Guarded by the lock."""
         self._news: list[PartitionQueue] = []
         self._wake = wake
         self._awake = False
@@ -208,7 +210,9 @@ class Accumulator:
         """Queues columns as a batch of their own; None if there is no room."""
         size = message_bytes(columns) + BATCH_OVERHEAD_BYTES
         with self.lock:
-            if self.used_bytes + size > self.config.buffer_bytes and self.used_bytes:
+            no_room = self.used_bytes + size > self.config.buffer_bytes and self.used_bytes
+            if no_room or self.refusal is not None:
+                self.refuse()
                 return None
             if queue.open is not None:
                 queue.ready.append(queue.open)
@@ -221,6 +225,12 @@ class Accumulator:
             queue.ready.append(batch)
             self._tell(queue)
             return batch
+
+    def refuse(self) -> None:
+        """Raises why no record is taken at all, if it is not for room. The caller holds the
+        lock."""
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)  # raised again and again
 
     def open_batch(self, queue: PartitionQueue, topic_id: str) -> PendingBatch:
         """Starts a batch, closing the one before it. The caller holds the lock."""
@@ -321,7 +331,9 @@ class TopicBuffer:
         accumulator = self._accumulator
         with accumulator.lock:
             used_bytes = accumulator.used_bytes
-            if used_bytes + size > self._buffer_bytes and used_bytes:
+            no_room = used_bytes + size > self._buffer_bytes and used_bytes
+            if no_room or accumulator.refusal is not None:
+                accumulator.refuse()
                 return None
             if queue is None:
                 queue = self._sticky_queue(size)

@@ -20,6 +20,7 @@ from penstock.core.limits import (
     REBALANCE_TIMEOUT_MIN_MS,
     SESSION_TIMEOUT_MAX_MS,
     SESSION_TIMEOUT_MIN_MS,
+    TRANSACTIONAL_ID_MAX_BYTES,
 )
 from penstock.core.types import Acks, Sync
 from penstock.errors import MisuseError
@@ -40,6 +41,7 @@ AcksChoice = Acks | Literal["all", "leader", "none", "-1", "1", "0", -1, 1, 0]
 SyncChoice = Sync | Literal["os", "disk"]
 CodecChoice = Codec | Literal["none", "zstd", "lz4"]
 
+_INT32_MAX: Final = 2**31 - 1
 _ACKS: Final[Mapping[object, Acks]] = {
     "all": Acks.ALL,
     "leader": Acks.LEADER,
@@ -197,6 +199,12 @@ class ProducerConfig(ClientConfig):
         partitioner: Own choice of partition; None = hash of the key, sticky without key.
         key_serializer: What turns keys into bytes; None = bytes are expected.
         value_serializer: Likewise for values.
+        transactional_id: Makes a producer of transactions: it sends only inside of
+            `transaction()`. One living producer per id, which must be the same after a restart:
+            whoever comes later fences who was there (`pod_id`). 1 to 249 bytes; None = none.
+        transaction_timeout_ms: What is open for longer the cluster aborts, 60,000 (Kafka's); the
+            cluster's transaction.max.timeout.ms is the limit.
+        client_id: A name for people, told to a producer that was fenced by this one.
     """
 
     acks: Acks = Acks.ALL
@@ -212,6 +220,9 @@ class ProducerConfig(ClientConfig):
     partitioner: Partitioner | None = None
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
+    client_id: str = "penstock"
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
@@ -224,6 +235,26 @@ class ProducerConfig(ClientConfig):
             raise MisuseError(
                 f"max_in_flight is {self.max_in_flight}, at most 5 batches per partition can be "
                 "told apart from duplicates"
+            )
+        check_group_name("client_id", self.client_id)
+        _between(self, "transaction_timeout_ms", 1, _INT32_MAX)
+        if self.transactional_id is not None:
+            self._check_transactional()
+
+    def _check_transactional(self) -> None:
+        given = self.transactional_id
+        size = len(given.encode()) if isinstance(given, str) else 0
+        text = isinstance(given, str) and given.isprintable()
+        if not text or not 1 <= size <= TRANSACTIONAL_ID_MAX_BYTES:
+            raise MisuseError(
+                f"transactional_id is {given!r} ({size} bytes); it must be printable text of 1 to "
+                f"{TRANSACTIONAL_ID_MAX_BYTES} bytes"
+            )
+        if self.acks is not Acks.ALL or not self.idempotent:
+            raise MisuseError(
+                f"transactional_id {given!r} needs acks='all' and idempotent=True, not "
+                f"acks={self.acks.name.lower()!r} and idempotent={self.idempotent}: a transaction "
+                "is committed only when every record is stored for good, once"
             )
 
 
@@ -336,6 +367,9 @@ class ProducerOptions(ClientOptions, total=False):
     partitioner: Partitioner | None
     key_serializer: Serializer | None
     value_serializer: Serializer | None
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    client_id: str
 
 
 class ConsumerOptions(ClientOptions, total=False):

@@ -11,6 +11,9 @@ new records may then duplicate them.
 **Order.** Records that one task or thread sends to one partition are stored in that order.
 With `idempotent` (the default) retries neither duplicate nor reorder (lane.py says how).
 
+**Transactions.** With a `transactional_id`, records are sent inside of `transaction()` only, and
+become visible together or never (transaction.py).
+
 A producer belongs to the event loop it is first used in; `send_nowait` is safe in other threads
 (the sync facade uses it so). After a fork the child must make its own.
 """
@@ -30,6 +33,8 @@ from penstock.client.process import ProcessGuard
 from penstock.client.sender import Sender
 from penstock.client.shards import Shard, shard_columns
 from penstock.client.tasks import BackgroundTasks
+from penstock.client.transaction_handle import AsyncTransaction
+from penstock.client.transactional import TransactionManager
 from penstock.core.columns import Header
 from penstock.core.compression import compress
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
@@ -76,6 +81,7 @@ class AsyncProducer:
         self._buffers: dict[str, TopicBuffer] = {}
         self._room = asyncio.Event()
         self._ended: PenstockError | None = None
+        self._manager: TransactionManager | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -98,7 +104,21 @@ class AsyncProducer:
             cluster.on_change(self._update_topics)
             self._tasks.spawn(cluster.keep_fresh(), "metadata")
             self._tasks.spawn(sender.run(), "sender")
+            if self.config.transactional_id is not None:
+                self._manager = TransactionManager(cluster, sender, self._accumulator, self.flush)
             self._cluster, self._sender = cluster, sender
+
+    def transaction(self) -> AsyncTransaction:
+        """A transaction to be begun: `async with producer.transaction() as tx`.
+
+        Raises MisuseError if the producer has no `transactional_id`.
+        """
+        if self.config.transactional_id is None:
+            raise MisuseError(
+                "this producer has no transactional_id; give one to use transactions: a name of "
+                "this instance of the program that is the same after a restart"
+            )
+        return AsyncTransaction(self)
 
     async def send(
         self,
@@ -244,6 +264,7 @@ class AsyncProducer:
         if self._ended is None:
             self._ended = _closed()
             try:
+                await self._abort_open(timeout_s)
                 await self.flush(timeout_s)
             except TimeoutError as error:
                 _log.warning("producer closed before everything was delivered: %s", error)
@@ -253,7 +274,24 @@ class AsyncProducer:
                 await cluster.aclose()
         return sender.failed_records
 
-    # -- used by the sync facade -------------------------------------------------------------
+    async def _abort_open(self, timeout_s: float | None) -> None:
+        manager = self._manager
+        if manager is None or not manager.in_transaction:
+            return
+        _log.warning("producer closed in an open transaction: aborting it")
+        limit_s = INTERRUPTED_FLUSH_S if timeout_s is None else timeout_s
+        try:
+            await manager.abort(limit_s)
+        except PenstockError as error:
+            _log.warning("transaction not aborted; its timeout will: %s", error)
+
+    # -- used by transactions and the sync facade ------------------------------------------------
+
+    async def transactions(self) -> TransactionManager:
+        """The manager of a producer with a transactional id; starts the producer."""
+        await self.start()
+        assert self._manager is not None, "asked transaction()?"
+        return self._manager
 
     @property
     def unsettled_records(self) -> int:

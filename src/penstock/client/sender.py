@@ -23,7 +23,7 @@ from penstock.client.lane import Entry, Identity, Lane
 from penstock.client.model import DeliveryReport
 from penstock.client.produce_link import STALL_MS, ProduceLink, Request, Sent
 from penstock.client.tasks import BackgroundTasks
-from penstock.core.batch import Batch, Codec
+from penstock.core.batch import Batch, BatchFlags, Codec
 from penstock.core.records import build_batch
 from penstock.core.types import NO_PRODUCER, Acks, ProducerId, Sync
 from penstock.errors import ClusterError, ErrorCode, NotLeaderError, PenstockError
@@ -56,7 +56,9 @@ class Sender:
         self._identity: Identity | None = None
         self._identifying = False
         self._news = asyncio.Event()
+        self._transactional_id = self._config.transactional_id or ""
         self.on_settled: Callable[[], None] = lambda: None
+        self.on_given_up: Callable[[PenstockError], None] = lambda _: None
         self.failed_records = 0
         cluster.on_change(self._leaders_changed)
 
@@ -81,11 +83,32 @@ class Sender:
         for queue in self._accumulator.take_news():
             self._lane(queue)
         for queue, lane in self._lanes.items():
-            for entry in lane.window:
+            for entry in list(lane.window):
                 unknown = entry.unknown or entry.outstanding
                 self._give_up(queue, entry.batch, error, unknown=unknown)
             for batch in self._accumulator.take_all(queue):
                 self._give_up(queue, batch, error, unknown=False)
+
+    # -- transactions ------------------------------------------------------------------------
+
+    def adopt(self, identity: Identity) -> None:
+        """The next transaction's; nothing of the last one is left."""
+        self._identity = identity
+        for lane in self._lanes.values():
+            lane.adopt(identity)
+
+    def discard(self, error: PenstockError) -> None:
+        """Gives up all batches of a transaction; what is still answered about them is ignored.
+
+        The gate is closed: nothing is added meanwhile.
+        """
+        for queue in self._accumulator.take_news():
+            self._active[queue] = self._lane(queue)
+        for queue, lane in self._lanes.items():
+            waiting = self._accumulator.take_all(queue)
+            for batch in [*(entry.batch for entry in lane.discard()), *waiting]:
+                self._settle(batch, _not_delivered(queue, batch, error, unknown=False))
+        self.wake()
 
     # -- what links ask and report -----------------------------------------------------------
 
@@ -97,6 +120,7 @@ class Sender:
             acks=pb.Acks.ValueType(int(self._config.acks)),
             sync=pb.Sync.ValueType(int(self._config.sync)),
             timeout_ms=self._config.request_timeout_ms,
+            transactional_id=self._transactional_id,
         )
         size = 0
         for queue in list(self._active):
@@ -287,6 +311,7 @@ class Sender:
                 producer_id=producer_id,
                 producer_epoch=epoch,
                 base_sequence=entry.sequence,
+                flags=BatchFlags.TRANSACTIONAL if self._transactional_id else BatchFlags.NONE,
             )
             if codec is Codec.NONE or len(batch.payload) < batch.header.uncompressed_bytes:
                 return batch
@@ -295,7 +320,7 @@ class Sender:
     def _succeeded(self, sent: Sent, result: pb.ProduceResult) -> None:
         sent.lane.succeeded(sent.entry)
         self._troubles.pop(sent.queue, None)
-        if sent.entry.ghost:
+        if sent.entry.ghost or sent.entry.discarded:
             return
         batch = sent.entry.batch
         report = DeliveryReport(
@@ -327,23 +352,15 @@ class Sender:
     def _give_up(
         self, queue: PartitionQueue, batch: PendingBatch, error: PenstockError, *, unknown: bool
     ) -> None:
-        known = "; they may be in the log all the same" if unknown else ""
-        self._settle_failed(
-            batch,
-            DeliveryError(
-                f"{queue.where}: {batch.record_count} records: {error.message}{known}",
-                error.code,
-                topic=queue.where.topic,
-                partition=queue.where.partition,
-                unknown_outcome=unknown,
-            ),
-        )
-
-    def _settle_failed(self, batch: PendingBatch, error: DeliveryError) -> None:
         if batch.outcome.done:
             return
+        told = _not_delivered(queue, batch, error, unknown=unknown)
         self.failed_records += batch.record_count
-        _log.warning("delivery failed: %s", error)
+        _log.warning("delivery failed: %s", told)
+        self._settle(batch, told)
+        self.on_given_up(told)
+
+    def _settle(self, batch: PendingBatch, error: DeliveryError) -> None:
         batch.outcome.fail(error)
         self._accumulator.release(batch)
         self.on_settled()
@@ -358,9 +375,12 @@ class Sender:
             lane = self._lanes[queue] = Lane(
                 max_in_flight=config.max_in_flight if pipelined else 1,
                 idempotent=config.idempotent,
+                transactional=bool(self._transactional_id),
                 backoff_ms=config.retry_backoff_ms,
                 backoff_max_ms=config.retry_backoff_max_ms,
             )
+            if self._transactional_id and self._identity is not None:
+                lane.adopt(self._identity)
         return lane
 
     def _link(self, address: str) -> ProduceLink:
@@ -373,8 +393,8 @@ class Sender:
 
     def _identify(self, queue: PartitionQueue, lane: Lane[PendingBatch]) -> None:
         """Gives the lane the newest identity when it needs one, or can change without harm."""
-        if not self._config.idempotent:
-            return
+        if not self._config.idempotent or self._transactional_id:
+            return  # a transaction's identity is adopted when it begins
         newest = self._identity
         stale = newest is not None and newest != lane.identity
         if not lane.needs_identity and (lane.window or not stale):
@@ -420,6 +440,19 @@ class Sender:
         self._identity = Identity(ProducerId(answer.producer_id), answer.producer_epoch)
         self._identifying = False
         self.wake()
+
+
+def _not_delivered(
+    queue: PartitionQueue, batch: PendingBatch, error: PenstockError, *, unknown: bool
+) -> DeliveryError:
+    known = "; they may be in the log all the same" if unknown else ""
+    return DeliveryError(
+        f"{queue.where}: {batch.record_count} records: {error.message}{known}",
+        error.code,
+        topic=queue.where.topic,
+        partition=queue.where.partition,
+        unknown_outcome=unknown,
+    )
 
 
 def _last_error(lane: Lane[PendingBatch]) -> PenstockError | None:

@@ -10,9 +10,10 @@ from typing import Any, Self, Unpack
 
 from penstock.client.config import ProducerConfig, ProducerOptions
 from penstock.client.delivery import ColumnsDelivery, Delivery, Outcome
-from penstock.client.loop_thread import EXIT_FLUSH_S, shared_loop
+from penstock.client.loop_thread import EXIT_FLUSH_S, LoopThread, shared_loop
 from penstock.client.producer import AsyncProducer, exit_flush_s
 from penstock.client.shards import shard_columns
+from penstock.client.transaction_handle import AsyncTransaction
 from penstock.core.columns import Header
 
 _log = logging.getLogger("penstock.client")
@@ -100,6 +101,10 @@ class Producer:
             parts.append((batch.outcome, batch.record_count))
         return ColumnsDelivery(parts)
 
+    def transaction(self) -> "Transaction":
+        """A transaction to be begun: `with producer.transaction() as tx`."""
+        return Transaction(self, self._loop, self._core.transaction())
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Blocks until everything sent so far is settled; raises TimeoutError."""
         self._loop.run(self._core.flush(timeout_s))
@@ -124,6 +129,61 @@ class Producer:
         undelivered = self.close(EXIT_FLUSH_S)
         if left and undelivered:
             _log.error("%d records were not delivered before the process ended", undelivered)
+
+
+class Transaction:
+    """Records that become visible to read_committed readers as a whole, or never.
+
+    Use it in a `with` block: leaving it commits, leaving it by an error aborts. Or call `begin`,
+    then `commit` or `abort`. Meanings and errors are those of `AsyncTransaction`. Threads may share
+    it for sending; one begins and ends it.
+    """
+
+    def __init__(self, producer: Producer, loop: LoopThread, core: AsyncTransaction) -> None:
+        """Made by `Producer.transaction`."""
+        self._producer = producer
+        self._loop = loop
+        self._core = core
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self._loop.run(self._core.__aexit__(kind, *exc))
+
+    def begin(self) -> None:
+        """Opens the transaction."""
+        self._loop.run(self._core.begin())
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """As `Producer.send`, within this transaction."""
+        self._core.check_current()
+        return self._producer.send(
+            topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+
+    def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+        """As `Producer.send_columns`, within this transaction."""
+        self._core.check_current()
+        return self._producer.send_columns(topic, values, keys, **more)
+
+    def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
+        """Has the coordinator decide; see `AsyncTransaction.commit`."""
+        self._loop.run(self._core.commit(wait_visible=wait_visible, timeout_s=timeout_s))
+
+    def abort(self, *, timeout_s: float | None = None) -> None:
+        """Gives up what was sent."""
+        self._loop.run(self._core.abort(timeout_s=timeout_s))
 
 
 async def _made_in_loop(

@@ -2,7 +2,8 @@
 
 Those of a record batch keep a reader's memory bounded (I23): a payload of a few bytes may name a
 record count, and each record costs a reader more than the byte it may have taken. Those of
-consumer groups stand here because clients check them before they ask a coordinator.
+consumer groups and transactions stand here because clients check them before they ask a
+coordinator.
 """
 
 from typing import Final
@@ -27,5 +28,7 @@ REBALANCE_TIMEOUT_MIN_MS: Final = 1_000
 REBALANCE_TIMEOUT_MAX_MS: Final = 86_400_000
 COMMIT_METADATA_MAX_BYTES: Final = 4_096
 """Text that is kept with a committed offset."""
+TRANSACTIONAL_ID_MAX_BYTES: Final = 249
+"""In UTF-8."""
 ASSIGNORS: Final = ("uniform", "range")
 """The first is the default."""

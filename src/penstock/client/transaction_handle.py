@@ -1,0 +1,145 @@
+"""What `producer.transaction()` returns: one transaction, as its user sees it.
+
+    async with producer.transaction() as tx:     # begin
+        await tx.send("paid", value)             # into this transaction
+                                                 # leaving commits; by an error: aborts
+
+The handle knows only whether it is the producer's present transaction; what may be done is decided
+by the machine (`transaction.py`), which the manager obeys (`transactional.py`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from penstock.client.delivery import ColumnsDelivery, Delivery
+from penstock.client.transactional import TransactionManager
+from penstock.core.columns import Header
+from penstock.errors import MisuseError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client.producer import AsyncProducer
+
+INTERRUPTED_ABORT_S: Final = 2.0
+"""For an abort on the way out of a program that somebody wants to end now."""
+
+_log = logging.getLogger("penstock.client")
+
+
+class AsyncTransaction:
+    """Records that become visible to read_committed readers as a whole, or never.
+
+    Use it with `async with`: leaving the block commits, leaving it by an error aborts. Or call
+    `begin`, then `commit` or `abort`, by one task at a time.
+    """
+
+    def __init__(self, producer: "AsyncProducer") -> None:
+        """Made by `AsyncProducer.transaction`."""
+        self._producer = producer
+        self._manager: TransactionManager | None = None
+        self._over = False
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if self._over or self._manager is None:
+            return
+        if kind is None:
+            try:
+                await self.commit()
+            except PenstockError:
+                if self._manager.in_transaction:
+                    await self._abort_quietly(None)
+                raise
+        else:
+            interrupted = issubclass(kind, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
+            await self._abort_quietly(INTERRUPTED_ABORT_S if interrupted else None)
+
+    async def begin(self) -> None:
+        """Opens the transaction; the producer's first one takes the transactional id.
+
+        Raises MisuseError if this or another transaction of the producer is open;
+        TransactionError if the producer has lost its id; UnreachableError and other ClusterErrors
+        after `max_block_ms` without a coordinator; ClusterError(INVALID_REQUEST) if the cluster
+        does not allow so long a `transaction_timeout_ms`.
+        """
+        if self._manager is not None:
+            raise MisuseError("this transaction was begun before; call producer.transaction() anew")
+        manager = await self._producer.transactions()
+        await manager.begin()
+        self._manager = manager
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """As `AsyncProducer.send`, within this transaction. A delivery's success means stored, and
+        visible only if the transaction commits; a delivery that fails fails the transaction."""
+        self.check_current()
+        return await self._producer.send(
+            topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+
+    async def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+        """As `AsyncProducer.send_columns`, within this transaction."""
+        self.check_current()
+        deliveries: ColumnsDelivery = await self._producer.send_columns(topic, values, keys, **more)
+        return deliveries
+
+    async def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
+        """Sends what lingers, waits until all is stored, and has the coordinator decide.
+
+        Args:
+            wait_visible: Returns only when every partition has heard, so that a read_committed
+                reader that begins now sees it.
+            timeout_s: None = `delivery_timeout_ms`.
+
+        Returns when the transaction is committed: no crash undoes it. Raises TransactionError: it
+        is not committed; if TRANSACTION_ABORTED, abort it unless that has happened. With
+        `unknown_outcome` (REQUEST_TIMED_OUT) nobody answered in time: call commit again, it asks
+        on. ClusterError(REQUEST_TIMED_OUT) with `wait_visible`: committed, but not visible yet.
+        """
+        manager = self._begun("commit")
+        try:
+            await manager.commit(wait_visible=wait_visible, timeout_s=timeout_s)
+        finally:
+            self._over = manager.over
+
+    async def abort(self, *, timeout_s: float | None = None) -> None:
+        """Gives up what was sent; none of it will ever be visible to read_committed readers.
+
+        `timeout_s` None = `delivery_timeout_ms`. Raises TransactionError: nobody confirmed it in
+        time (the next transaction asks on), or the producer has lost its id.
+        """
+        manager = self._begun("abort")
+        try:
+            await manager.abort(timeout_s)
+        finally:
+            self._over = manager.over
+
+    def check_current(self) -> None:
+        """Raises MisuseError unless this transaction was begun and has not ended."""
+        self._begun("send")
+
+    def _begun(self, what: str) -> TransactionManager:
+        if self._manager is None:
+            raise MisuseError(f"{what} before begin: use `with producer.transaction() as tx`")
+        if self._over:
+            raise MisuseError(f"{what} after the end of the transaction; begin another one")
+        return self._manager
+
+    async def _abort_quietly(self, timeout_s: float | None) -> None:
+        """The error on its way up says more than one of the abort, which time makes good."""
+        try:
+            await self.abort(timeout_s=timeout_s)
+        except PenstockError as error:
+            _log.warning("transaction not aborted yet: %s", error)

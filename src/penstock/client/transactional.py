@@ -1,0 +1,177 @@
+"""A producer's transactions: obeys the machine, between the user, the sender and the coordinator.
+
+    begin, commit, abort ──▶ Transactions.handle ──▶ gate, sender.discard / adopt, flush, End
+    sender: a batch is given up ──▶ BatchLost ──┘
+
+The gate is the accumulator's: it is closed before a batch is discarded and opened after the lanes
+have adopted the identity, so that no thread's record can end up in another transaction than
+the one it was sent in. One call at a time; a call that is cancelled leaves the machine where it
+is, and the next call goes on from there.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from penstock.client.accumulator import Accumulator, now_ms
+from penstock.client.cluster import Cluster
+from penstock.client.config import ProducerConfig
+from penstock.client.sender import Sender
+from penstock.client.transaction import State, Transactions
+from penstock.client.transaction_contract import (
+    Abort,
+    BatchLost,
+    Begin,
+    Commit,
+    End,
+    EndAnswered,
+    EndFailed,
+    Event,
+    Flushed,
+    Identified,
+    Ready,
+)
+from penstock.client.transaction_coordinator import TransactionCoordinator
+from penstock.errors import MisuseError, PenstockError
+
+Flush = Callable[[float], Awaitable[None]]
+"""Waits so many seconds until what was sent is settled; raises TimeoutError."""
+
+_PAUSE_MIN_S: Final = 0.001
+
+_log = logging.getLogger("penstock.client")
+
+
+class TransactionManager:
+    """Of one producer with a transactional id. Owned by its event loop."""
+
+    def __init__(
+        self, cluster: Cluster, sender: Sender, accumulator: Accumulator, flush: Flush
+    ) -> None:
+        config = cluster.config
+        assert isinstance(config, ProducerConfig)
+        assert config.transactional_id is not None
+        self._cluster = cluster
+        self._config = config
+        self._sender = sender
+        self._accumulator = accumulator
+        self._flush = flush
+        self._machine = Transactions(
+            config.transactional_id, config.retry_backoff_ms, config.retry_backoff_max_ms
+        )
+        self._coordinator = TransactionCoordinator(cluster, config, config.transactional_id)
+        self._instance_id = str(uuid.uuid4())
+        self._busy = ""
+        sender.on_given_up = self._batch_lost
+        self._set_gate()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Something is open that an abort would end."""
+        return self._machine.may_abort
+
+    @property
+    def over(self) -> bool:
+        """The last transaction needs no call any more."""
+        return self._machine.state in (State.READY, State.FENCED)
+
+    async def begin(self) -> None:
+        """Opens a transaction. Raises MisuseError, TransactionError, or why there is no
+        producer id."""
+        deadline_ms = now_ms() + self._config.max_block_ms
+        async with self._alone("begin"):
+            if not self._cluster.view.cluster_id:  # an address at which nobody listens is told soon
+                await self._cluster.refresh(_left_s(deadline_ms))
+            while self._machine.state is not State.OPEN:
+                ready = await self._obey(Begin(deadline_ms), deadline_ms)
+                if ready.adopt is not None:
+                    return
+            self._handle(Begin(deadline_ms))  # which refuses: one is open
+
+    async def commit(self, *, wait_visible: bool, timeout_s: float | None) -> None:
+        """See `AsyncTransaction.commit`."""
+        deadline_ms = self._deadline_ms(timeout_s)
+        async with self._alone("commit"):
+            await self._obey(Commit(deadline_ms, wait_visible), deadline_ms)
+
+    async def abort(self, timeout_s: float | None) -> None:
+        """See `AsyncTransaction.abort`."""
+        deadline_ms = self._deadline_ms(timeout_s)
+        async with self._alone("abort"):
+            await self._obey(Abort(deadline_ms), deadline_ms)
+
+    def _deadline_ms(self, timeout_s: float | None) -> int:
+        limit_ms = self._config.delivery_timeout_ms if timeout_s is None else int(timeout_s * 1000)
+        return now_ms() + limit_ms
+
+    @asynccontextmanager
+    async def _alone(self, what: str) -> AsyncIterator[None]:
+        if self._busy:
+            raise MisuseError(
+                f"transactional id {self._config.transactional_id!r}: {what} while {self._busy} is "
+                "under way; a transaction is begun and ended by one task or thread at a time"
+            )
+        self._busy = what
+        try:
+            yield
+        finally:
+            self._busy = ""
+
+    async def _obey(self, event: Event, deadline_ms: int) -> Ready:
+        """Carries an event to its end; returns what it led to, raises its error."""
+        ready = self._handle(event)
+        if ready.identify:
+            identity = await self._coordinator.init(self._instance_id, _left_s(deadline_ms))
+            self._instance_id = str(uuid.uuid4())
+            return self._handle(Identified(identity))
+        if ready.flush:
+            ready = self._handle(Flushed(await self._flushed(deadline_ms)))
+        while ready.end is not None:
+            ready = self._handle(await self._ended(ready.end))
+        if ready.error is not None:
+            raise ready.error
+        return ready
+
+    async def _flushed(self, deadline_ms: int) -> int:
+        """How many batches are not settled in time."""
+        with suppress(TimeoutError):
+            await self._flush(_left_s(deadline_ms))
+        with self._accumulator.lock:
+            return len(self._accumulator.unsettled)
+
+    async def _ended(self, end: End) -> EndAnswered | EndFailed:
+        await asyncio.sleep(max(0, end.not_before_ms - now_ms()) / 1000)
+        try:
+            return await self._coordinator.end(end, _left_s(end.deadline_ms))
+        except PenstockError as error:
+            _log.info("no answer to the end of a transaction yet: %s", error)
+            return EndFailed(error)
+
+    # -- without waiting -----------------------------------------------------------------------
+
+    def _batch_lost(self, error: PenstockError) -> None:
+        if self._machine.state is State.OPEN:
+            _log.warning("the transaction cannot be committed any more: %s", error)
+        self._handle(BatchLost(error))
+
+    def _handle(self, event: Event) -> Ready:
+        ready = self._machine.handle(event, now_ms())
+        if self._machine.refusal is not None:
+            self._set_gate()
+        if ready.discard is not None:
+            self._sender.discard(ready.discard)
+        if ready.adopt is not None:
+            self._sender.adopt(ready.adopt)
+        self._set_gate()
+        return ready
+
+    def _set_gate(self) -> None:
+        with self._accumulator.lock:
+            self._accumulator.refusal = self._machine.refusal
+
+
+def _left_s(deadline_ms: int) -> float:
+    return max(_PAUSE_MIN_S, (deadline_ms - now_ms()) / 1000)

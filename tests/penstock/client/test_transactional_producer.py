@@ -1,0 +1,431 @@
+"""Producers of transactions over real gRPC: what is committed is there whole, the rest never."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.transaction_double import MAX_TIMEOUT_MS, TransactionDouble, serving
+from support.transaction_model import refused
+from support.waiting import wait_until_async
+
+from penstock.client import (
+    Acks,
+    AsyncProducer,
+    AsyncTransaction,
+    Delivery,
+    DeliveryError,
+    Producer,
+    TransactionError,
+    pod_id,
+)
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+
+FENCED = refused(ErrorCode.PRODUCER_FENCED)
+
+
+@pytest.fixture
+async def double() -> AsyncIterator[TransactionDouble]:
+    async with serving() as made:
+        yield made
+
+
+@asynccontextmanager
+async def producing(double: TransactionDouble, **more: Any) -> AsyncIterator[AsyncProducer]:
+    backoff = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2}
+    settings = {"linger_ms": 0, "delivery_timeout_ms": 20_000, **backoff, **more}
+    async with AsyncProducer(double.address, transactional_id="billing-0", **settings) as producer:
+        yield producer
+
+
+async def send(tx: AsyncTransaction, *values: bytes) -> None:
+    """To both partitions in turn, without waiting for deliveries."""
+    for index, value in enumerate(values):
+        await tx.send("t", value, partition=index % 2)
+
+
+async def within(
+    producer: AsyncProducer, work: Callable[[AsyncTransaction], Awaitable[None]]
+) -> None:
+    """Does `work` in a transaction of its own."""
+    async with producer.transaction() as tx:
+        await work(tx)
+
+
+async def test_transactions_follow_each_other_and_each_is_seen_as_a_whole(
+    double: TransactionDouble,
+) -> None:
+    async with producing(double) as producer:
+        for number in range(3):
+            async with producer.transaction() as tx:
+                await send(tx, b"%d.a" % number, b"%d.b" % number, b"%d.c" % number)
+    assert double.visible() == [b"%d.%c" % (n, c) for n in range(3) for c in b"abc"]
+    assert [end.commit for end in double.asked] == [True] * 3
+    epochs = [end.producer_epoch for end in double.asked]
+    assert epochs == [epochs[0] + number for number in range(3)]
+    assert [init.transactional_id for init in double.inits] == ["billing-0"]
+
+
+async def test_an_error_aborts_and_the_next_transaction_has_nothing_of_it(
+    double: TransactionDouble,
+) -> None:
+    async with producing(double, linger_ms=60_000) as producer:
+        waiting: list[Delivery] = []
+
+        async def broken(tx: AsyncTransaction) -> None:
+            await send(tx, b"stored")
+            await producer.flush()
+            waiting.append(await tx.send("t", b"never sent"))
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await within(producer, broken)
+        with pytest.raises(DeliveryError, match="aborted") as dropped:
+            await waiting[0]
+        assert dropped.value.code is ErrorCode.TRANSACTION_ABORTED
+        async with producer.transaction() as tx:
+            await send(tx, b"next")
+        assert await producer.close() == 0, "what was aborted on purpose is not undelivered"
+    assert double.visible() == [b"next"]
+    assert [end.commit for end in double.asked] == [False, True]
+
+
+@pytest.mark.parametrize("script", [["lost before"], ["lost after"], ["lost after"] * 3])
+async def test_a_lost_answer_is_asked_for_until_it_comes(
+    double: TransactionDouble, script: list[str]
+) -> None:
+    double.ends = iter(script)
+    async with producing(double) as producer, producer.transaction() as tx:
+        await send(tx, b"a", b"b")
+    assert double.visible() == [b"a", b"b"]
+    assert len(double.asked) == len(script) + 1
+    assert len({end.producer_epoch for end in double.asked}) == 1
+
+
+async def test_a_coordinator_that_moved_is_looked_for_again(double: TransactionDouble) -> None:
+    double.ends = iter([refused(ErrorCode.NOT_COORDINATOR), refused(ErrorCode.COORDINATOR_LOADING)])
+    async with producing(double) as producer, producer.transaction() as tx:
+        await send(tx, b"a")
+    assert double.visible() == [b"a"]
+    assert double.finds == 2, "once to begin with; one that is loading is the right one"
+
+
+async def test_a_commit_without_an_answer_in_time_is_unknown_and_can_be_asked_again(
+    double: TransactionDouble,
+) -> None:
+    double.ends = iter(["lost after", *[refused(ErrorCode.COORDINATOR_LOADING)] * 10_000])
+    async with producing(double) as producer:
+        tx = producer.transaction()
+        await tx.begin()
+        await send(tx, b"a")
+        with pytest.raises(TransactionError, match="not known") as unknown:
+            await tx.commit(timeout_s=0.2)
+        assert unknown.value.unknown_outcome
+        with pytest.raises(MisuseError, match="commit again"):
+            await producer.transaction().begin()
+        double.ends = iter(())
+        await tx.commit()
+        assert double.visible() == [b"a"]
+        with pytest.raises(MisuseError, match="after the end"):
+            await tx.commit()
+
+
+async def test_commit_waits_for_every_batch(double: TransactionDouble) -> None:
+    double.produces = iter(["late"])
+    async with producing(double) as producer, asyncio.TaskGroup() as group:
+        tx = producer.transaction()
+        await tx.begin()
+        await send(tx, b"slow")
+        committing = group.create_task(tx.commit())
+        await wait_until_async(lambda: double.produced, what="the batch has arrived")
+        assert not double.asked, "nothing is decided while a batch is not stored"
+        with pytest.raises(MisuseError, match="under way"):
+            await tx.commit()
+        with pytest.raises(MisuseError, match="being ended"):
+            await send(tx, b"too late")
+        double.go_on.set()
+        await committing
+        assert double.visible() == [b"slow"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.OUT_OF_ORDER_SEQUENCE,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTED,
+        ErrorCode.RECORD_TOO_LARGE,
+    ],
+)
+async def test_a_refused_batch_fails_the_transaction_and_the_producer_goes_on(
+    double: TransactionDouble, code: ErrorCode
+) -> None:
+    async with producing(double) as producer:
+        double.produces = iter([None, refused(code)])
+
+        async def refused_in_the_end(tx: AsyncTransaction) -> None:
+            await send(tx, b"stored")
+            await producer.flush()
+            await send(tx, b"refused")
+
+        with pytest.raises(TransactionError, match=code.name) as aborted:
+            await within(producer, refused_in_the_end)
+        assert aborted.value.code is ErrorCode.TRANSACTION_ABORTED
+        assert not aborted.value.unknown_outcome
+        assert [end.commit for end in double.asked] == [False]
+        async with producer.transaction() as tx:
+            await send(tx, b"next")
+    assert double.visible() == [b"next"]
+
+
+async def test_a_failed_transaction_takes_no_records_and_its_other_batches_end(
+    double: TransactionDouble,
+) -> None:
+    async with producing(double, linger_ms=60_000) as producer:
+        tx = producer.transaction()
+        await tx.begin()
+        double.produces = iter([refused(ErrorCode.RECORD_TOO_LARGE)])
+        lost = await tx.send("t", b"refused", partition=0)
+        await producer.flush()
+        with pytest.raises(DeliveryError):
+            await lost
+        with pytest.raises(TransactionError, match="cannot be committed"):
+            await tx.send("t", b"more")
+        with pytest.raises(TransactionError, match="cannot be committed"):
+            await tx.commit()
+        await tx.abort()
+    assert double.visible() == []
+
+
+async def test_a_batch_whose_time_is_up_is_not_sent_in_the_next_transaction(
+    double: TransactionDouble,
+) -> None:
+    double.produces = iter(["silent"] * 2)
+    async with producing(double, delivery_timeout_ms=300) as producer:
+        with pytest.raises(TransactionError):
+            await within(producer, lambda tx: send(tx, b"given up"))
+        double.produces = iter(())
+        async with producer.transaction() as tx:
+            await send(tx, b"next")
+    assert double.visible() == [b"next"]
+    stored = [values for each in double.partitions for values in each.log.values()]
+    assert stored == [[b"next"]]
+
+
+async def test_a_timeout_is_told_and_the_producer_goes_on(double: TransactionDouble) -> None:
+    async with producing(double) as producer:
+
+        async def too_slow(tx: AsyncTransaction) -> None:
+            await send(tx, b"a")
+            await producer.flush()
+            double.branch.decide(commit=False, reason="timeout")
+
+        with pytest.raises(TransactionError) as aborted:
+            await within(producer, too_slow)
+        assert aborted.value.code is ErrorCode.TRANSACTION_ABORTED
+        async with producer.transaction() as tx:
+            await send(tx, b"next")
+    assert double.visible() == [b"next"]
+
+
+async def test_who_comes_later_fences_who_was_there(double: TransactionDouble) -> None:
+    async with producing(double) as first, producing(double) as second:
+        old = first.transaction()
+        await old.begin()
+        await send(old, b"old")
+        await first.flush()
+        async with second.transaction() as tx:
+            await send(tx, b"new")
+        with pytest.raises(TransactionError, match="new producer") as fenced:
+            await old.commit()
+        assert fenced.value.code is ErrorCode.PRODUCER_FENCED
+        assert not fenced.value.unknown_outcome
+        with pytest.raises(TransactionError, match="new producer"):
+            await first.transaction().begin()
+    assert double.visible() == [b"new"]
+    assert len({init.instance_id for init in double.inits}) == 2
+
+
+async def test_an_epoch_that_was_used_is_given_up_for_a_new_one(
+    double: TransactionDouble,
+) -> None:
+    double.ends = iter(["same epoch"])
+    async with producing(double) as producer:
+        async with producer.transaction():
+            pass
+        async with producer.transaction() as tx:
+            await send(tx, b"a")
+    assert double.visible() == [b"a"]
+    assert len({init.instance_id for init in double.inits}) == 2, "or it would get the same epoch"
+
+
+async def test_a_commit_can_wait_until_readers_see_it(double: TransactionDouble) -> None:
+    double.ends = iter(["invisible"] * 3)
+    async with producing(double) as producer:
+        tx = producer.transaction()
+        await tx.begin()
+        await send(tx, b"a")
+        await tx.commit(wait_visible=True)
+        assert len(double.asked) == 4
+        assert all(end.wait_visible_ms > 0 for end in double.asked)
+        double.ends = iter(["invisible"] * 10_000)
+        tx = producer.transaction()
+        await tx.begin()
+        await send(tx, b"b")
+        with pytest.raises(ClusterError, match="is committed, but") as late:
+            await tx.commit(wait_visible=True, timeout_s=0.1)
+        assert not isinstance(late.value, TransactionError)
+        double.ends = iter(())
+        double.hear()
+        async with producer.transaction() as tx:
+            await send(tx, b"c")
+        assert double.visible() == [b"a", b"b", b"c"]
+
+
+async def test_closing_a_producer_aborts_what_is_open(double: TransactionDouble) -> None:
+    async with producing(double) as producer:
+        tx = producer.transaction()
+        await tx.begin()
+        await send(tx, b"a")
+        await producer.flush()
+    assert [end.commit for end in double.asked] == [False]
+
+
+async def test_a_cancelled_block_aborts(double: TransactionDouble) -> None:
+    async with producing(double) as producer:
+        inside = asyncio.Event()
+
+        async def block() -> None:
+            async with producer.transaction() as tx:
+                await send(tx, b"a")
+                inside.set()
+                await asyncio.Event().wait()
+
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(block())
+            await inside.wait()
+            working.cancel()
+        assert [end.commit for end in double.asked] == [False]
+        async with producer.transaction() as tx:
+            await send(tx, b"next")
+    assert double.visible() == [b"next"]
+
+
+# -- misuse ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"transactional_id": ""},
+        {"transactional_id": "x" * 250},
+        {"transactional_id": "ü" * 125},
+        {"transactional_id": "tab\there"},
+        {"transactional_id": 7},
+        {"transactional_id": "a", "acks": Acks.LEADER},
+        {"transactional_id": "a", "idempotent": False},
+        {"transaction_timeout_ms": 0},
+        {"transaction_timeout_ms": 2**31},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_the_constructor(
+    settings: dict[str, Any],
+) -> None:
+    with pytest.raises(MisuseError, match=r"transaction(al_id|_timeout_ms)"):
+        AsyncProducer("127.0.0.1:1", **settings)
+    assert AsyncProducer("127.0.0.1:1", transactional_id="ü" * 124).config.acks is Acks.ALL
+
+
+async def test_a_timeout_above_the_clusters_is_refused_by_the_first_transaction(
+    double: TransactionDouble,
+) -> None:
+    async with producing(double, transaction_timeout_ms=MAX_TIMEOUT_MS + 1) as producer:
+        with pytest.raises(ClusterError) as refusal:
+            await producer.transaction().begin()
+        assert refusal.value.code is ErrorCode.INVALID_REQUEST
+        assert len(double.inits) == 1, "it is not asked for again"
+
+
+async def test_calls_out_of_turn_are_refused_and_do_no_harm(double: TransactionDouble) -> None:
+    async with producing(double) as producer:
+        with pytest.raises(MisuseError, match="no transaction is open"):
+            await producer.send("t", b"outside")
+        with pytest.raises(MisuseError, match="no transaction is open"):
+            await producer.send_columns("t", [b"outside"])
+        tx = producer.transaction()
+        for early in (tx.commit(), tx.abort(), tx.send("t", b"early")):
+            with pytest.raises(MisuseError, match="before begin"):
+                await early
+        async with tx:
+            with pytest.raises(MisuseError, match="open already"):
+                await producer.transaction().begin()
+            with pytest.raises(MisuseError, match="begun before"):
+                await tx.begin()
+            await send(tx, b"a")
+        with pytest.raises(MisuseError, match="after the end"):
+            await tx.send("t", b"late")
+        with pytest.raises(MisuseError, match="no transaction is open"):
+            await producer.send("t", b"outside")
+    async with AsyncProducer(double.address) as plain:
+        with pytest.raises(MisuseError, match="no transactional_id"):
+            plain.transaction()
+    assert double.visible() == [b"a"]
+
+
+async def test_a_cluster_without_transactions_says_so_and_gets_no_records() -> None:
+    async with serving(transactions=False) as double, producing(double) as producer:
+        with pytest.raises(ClusterError, match="older than this client"):
+            await producer.transaction().begin()
+        assert double.produced == 0
+
+
+# -- the sync facade, pods -----------------------------------------------------------------------
+
+
+def fail_within(producer: Producer) -> None:
+    with producer.transaction() as tx:
+        tx.send("t", b"dropped")
+        raise ZeroDivisionError
+
+
+async def test_the_sync_producer_does_the_same(double: TransactionDouble) -> None:
+    def work() -> None:
+        with Producer(double.address, transactional_id="billing-0", linger_ms=0) as producer:
+            with producer.transaction() as tx:
+                tx.send("t", b"a", partition=0)
+                tx.send_columns("t", [b"b"], partition=1)
+            with pytest.raises(ZeroDivisionError):
+                fail_within(producer)
+            with pytest.raises(MisuseError, match="no transaction is open"):
+                producer.send("t", b"outside")
+            manual = producer.transaction()
+            manual.begin()
+            manual.send("t", b"c")
+            manual.commit(wait_visible=True)
+            with pytest.raises(MisuseError, match="after the end"):
+                manual.send("t", b"late")
+            manual = producer.transaction()
+            manual.begin()
+            manual.abort()
+
+    await asyncio.to_thread(work)
+    assert double.visible() == [b"a", b"b", b"c"]
+    assert [end.commit for end in double.asked] == [True, False, True, False]
+
+
+@pytest.mark.parametrize(("host", "ordinal"), [("app-0", 0), ("billing-app-12", 12), ("a-7.b", 7)])
+def test_a_pod_of_a_stateful_set_has_its_ordinal_in_its_id(
+    host: str, ordinal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    assert pod_id("billing") == f"billing-{ordinal}"
+
+
+@pytest.mark.parametrize(
+    "host", ["laptop", "app-", "-1", "app-01", "app-x", "app-54321", "app-7d4b9c8f6-24678"]
+)
+def test_a_host_without_an_ordinal_has_no_id(host: str) -> None:
+    with pytest.raises(MisuseError, match="StatefulSet"):
+        pod_id("billing", host=host)
