@@ -179,7 +179,6 @@ class ReplicaSet:
 
     def _truncate(self, replica: Replica, offset: Offset, checkpoint: Checkpoint | None) -> None:
         replica.recent.clear()
-        replica.aborted.cut(offset)
         replica.truncations += 1
         # An empty log that starts anew elsewhere: what was known of producers is void (I9).
         known_start = replica.marks.log_start_offset
