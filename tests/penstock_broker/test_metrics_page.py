@@ -7,6 +7,7 @@ from penstock_broker.groups.lag import LagCollection
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.metrics import GroupTotals, Metrics, ReplicaTotals
+from penstock_broker.transactions.metrics import TransactionMetrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -18,6 +19,7 @@ class NoLeaders:
 def exported() -> set[str]:
     metrics = Metrics()
     CompactionMetrics(metrics.registry)
+    TransactionMetrics(metrics.registry)
     metrics.observe_controller(lambda: True)
     metrics.observe_replicas(ReplicaTotals)
     metrics.observe_groups(GroupTotals)

@@ -3,12 +3,15 @@
 What a partition holds is asked of its leader: its open transactions, its last stable offset.
 """
 
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import Cluster
+from support.group_wire import Groups
 from support.transaction_wire import (
     TransactionalProducer,
     Transactions,
@@ -22,6 +25,7 @@ from penstock.core.types import TRANSACTIONAL_PRODUCER_BIT
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1 import transaction_pb2 as pb
+from penstock.proto.v1.group_pb2 import FetchOffsetsRequest
 from penstock.rpc.batches import batch_to_wire
 from penstock.rpc.errors import error_from_wire
 
@@ -198,6 +202,77 @@ def test_an_operator_sees_what_is_open_and_can_abort_it(cluster: Cluster) -> Non
     wait_until(lambda: not is_open(cluster, producer, 3), what="the partition has heard")
     answer = producer.end(commit=True)
     assert error_from_wire(answer.error).code is ErrorCode.TRANSACTION_ABORTED
+
+
+# ---------------------------------------------------------------- with consumer groups
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_offsets_count_with_the_transaction_that_they_are_part_of(
+    cluster: Cluster, *, commit: bool
+) -> None:
+    producer = TransactionalProducer(cluster, new_id()).init()
+    group = new_id()
+    with Groups(cluster) as groups:
+        producer.send("t", b"x")
+        part_of = {
+            "transactional_id": producer.transactional_id,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.epoch,
+        }
+        assert groups.commit(group, {("t", 1): 7}, **part_of) == [ErrorCode.UNSPECIFIED]
+        request = FetchOffsetsRequest(group_id=group)
+        (found,) = groups.call("FetchOffsets", request).offsets
+        assert ErrorCode(found.error.code) is ErrorCode.UNSTABLE_OFFSETS
+        assert producer.end(commit=commit).visible
+        (found,) = groups.call("FetchOffsets", request).offsets or [None]
+        assert (None if found is None else found.offset) == (7 if commit else None)
+        late = refusal(lambda: groups.commit(group, {("t", 1): 9}, **part_of))
+        assert late.code is ErrorCode.PRODUCER_FENCED, "it is over"
+
+
+def test_a_member_that_is_put_out_takes_its_transaction_along(cluster: Cluster) -> None:
+    producer = TransactionalProducer(cluster, new_id()).init()
+    with Groups(cluster) as groups:
+        member = groups.join(
+            new_id(),
+            "t",
+            transactional_id=producer.transactional_id,
+            session_timeout_ms=1_000,
+        )
+        producer.send("t", b"x", partition=4)
+        assert is_open(cluster, producer, 4)
+        member.cut()
+        wait_until(lambda: not is_open(cluster, producer, 4), what="its transaction is aborted")
+    answer = producer.end(commit=True)
+    assert error_from_wire(answer.error).code is ErrorCode.TRANSACTION_ABORTED
+
+
+def metric(cluster: Cluster, name: str, **labels: str) -> float:
+    """Summed over the brokers."""
+    total = 0.0
+    for port in cluster.metrics_ports.values():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            for family in text_string_to_metric_families(page.read().decode()):
+                for sample in family.samples:
+                    if sample.name == name and labels.items() <= sample.labels.items():
+                        total += sample.value
+    return total
+
+
+def test_metrics_tell_what_is_open_and_how_transactions_ended(cluster: Cluster) -> None:
+    ended = "penstock_transactions_ended_total"
+    aborted_before = metric(cluster, ended, outcome="abort", reason="producer")
+    visible_before = metric(cluster, "penstock_transaction_visible_seconds_count")
+    producer = TransactionalProducer(cluster, new_id()).init()
+    producer.send("t", b"x", partition=5)
+    wait_until(lambda: metric(cluster, "penstock_transactions_open") >= 1, what="one is open")
+    assert metric(cluster, "penstock_transactions_oldest_open_seconds") > 0
+    assert metric(cluster, "penstock_transactional_ids") >= 1
+    producer.end(commit=False)
+    assert metric(cluster, ended, outcome="abort", reason="producer") == aborted_before + 1
+    assert metric(cluster, "penstock_transaction_visible_seconds_count") > visible_before
+    wait_until(lambda: metric(cluster, "penstock_transactions_open") == 0, what="none is open")
 
 
 # ---------------------------------------------------------------- batches of many tasks

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import grpc
 import pytest
+from prometheus_client import CollectorRegistry
 from support import led_partitions
 from support.led_partitions import LedPartitions
 from support.waiting import wait_until_async
@@ -42,6 +43,7 @@ from penstock_broker.serving.edge import Edge
 from penstock_broker.transactions.coordinators import Coordinators
 from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import GroupLink, TransactionLinks
+from penstock_broker.transactions.metrics import TransactionMetrics
 from penstock_broker.transactions.transport import GrpcTransport
 
 T = TopicId("id-t")
@@ -71,7 +73,13 @@ class World(LedPartitions):
         me = BrokerId(5 if remote else 0)
         self.transport = GrpcTransport(me, self.view)
         self.links = TransactionLinks(me, self.view, self.transport, self.around.clock)
-        self.coordinators = Coordinators(self.around, NO_SESSION, config, self.links)
+        self.coordinators = Coordinators(
+            self.around,
+            NO_SESSION,
+            config,
+            self.links,
+            TransactionMetrics(CollectorRegistry()),
+        )
         self.groups = GroupCoordinators(
             self.around, NO_SESSION, Metrics(), GroupConfig(), GroupLink(self.links)
         )

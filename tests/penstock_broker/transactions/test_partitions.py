@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 from support import led_partitions
 from support.led_partitions import LedPartitions
 from support.transaction_wire import transactional_batch
@@ -40,6 +41,7 @@ from penstock_broker.transactions import partitions
 from penstock_broker.transactions.coordinators import Coordinators
 from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import TransactionLinks
+from penstock_broker.transactions.metrics import TransactionMetrics
 from penstock_broker.transactions.partitions import Markers, PartitionJoins
 from penstock_broker.transactions.transport import GrpcTransport
 
@@ -59,7 +61,13 @@ class World(LedPartitions):
         self.brokers = (broker_pb2.BrokerInfo(broker_id=0, host="unused", port=1, alive=True),)
         me = BrokerId(0)
         self.links = TransactionLinks(me, self.view, GrpcTransport(me, self.view), clock)
-        self.coordinators = Coordinators(self.around, NO_SESSION, TransactionConfig(), self.links)
+        self.coordinators = Coordinators(
+            self.around,
+            NO_SESSION,
+            TransactionConfig(),
+            self.links,
+            TransactionMetrics(CollectorRegistry()),
+        )
         self.groups = GroupCoordinators(self.around, NO_SESSION, Metrics(), GroupConfig())
         self.markers = Markers(self.replicas, clock)
         here = Here(self.coordinators, self.groups, self.markers, lambda: None)

@@ -27,6 +27,7 @@ from penstock_broker.services.transactions import Transactions, TransactionServi
 from penstock_broker.transactions.coordinators import Coordinators as TransactionCoordinators
 from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import GroupLink, TransactionLinks
+from penstock_broker.transactions.metrics import TransactionMetrics
 from penstock_broker.transactions.partitions import Markers, PartitionJoins
 from penstock_broker.transactions.transport import GrpcTransport
 
@@ -59,7 +60,11 @@ class Coordination:
             GroupLink(self._links),
         )
         self.transactions = TransactionCoordinators(
-            around, base.session, TransactionConfig(), self._links
+            around,
+            base.session,
+            TransactionConfig(),
+            self._links,
+            TransactionMetrics(base.metrics.registry),
         )
         here = Here(
             self.transactions, self.groups, Markers(around.replicas, around.clock), base.refusal

@@ -4,7 +4,6 @@ Which partitions have one, loading and the end: `logged.hosts`; where an id is: 
 Here is what transactions add: every coordinator hears of images, because Ends go to leaders.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from penstock.core.transactions import TransactionConfig
@@ -15,13 +14,13 @@ from penstock.core.transactions.config import (
     check_transactional_id,
     coordinator_partition,
 )
-from penstock.core.transactions.contract import Ready
 from penstock_broker.logged.finding import Finder
 from penstock_broker.logged.hosts import Hosts, Surroundings
 from penstock_broker.logged.log import PartitionLog
 from penstock_broker.logged.topic import InternalTopic, Session
 from penstock_broker.observability import EventLog
 from penstock_broker.transactions.coordinator import Coordinator, Ends
+from penstock_broker.transactions.metrics import TransactionMetrics
 
 TRANSACTIONS: Final = InternalTopic(
     name=TRANSACTIONS_TOPIC,
@@ -44,18 +43,17 @@ class Coordinators(Hosts[Coordinator]):
         session: Session,
         config: TransactionConfig,
         ends: Ends,
-        on_ready: Callable[[Ready], None] = lambda _: None,
+        metrics: TransactionMetrics,
     ) -> None:
-        """`on_ready` hears of every Ready of every coordinator here."""
         finder = Finder(TRANSACTIONS, around.view, session, around.clock)
         super().__init__(around, finder, EventLog("transactions"))
         self._config = config
         self._ends = ends
-        self._on_ready = on_ready
+        self._metrics = metrics
 
     def make(self, log: PartitionLog) -> Coordinator:
         """One partition's transactional ids."""
-        return Coordinator(log, self._clock, self._config, self._ends, self._on_ready)
+        return Coordinator(log, self._clock, self._config, self._ends, self._metrics.decided)
 
     def image_applied(self) -> None:
         """Ends that wait may find their leader now."""
@@ -68,7 +66,11 @@ class Coordinators(Hosts[Coordinator]):
         host.image_changed(frozenset(self._view.topics), self._view.deleted)
 
     def load_took(self, seconds: float) -> None:
-        """Not measured."""
+        """One coordinator was read."""
+        self._metrics.load_took(seconds)
 
     def count(self) -> None:
-        """Nothing is counted yet."""
+        """What is open and what has yet to be told."""
+        serving = [host for host in self.led if host.serving]
+        loading = len(self.led) - len(serving)
+        self._metrics.count((host.machine.census for host in serving), loading)

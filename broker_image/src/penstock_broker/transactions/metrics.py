@@ -1,0 +1,80 @@
+"""What a broker tells Prometheus of the transactions that it coordinates.
+
+Counters are touched once per decision. What is open or has yet to be told is counted now and then
+(`Coordinators.count`), as sums and maxima over the coordinators here: an id is no label.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from penstock.core.transactions.contract import Ready
+from penstock.core.transactions.views import Census
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class TransactionMetrics:
+    """See the module."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._ended = Counter(
+            "penstock_transactions_ended",
+            "Transactions decided, by outcome and by who ended them",
+            ["outcome", "reason"],
+            registry=registry,
+        )
+        self._visible = Histogram(
+            "penstock_transaction_visible_seconds",
+            "From a decision until every partition and group has stored it",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._load = Histogram(
+            "penstock_transaction_load_seconds",
+            "Reading the log of one transaction coordinator",
+            registry=registry,
+            buckets=_SECONDS,
+        )
+
+        def gauge(name: str, documentation: str) -> Gauge:
+            return Gauge(f"penstock_{name}", documentation, registry=registry)
+
+        self._ids = gauge("transactional_ids", "Transactional ids coordinated here")
+        self._open = gauge("transactions_open", "Transactions open here")
+        self._oldest_open = gauge(
+            "transactions_oldest_open_seconds", "Age of the oldest open transaction; 0 = none"
+        )
+        self._finishing = gauge(
+            "transactions_finishing", "Partitions and groups that have yet to store an end"
+        )
+        self._oldest_finishing = gauge(
+            "transactions_oldest_finishing_seconds", "How long the first of them has; 0 = none"
+        )
+        self._loading = gauge(
+            "transaction_coordinators_loading", "Transaction coordinators that do not serve yet"
+        )
+
+    def decided(self, ready: Ready) -> None:
+        """A machine took a step."""
+        for outcome in ready.ended:
+            name = "commit" if outcome.commit else "abort"
+            self._ended.labels(name, outcome.reason.value.replace(" ", "_")).inc()
+        for visible_ms in ready.visible_ms:
+            self._visible.observe(visible_ms / 1000)
+
+    def load_took(self, seconds: float) -> None:
+        """A coordinator was read."""
+        self._load.observe(seconds)
+
+    def count(self, census: Iterable[Census], loading: int) -> None:
+        """All coordinators here; `loading`: those not serving."""
+        found = list(census)
+        self._ids.set(sum(one.ids for one in found))
+        self._open.set(sum(one.open for one in found))
+        self._oldest_open.set(max((one.oldest_open_ms for one in found), default=0) / 1000)
+        self._finishing.set(sum(one.finishing for one in found))
+        oldest_ms = max((one.oldest_finishing_ms for one in found), default=0)
+        self._oldest_finishing.set(oldest_ms / 1000)
+        self._loading.set(loading)
