@@ -310,6 +310,11 @@ class ReplicaMachine:
                 role.end(event, out, now_ms)
             case Joined():
                 role.joined(event, out, now_ms)
+        if out.append and self._checkpoint_due_ms is not None:
+            # The write that named this epoch failed. No batch of it may be on disk without it: a
+            # restart would take the batch for one of the epoch before (KIP-279).
+            self._checkpoint_due_ms = None
+            out.store(out.persist_id, self._log.checkpoint(), sync=True)
 
     # ------------------------------------------------------------ own log
 

@@ -281,6 +281,25 @@ def test_a_checkpoint_that_failed_is_tried_again_later(drive: Callable[..., Any]
 # ---------------------------------------------------------------- followers
 
 
+def test_batches_are_not_written_before_the_checkpoint_of_their_epoch(
+    drive: Callable[..., Any],
+) -> None:
+    """The checkpoint fails together with a batch that shares its write. Later the disk has room."""
+    driver = drive()
+    first = driver.assign().persist_id
+    driver.produce(1)
+    driver.failed(first)
+    ready = driver.produce(1)
+    assert [batch.base_offset for batch in ready.append] == [0]
+    assert ready.checkpoint.epochs[-1] == c.EpochStart(LeaderEpoch(1), Offset(0))
+    assert ready.persist_sync
+    driver.failed(ready.persist_id)
+    assert driver.produce(1).checkpoint is not None
+    assert driver.produce(1).checkpoint is None
+    driver.now_ms += 60_000
+    assert driver.do(c.Tick()).checkpoint is None
+
+
 def test_a_follower_is_told_where_its_epoch_ends_and_fed_from_its_log_end(
     drive: Callable[..., Any],
 ) -> None:
