@@ -6,6 +6,7 @@ What a partition holds is asked of its leader: its open transactions, its last s
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -392,6 +393,15 @@ def test_producers_that_cannot_be_are_refused(cluster: Cluster, fields: dict[str
             there.init(**fields)
 
     assert refusal(lambda: again(init, what="an answer")).code is ErrorCode.INVALID_REQUEST
+
+
+def test_the_longest_timeout_is_a_setting_and_the_default_obeys_it(tmp_path: Path) -> None:
+    settings = {"transaction.max.timeout.ms": "1000"}
+    with Cluster(tmp_path, broker_config=settings) as small:
+        too_long = TransactionalProducer(small, "a", transaction_timeout_ms=1_001)
+        assert refusal(too_long.init).code is ErrorCode.INVALID_REQUEST
+        by_default = TransactionalProducer(small, "a").init()
+        assert by_default.description().transaction_timeout_ms == 1_000
 
 
 def test_ids_that_nobody_has_are_unknown(cluster: Cluster) -> None:

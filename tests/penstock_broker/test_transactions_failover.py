@@ -10,9 +10,12 @@ import pytest
 from support.cluster import Cluster
 from support.transaction_wire import TransactionalProducer, Transactions, again
 from support.waiting import wait_until
+from support.wire import Wire
 
+from penstock.core.records import decode_batch
 from penstock.errors import PenstockError
 from penstock.proto.v1 import transaction_pb2 as pb
+from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_from_wire
 
 
@@ -34,6 +37,18 @@ def partition(cluster: Cluster, topic: str) -> pb.PartitionTransactions:
         return found
 
     return again(ask, what=f"the leader of {topic}")
+
+
+def values(wire: Wire, topic: str) -> list[bytes]:
+    """What a reader sees who asks for nothing else than what is committed."""
+    found: list[bytes] = []
+    offset = 0
+    while batches := wire.fetch(topic, offset).batches:
+        for message in batches:
+            batch = batch_from_wire(message)
+            found += [value or b"" for value in decode_batch(batch).values()]
+            offset = batch.next_offset
+    return found
 
 
 def ended(cluster: Cluster, topic: str, end: int) -> bool:
@@ -103,3 +118,30 @@ def test_a_transaction_whose_producer_dies_ends_with_its_timeout_on_whoever_coor
     wait_until(lambda: ended(cluster, "t", 2), what="it is aborted", timeout_s=60)
     (branch,) = producer.description().branches
     assert branch.last_reason == pb.TRANSACTION_END_REASON_TIMEOUT
+
+
+def test_transactions_go_on_while_every_broker_is_restarted(cluster: Cluster) -> None:
+    """Committed ones are there as a whole, aborted ones not at all."""
+    topics = ("left", "right")
+    for topic in topics:
+        cluster.create_topic(topic, partitions=1)
+    producer = TransactionalProducer(cluster, "app").init()
+    committed = []
+    for number in range(24):
+        if number % 8 == 4:
+            broker = cluster.brokers[number // 8]
+            assert broker.stop() == 0
+            broker.start()
+        value = b"%d" % number
+        for topic in topics:
+            producer.send(topic, value)
+        commit = number % 3 != 0
+        producer.end(commit=commit, wait_visible_ms=0)
+        if commit:
+            committed.append(value)
+    for topic in topics:
+        wait_until(lambda t=topic: ended(cluster, t, 2 * 24), what=f"all is told to {topic}")
+        with Wire(cluster.brokers[cluster.leader(topic)].address) as wire:
+            assert values(wire, topic) == committed
+    for broker_id in cluster.brokers:
+        assert "Traceback" not in (cluster.path / f"broker-{broker_id}.log").read_text()

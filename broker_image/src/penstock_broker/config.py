@@ -39,6 +39,9 @@ class Settings:
     cleaner_dedupe_bytes: int = _setting("log.cleaner.dedupe.buffer.size")
     cleaner_bytes_per_second: int = _setting("log.cleaner.io.max.bytes.per.second")
     offsets_retention_minutes: int = _setting("offsets.retention.minutes")
+    transaction_max_timeout_ms: int = _setting("transaction.max.timeout.ms")
+    transactional_id_expiration_ms: int = _setting("transactional.id.expiration.ms")
+    ledger_expiration_ms: int = _setting("ledger.expiration.ms")
     producer_snapshot_bytes: int = _setting("producer.snapshot.bytes")
     shutdown_timeout_ms: int = _setting("shutdown.timeout.ms")
 

@@ -104,6 +104,26 @@ BROKER_SETTINGS: Final = (
         maximum=2**31 - 1,
     ),
     Setting(
+        "transaction.max.timeout.ms",
+        "900000",
+        "The longest that a transaction may ask to stay open before it is aborted, in ms: readers "
+        "of what is committed wait that long for a producer that died.",
+        maximum=2**31 - 1,
+    ),
+    Setting(
+        "transactional.id.expiration.ms",
+        "604800000",
+        "A transactional id that nobody used for so long is forgotten, in ms.",
+        minimum=60_000,
+    ),
+    Setting(
+        "ledger.expiration.ms",
+        "7776000000",
+        "For how long a batch engine that writes nothing keeps its place: later its next batch is "
+        "taken as its first, in ms.",
+        minimum=60_000,
+    ),
+    Setting(
         "producer.snapshot.bytes",
         str(16 * MIB),
         "Log written between two snapshots of producer state: what a restart reads again.",

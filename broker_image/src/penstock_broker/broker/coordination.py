@@ -62,7 +62,7 @@ class Coordination:
         self.transactions = TransactionCoordinators(
             around,
             base.session,
-            TransactionConfig(),
+            _transaction_config(base.settings),
             self._links,
             TransactionMetrics(base.metrics.registry),
         )
@@ -83,3 +83,11 @@ class Coordination:
     async def close(self) -> None:
         """Ends the connections to other brokers; nothing runs any more."""
         await self._transport.close()
+
+
+def _transaction_config(settings: Settings) -> TransactionConfig:
+    return TransactionConfig(
+        max_timeout_ms=settings.transaction_max_timeout_ms,
+        id_expiration_ms=settings.transactional_id_expiration_ms,
+        ledger_expiration_ms=settings.ledger_expiration_ms,
+    )
