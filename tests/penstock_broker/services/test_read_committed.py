@@ -13,11 +13,14 @@ from support.transactions import Transactor
 from support.waiting import wait_until_async
 
 from penstock.core.batch import Batch, BatchFlags
+from penstock.core.groups.contract import NamedPartition
+from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
+from penstock_broker.groups.leaders import PeerLeaders
 from penstock_broker.services import fetching
 
 KEY = ReplicaKey(TopicId("id-1"), 0)
@@ -296,6 +299,39 @@ async def test_a_time_that_only_a_marker_has_names_no_record(tmp_path: Path) -> 
         await here.log.end(1, commit=True)  # its marker has the time 1,000
         assert await here.list_offset(UNCOMMITTED, timestamp_ms=500) == -1
         assert await here.list_offset(timestamp_ms=500) == -1
+
+
+async def test_lag_is_what_a_reader_could_have_read(tmp_path: Path) -> None:
+    async with scene(tmp_path) as here:
+        await here.log.send(None)  # 0
+        await here.log.send(1, 2)  # 1, 2
+        await here.log.end(1, commit=False)  # 3
+        await here.log.send(2)  # 4, open
+        await here.log.send(None)  # 5
+        assert await lag(here, 0) == 4, "the open transaction is not its lag, the holes are"
+        assert await lag(here, 1) == 0, "all that is left is aborted, or a marker"
+        assert await lag(here, 4) == 0
+        await here.log.end(2, commit=True)  # 6
+        assert await lag(here, 4) == 3
+        assert await lag(here, 6) == 0, "a marker is no record"
+        assert await lag(here, 7) == 0
+
+
+async def lag(here: Scene, committed: int) -> int | None:
+    """As the broker's metrics have it."""
+    where = NamedPartition("t", KEY.topic_id, 0)
+    leaders = PeerLeaders(here.broker.process._view)
+    try:
+        start, end = (await leaders.bounds([where]))[where]
+        position = fetch_from(committed, start, end)
+        unread = None
+        while position is not None and position < end and unread is None:
+            (batches,) = (await leaders.first_batches({where: position})).values()
+            unread = oldest_unread(batches, position)
+            position = batches[-1].next_offset
+        return partition_lag(committed, start, end, unread, 0).records
+    finally:
+        await leaders.close()
 
 
 async def test_deleting_records_stops_at_the_stable_offset_and_says_so(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ _events = EventLog("lag")
 
 
 class Bounds(NamedTuple):
-    """Of a log: first offset, high watermark."""
+    """Of a log: first offset, last stable offset."""
 
     start: int
     end: int
