@@ -24,7 +24,9 @@ class ReplicaTotals:
     leaders: int = 0
     under_replicated: int = 0
     offline: int = 0
+    stopped: int = 0
     high_watermarks: int = 0
+    stable_offset_lag: int = 0
     log_ends: int = 0
     disk_free_bytes: int = 0
     inflight_bytes: int = 0
@@ -124,7 +126,17 @@ class _Totals(Collector):
                 totals.under_replicated,
             ),
             ("offline_replicas", "Replicas without a leader to follow", totals.offline),
+            (
+                "stopped_replicas",
+                "Replicas that a defect or a broken log has stopped until a restart",
+                totals.stopped,
+            ),
             ("high_watermarks", "Sum of all high watermarks", totals.high_watermarks),
+            (
+                "stable_offset_lag",
+                "Offsets of partitions led here that wait for open transactions, or their markers",
+                totals.stable_offset_lag,
+            ),
             ("log_ends", "Sum of all log end offsets", totals.log_ends),
             ("disk_free_bytes", "Free space for the data directory", totals.disk_free_bytes),
             ("inflight_bytes", "Produced payload not yet acknowledged", totals.inflight_bytes),

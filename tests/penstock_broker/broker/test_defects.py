@@ -71,7 +71,8 @@ async def test_a_defect_stops_one_partition_and_everyone_waiting_hears_of_it(
                 assert "ProduceRequested" in result.error.message
         for result in (await produce(broker), await fetch(broker)):
             assert result.error.code == ErrorCode.STORAGE_FAILED
-        assert broker.process.totals().inflight_bytes == 0
+        totals = broker.process.totals()
+        assert (totals.inflight_bytes, totals.stopped, totals.leaders) == (0, 1, 1)
         assert not (await produce(broker, "u")).HasField("error"), "the others go on"
         assert len((await fetch(broker, "u")).batches) == 1
     (line,) = [one for one in caplog.records if one.getMessage() == "replica stopped"]

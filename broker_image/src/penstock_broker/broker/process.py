@@ -394,8 +394,9 @@ class BrokerProcess:
         self.metrics.tick_seconds.observe(facts.seconds)
 
     def totals(self) -> ReplicaTotals:
-        """Called by the metrics thread: works on a copy of the list."""
-        marks = [replica.marks for replica in list(self._replicas.by_key.values())]
+        """Called by the metrics thread: works on a copy of the list, and leaves nothing behind."""
+        replicas = list(self._replicas.by_key.values())
+        marks = [replica.machine.look() for replica in replicas]
         return ReplicaTotals(
             replicas=len(marks),
             leaders=sum(mark.is_leader for mark in marks),
@@ -406,7 +407,11 @@ class BrokerProcess:
                 if state.leader == self._config.broker_id
             ),
             offline=sum(mark.leader < 0 for mark in marks),
+            stopped=sum(replica.machine.error is not None for replica in replicas),
             high_watermarks=sum(mark.high_watermark for mark in marks),
+            stable_offset_lag=sum(
+                mark.high_watermark - mark.last_stable_offset for mark in marks if mark.is_leader
+            ),
             log_ends=sum(mark.log_end_offset for mark in marks),
             disk_free_bytes=self._disk.free_bytes,
             inflight_bytes=self._produce_budget.taken_bytes,

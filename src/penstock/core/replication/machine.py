@@ -92,7 +92,7 @@ class ReplicaMachine:
     def marks(self) -> Marks:
         """A glance at the replica; the same object until something was handled."""
         if self._marks is None:
-            self._marks = self._look()
+            self._marks = self.look()
         return self._marks
 
     @property
@@ -128,7 +128,10 @@ class ReplicaMachine:
         """Why this partition was stopped; None while it is well."""
         return self._error
 
-    def _look(self) -> Marks:
+    def look(self) -> Marks:
+        """As `marks`, for other threads: in the middle of an event maybe, and not remembered."""
+        if self._error is not None:
+            return self.marks
         log, role, state = self._log, self._role, self._state
         leading = role if isinstance(role, Leader) else None
         return Marks(

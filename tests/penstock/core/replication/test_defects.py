@@ -192,7 +192,7 @@ def test_every_event_has_its_scene() -> None:
 def test_a_defect_at_any_line_stops_the_replica_and_nothing_of_the_event_leaves(
     drive: Any, scene: Callable[[Any], Any], event: c.Event
 ) -> None:
-    for plant in every_line("replication", "handle", "marks", "_look"):
+    for plant in every_line("replication", "handle", "marks", "look"):
         driver = scene(drive)
         driver.now_ms += 60_000
         machine, before = driver.machine, driver.marks
@@ -260,7 +260,7 @@ def check_nothing_moves(machine: Any, before: c.Marks) -> None:
 def test_what_a_stopped_leader_had_decided_before_is_not_taken_back(drive: Any) -> None:
     driver = leading(drive)
     assert driver.marks.high_watermark == 4
-    for plant in every_line("replication", "handle", "marks", "_look"):
+    for plant in every_line("replication", "handle", "marks", "look"):
         with plant:
             driver.machine.handle(c.Tick(), driver.now_ms)
         break
