@@ -19,6 +19,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
@@ -39,6 +40,9 @@ RECORD_OVERHEAD_BYTES: Final = 20
 HEADER_OVERHEAD_BYTES: Final = 8
 BATCH_OVERHEAD_BYTES: Final = 256
 """Header and message framing of a batch, generously."""
+
+SENDING_IN: Final[ContextVar[int]] = ContextVar("sending_in", default=0)
+"""The number of the transaction in which this thread or task sends at the moment; 0 = none."""
 
 _DEFAULT_LIMIT_BYTES: Final = TopicConfig().max_message_bytes
 _to_bytes: Final = BytesSerializer()
@@ -143,8 +147,11 @@ class Accumulator:
         self.used_bytes = 0
         self.unsettled: dict[PendingBatch, None] = {}
         self.flushing = 0
+        self.transactional = config.transactional_id is not None
+        self.transaction = 0
+        """The number of the last transaction that was opened; guarded by the lock."""
         self.refusal: PenstockError | None = None
-        """Why no record is taken at the moment: no transaction is open. Guarded by the lock."""
+        """Why no record is taken at the moment: no transaction is open."""
         self._news: list[PartitionQueue] = []
         self._wake = wake
         self._awake = False
@@ -210,9 +217,8 @@ class Accumulator:
         """Queues columns as a batch of their own; None if there is no room."""
         size = message_bytes(columns) + BATCH_OVERHEAD_BYTES
         with self.lock:
-            no_room = self.used_bytes + size > self.config.buffer_bytes and self.used_bytes
-            if no_room or self.refusal is not None:
-                self.refuse()
+            no_room = self.used_bytes + size > self.config.buffer_bytes and self.used_bytes > 0
+            if (no_room or self.transactional) and not self.admits(no_room):
                 return None
             if queue.open is not None:
                 queue.ready.append(queue.open)
@@ -226,11 +232,18 @@ class Accumulator:
             self._tell(queue)
             return batch
 
-    def refuse(self) -> None:
-        """Raises why no record is taken at all, if it is not for room. The caller holds the
+    def admits(self, no_room: bool) -> bool:
+        """Whether a record is taken now. Raises why none is, if not for room; also for one that is
+        sent in a transaction that has ended, even if the next one is open. The caller holds the
         lock."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # raised again and again
+        if self.transactional and SENDING_IN.get() != self.transaction:
+            raise MisuseError(
+                "a producer of transactions sends by what `transaction()` returned, while that is "
+                "open: tx.send(…)"
+            )
+        return not no_room
 
     def open_batch(self, queue: PartitionQueue, topic_id: str) -> PendingBatch:
         """Starts a batch, closing the one before it. The caller holds the lock."""
@@ -331,9 +344,8 @@ class TopicBuffer:
         accumulator = self._accumulator
         with accumulator.lock:
             used_bytes = accumulator.used_bytes
-            no_room = used_bytes + size > self._buffer_bytes and used_bytes
-            if no_room or accumulator.refusal is not None:
-                accumulator.refuse()
+            no_room = used_bytes + size > self._buffer_bytes and used_bytes > 0
+            if (no_room or accumulator.transactional) and not accumulator.admits(no_room):
                 return None
             if queue is None:
                 queue = self._sticky_queue(size)

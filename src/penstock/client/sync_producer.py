@@ -167,15 +167,15 @@ class Transaction:
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
         """As `Producer.send`, within this transaction."""
-        self._core.check_current()
-        return self._producer.send(
-            topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-        )
+        with self._core.sending():
+            return self._producer.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
 
     def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
         """As `Producer.send_columns`, within this transaction."""
-        self._core.check_current()
-        return self._producer.send_columns(topic, values, keys, **more)
+        with self._core.sending():
+            return self._producer.send_columns(topic, values, keys, **more)
 
     def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
         """Has the coordinator decide; see `AsyncTransaction.commit`."""

@@ -10,9 +10,11 @@ by the machine (`transaction.py`), which the manager obeys (`transactional.py`).
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from penstock.client.accumulator import SENDING_IN
 from penstock.client.delivery import ColumnsDelivery, Delivery
 from penstock.client.transactional import TransactionManager
 from penstock.core.columns import Header
@@ -38,6 +40,7 @@ class AsyncTransaction:
         """Made by `AsyncProducer.transaction`."""
         self._producer = producer
         self._manager: TransactionManager | None = None
+        self._number = 0
         self._over = False
 
     async def __aenter__(self) -> Self:
@@ -71,6 +74,7 @@ class AsyncTransaction:
         manager = await self._producer.transactions()
         await manager.begin()
         self._manager = manager
+        self._number = manager.number
 
     async def send(
         self,
@@ -84,15 +88,17 @@ class AsyncTransaction:
     ) -> Delivery:
         """As `AsyncProducer.send`, within this transaction. A delivery's success means stored, and
         visible only if the transaction commits; a delivery that fails fails the transaction."""
-        self.check_current()
-        return await self._producer.send(
-            topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
-        )
+        with self.sending():
+            return await self._producer.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
 
     async def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
         """As `AsyncProducer.send_columns`, within this transaction."""
-        self.check_current()
-        deliveries: ColumnsDelivery = await self._producer.send_columns(topic, values, keys, **more)
+        with self.sending():
+            deliveries: ColumnsDelivery = await self._producer.send_columns(
+                topic, values, keys, **more
+            )
         return deliveries
 
     async def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
@@ -126,9 +132,15 @@ class AsyncTransaction:
         finally:
             self._over = manager.over
 
-    def check_current(self) -> None:
-        """Raises MisuseError unless this transaction was begun and has not ended."""
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """What is sent inside belongs to this transaction, or is refused if that has ended."""
         self._begun("send")
+        token = SENDING_IN.set(self._number)
+        try:
+            yield
+        finally:
+            SENDING_IN.reset(token)
 
     def _begun(self, what: str) -> TransactionManager:
         if self._manager is None:

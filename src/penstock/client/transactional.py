@@ -74,6 +74,11 @@ class TransactionManager:
         return self._machine.may_abort
 
     @property
+    def number(self) -> int:
+        """Of the last transaction that was opened: 1, 2, …"""
+        return self._accumulator.transaction
+
+    @property
     def over(self) -> bool:
         """The last transaction needs no call any more."""
         return self._machine.state in (State.READY, State.FENCED)
@@ -165,6 +170,8 @@ class TransactionManager:
             self._sender.discard(ready.discard)
         if ready.adopt is not None:
             self._sender.adopt(ready.adopt)
+            with self._accumulator.lock:
+                self._accumulator.transaction += 1
         self._set_gate()
         return ready
 

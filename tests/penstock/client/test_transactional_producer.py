@@ -1,9 +1,12 @@
 """Producers of transactions over real gRPC: what is committed is there whole, the rest never."""
 
 import asyncio
+import itertools
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,10 +21,11 @@ from penstock.client import (
     Delivery,
     DeliveryError,
     Producer,
+    Transaction,
     TransactionError,
     pod_id,
 )
-from penstock.errors import ClusterError, ErrorCode, MisuseError
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 FENCED = refused(ErrorCode.PRODUCER_FENCED)
 
@@ -364,6 +368,8 @@ async def test_calls_out_of_turn_are_refused_and_do_no_harm(double: TransactionD
             with pytest.raises(MisuseError, match="begun before"):
                 await tx.begin()
             await send(tx, b"a")
+            with pytest.raises(MisuseError, match=r"tx\.send"):
+                await producer.send("t", b"beside it")
         with pytest.raises(MisuseError, match="after the end"):
             await tx.send("t", b"late")
         with pytest.raises(MisuseError, match="no transaction is open"):
@@ -413,6 +419,54 @@ async def test_the_sync_producer_does_the_same(double: TransactionDouble) -> Non
     await asyncio.to_thread(work)
     assert double.visible() == [b"a", b"b", b"c"]
     assert [end.commit for end in double.asked] == [True, False, True, False]
+
+
+async def test_what_a_thread_sends_is_in_the_transaction_it_was_sent_in_or_refused(
+    double: TransactionDouble,
+) -> None:
+    def work() -> None:
+        current: list[Transaction] = []
+        accepted: dict[Transaction, list[bytes]] = {}
+        stop = threading.Event()
+
+        def keep_sending(name: bytes) -> None:
+            count = itertools.count()
+            while not stop.is_set():
+                tx, value = current[0], b"%s.%d" % (name, next(count))
+                try:
+                    tx.send("t", value, partition=0)
+                except PenstockError:
+                    continue  # it has ended, or is being ended
+                accepted[tx].append(value)
+
+        committed: set[Transaction] = set()
+        with Producer(double.address, transactional_id="billing-0", linger_ms=0) as producer:
+            current.append(producer.transaction())
+            accepted[current[0]] = []
+            current[0].begin()
+            threads = [Thread(target=keep_sending, args=(name,)) for name in (b"a", b"b", b"c")]
+            for thread in threads:
+                thread.start()
+            for number in range(40):
+                before = current[0]
+                if number % 3:
+                    before.commit()
+                    committed.add(before)
+                else:
+                    before.abort()
+                following = producer.transaction()
+                accepted[following] = []
+                following.begin()  # while threads still send in the one before
+                current[0] = following
+            stop.set()
+            for thread in threads:
+                thread.join(20)
+            current[0].abort()
+        expected = sorted(value for tx in committed for value in accepted[tx])
+        assert expected, "the threads got something through"
+        assert double.visible() == expected
+
+    await asyncio.to_thread(work)
 
 
 @pytest.mark.parametrize(("host", "ordinal"), [("app-0", 0), ("billing-app-12", 12), ("a-7.b", 7)])
