@@ -140,6 +140,11 @@ class Load:
         )
 
     @property
+    def tag(self) -> int:
+        """Of the workload: see there."""
+        return self._workload.tag
+
+    @property
     def records_read(self) -> int:
         """By live readers, so far."""
         return self._reads.records

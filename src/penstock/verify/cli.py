@@ -75,7 +75,8 @@ class LiveCounts:
 
 
 @app.command(
-    epilog="Example: penstock verify run --duration 60 --group g --members 5 --history h.gz"
+    epilog="Example: penstock verify run --duration 60 --group g --members 5 --history h.gz\n\n"
+    "Example: penstock verify run --transactions"
 )
 def run(
     context: typer.Context,
@@ -103,6 +104,9 @@ def run(
     churn: Annotated[
         float, typer.Option(min=0, help="Seconds a member stays; 0 = for good.")
     ] = 0.0,
+    transactions: Annotated[
+        bool, typer.Option("--transactions", help="Write in transactions; some are aborted.")
+    ] = False,
     history: Annotated[Path | None, typer.Option(help="Keep it here (.gz compresses).")] = None,
     output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
 ) -> None:
@@ -125,15 +129,9 @@ def run(
         group=group,
         members=members,
         churn_s=churn,
+        transactions=transactions,
     )
-    with tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
-        path = history or Path(scratch) / "history.jsonl"
-        try:
-            _run_workload(config, path, duration)
-            verdict = check_files([path])
-        except (PenstockError, OSError) as error:
-            _complain(error)
-    _show(verdict, output)
+    _judged(config, history, duration, output)
 
 
 @app.command(epilog="Example: penstock verify check history.gz -o json")
@@ -146,6 +144,20 @@ def check(
         verdict = check_files(files)
     except MisuseError as error:
         _complain(error)
+    _show(verdict, output)
+
+
+def _judged(
+    config: WorkloadConfig, history: Path | None, duration_s: float, output: Output
+) -> NoReturn:
+    """Runs the workload, shows the verdict, exits."""
+    with tempfile.TemporaryDirectory(prefix="penstock-verify-") as scratch:
+        path = history or Path(scratch) / "history.jsonl"
+        try:
+            _run_workload(config, path, duration_s)
+            verdict = check_files([path])
+        except (PenstockError, OSError) as error:
+            _complain(error)
     _show(verdict, output)
 
 
@@ -194,7 +206,7 @@ def _finish(workload: Workload, given_up: threading.Event) -> None:
             raise typer.Exit(130)
 
 
-def _show(verdict: Verdict, output: Output) -> None:
+def _show(verdict: Verdict, output: Output) -> NoReturn:
     if output is Output.json:
         typer.echo(json.dumps(verdict.to_dict()))
     else:

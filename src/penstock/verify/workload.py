@@ -40,6 +40,12 @@ from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.verify.group_readers import GroupConfig, GroupReaders
 from penstock.verify.history import HistoryWriter
 from penstock.verify.records import Run, build_values, parse_values
+from penstock.verify.transactional import (
+    BATCHES_MAX,
+    TransactionalConfig,
+    TransactionalProducer,
+    high_watermarks,
+)
 
 _Thread = threading.Thread
 
@@ -61,7 +67,7 @@ class WorkloadConfig:
     there is created with `replication_factor` and `topic_configs`; it keeps its records for ever,
     because what retention takes would seem lost. `resolve_address` is every client's setting.
     `group` "" = no group; else so many `members` share the topic, each for about `churn_s`
-    (0 = for good).
+    (0 = for good). `transactions`: producers write in transactions, some of which they abort.
     """
 
     bootstrap: str
@@ -83,6 +89,7 @@ class WorkloadConfig:
     group: str = ""
     members: int = 3
     churn_s: float = 0.0
+    transactions: bool = False
 
 
 class Progress(Protocol):
@@ -137,6 +144,11 @@ class Workload:
         self._group: GroupReaders | None = None
         self._members: list[_Thread] = []
 
+    @property
+    def tag(self) -> int:
+        """Names this run: in its records, and in the transactional ids of its producers."""
+        return self._tag
+
     def start(self) -> None:
         """Creates the topic if it is not there and starts all threads.
 
@@ -175,11 +187,9 @@ class Workload:
         )
         if config.group:
             self._start_group()
+        produce = self._produce_in_transactions if config.transactions else self._produce
         self._producers = self._threads(
-            {
-                f"producer-{index}": partial(self._produce, index)
-                for index in range(config.producers)
-            }
+            {f"producer-{index}": partial(produce, index) for index in range(config.producers)}
         )
 
     def stop(self) -> None:
@@ -282,6 +292,27 @@ class Workload:
                 self._harvest(pending)
                 time.sleep(PENDING_PAUSE_S)
 
+    def _produce_in_transactions(self, index: int) -> None:
+        config = self._config
+        streams = range(index * config.keys, (index + 1) * config.keys)
+        per_s = config.rate / config.producers / config.batch_records if config.rate else 0.0
+        TransactionalProducer(
+            TransactionalConfig(
+                bootstrap=config.bootstrap,
+                topic=config.topic,
+                tag=self._tag,
+                batch_records=config.batch_records,
+                record_bytes=config.record_bytes,
+                pause_s=BATCHES_MAX / 2 / per_s if per_s else 0.0,
+                delivery_timeout_ms=config.delivery_timeout_ms,
+                resolve_address=config.resolve_address,
+            ),
+            index,
+            {stream: self._key(stream) for stream in streams},
+            self._history,
+            self._now_ms,
+        ).run(self._stopping, self._progress.acknowledged)
+
     def _key(self, stream: int) -> bytes:
         """A key whose hash leads to the partition that is this stream's turn."""
         count = len(self._partitions)
@@ -333,9 +364,25 @@ class Workload:
     # ------------------------------------------------------------------ reading
 
     def _read_back(self) -> None:
+        high = self._high_watermarks() if self._config.transactions else {}
         for tp, end in (self._ends or {}).items():
-            self._history.write({"e": "ends", "p": tp.partition, "lo": self._starts[tp], "hi": end})
+            ends = {"e": "ends", "p": tp.partition, "lo": self._starts[tp], "hi": end}
+            self._history.write(ends | ({"hw": high[tp]} if high else {}))
         self._consume(FINAL_READER, "final")
+        if self._config.transactions:
+            for tp, end in (self._ends or {}).items():  # it got there, or raised
+                self._history.write({"e": "reached", "p": tp.partition, "o": end})
+
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        """Waits until readers of committed records may see up to there, within limits."""
+        config = self._config
+        until = time.monotonic() + config.settle_s
+        while True:
+            high = high_watermarks(config.bootstrap, self._partitions, config.resolve_address)
+            self._ends = self._end_offsets()
+            if self._ends == high or time.monotonic() > until:
+                return high
+            time.sleep(POLL_SECONDS)
 
     def _consume(self, reader: str, kind: str) -> None:
         """Reads from where the run began until `_ends` is known and reached."""
