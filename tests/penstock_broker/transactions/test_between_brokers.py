@@ -460,3 +460,17 @@ async def test_an_entry_that_waits_does_not_hold_back_the_others() -> None:
         )
         await wait_until_async(lambda: len(heard) == 2, what="both are answered")
         assert refused(list(heard.values())) == [None, None], "parked until it has heard"
+
+
+async def test_nothing_is_sent_while_the_broker_stops_and_nobody_is_startled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(remote=False) as world:
+        await world.init()
+    heard: list[PenstockError | None] = []
+    world.links.join(join(GroupParticipant("g"), 0), heard.append)
+    world.links.abort(g.SendAbort("app", "gone"))
+    lane = world.links._joins[BrokerId(0)]
+    await wait_until_async(lambda: not lane._looking, what="the lane has looked")
+    assert not heard
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -22,7 +22,7 @@ class Side:
         self.open = False
         self.answers: list[Sequence[PenstockError | None] | Exception] = []
         self.heard: dict[str, list[PenstockError | None]] = {}
-        self.lane: Lane[str] = Lane("broker 7", self.call, SystemClock(), tasks)
+        self.lane: Lane[str] = Lane("broker 7", self.call, SystemClock(), tasks.create_task)
 
     async def call(self, entries: Sequence[str]) -> Sequence[PenstockError | None]:
         self.calls.append(list(entries))

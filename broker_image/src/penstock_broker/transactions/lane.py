@@ -10,9 +10,8 @@ a participant that has yet to finish, for replicas that are behind. So a call th
 again while it waits or is under way is not sent twice, and everybody hears.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
@@ -24,6 +23,7 @@ Heard = Callable[[PenstockError | None], None]
 Call = Callable[[Sequence[EntryT]], Awaitable[Sequence[PenstockError | None]]]
 """One result per entry, in order. Raises PenstockError: that is every entry's result."""
 
+Spawn = Callable[[Coroutine[Any, Any, None]], object]
 WAITING_MAX: Final = 20_000
 _ENTRIES_PER_CALL: Final = 1_000
 _STRAGGLER_S: Final = 0.02
@@ -34,12 +34,12 @@ _events = EventLog("transactions")
 class Lane(Generic[EntryT]):
     """See the module. `to` names the other side in logs and errors."""
 
-    def __init__(self, to: str, call: Call[EntryT], clock: Clock, tasks: asyncio.TaskGroup) -> None:
-        """`tasks` owns the calls."""
+    def __init__(self, to: str, call: Call[EntryT], clock: Clock, spawn: Spawn) -> None:
+        """`spawn` starts a call and owns it."""
         self._to = to
         self._call = call
         self._clock = clock
-        self._tasks = tasks
+        self._spawn = spawn
         self._waiting: dict[EntryT, list[Heard]] = {}
         self._under_way: dict[EntryT, list[Heard]] = {}
         self._calls = 0
@@ -89,7 +89,7 @@ class Lane(Generic[EntryT]):
             self._under_way[entry] = self._waiting.pop(entry)
         self._calls += 1
         self._newest_s = self._clock.now_s()
-        self._tasks.create_task(self._run(entries), name=f"transactions to {self._to}")
+        self._spawn(self._run(entries))
         if self._waiting:
             self._look_soon(_STRAGGLER_S)
 

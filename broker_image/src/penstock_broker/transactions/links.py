@@ -10,8 +10,8 @@ nothing was written.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
 
 from penstock.core.groups.contract import SendAbort, SendJoin
 from penstock.core.transactions.contract import End, JoinRequested
@@ -37,6 +37,7 @@ _FINAL: Final = frozenset(
     }
 )
 """What the coordinator itself says of a join; all else is about the way there."""
+_ABORTS_MAX: Final = 1_000
 _events = EventLog("transactions")
 Results = Sequence[PenstockError | None]
 
@@ -68,6 +69,7 @@ class TransactionLinks:
         self._transport = transport
         self._clock = clock
         self._tasks: asyncio.TaskGroup | None = None
+        self._aborting = 0
         self._joins: dict[BrokerId, Lane[JoinRequested]] = {}
         self._ends: dict[BrokerId, Lane[End]] = {}
         self._own: Peer | None = None
@@ -82,9 +84,12 @@ class TransactionLinks:
         """Owns the calls, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            while True:
-                await self._view.next_image()
-                self._forget_gone()
+            try:
+                while True:
+                    await self._view.next_image()
+                    self._forget_gone()
+            finally:
+                self._tasks = None
 
     def _forget_gone(self) -> None:
         """Lanes of brokers that are not in the image, once nobody waits in them."""
@@ -115,7 +120,7 @@ class TransactionLinks:
     def _lane_of_joins(self, broker_id: BrokerId) -> Lane[JoinRequested]:
         if broker_id not in self._joins:
             call = self._peer(broker_id).join
-            self._joins[broker_id] = Lane(f"broker {broker_id}", call, self._clock, self._owner)
+            self._joins[broker_id] = Lane(f"broker {broker_id}", call, self._clock, self._spawn)
         return self._joins[broker_id]
 
     # ------------------------------------------------------------ ends
@@ -127,7 +132,7 @@ class TransactionLinks:
             return  # the machine sends it again, at once when an image comes
         if leader not in self._ends:
             call = self._peer(leader).end
-            self._ends[leader] = Lane(f"broker {leader}", call, self._clock, self._owner)
+            self._ends[leader] = Lane(f"broker {leader}", call, self._clock, self._spawn)
 
         def heard(error: PenstockError | None) -> None:
             if error is None:
@@ -157,8 +162,10 @@ class TransactionLinks:
     # ------------------------------------------------------------ aborts
 
     def abort(self, abort: SendAbort) -> None:
-        """Best effort: the timeout does the same later."""
-        self._owner.create_task(self._abort(abort), name="abort of a transaction")
+        """Best effort: the timeout does the same later. So does what is beyond the bound."""
+        if self._aborting < _ABORTS_MAX:
+            self._aborting += 1
+            self._spawn(self._abort(abort))
 
     async def _abort(self, abort: SendAbort) -> None:
         assert self._ids is not None, "serve comes first"
@@ -172,13 +179,17 @@ class TransactionLinks:
                 transactional_id=abort.transactional_id,
                 reason=error,
             )
+        finally:
+            self._aborting -= 1
 
     # ------------------------------------------------------------ peers
 
-    @property
-    def _owner(self) -> asyncio.TaskGroup:
-        assert self._tasks is not None, "runs"
-        return self._tasks
+    def _spawn(self, call: Coroutine[Any, Any, None]) -> None:
+        """Starts a call; none while the broker stops, when whoever waits is told otherwise."""
+        if self._tasks is None:
+            call.close()
+        else:
+            self._tasks.create_task(call, name="a call about transactions")
 
     def _peer(self, broker_id: BrokerId) -> Peer:
         if broker_id != self._broker_id:
