@@ -24,6 +24,7 @@ from penstock.client.config import (
 )
 from penstock.core.groups import config as group_config
 from penstock.core.groups import hello
+from penstock.core.transactions import config as transaction_config
 from penstock.errors import MisuseError
 
 
@@ -124,7 +125,7 @@ def test_a_consumer_setting_that_makes_no_sense_is_named(settings: dict[str, obj
         ConsumerConfig(**settings)  # type: ignore[arg-type]
 
 
-def test_limits_of_groups_are_the_coordinators() -> None:
+def test_limits_of_groups_and_transactions_are_the_coordinators() -> None:
     for name in (
         "GROUP_ID_MAX_CHARS",
         "SESSION_TIMEOUT_MIN_MS",
@@ -135,6 +136,7 @@ def test_limits_of_groups_are_the_coordinators() -> None:
     ):
         coordinators = group_config if name == "GROUP_ID_MAX_CHARS" else hello
         assert getattr(client_config, name) == getattr(coordinators, name), name
+    assert client_config.TRANSACTIONAL_ID_MAX_BYTES == transaction_config.TRANSACTIONAL_ID_MAX_BYTES
 
 
 def test_bootstrap_takes_strings_and_sequences_and_drops_repetitions() -> None:

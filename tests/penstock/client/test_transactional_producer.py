@@ -124,8 +124,9 @@ async def test_a_commit_without_an_answer_in_time_is_unknown_and_can_be_asked_ag
         tx = producer.transaction()
         await tx.begin()
         await send(tx, b"a")
+        await producer.flush()
         with pytest.raises(TransactionError, match="not known") as unknown:
-            await tx.commit(timeout_s=0.2)
+            await tx.commit(timeout_s=1.0)
         assert unknown.value.unknown_outcome
         with pytest.raises(MisuseError, match="commit again"):
             await producer.transaction().begin()
@@ -207,7 +208,7 @@ async def test_a_batch_whose_time_is_up_is_not_sent_in_the_next_transaction(
     double: TransactionDouble,
 ) -> None:
     double.produces = iter(["silent"] * 2)
-    async with producing(double, delivery_timeout_ms=300) as producer:
+    async with producing(double, delivery_timeout_ms=2_000) as producer:
         with pytest.raises(TransactionError):
             await within(producer, lambda tx: send(tx, b"given up"))
         double.produces = iter(())
@@ -278,8 +279,9 @@ async def test_a_commit_can_wait_until_readers_see_it(double: TransactionDouble)
         tx = producer.transaction()
         await tx.begin()
         await send(tx, b"b")
+        await producer.flush()
         with pytest.raises(ClusterError, match="is committed, but") as late:
-            await tx.commit(wait_visible=True, timeout_s=0.1)
+            await tx.commit(wait_visible=True, timeout_s=1.0)
         assert not isinstance(late.value, TransactionError)
         double.ends = iter(())
         double.hear()
