@@ -2,6 +2,7 @@
 
 import pytest
 
+from penstock.core.batch import Batch, BatchHeader
 from penstock.core.control.documents import (
     CLUSTER_KEY,
     BrokerRegistration,
@@ -18,9 +19,12 @@ from penstock.core.types import (
     BrokerId,
     ControllerEpoch,
     LeaderEpoch,
+    Offset,
     PartitionState,
+    ProducerId,
     ReplicaKey,
 )
+from penstock_sim.checks import Canon
 from penstock_sim.scheduler import RuleError
 from penstock_sim.world import TOPIC, TOPIC_ID, World
 
@@ -56,16 +60,9 @@ class Cluster:
 
         `answered`: the controller has heard so.
         """
-        self._sequence += 1
         self.runs |= {BrokerId(broker): 2 for broker in registered}
-        version = 1 + self._sequence
-        brokers = {one: registration(one, run) for one, run in self.runs.items()}
-        cluster = ClusterDocument(
-            cluster_id="simulated-cluster",
-            controller_epoch=ControllerEpoch(1),
-            metadata_version=version,
-            brokers=brokers,
-        )
+        cluster, version = self._next_cluster(self.runs)
+        brokers = cluster.brokers
         texts = {
             topic_key(TOPIC): encode_topic(topic(changed, version)),
             CLUSTER_KEY: encode_cluster(cluster),
@@ -76,6 +73,42 @@ class Cluster:
             self.checks.journal_kept(keeper, holders, journal)
         if answered:
             self.checks.adopted([topic(changed, version)])
+
+    def store(self, changed: PartitionDocument, *registered: int, learned: bool = False) -> None:
+        """A write to the store that nobody hears of; or what a journal tells who takes over."""
+        runs = self.runs | {BrokerId(broker): 2 for broker in registered}
+        cluster, version = self._next_cluster(runs)
+        self.checks.learning = learned
+        self.checks.metadata_changed(topic(changed, version))
+        self.checks.registrations_changed(cluster)
+        self.checks.learning = False
+
+    def _next_cluster(self, runs: dict[BrokerId, int]) -> tuple[ClusterDocument, int]:
+        self._sequence += 1
+        version = 1 + self._sequence
+        cluster = ClusterDocument(
+            cluster_id="simulated-cluster",
+            controller_epoch=ControllerEpoch(1),
+            metadata_version=version,
+            brokers={one: registration(one, run) for one, run in runs.items()},
+        )
+        return cluster, version
+
+
+def batch(base: int, count: int, *, sequence: int) -> Batch:
+    header = BatchHeader(
+        record_count=count,
+        first_timestamp_ms=0,
+        max_timestamp_ms=0,
+        uncompressed_bytes=0,
+        crc=0,
+        producer_id=ProducerId(7),
+        producer_epoch=0,
+        base_sequence=sequence,
+        base_offset=Offset(base),
+        leader_epoch=LeaderEpoch(1),
+    )
+    return Batch(header, b"x")
 
 
 def registration(broker: BrokerId, run: int) -> BrokerRegistration:
@@ -144,3 +177,26 @@ def test_no_journal_undoes_one_that_its_controller_knows_to_be_kept() -> None:
     cluster.journal(document(leader=2, epoch=2, isr=(2, 3), version=2))
     with pytest.raises(RuleError, match=r"I21|I1:"):
         cluster.journal(document(leader=3, epoch=2, isr=(3,), version=3))
+
+
+def test_a_registration_that_a_journal_takes_back_was_never_told() -> None:
+    cluster = Cluster()
+    cluster.all_lose_power()
+    cluster.store(document(leader=NO_LEADER, epoch=2, isr=(2, 3), version=2, lossy=(1,)), 1)
+    assert (1, KEY) not in cluster.checks.lost
+    cluster.store(document(leader=NO_LEADER, epoch=2, isr=EVERYONE, version=2), learned=True)
+    assert (1, KEY) in cluster.checks.lost
+
+
+def test_a_history_that_goes_on_behind_a_gap_may_begin_inside_a_batch() -> None:
+    """Another log start than that of the last replica left; its producers went on meanwhile."""
+    canon = Canon()
+    canon.extend(batch(0, 10, sequence=0), "b1")
+    straddling = batch(38, 5, sequence=70)
+    canon.skip_to(41, [batch(33, 5, sequence=65), straddling])
+    assert (canon.end, canon.by_base.get(38)) == (43, straddling)
+    canon.extend(batch(43, 2, sequence=75), "b1")
+    with pytest.raises(RuleError, match="I9"):
+        canon.extend(batch(45, 2, sequence=80), "b1")
+    canon.skip_to(60, [])
+    assert canon.end == 60

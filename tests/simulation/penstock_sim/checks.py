@@ -58,6 +58,7 @@ class Canon:
         self.end = 0
         self.disk_end = 0
         self._sequences: dict[int, tuple[int, int]] = {}
+        self._skipped = False
 
     def extend(self, batch: Batch, who: str) -> None:
         """Takes in the next committed batch; checks I9."""
@@ -66,7 +67,10 @@ class Canon:
             known = self._sequences.get(header.producer_id, (-1, 0))
             self._sequences[header.producer_id] = max(known, (header.producer_epoch + 1, 0))
         elif header.producer_id != NO_PRODUCER:
-            epoch, expected = self._sequences.get(header.producer_id, (-1, 0))
+            unknown = (
+                (-1, 0) if not self._skipped else (header.producer_epoch, header.base_sequence)
+            )
+            epoch, expected = self._sequences.get(header.producer_id, unknown)
             if header.producer_epoch != epoch:
                 if header.producer_epoch < epoch:
                     raise RuleError(f"I10: {who} committed {header} after producer epoch {epoch}")
@@ -96,6 +100,13 @@ class Canon:
         for batch in kept:
             self.extend(batch, "rewind")
         self.end = max(self.end, end)
+
+    def skip_to(self, end: int, left: Sequence[Batch]) -> None:
+        """Retention removed all before `end` in a history of which less was left."""
+        self._sequences, self._skipped, self.end = {}, True, end
+        for batch in left:
+            if batch.base_offset < end < batch.next_offset:
+                self.extend(batch, "skip")
 
 
 class Checks:
@@ -214,6 +225,10 @@ class Checks:
         canon, key = self.canon(replica.key), replica.key
         if marks.high_watermark <= canon.end:
             return
+        if key in self.lossy and marks.high_watermark == marks.log_start_offset:
+            # It was started from what another had left; this one has its log start from before.
+            canon.skip_to(marks.high_watermark, broker.disk.batches(replica.slot))
+            return
         who = f"{broker.name} p{key.partition}"
         if len(marks.isr) < self.world.min_isr:
             raise RuleError(f"I5: {who} commits with ISR {marks.isr}, min is {self.world.min_isr}")
@@ -271,6 +286,8 @@ class Checks:
         """
         if not self._is_news("", cluster.metadata_version):
             return
+        if self.learning:
+            self._forget_unknown_runs(cluster)
         lost = sorted(self.lost)
         for member, key in lost:
             broker = self.world.brokers[member]
@@ -293,18 +310,22 @@ class Checks:
         self.journals += 1
         cluster = journal.documents.get(CLUSTER_KEY)
         registered = None if cluster is None else decode_cluster(cluster, CLUSTER_KEY)
-        if registered is not None:
-            # A registration that a late write had stored is not known any more.
-            for other in self.world.brokers.values():
-                if registered.brokers[other.id].incarnation != other.run:
-                    self.broker_down(other)
         self.learning = True
+        if registered is not None:
+            self._forget_unknown_runs(registered)
         for key, text in journal.documents.items():
             if key != CLUSTER_KEY:
                 self.metadata_changed(decode_topic(text, key))
-        self.learning = False
         if registered is not None:
             self.registrations_changed(registered)
+        self.learning = False
+
+    def _forget_unknown_runs(self, cluster: ClusterDocument) -> None:
+        """A registration that a late write had stored is not known any more."""
+        for broker in self.world.brokers.values():
+            known = cluster.brokers.get(broker.id)
+            if known is not None and known.incarnation != broker.run:
+                self.broker_down(broker)
 
     def told(self, key: ReplicaKey, state: PartitionState) -> None:
         """A broker was told this state."""
