@@ -154,6 +154,10 @@ async def test_a_reader_behind_a_hidden_tail_moves_on(
         assert (covering.base_offset, covering.next_offset) == (1, 10)
         assert covering.header.flags == BatchFlags.COMPACTED
         assert decode_batch(covering).record_count == 0, "with a CRC of its own"
+        handed_out = here.broker.process.metrics.registry.get_sample_value(
+            "penstock_records_out_total"
+        )
+        assert handed_out == 1, "what is covered is not handed out"
         assert await here.read(0) == [b"0"]
         assert await here.list_offset(latest=pb.Latest()) == 10, "its lag is 0"
 

@@ -280,8 +280,9 @@ class Fetching:
     def count(self, batches: Iterable[Batch]) -> None:
         """Counts what is handed to a consumer."""
         for batch in batches:
-            self._metrics.bytes_out.inc(len(batch.payload))
-            self._metrics.records_out.inc(batch.header.record_count)
+            if batch.payload:  # an empty one only covers offsets
+                self._metrics.bytes_out.inc(len(batch.payload))
+                self._metrics.records_out.inc(batch.header.record_count)
 
 
 class _Fetch:
