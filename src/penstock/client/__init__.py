@@ -18,6 +18,8 @@ duplicates are kept in `lane.py`.
 """
 
 from penstock.client.admin import AsyncAdmin
+from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
+from penstock.client.branches import AsyncBranches
 from penstock.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from penstock.client.consumer import AsyncConsumer
 from penstock.client.delivery import ColumnsDelivery, Delivery, DeliveryError
@@ -55,6 +57,7 @@ from penstock.client.serializers import (
     StringSerializer,
 )
 from penstock.client.sync import Admin, Consumer
+from penstock.client.sync_branches import Branches
 from penstock.client.sync_producer import Producer, Transaction
 from penstock.client.transaction_admin_model import (
     LedgerListing,
@@ -78,9 +81,14 @@ __all__ = [
     "Acks",
     "Admin",
     "AsyncAdmin",
+    "AsyncBranches",
     "AsyncConsumer",
     "AsyncProducer",
     "AsyncTransaction",
+    "BatchOutcome",
+    "BatchRun",
+    "Branch",
+    "Branches",
     "BrokerDescription",
     "BytesSerializer",
     "ClientConfig",

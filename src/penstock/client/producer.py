@@ -26,6 +26,7 @@ from time import monotonic
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from penstock.client.accumulator import Accumulator, PendingBatch, TopicBuffer
+from penstock.client.branches import AsyncBranches
 from penstock.client.cluster import Cluster
 from penstock.client.config import ProducerConfig, ProducerOptions, parse_bootstrap
 from penstock.client.delivery import ColumnsDelivery, Delivery, Outcome
@@ -119,6 +120,12 @@ class AsyncProducer:
                 "this instance of the program that is the same after a restart"
             )
         return AsyncTransaction(self)
+
+    def branches(self) -> AsyncBranches:
+        """For a task of a batch that many tasks write and one decision commits; the producer's
+        `transactional_id` is the application's id then. Raises MisuseError without one."""
+        self.transaction()
+        return AsyncBranches(self)
 
     async def send(
         self,

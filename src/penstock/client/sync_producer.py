@@ -13,6 +13,7 @@ from penstock.client.delivery import ColumnsDelivery, Delivery, Outcome
 from penstock.client.loop_thread import EXIT_FLUSH_S, LoopThread, shared_loop
 from penstock.client.producer import AsyncProducer, exit_flush_s
 from penstock.client.shards import shard_columns
+from penstock.client.sync_branches import Branches
 from penstock.client.transaction_handle import AsyncTransaction
 from penstock.core.columns import Header
 
@@ -104,6 +105,10 @@ class Producer:
     def transaction(self) -> "Transaction":
         """A transaction to be begun: `with producer.transaction() as tx`."""
         return Transaction(self, self._loop, self._core.transaction())
+
+    def branches(self) -> Branches:
+        """A task's part of a batch that many tasks write; see `AsyncProducer.branches`."""
+        return Branches(self._loop, self._core.branches())
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Blocks until everything sent so far is settled; raises TimeoutError."""

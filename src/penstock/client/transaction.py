@@ -16,6 +16,9 @@
   coordinator tells. Past the deadline the machine stays in ENDING, and the next Commit, Abort
   or Begin asks on. Only a producer that is fenced after a lost answer never knows.
 
+A branch of a batch that many tasks write ends by `HandOver`, READY again once all of it is stored:
+who commits the batch decides on it, and no End is sent.
+
 A refusal of the user's call is raised and changes nothing. Next: `transactional.py` obeys.
 """
 
@@ -35,6 +38,7 @@ from penstock.client.transaction_contract import (
     EndFailed,
     Event,
     Flushed,
+    HandOver,
     Identified,
     Ready,
     TransactionError,
@@ -129,6 +133,8 @@ class Transactions:
                 return self._commit(event, now_ms)
             case Flushed(unsettled):
                 return self._flushed(unsettled, now_ms)
+            case HandOver(unsettled):
+                return self._hand_over(unsettled)
             case Abort(deadline_ms):
                 return self._abort(deadline_ms, now_ms)
             case EndAnswered():
@@ -220,14 +226,25 @@ class Transactions:
     def _flushed(self, unsettled: int, now_ms: int) -> Ready:
         if self.state is not State.ENDING:
             return Ready(error=self._failure)  # a batch was lost meanwhile
+        return self._too_late(unsettled) if unsettled else self._send_end(now_ms)
+
+    def _hand_over(self, unsettled: int) -> Ready:
+        self._need_transaction("hand_over")
+        if self.state is State.FAILED:
+            raise self._known_failure()
         if unsettled:
-            failed = self._fail(
-                TransactionError(
-                    f"{unsettled} batches were not delivered in time", ErrorCode.DELIVERY_TIMED_OUT
-                )
+            return self._too_late(unsettled)
+        self.state = State.READY
+        self._identity = None  # the next one is told by who begins it
+        return NOTHING
+
+    def _too_late(self, unsettled: int) -> Ready:
+        failed = self._fail(
+            TransactionError(
+                f"{unsettled} batches were not delivered in time", ErrorCode.DELIVERY_TIMED_OUT
             )
-            return replace(failed, error=self._failure)
-        return self._send_end(now_ms)
+        )
+        return replace(failed, error=self._failure)
 
     def _fail(self, error: PenstockError) -> Ready:
         self.state = State.FAILED

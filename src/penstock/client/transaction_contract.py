@@ -64,6 +64,13 @@ class Flushed:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """What was sent is settled, but for so many batches; another program commits it, or nobody."""
+
+    unsettled: int
+
+
+@dataclass(frozen=True, slots=True)
 class Abort:
     """The user aborts, or leaves by an error."""
 
@@ -92,7 +99,9 @@ class EndFailed:
     error: PenstockError
 
 
-Event = Begin | Identified | BatchLost | Commit | Flushed | Abort | EndAnswered | EndFailed
+Event = (
+    Begin | Identified | BatchLost | Commit | Flushed | HandOver | Abort | EndAnswered | EndFailed
+)
 
 
 @dataclass(frozen=True, slots=True)

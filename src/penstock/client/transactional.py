@@ -19,6 +19,7 @@ from typing import Final
 from penstock.client.accumulator import Accumulator, now_ms
 from penstock.client.cluster import Cluster
 from penstock.client.config import ProducerConfig
+from penstock.client.lane import Identity
 from penstock.client.sender import Sender
 from penstock.client.transaction import State, Transactions
 from penstock.client.transaction_contract import (
@@ -31,6 +32,7 @@ from penstock.client.transaction_contract import (
     EndFailed,
     Event,
     Flushed,
+    HandOver,
     Identified,
     Ready,
 )
@@ -62,7 +64,7 @@ class TransactionManager:
         self._machine = Transactions(
             config.transactional_id, config.retry_backoff_ms, config.retry_backoff_max_ms
         )
-        self._coordinator = TransactionCoordinator(cluster, config, config.transactional_id)
+        self.coordinator = TransactionCoordinator(cluster, config, config.transactional_id)
         self._instance_id = str(uuid.uuid4())
         self._busy = ""
         sender.on_given_up = self._batch_lost
@@ -83,6 +85,11 @@ class TransactionManager:
         """The last transaction needs no call any more."""
         return self._machine.state in (State.READY, State.FENCED)
 
+    @property
+    def cluster_id(self) -> str:
+        """ "" before any broker has answered."""
+        return self._cluster.view.cluster_id
+
     async def begin(self) -> None:
         """Opens a transaction. Raises MisuseError, TransactionError, or why there is no
         producer id."""
@@ -95,6 +102,31 @@ class TransactionManager:
                 if ready.adopt is not None:
                     return
             self._handle(Begin(deadline_ms))  # which refuses: one is open
+
+    async def begin_as(self, take: Callable[[float], Awaitable[Identity | None]]) -> bool:
+        """Opens a transaction under the identity that `take` gets from the coordinator, in so many
+        seconds at most. False: it got None, and nothing is open. Raises as `begin`, or as `take`.
+        """
+        deadline_ms = now_ms() + self._config.max_block_ms
+        async with self._alone("begin"):
+            while self._machine.state is not State.READY:
+                await self._obey(Begin(deadline_ms), deadline_ms)
+            identity = await take(_left_s(deadline_ms))
+            if identity is None:
+                return False
+            self._handle(Identified(identity))
+            self._handle(Begin(deadline_ms))
+            return True
+
+    async def hand_over(self, timeout_s: float | None) -> None:
+        """Waits until all of the transaction is stored and closes it without an end. Raises
+        TransactionError: it cannot be committed any more, abort it."""
+        deadline_ms = self._deadline_ms(timeout_s)
+        async with self._alone("hand_over"):
+            unsettled = await self._flushed(deadline_ms)
+            ready = self._handle(HandOver(unsettled))
+            if ready.error is not None:
+                raise ready.error
 
     async def commit(self, *, wait_visible: bool, timeout_s: float | None) -> None:
         """See `AsyncTransaction.commit`."""
@@ -129,7 +161,7 @@ class TransactionManager:
         """Carries an event to its end; returns what it led to, raises its error."""
         ready = self._handle(event)
         if ready.identify:
-            identity = await self._coordinator.init(self._instance_id, _left_s(deadline_ms))
+            identity = await self.coordinator.init(self._instance_id, _left_s(deadline_ms))
             self._instance_id = str(uuid.uuid4())
             return self._handle(Identified(identity))
         if ready.flush:
@@ -150,7 +182,7 @@ class TransactionManager:
     async def _ended(self, end: End) -> EndAnswered | EndFailed:
         await asyncio.sleep(max(0, end.not_before_ms - now_ms()) / 1000)
         try:
-            return await self._coordinator.end(end, _left_s(end.deadline_ms))
+            return await self.coordinator.end(end, _left_s(end.deadline_ms))
         except PenstockError as error:
             _log.info("no answer to the end of a transaction yet: %s", error)
             return EndFailed(error)

@@ -16,6 +16,7 @@ from penstock.client.transaction_contract import (
     EndAnswered,
     EndFailed,
     Flushed,
+    HandOver,
     Identified,
     Ready,
     TransactionError,
@@ -125,6 +126,25 @@ def test_a_commit_that_is_cut_short_while_it_flushes_can_still_be_ended_either_w
     else:
         assert ready.end == End(FIRST, False, 10, 2_000)
         assert ready.discard is not None
+
+
+def test_what_is_handed_over_is_ended_by_others_and_the_next_identity_is_told() -> None:
+    made = opened()
+    assert made.handle(HandOver(0), 5) == NOTHING
+    assert made.state is State.READY
+    assert made.handle(Begin(1_000), 6) == Ready(identify=True)
+
+
+def test_nothing_is_handed_over_that_is_not_stored() -> None:
+    made = opened()
+    ready = made.handle(HandOver(2), 5)
+    assert ready.error is not None
+    assert ready.discard is not None
+    assert made.state is State.FAILED
+    with pytest.raises(TransactionError, match="2 batches were not delivered"):
+        made.handle(HandOver(0), 6)
+    with pytest.raises(MisuseError, match="without an open transaction"):
+        ready_machine().handle(HandOver(0), 0)
 
 
 @pytest.mark.parametrize("event", [Commit(1_000), Abort(1_000)])

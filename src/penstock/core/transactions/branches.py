@@ -326,7 +326,8 @@ def _ledger(book: Book, application_id: str, checkpoint: str) -> LedgerRecord:
         raise ClusterError(
             f"application {application_id!r} has committed batches up to {ledger.batch} for "
             f"checkpoint {ledger.checkpoint!r}, last at {at(ledger.time_ms)}; this is checkpoint "
-            f"{checkpoint!r}: use another application id, or forget the ledger on purpose",
+            f"{checkpoint!r}: use another application id, or forget the ledger on purpose, by "
+            f"penstock txn forget-ledger {application_id}",
             ErrorCode.LEDGER_MISMATCH,
         )
     return ledger

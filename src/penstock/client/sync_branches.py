@@ -1,0 +1,51 @@
+"""The sync facade of `branches`, driven from the loop thread."""
+
+from collections.abc import Sequence
+
+from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
+from penstock.client.branches import AsyncBranches
+from penstock.client.loop_thread import LoopThread
+
+
+class Branches:
+    """A task's part of a batch that many tasks write, and the driver's decision about it.
+
+    Meanings and errors are those of `AsyncBranches`; records are sent by the producer.
+    """
+
+    def __init__(self, loop: LoopThread, core: AsyncBranches) -> None:
+        """Made by `Producer.branches`."""
+        self._loop = loop
+        self._core = core
+
+    def begin(self, run: BatchRun, task: int, attempt: int) -> Branch | None:
+        """Opens a branch for this attempt; None = the batch is in, write nothing."""
+        return self._loop.run(self._core.begin(run, task, attempt))
+
+    def hand_over(self, timeout_s: float | None = None) -> None:
+        """Blocks until everything sent is stored; its batch may commit it then."""
+        self._loop.run(self._core.hand_over(timeout_s))
+
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Gives up the branch."""
+        self._loop.run(self._core.abort(timeout_s))
+
+    def commit_batch(
+        self,
+        run: BatchRun,
+        rows: int,
+        branches: Sequence[Branch],
+        *,
+        wait_visible_ms: int = 0,
+        timeout_s: float | None = None,
+    ) -> BatchOutcome:
+        """One decision: these branches commit, all others abort, and the batch is in."""
+        return self._loop.run(
+            self._core.commit_batch(
+                run, rows, branches, wait_visible_ms=wait_visible_ms, timeout_s=timeout_s
+            )
+        )
+
+    def abort_batch(self, run: BatchRun, *, timeout_s: float | None = None) -> bool:
+        """Aborts what the run has open; False = the batch is in, and nothing was done."""
+        return self._loop.run(self._core.abort_batch(run, timeout_s=timeout_s))
