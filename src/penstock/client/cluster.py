@@ -42,7 +42,7 @@ SUSPECT_S: Final = 10.0
 FIRST_ATTEMPT_S: Final = 1.0
 """Patience with an address in the first round; doubles with each round."""
 
-REFUSED_S: Final = 1.5
+REFUSED_S: Final = 1.0
 """For a cluster never heard of whose every address refuses connections: brokers that are just
 starting listen by then, and a wrong address is told soon. One that has answered may restart."""
 
