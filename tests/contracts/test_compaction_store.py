@@ -169,6 +169,17 @@ def test_producers_are_recovered_from_headers_that_were_kept(log: Harness) -> No
     assert [p.batches for p in log.store.recover(log.slot).producers] == [p.batches for p in before]
 
 
+def test_it_is_kept_up_to_where_markers_may_be_gone(log: Harness) -> None:
+    done = Cleaned((CleanPoint(Offset(4), 5),), Offset(3), 2, markers_end=Offset(4))
+    log.write(batches=[batch(n, time_ms=n) for n in range(10)])
+    assert log.store.recover(log.slot).swept_end == 0
+    log.write(cleaned=done)
+    for _ in range(2):
+        assert log.facts(9).cleaned == done
+        assert log.store.recover(log.slot).swept_end == 4
+        log.reopen()
+
+
 def test_what_passes_did_is_kept_with_the_log_until_it_is_dropped(log: Harness) -> None:
     done = Cleaned((CleanPoint(Offset(4), 5), CleanPoint(Offset(6), 9)), Offset(3), 2)
     log.write(batches=[batch(n, time_ms=n) for n in range(10)], cleaned=done)

@@ -5,16 +5,19 @@ from typing import Any
 
 import pytest
 from support.local_broker import LocalBroker, local_broker, topic_info
+from support.transactions import Transactor
 from support.waiting import wait_until_async
 from support.wire import now_ms
 
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.records import build_batch, encode_columns
+from penstock.core.replication.contract import Event, MarkersSwept
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
 from penstock_broker.replication.replica import Replica
+from penstock_broker.store.interface import Rewrite
 from penstock_broker.store.rocks import RocksLogStore
 
 QUICK = ("log.cleaner.backoff.ms=20",)
@@ -117,3 +120,40 @@ async def test_keys_that_do_not_fit_take_several_passes(tmp_path: Path) -> None:
             lambda: counted(broker, "records_removed") == 50, what="all old values are gone"
         )
         assert counted(broker, "passes") >= 5
+
+
+async def test_replicas_hear_that_markers_go_before_the_first_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    async with local_broker(tmp_path, *QUICK) as broker:
+        replicas = broker.process._replicas
+        rewrite, handle = replicas.rewrite, replicas.handle
+
+        async def rewriting(
+            replica: Replica, new: Rewrite | None, cleaned: Cleaned | None, cuts: int
+        ) -> bool:
+            if new is not None and not any(b.header.is_marker for b in new.batches):
+                steps.append("the marker is gone")
+            if cleaned is not None and cleaned.markers_end:
+                steps.append("stored")
+            return await rewrite(replica, new, cleaned, cuts)
+
+        def handling(replica: Replica, event: Event) -> None:
+            if isinstance(event, MarkersSwept):
+                steps.append("told")
+            handle(replica, event)
+
+        await broker.apply(topic_info(configs={**COMPACT, "delete.retention.ms": "0"}))
+        replica = replica_of(broker)
+        transactor = Transactor(replicas, replica)
+        await transactor.send(1)
+        await transactor.end(1, commit=True)
+        monkeypatch.setattr(replicas, "rewrite", rewriting)
+        monkeypatch.setattr(replicas, "handle", handling)
+        await wait_until_async(lambda: "the marker is gone" in steps, what="the marker goes")
+        assert steps[:3] == ["stored", "told", "the marker is gone"]
+        store = replicas._store
+        recovered = store.recover(replica.slot)
+        assert recovered.swept_end == 2
+        assert replica.machine._log.swept_end == 2

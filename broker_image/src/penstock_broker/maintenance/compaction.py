@@ -27,6 +27,7 @@ from penstock.core.compaction.outcomes import Outcomes
 from penstock.core.compaction.plan import LogFacts, Plan, plan_compaction
 from penstock.core.compaction.rewrite import Rewriter
 from penstock.core.records import decode_batch
+from penstock.core.replication.contract import MarkersSwept
 from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import PenstockError
@@ -61,6 +62,8 @@ class Pass:
         """`stable_offset`: where the last stable offset was when the pass was planned, or later."""
         self.plan = plan
         self.keys = keys
+        self.cleaned = facts.cleaned
+        """What is stored of passes, as of now."""
         self._store = store
         self._slot = slot
         self._start = facts.start
@@ -237,7 +240,7 @@ class Compaction:
             return False
         statistics = job.rewriter.statistics
         now_ms = time_ns() // 1_000_000
-        cleaned = facts.cleaned.after(job.plan, statistics.tombstones, now_ms)
+        cleaned = job.cleaned.after(job.plan, statistics.tombstones, now_ms)
         if statistics.removed:
             # Before it is known no more which of these were aborted.
             replica.recent.forget_before(job.plan.end)
@@ -266,8 +269,26 @@ class Compaction:
         while (step := await self._timed(job.rewrite_next, _bytes_of)) is not None:
             size_bytes, rewrite = step
             self._metrics.bytes_read.inc(size_bytes)
+            if job.rewriter.sweeps_markers and not await self._tell_swept(
+                replica, job, truncations
+            ):
+                return False
             if not await self._replicas.rewrite(replica, rewrite, None, truncations):
                 return False
+        return True
+
+    async def _tell_swept(self, replica: Replica, job: Pass, truncations: int) -> bool:
+        """Before the first marker goes: a replica that copies this log must not wait for it.
+
+        False if the log became another one meanwhile.
+        """
+        swept = job.cleaned.before_markers_go(job.plan)
+        if swept == job.cleaned:
+            return True
+        if not await self._replicas.rewrite(replica, None, swept, truncations):
+            return False
+        job.cleaned = swept
+        self._replicas.handle(replica, MarkersSwept(swept.markers_end))
         return True
 
     async def _timed(self, blocking: Callable[[], _A], size_of: Callable[[_A], int]) -> _A:

@@ -178,7 +178,9 @@ class MemoryLogStore:
     def recover(self, slot: Slot) -> RecoveredLog:
         log = self._log(slot)
         end = log.log_end_offset
-        return RecoveredLog(end, log.checkpoint, log.producers_as_of(end))
+        return RecoveredLog(
+            end, log.checkpoint, log.producers_as_of(end), swept_end=log.cleaned.markers_end
+        )
 
     def drop(self, slot: Slot) -> None:
         with self._lock:

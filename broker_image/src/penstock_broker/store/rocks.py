@@ -151,7 +151,10 @@ class RocksLogStore:
             for entry in self._database.index.from_offset(slot, scan_from):
                 self.headers_scanned += 1
                 table.apply(entry.header)
-            return RecoveredLog(tail.log_end_offset, tail.checkpoint, table.snapshot())
+            swept_end = self._database.cleaned(slot).markers_end
+            return RecoveredLog(
+                tail.log_end_offset, tail.checkpoint, table.snapshot(), swept_end=swept_end
+            )
 
     def drop(self, slot: Slot) -> None:
         with self._gate, self._writing:

@@ -23,7 +23,7 @@ from penstock_broker.store.interface import PartitionWrite
 _T = TypeVar("_T")
 _VERSION: Final = 1
 _TRANSACTIONAL: Final = 2
-"""Version of producer snapshots that know transactions."""
+"""Version of producer snapshots and passes of compaction that know transactions."""
 _Producer = tuple[int, int, int, list[tuple[int, int, int]]]
 EMPTY_CHECKPOINT: Final = Checkpoint(NO_EPOCH, Offset(0), Offset(0), ())
 
@@ -123,19 +123,31 @@ def decode_aborted(marker_offset: Offset, stored: bytes) -> AbortedTransaction:
 
 
 def encode_cleaned(cleaned: Cleaned) -> bytes:
+    """Version 1, unless markers may be gone."""
     points = [(point.end_offset, point.at_ms) for point in cleaned.points]
-    return _encode((points, cleaned.swept_end, cleaned.tombstones))
+    known = (points, cleaned.swept_end, cleaned.tombstones)
+    if not cleaned.markers_end:
+        return _encode(known)
+    return _encode((known, cleaned.markers_end), _TRANSACTIONAL)
 
 
 def decode_cleaned(stored: bytes | None) -> Cleaned:
     """None: no pass was finished yet. Raises ClusterError(DATA_CORRUPTED)."""
     if stored is None:
         return Cleaned()
-    points, swept_end, tombstones = _decode(stored, tuple[list[tuple[int, int]], int, int])
+    markers_end = 0
+    if stored[:1] == bytes((_TRANSACTIONAL,)):
+        known, markers_end = _decode(
+            stored, tuple[tuple[list[tuple[int, int]], int, int], int], _TRANSACTIONAL
+        )
+    else:
+        known = _decode(stored, tuple[list[tuple[int, int]], int, int])
+    points, swept_end, tombstones = known
     return Cleaned(
         tuple(CleanPoint(Offset(end), at_ms) for end, at_ms in points),
         Offset(swept_end),
         tombstones,
+        Offset(markers_end),
     )
 
 

@@ -35,12 +35,14 @@ class Cleaned:
 
     points: rising in both fields, at most some dozens.
     swept_end: null values below it were looked at when their time had come.
-    tombstones: null values below the last point that the last pass kept.
+    tombstones: null values and markers below the last point that the last pass kept.
+    markers_end: markers of transactions below it may be gone. Stored before the first of them goes.
     """
 
     points: tuple[CleanPoint, ...] = ()
     swept_end: Offset = Offset(0)
     tombstones: int = 0
+    markers_end: Offset = Offset(0)
 
     @property
     def end_offset(self) -> Offset:
@@ -52,7 +54,12 @@ class Cleaned:
         if self.end_offset <= to:
             return self
         kept = tuple(point for point in self.points if point.end_offset <= to)
-        return replace(self, points=kept, swept_end=min(self.swept_end, to))
+        swept_end, markers_end = min(self.swept_end, to), min(self.markers_end, to)
+        return replace(self, points=kept, swept_end=swept_end, markers_end=markers_end)
+
+    def before_markers_go(self, plan: "Plan") -> "Cleaned":
+        """To be stored before a pass removes the first marker: it may be cut off after that."""
+        return replace(self, markers_end=max(self.markers_end, plan.tombstones_end))
 
     def tombstones_end(self, delete_retention_ms: int, now_ms: int) -> Offset:
         """Null values below this offset have been kept for long enough."""
@@ -70,7 +77,9 @@ class Cleaned:
         while len(points) > 1 and now_ms - points[-2].at_ms < apart_ms:
             points.pop()
         points.append(CleanPoint(plan.end, now_ms))
-        return Cleaned(tuple(points[-2 * _POINTS_MAX :]), plan.tombstones_end, tombstones)
+        return Cleaned(
+            tuple(points[-2 * _POINTS_MAX :]), plan.tombstones_end, tombstones, self.markers_end
+        )
 
 
 @dataclass(frozen=True, slots=True)

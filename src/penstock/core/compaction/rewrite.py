@@ -123,6 +123,8 @@ class Rewriter:
     ) -> None:
         """`between` is called between two batches: whoever runs this may want to pause."""
         self.statistics = Statistics()
+        self.sweeps_markers = False
+        """A marker is not in what took the place of its chunk (`Cleaned.before_markers_go`)."""
         self._keys = keys
         self._plan = plan
         self._outcomes = outcomes
@@ -177,6 +179,7 @@ class Rewriter:
         header = batch.header
         if header.is_control:
             if header.is_marker and batch.base_offset < self._plan.tombstones_end:
+                self.sweeps_markers = True
                 return _emptied(batch, None)
             self.statistics.tombstones += header.is_marker
             return None

@@ -427,6 +427,15 @@ def test_truncation_forgets_passes_over_what_was_cut() -> None:
     assert cleaned.cut(Offset(9)) == Cleaned((), Offset(9), 3)
 
 
+def test_a_pass_that_is_cut_off_has_told_which_markers_may_be_gone() -> None:
+    plan = Plan(Offset(5), Offset(9), Offset(4), 1000)
+    told = Cleaned((CleanPoint(Offset(4), 1),)).before_markers_go(plan)
+    assert told.markers_end == 4
+    assert told.swept_end == 0, "null values below it were not looked at yet"
+    assert told.after(plan, 0, 5_000).markers_end == 4
+    assert told.cut(Offset(2)).markers_end == 2
+
+
 def test_a_full_map_says_so() -> None:
     known = KeyMap(2 * ENTRY_BYTES)
     columns = encode_columns([b"v"] * 2, [b"a", b"a"], timestamps_ms=0)
