@@ -24,7 +24,7 @@ from penstock.core.types import (
     ProducerId,
     ReplicaKey,
 )
-from penstock_sim.checks import Canon
+from penstock_sim.canon import Canon
 from penstock_sim.scheduler import RuleError
 from penstock_sim.world import TOPIC, TOPIC_ID, World
 

@@ -1,0 +1,74 @@
+"""One partition's committed history, as the checks keep it beside the machines (I6, I9, I10).
+
+Grows by what leaders commit. After a loss beyond the promise it goes back to what the last
+replica left has, and may go on behind a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.batch import Batch
+from penstock.core.types import NO_PRODUCER
+from penstock_sim.scheduler import RuleError
+
+
+class Canon:
+    """One partition's committed history."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.by_base: dict[int, Batch] = {}
+        self.payloads: set[bytes] = set()
+        self.end = 0
+        self.disk_end = 0
+        self._sequences: dict[int, tuple[int, int]] = {}
+        self._skipped = False
+
+    def extend(self, batch: Batch, who: str) -> None:
+        """Takes in the next committed batch; checks I9."""
+        header = batch.header
+        if header.is_marker:
+            known = self._sequences.get(header.producer_id, (-1, 0))
+            self._sequences[header.producer_id] = max(known, (header.producer_epoch + 1, 0))
+        elif header.producer_id != NO_PRODUCER:
+            unknown = (
+                (-1, 0) if not self._skipped else (header.producer_epoch, header.base_sequence)
+            )
+            epoch, expected = self._sequences.get(header.producer_id, unknown)
+            if header.producer_epoch != epoch:
+                if header.producer_epoch < epoch:
+                    raise RuleError(f"I10: {who} committed {header} after producer epoch {epoch}")
+                expected = 0
+            if header.base_sequence != expected:
+                raise RuleError(f"I9: {who} committed {header}, expected sequence {expected}")
+            following = header.last_sequence + 1
+            self._sequences[header.producer_id] = (header.producer_epoch, following)
+        self.batches.append(batch)
+        self.by_base[batch.base_offset] = batch
+        self.payloads.add(batch.payload)
+        self.end = batch.next_offset
+
+    def rewind_to(self, end: int, left: Sequence[Batch]) -> None:
+        """Forgets what lies at or past `end` (a loss beyond what is promised).
+
+        A batch that holds `end` stays if it is in the log that is left.
+        """
+        kept = [
+            batch
+            for batch in self.batches
+            if batch.next_offset <= end or (batch.base_offset < end and batch in left)
+        ]
+        disk_end = self.disk_end
+        self.__init__()  # type: ignore[misc]  # starting over is what is meant
+        self.disk_end = disk_end
+        for batch in kept:
+            self.extend(batch, "rewind")
+        self.end = max(self.end, end)
+
+    def skip_to(self, end: int, left: Sequence[Batch]) -> None:
+        """Retention removed all before `end` in a history of which less was left."""
+        self._sequences, self._skipped, self.end = {}, True, end
+        for batch in left:
+            if batch.base_offset < end < batch.next_offset:
+                self.extend(batch, "skip")
