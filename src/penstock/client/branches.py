@@ -1,6 +1,6 @@
 """One batch written by many tasks: what each of them, and the program that drives them, calls.
 
-    task:   begin ─▶ Branch ─▶ producer.send_columns… ─▶ hand_over ─▶ (branch, rows) ─┐
+    task:   begin ─▶ Branch ─▶ send_columns… ─▶ hand_over ─▶ (branch, rows) ─┐
             begin ─▶ None: the batch is in, nothing is to be written                  │
     driver: commit(all branches, rows) ─▶ one decision: all of them, or none ◀────────┘
 
@@ -10,12 +10,15 @@ commit, which aborts every branch it does not name (I11). A branch whose task di
 that too, by the batch's next run, or by its timeout. All calls here may be repeated.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from penstock.client.accumulator import SENDING_IN
 from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.connections import Connection
 from penstock.client.coordinator import PATIENCE_S
+from penstock.client.delivery import ColumnsDelivery
 from penstock.client.lane import Identity
 from penstock.client.transactional import TransactionManager
 from penstock.core.types import ProducerId
@@ -44,6 +47,7 @@ class AsyncBranches:
     def __init__(self, producer: "AsyncProducer") -> None:
         """Made by `AsyncProducer.branches`."""
         self._producer = producer
+        self._number = 0
 
     async def begin(self, run: BatchRun, task: int, attempt: int) -> Branch | None:
         """Opens a branch for this attempt; what is sent from now on belongs to it.
@@ -63,7 +67,27 @@ class AsyncBranches:
             begun.append(Branch(answer.branch, answer.producer_epoch))
             return Identity(ProducerId(answer.producer_id), answer.producer_epoch)
 
-        return begun[0] if await manager.begin_as(take) else None
+        if not await manager.begin_as(take):
+            return None
+        self._number = manager.number
+        return begun[0]
+
+    async def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+        """As `AsyncProducer.send_columns`, within the branch; a delivery that fails fails it."""
+        with self.sending():
+            deliveries: ColumnsDelivery = await self._producer.send_columns(
+                topic, values, keys, **more
+            )
+        return deliveries
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """What is sent inside belongs to the branch begun here, or is refused if that is over."""
+        token = SENDING_IN.set(self._number)
+        try:
+            yield
+        finally:
+            SENDING_IN.reset(token)
 
     async def hand_over(self, timeout_s: float | None = None) -> None:
         """Waits until everything sent is stored; then the branch may be committed by its batch.

@@ -1,26 +1,36 @@
 """The sync facade of `branches`, driven from the loop thread."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.branches import AsyncBranches
 from penstock.client.loop_thread import LoopThread
 
+if TYPE_CHECKING:
+    from penstock.client.sync_producer import Producer
+
 
 class Branches:
     """A task's part of a batch that many tasks write, and the driver's decision about it.
 
-    Meanings and errors are those of `AsyncBranches`; records are sent by the producer.
+    Meanings and errors are those of `AsyncBranches`.
     """
 
-    def __init__(self, loop: LoopThread, core: AsyncBranches) -> None:
+    def __init__(self, producer: "Producer", loop: LoopThread, core: AsyncBranches) -> None:
         """Made by `Producer.branches`."""
+        self._producer = producer
         self._loop = loop
         self._core = core
 
     def begin(self, run: BatchRun, task: int, attempt: int) -> Branch | None:
         """Opens a branch for this attempt; None = the batch is in, write nothing."""
         return self._loop.run(self._core.begin(run, task, attempt))
+
+    def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+        """As `Producer.send_columns`, within the branch."""
+        with self._core.sending():
+            return self._producer.send_columns(topic, values, keys, **more)
 
     def hand_over(self, timeout_s: float | None = None) -> None:
         """Blocks until everything sent is stored; its batch may commit it then."""

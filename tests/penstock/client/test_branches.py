@@ -43,10 +43,11 @@ class Job:
     def write(self, run: BatchRun, task: int, *values: str, attempt: int = 0) -> Branch | None:
         """One attempt of a task."""
         with self.producer() as producer:
-            branch = producer.branches().begin(run, task, attempt)
+            branches = producer.branches()
+            branch = branches.begin(run, task, attempt)
             if branch is not None:
-                producer.send_columns(self.topic, [value.encode() for value in values])
-                producer.branches().hand_over()
+                branches.send_columns(self.topic, [value.encode() for value in values])
+                branches.hand_over()
             return branch
 
     def seen(self) -> list[str]:
@@ -137,31 +138,34 @@ def test_a_new_run_aborts_what_the_old_one_left_and_a_commit_of_the_old_one_is_r
 
 def test_a_producer_writes_one_branch_after_the_other(job: Job) -> None:
     with job.producer() as producer:
+        branches = producer.branches()
         for batch in range(3):
             run = job.run(batch)
-            branch = producer.branches().begin(run, 0, 0)
+            branch = branches.begin(run, 0, 0)
             assert branch is not None
-            producer.send_columns(job.topic, [b"%d.%d" % (batch, n) for n in range(3)])
-            producer.branches().hand_over()
+            branches.send_columns(job.topic, [b"%d.%d" % (batch, n) for n in range(3)])
+            branches.hand_over()
             with pytest.raises(MisuseError, match="no transaction is open"):
-                producer.send(job.topic, b"behind")
-            producer.branches().commit_batch(run, 3, [branch])
-        run = job.run(3)
-        producer.branches().begin(run, 0, 0)
-        producer.send_columns(job.topic, [b"given up"])
-        producer.branches().abort()
+                branches.send_columns(job.topic, [b"behind"])
+            branches.commit_batch(run, 3, [branch])
+        branches.begin(job.run(3), 0, 0)
+        with pytest.raises(MisuseError, match="sends by what"):
+            producer.send(job.topic, b"beside")
+        branches.send_columns(job.topic, [b"given up"])
+        branches.abort()
     assert job.seen() == [f"{batch}.{n}" for batch in range(3) for n in range(3)]
 
 
 def test_a_branch_that_the_cluster_ended_cannot_be_handed_over(job: Job) -> None:
     with job.producer(delivery_timeout_ms=20_000) as producer:
-        producer.branches().begin(job.run(0), 0, 0)
-        producer.send(job.topic, b"a", partition=0).result(30)
+        late = producer.branches()
+        late.begin(job.run(0), 0, 0)
+        late.send_columns(job.topic, [b"a"], partition=0).result(30)
         newer = job.run(0)
         branches = named(job.write(newer, 0, "b"))
-        producer.send(job.topic, b"a", partition=1)  # a partition that asks the coordinator
+        late.send_columns(job.topic, [b"a"], partition=1)  # a partition that asks the coordinator
         with pytest.raises(TransactionError):
-            producer.branches().hand_over()
+            late.hand_over()
         job.driver.branches().commit_batch(newer, 1, branches)
     assert job.seen() == ["b"]
 
