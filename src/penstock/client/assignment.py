@@ -32,6 +32,7 @@ class Progress:
     """How far the user has come in one partition. Offsets; -1 and None = not known.
 
     Attributes:
+        began: The first offset handed out, or the last one seeked to.
         done: Everything before was handed out by an earlier poll.
         done_epoch: Leader epoch of the record before `done`.
         taken: While records are taken one by one: behind the last one. None = the position.
@@ -41,6 +42,7 @@ class Progress:
     """
 
     state: FetchState
+    began: int | None = None
     done: int | None = None
     done_epoch: int = -1
     taken: int | None = None
@@ -84,6 +86,15 @@ class Assignment:
         progress = self.progress(where)
         progress.state.seek(offset)
         progress.moved, progress.taken = True, None
+        progress.began = offset
+
+    def rewind(self, where: TopicPartition, committed: int | None) -> None:
+        """Back to what is committed; None = nothing is: to where its user began."""
+        began = self.progress(where).began
+        offset = began if committed is None else committed
+        if offset is not None:
+            self.seek(where, offset)
+            self.progress(where).began = began
 
     def progress(self, where: TopicPartition) -> Progress:
         """Raises MisuseError for a partition that is not assigned."""
@@ -116,7 +127,10 @@ class Assignment:
                 if batch is None:
                     break
                 batches.append(batch)
-                self._progress[state.where].epoch = batch.leader_epoch
+                progress = self._progress[state.where]
+                progress.epoch = batch.leader_epoch
+                if progress.began is None:
+                    progress.began = batch.first_offset
                 left -= batch.record_count
         self._turn = self._turn[1:] + self._turn[:1]
         return batches

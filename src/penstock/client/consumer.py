@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from penstock.client.assignment import Assignment
 from penstock.client.cluster import Cluster
+from penstock.client.commit_queue import Offsets
 from penstock.client.config import ConsumerConfig, ConsumerOptions, parse_bootstrap
 from penstock.client.fetch_state import FetchState
 from penstock.client.fetcher import Fetcher
@@ -31,6 +32,7 @@ from penstock.client.model import EARLIEST, LATEST, ConsumedBatch, Record
 from penstock.client.process import ProcessGuard
 from penstock.client.seeking import Seeker
 from penstock.client.tasks import BackgroundTasks
+from penstock.client.transaction_offsets import Scope
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
@@ -187,6 +189,21 @@ class AsyncConsumer:
         """Moves behind the last records there are now; None = in all partitions."""
         await self._seeker.to_spec(partitions, LATEST)
 
+    async def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Moves to what the group has committed, where it has nothing to where this consumer began.
+
+        None = in all partitions. What an open transaction may still change is waited for. For
+        going on after an aborted transaction. Raises as `committed`.
+        """
+        await self._start()
+        self._need_group("seek_to_committed")
+        ids = {state.where: state.topic_id for state in self._assignment.of(partitions)}
+        for where, offset in (await self._committed(ids)).items():
+            state = self._assignment.states.get(where)
+            if state is not None and state.topic_id == ids[where]:
+                self._assignment.rewind(where, None if offset is None else offset.offset)
+        self._fetcher.poke()
+
     async def seek_to_time(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
@@ -334,6 +351,43 @@ class AsyncConsumer:
         if offsets is not None:
             wanted = await committer.checked(offsets)
         committer.start(wanted, callback)
+
+    async def offsets_in_hand(
+        self, cluster_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> Offsets:
+        """Internal, for transactions of a producer at this cluster: what they are to commit."""
+        await self._start()
+        self._need_group("commit_offsets")
+        if self.config.enable_auto_commit:
+            raise MisuseError(
+                "commit_offsets needs a consumer with enable_auto_commit=False: what it commits by "
+                "itself counts whatever becomes of the transaction"
+            )
+        if not self._cluster.view.cluster_id:
+            await self._cluster.refresh(self._timeout_s)
+        own = self._cluster.view.cluster_id
+        if own != cluster_id:
+            raise MisuseError(
+                f"the consumer reads cluster {own}, the transaction is one of {cluster_id}: "
+                "offsets can be part of transactions of their own cluster only"
+            )
+        self._session.check_kept()
+        if offsets is None:
+            return self._assignment.to_commit(only_done=False)
+        return await self._session.committer.checked(offsets)
+
+    async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
+        """Internal: has them kept for a transaction; see `TransactionOffsets.store`."""
+        self._session.check_kept()
+        if offsets:
+            topics = self._cluster.view.topics
+            known = {at.topic: topics[at.topic].topic_id for at in offsets if at.topic in topics}
+            await self._session.within.store(scope, offsets, known)
+
+    def offsets_counted(self, offsets: Offsets) -> None:
+        """Internal: the transaction is committed."""
+        for where, offset in offsets.items():
+            self._assignment.committed(where, offset.offset)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]

@@ -123,6 +123,19 @@ class GroupCoordinator(Coordinator):
 
         return await self.until_answered(attempt, timeout_s)
 
+    async def commit_within(self, request: pb.CommitOffsetsRequest, timeout_s: float) -> None:
+        """Commits inside a transaction: all partitions, or an error. As `call`; what another
+        transaction may still change is waited for."""
+
+        async def attempt(connection: Connection, attempt_s: float) -> None:
+            request.cluster_id = self._cluster.view.cluster_id
+            answer = await connection.call(connection.group.CommitOffsets, request, attempt_s)
+            for result in answer.results:
+                if result.HasField("error"):
+                    raise error_from_wire(result.error)
+
+        await self.until_answered(attempt, timeout_s)
+
     async def fetch(
         self, request: pb.FetchOffsetsRequest, timeout_s: float
     ) -> pb.FetchOffsetsResponse:

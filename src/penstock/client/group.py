@@ -37,6 +37,7 @@ from penstock.client.membership_contract import (
 )
 from penstock.client.model import EARLIEST, LATEST
 from penstock.client.tasks import BackgroundTasks
+from penstock.client.transaction_offsets import TransactionOffsets
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
@@ -77,6 +78,7 @@ class GroupSession:
         self.begun: Callable[[], None] = lambda: None
         self.coordinator = GroupCoordinator(cluster, config.group_id)
         self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
+        self.within = TransactionOffsets(self.coordinator, config, assignment, self)
         self._link = GroupLink(cluster, self.coordinator, config, tasks, self)
         self._link.yielded = lambda: assignment.yielded
         self._running = False

@@ -54,6 +54,11 @@ class Consumer:
     def config(self) -> ConsumerConfig:
         return self._core.config
 
+    @property
+    def core(self) -> AsyncConsumer:
+        """Internal: for transactions that commit this consumer's offsets."""
+        return self._core
+
     def __enter__(self) -> Self:
         return self
 
@@ -93,6 +98,10 @@ class Consumer:
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Moves behind the last records there are now; None = in all partitions."""
         self._loop.run(self._core.seek_to_end(partitions))
+
+    def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Moves to what the group has committed; None = in all partitions."""
+        self._loop.run(self._core.seek_to_committed(partitions))
 
     def seek_to_time(
         self, timestamps_ms: Mapping[TopicPartition, int]

@@ -5,17 +5,20 @@
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from penstock.client.config import ProducerConfig, ProducerOptions
 from penstock.client.delivery import ColumnsDelivery, Delivery, Outcome
+from penstock.client.group_model import OffsetAndMetadata
 from penstock.client.loop_thread import EXIT_FLUSH_S, LoopThread, shared_loop
 from penstock.client.producer import AsyncProducer, exit_flush_s
 from penstock.client.shards import shard_columns
+from penstock.client.sync import Consumer
 from penstock.client.sync_branches import Branches
 from penstock.client.transaction_handle import AsyncTransaction
 from penstock.core.columns import Header
+from penstock.core.types import TopicPartition
 
 _log = logging.getLogger("penstock.client")
 
@@ -181,6 +184,14 @@ class Transaction:
         """As `Producer.send_columns`, within this transaction."""
         with self._core.sending():
             return self._producer.send_columns(topic, values, keys, **more)
+
+    def commit_offsets(
+        self,
+        consumer: Consumer,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+    ) -> None:
+        """Makes a consumer's progress part of it; see `AsyncTransaction.commit_offsets`."""
+        self._loop.run(self._core.commit_offsets(consumer.core, offsets))
 
     def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
         """Has the coordinator decide; see `AsyncTransaction.commit`."""

@@ -2,15 +2,16 @@
 
             Begin            Commit, Abort           EndAnswered
     READY ────────▶ OPEN ──────────────────▶ ENDING ────────────▶ READY, next identity
-      ▲               │ BatchLost              │ commit: BatchLost, Flushed(unsettled > 0)
+      ▲               │ BatchLost,             │ commit: the same, or Flushed(unsettled > 0)
+      │               │ OffsetsLost            │
       │               ▼                        ▼
       └── Abort ◀── FAILED: abort is all that is left        FENCED: nothing is left
 
 - **(producer id, epoch) names one transaction.** It is taken from the coordinator's answer about
   the one before; its batches begin at sequence 0 in every partition. If the answer names the
   same epoch again, a late batch could join the next transaction: a new identity is asked for.
-- **A commit leaves only when every batch is stored**, and never after one was given up (I11). Then
-  nothing of the transaction is on its way any more but repetitions.
+- **A commit leaves only when every batch is stored**, and consumers' offsets are, and never after
+  one was given up (I11). Then nothing of the transaction is on its way any more but repetitions.
 - **A batch is never carried over.** Giving one up discards all others, and so does an abort.
 - **Once asked for, an outcome is not changed**: after a lost answer the same End is sent until the
   coordinator tells. Past the deadline the machine stays in ENDING, and the next Commit, Abort
@@ -40,6 +41,7 @@ from penstock.client.transaction_contract import (
     Flushed,
     HandOver,
     Identified,
+    OffsetsLost,
     Ready,
     TransactionError,
 )
@@ -114,6 +116,11 @@ class Transactions:
                 assert_never(self.state)
 
     @property
+    def identity(self) -> Identity | None:
+        """Names the open transaction, and no other one; None while none was begun."""
+        return self._identity
+
+    @property
     def may_abort(self) -> bool:
         """Something is open whose commit was not asked for."""
         unsent = self._ending is not None and self._ending.commit and not self._ending.sent
@@ -127,8 +134,8 @@ class Transactions:
             case Identified(identity):
                 self._identity = identity
                 return NOTHING
-            case BatchLost(error):
-                return self._batch_lost(error)
+            case BatchLost(error) | OffsetsLost(error):
+                return self._lost(error)
             case Commit():
                 return self._commit(event, now_ms)
             case Flushed(unsettled):
@@ -218,7 +225,7 @@ class Transactions:
 
     # -- what becomes of batches ---------------------------------------------------------------
 
-    def _batch_lost(self, error: PenstockError) -> Ready:
+    def _lost(self, error: PenstockError) -> Ready:
         if self.may_abort and self.state is not State.FAILED:
             return self._fail(error)
         return NOTHING  # it was discarded with the others
@@ -241,7 +248,8 @@ class Transactions:
     def _too_late(self, unsettled: int) -> Ready:
         failed = self._fail(
             TransactionError(
-                f"{unsettled} batches were not delivered in time", ErrorCode.DELIVERY_TIMED_OUT
+                f"{unsettled} batches or offsets were not delivered in time",
+                ErrorCode.DELIVERY_TIMED_OUT,
             )
         )
         return replace(failed, error=self._failure)

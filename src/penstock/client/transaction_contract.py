@@ -48,6 +48,13 @@ class BatchLost:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetsLost:
+    """Offsets of a consumer were refused, or nobody knows: without them nothing may count."""
+
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """The user commits, or asks again how it went. `wait_visible`: not answered before every
     partition has heard."""
@@ -58,7 +65,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What was sent is settled, but for so many batches whose time was up."""
+    """What was sent is settled, but for so many batches and offsets whose time was up."""
 
     unsettled: int
 
@@ -100,7 +107,16 @@ class EndFailed:
 
 
 Event = (
-    Begin | Identified | BatchLost | Commit | Flushed | HandOver | Abort | EndAnswered | EndFailed
+    Begin
+    | Identified
+    | BatchLost
+    | OffsetsLost
+    | Commit
+    | Flushed
+    | HandOver
+    | Abort
+    | EndAnswered
+    | EndFailed
 )
 
 

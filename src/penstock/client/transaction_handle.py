@@ -10,17 +10,20 @@ by the machine (`transaction.py`), which the manager obeys (`transactional.py`).
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.client.accumulator import SENDING_IN
 from penstock.client.delivery import ColumnsDelivery, Delivery
+from penstock.client.group_model import OffsetAndMetadata
 from penstock.client.transactional import TransactionManager
 from penstock.core.columns import Header
+from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError, PenstockError
 
 if TYPE_CHECKING:
+    from penstock.client.consumer import AsyncConsumer
     from penstock.client.producer import AsyncProducer
 
 INTERRUPTED_ABORT_S: Final = 2.0
@@ -100,6 +103,27 @@ class AsyncTransaction:
                 topic, values, keys, **more
             )
         return deliveries
+
+    async def commit_offsets(
+        self,
+        consumer: "AsyncConsumer",
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+    ) -> None:
+        """Makes a consumer's progress part of the transaction: its group's offsets count if it
+        commits, and never if it is aborted.
+
+        Args:
+            consumer: With a group id and `enable_auto_commit=False`, of the same cluster.
+            offsets: The next offset to read per partition; None = behind everything handed out.
+
+        Commit before polling again: partitions may leave with a poll, and others then read what
+        this transaction has written about. After an abort `consumer.seek_to_committed()`
+        goes back to what counts. Raises MisuseError, with nothing sent, for a consumer that cannot
+        take part. Any other error fails the transaction, abort is all that is left: UNKNOWN_MEMBER,
+        FENCED_INSTANCE_ID and STALE_MEMBER_EPOCH if others own the partitions now,
+        OFFSET_WENT_BACK, PRODUCER_FENCED, or what lasted for the consumer's `request_timeout_ms`.
+        """
+        await self._begun("commit_offsets").commit_offsets(consumer, offsets)
 
     async def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
         """Sends what lingers, waits until all is stored, and has the coordinator decide.

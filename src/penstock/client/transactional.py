@@ -1,7 +1,8 @@
 """A producer's transactions: obeys the machine, between the user, the sender and the coordinator.
 
     begin, commit, abort ──▶ Transactions.handle ──▶ gate, sender.discard / adopt, flush, End
-    sender: a batch is given up ──▶ BatchLost ──┘
+    sender: a batch is given up ──▶ BatchLost ──┤
+    a consumer's offsets are refused ▶ OffsetsLost ┘
 
 The gate is the accumulator's: it is closed before a batch is discarded and opened after the lanes
 have adopted the identity, so that no thread's record can end up in another transaction than
@@ -12,13 +13,15 @@ is, and the next call goes on from there.
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.client.accumulator import Accumulator, now_ms
 from penstock.client.cluster import Cluster
+from penstock.client.commit_queue import Offsets
 from penstock.client.config import ProducerConfig
+from penstock.client.group_model import OffsetAndMetadata
 from penstock.client.lane import Identity
 from penstock.client.sender import Sender
 from penstock.client.transaction import State, Transactions
@@ -34,10 +37,13 @@ from penstock.client.transaction_contract import (
     Flushed,
     HandOver,
     Identified,
+    OffsetsLost,
     Ready,
 )
 from penstock.client.transaction_coordinator import TransactionCoordinator
-from penstock.errors import MisuseError, PenstockError
+from penstock.client.transaction_offsets import Scope
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 Flush = Callable[[float], Awaitable[None]]
 """Waits so many seconds until what was sent is settled; raises TimeoutError."""
@@ -45,6 +51,21 @@ Flush = Callable[[float], Awaitable[None]]
 _PAUSE_MIN_S: Final = 0.001
 
 _log = logging.getLogger("penstock.client")
+
+
+class OffsetSource(Protocol):
+    """A consumer, as a transaction sees it."""
+
+    async def offsets_in_hand(
+        self, cluster_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> Offsets:
+        """These, checked, or what was handed out; raises MisuseError."""
+
+    async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
+        """Has the group's coordinator keep them for the transaction; raises PenstockError."""
+
+    def offsets_counted(self, offsets: Offsets) -> None:
+        """The transaction is committed."""
 
 
 class TransactionManager:
@@ -67,6 +88,9 @@ class TransactionManager:
         self.coordinator = TransactionCoordinator(cluster, config, config.transactional_id)
         self._instance_id = str(uuid.uuid4())
         self._busy = ""
+        self._storing = asyncio.Lock()
+        self._unstored = 0
+        self._stored: list[tuple[OffsetSource, Offsets]] = []
         sender.on_given_up = self._batch_lost
         self._set_gate()
 
@@ -133,12 +157,63 @@ class TransactionManager:
         deadline_ms = self._deadline_ms(timeout_s)
         async with self._alone("commit"):
             await self._obey(Commit(deadline_ms, wait_visible), deadline_ms)
+        for source, offsets in self._stored:
+            source.offsets_counted(offsets)
 
     async def abort(self, timeout_s: float | None) -> None:
         """See `AsyncTransaction.abort`."""
         deadline_ms = self._deadline_ms(timeout_s)
         async with self._alone("abort"):
             await self._obey(Abort(deadline_ms), deadline_ms)
+
+    async def commit_offsets(
+        self,
+        source: OffsetSource,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None,
+    ) -> None:
+        """See `AsyncTransaction.commit_offsets`. One after the other: they never go back."""
+        identity = self._machine.identity
+        self._check_open()
+        assert identity is not None
+        self._unstored += 1
+        try:
+            async with self._storing:
+                wanted = await source.offsets_in_hand(self._cluster.view.cluster_id, offsets)
+                self._check_not_over(identity)
+                scope = Scope(self._config.transactional_id or "", identity)
+                await source.store_offsets(scope, wanted)
+                self._stored.append((source, wanted))
+        except PenstockError as error:
+            unsent = isinstance(error, MisuseError)
+            if not unsent or self._machine.refusal is not None:  # a commit waits for them
+                self._offsets_lost(identity, error)
+            raise
+        except asyncio.CancelledError:
+            self._offsets_lost(
+                identity,
+                ClusterError(
+                    "the call that commits a consumer's offsets was cancelled", ErrorCode.CLOSED
+                ),
+            )
+            raise
+        finally:
+            self._unstored -= 1
+
+    def _check_open(self) -> None:
+        if self._machine.refusal is not None:
+            raise self._machine.refusal
+
+    def _check_not_over(self, identity: Identity) -> None:
+        """A commit that was asked for meanwhile waits for these offsets: that is in time."""
+        if self._machine.identity != identity or self._machine.state is State.READY:
+            raise MisuseError("the transaction ended before a consumer's offsets were sent")
+        if self._machine.state is not State.ENDING or not self._machine.may_abort:
+            self._check_open()
+
+    def _offsets_lost(self, identity: Identity, error: PenstockError) -> None:
+        """Unless that transaction is over already."""
+        if self._machine.identity == identity and self._machine.may_abort:
+            self._handle(OffsetsLost(error))
 
     def _deadline_ms(self, timeout_s: float | None) -> int:
         limit_ms = self._config.delivery_timeout_ms if timeout_s is None else int(timeout_s * 1000)
@@ -173,11 +248,13 @@ class TransactionManager:
         return ready
 
     async def _flushed(self, deadline_ms: int) -> int:
-        """How many batches are not settled in time."""
+        """How many batches and offsets are not settled in time. No more are taken meanwhile."""
         with suppress(TimeoutError):
             await self._flush(_left_s(deadline_ms))
+            async with asyncio.timeout(_left_s(deadline_ms)), self._storing:
+                pass
         with self._accumulator.lock:
-            return len(self._accumulator.unsettled)
+            return len(self._accumulator.unsettled) + self._unstored
 
     async def _ended(self, end: End) -> EndAnswered | EndFailed:
         await asyncio.sleep(max(0, end.not_before_ms - now_ms()) / 1000)
@@ -202,6 +279,7 @@ class TransactionManager:
             self._sender.discard(ready.discard)
         if ready.adopt is not None:
             self._sender.adopt(ready.adopt)
+            self._stored = []
             with self._accumulator.lock:
                 self._accumulator.transaction += 1
         self._set_gate()

@@ -18,6 +18,7 @@ from penstock.client.transaction_contract import (
     Flushed,
     HandOver,
     Identified,
+    OffsetsLost,
     Ready,
     TransactionError,
 )
@@ -363,3 +364,16 @@ def test_a_discarded_window_is_forgotten_and_late_answers_mean_nothing() -> None
     assert not made.failed(second, refused(ErrorCode.INVALID_REQUEST), 6)
     assert list(made.window) == [fresh]
     assert made.can_take(6)
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_refused_offsets_fail_the_transaction_also_while_its_commit_waits(commits: bool) -> None:
+    machine = opened()
+    if commits:
+        assert machine.handle(Commit(1_000), 0) == Ready(flush=True)
+    assert machine.handle(OffsetsLost(refused(ErrorCode.UNKNOWN_MEMBER)), 1).discard is not None
+    assert machine.state is State.FAILED
+    if commits:
+        told = failure(machine.handle(Flushed(0), 2))
+        assert told.code is ErrorCode.TRANSACTION_ABORTED
+    assert machine.handle(Abort(1_000), 3).end is not None

@@ -1,0 +1,243 @@
+"""Offsets in transactions, on real brokers: they count exactly if the transaction commits."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+from support.cluster import Cluster
+from support.waiting import wait_until
+
+from penstock.client import (
+    AsyncConsumer,
+    AsyncProducer,
+    Consumer,
+    Producer,
+    TopicPartition,
+    TransactionError,
+)
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+
+MakeCluster = Callable[..., Cluster]
+COUNT = 20
+
+
+@pytest.fixture
+def topic(shared_cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """Numbers in two partitions; also the group's name. What is made of them goes to `.out`."""
+    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    shared_cluster.create_topic(name, partitions=2)
+    shared_cluster.create_topic(f"{name}.out")
+    fill(shared_cluster, name)
+    return name
+
+
+def fill(cluster: Cluster, topic: str) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(COUNT):
+            producer.send(topic, b"%d" % number, partition=number % 2)
+        assert producer.close(30) == 0
+
+
+def member(cluster: Cluster, topic: str, **options: str) -> Consumer:
+    made = Consumer(
+        cluster.bootstrap,
+        group_id=topic,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        **options,  # type: ignore[arg-type]  # names only
+    )
+    made.subscribe(topic)
+    return made
+
+
+def take(consumer: Consumer, count: int) -> list[int]:
+    """Polls until so many records were handed out."""
+    got: list[int] = []
+
+    def turn() -> bool:
+        batches = consumer.poll(0.2, max_records=count - len(got))
+        got.extend(int(value or b"") for batch in batches for value in batch.values())
+        return len(got) == count
+
+    wait_until(turn, what=f"{count} records")
+    return got
+
+
+def places(topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+
+
+def committed(consumer: Consumer, topic: str) -> int:
+    """How many records the group is done with; waits while that is not stable."""
+    found = consumer.committed(places(topic)).values()
+    return sum(0 if each is None else each.offset for each in found)
+
+
+def output(cluster: Cluster, topic: str) -> Iterator[int]:
+    where = TopicPartition(f"{topic}.out", 0)
+    with Consumer(cluster.bootstrap) as reader:
+        reader.assign([where])
+        wait_until(lambda: reader.lag()[where] > 0 or reader.position(where) > 0, what="output")
+        while reader.lag()[where]:
+            for batch in reader.poll(1.0):
+                yield from (int(value or b"") for value in batch.values())
+
+
+def test_offsets_count_when_the_transaction_commits_and_not_before(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    with (
+        Producer(shared_cluster.bootstrap, transactional_id=topic) as producer,
+        member(shared_cluster, topic) as consumer,
+        Consumer(shared_cluster.bootstrap, group_id=topic, request_timeout_ms=500) as onlooker,
+    ):
+        for half in range(2):
+            with producer.transaction() as tx:
+                for number in take(consumer, COUNT // 2):
+                    tx.send(f"{topic}.out", b"%d" % number)
+                tx.commit_offsets(consumer)
+                with pytest.raises(ClusterError) as unstable:
+                    onlooker.committed(places(topic))
+                assert unstable.value.code is ErrorCode.UNSTABLE_OFFSETS
+            assert committed(consumer, topic) == COUNT // 2 * (half + 1)
+        with producer.transaction() as tx:
+            tx.commit_offsets(consumer)  # nothing new was handed out
+    assert sorted(output(shared_cluster, topic)) == list(range(COUNT))
+
+
+def test_after_an_abort_the_group_reads_again(shared_cluster: Cluster, topic: str) -> None:
+    with (
+        Producer(shared_cluster.bootstrap, transactional_id=topic) as producer,
+        member(shared_cluster, topic) as consumer,
+    ):
+        with producer.transaction() as tx:
+            first = take(consumer, 5)
+            tx.commit_offsets(consumer)
+        tx = producer.transaction()
+        tx.begin()
+        second = take(consumer, 5)
+        tx.send(f"{topic}.out", b"-1")
+        tx.commit_offsets(consumer)
+        tx.abort()
+        assert committed(consumer, topic) == 5
+        consumer.seek_to_committed()
+        rest = take(consumer, COUNT - 5)
+        assert set(second) <= set(rest)
+        assert sorted(first + rest) == list(range(COUNT))
+        with producer.transaction() as tx:
+            tx.commit_offsets(consumer)
+        assert committed(consumer, topic) == COUNT
+
+
+def test_where_nothing_is_committed_an_abort_goes_back_to_the_beginning(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    with Consumer(
+        shared_cluster.bootstrap, group_id=topic, start="latest", enable_auto_commit=False
+    ) as consumer:
+        consumer.assign(places(topic))
+        assert sum(consumer.position(where) for where in places(topic)) == COUNT
+        fill(shared_cluster, topic)
+        seen = take(consumer, COUNT)
+        consumer.seek_to_committed()
+        assert sorted(take(consumer, COUNT)) == sorted(seen), "not at the end: they did not count"
+
+
+def test_the_offsets_of_a_member_that_was_put_out_are_refused_with_its_transaction(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    with (
+        Producer(shared_cluster.bootstrap, transactional_id=f"{topic}.zombie") as producer,
+        Producer(shared_cluster.bootstrap, transactional_id=f"{topic}.heir") as heir,
+        closing(member(shared_cluster, topic, max_poll_interval_ms=1_000)) as zombie,  # type: ignore[arg-type]
+        member(shared_cluster, topic) as other,
+    ):
+        tx = producer.transaction()
+        tx.begin()
+        for number in take(zombie, COUNT):
+            tx.send(f"{topic}.out", b"%d" % number)
+        with heir.transaction() as good:  # the zombie does not poll: it has left by itself
+            for number in take(other, COUNT):
+                good.send(f"{topic}.out", b"%d" % number)
+            good.commit_offsets(other)
+        with pytest.raises(ClusterError) as refused:
+            tx.commit_offsets(zombie)
+        assert refused.value.code is ErrorCode.UNKNOWN_MEMBER
+        with pytest.raises(TransactionError, match="cannot be committed"):
+            tx.commit()
+        tx.abort()
+        assert committed(other, topic) == COUNT
+    assert sorted(output(shared_cluster, topic)) == list(range(COUNT))
+
+
+def test_a_consumer_that_cannot_take_part_is_told_and_the_transaction_goes_on(
+    shared_cluster: Cluster, shared_broker: Cluster, topic: str
+) -> None:
+    fresh = f"{topic}.elsewhere"
+    shared_broker.create_topic(fresh)
+    with (
+        Producer(shared_cluster.bootstrap, transactional_id=topic) as producer,
+        Consumer(shared_cluster.bootstrap) as groupless,
+        Consumer(shared_cluster.bootstrap, group_id=topic) as automatic,
+        Consumer(shared_broker.bootstrap, group_id=topic, enable_auto_commit=False) as foreign,
+        Consumer(shared_cluster.bootstrap, group_id=topic, enable_auto_commit=False) as good,
+    ):
+        foreign.assign([TopicPartition(fresh, 0)])
+        tx = producer.transaction()
+        with pytest.raises(MisuseError, match="before begin"):
+            tx.commit_offsets(good)
+        with tx:
+            for consumer, said in (
+                (groupless, "group_id"),
+                (automatic, "enable_auto_commit"),
+                (foreign, "cluster"),
+            ):
+                with pytest.raises(MisuseError, match=said):
+                    tx.commit_offsets(consumer)
+            with pytest.raises(MisuseError, match="log ends"):
+                tx.commit_offsets(good, {TopicPartition(topic, 0): 10_000})
+            tx.commit_offsets(good, {TopicPartition(topic, 0): 3})
+        with pytest.raises(MisuseError, match="after the end"):
+            tx.commit_offsets(good)
+        assert committed(good, topic) == 3
+
+
+async def test_commit_waits_for_offsets_that_are_under_way(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    options = {"group_id": topic, "enable_auto_commit": False}
+    async with (
+        AsyncProducer(shared_cluster.bootstrap, transactional_id=topic) as producer,
+        AsyncConsumer(shared_cluster.bootstrap, **options) as consumer,  # type: ignore[arg-type]
+    ):
+        for offset in range(1, 6):
+            async with asyncio.TaskGroup() as group:
+                tx = producer.transaction()
+                await tx.begin()
+                wanted = {TopicPartition(topic, 0): offset}
+                group.create_task(tx.commit_offsets(consumer, wanted))
+                group.create_task(tx.commit())  # begins after the other, and waits for it
+            found = await consumer.committed([TopicPartition(topic, 0)])
+            assert [each and each.offset for each in found.values()] == [offset]
+
+
+async def test_offsets_that_were_given_up_on_fail_the_transaction(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    options = {"group_id": topic, "enable_auto_commit": False}
+    async with (
+        AsyncProducer(shared_cluster.bootstrap, transactional_id=topic) as producer,
+        AsyncConsumer(shared_cluster.bootstrap, **options) as consumer,  # type: ignore[arg-type]
+    ):
+        tx = producer.transaction()
+        await tx.begin()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await tx.commit_offsets(consumer, {TopicPartition(topic, 0): 1})
+        with pytest.raises(TransactionError, match="cancelled"):
+            await tx.commit()
+        await tx.abort()
+        assert await consumer.committed([TopicPartition(topic, 0)]) == {
+            TopicPartition(topic, 0): None
+        }
