@@ -133,6 +133,17 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(addresses))
 
 
+def check_transactional_id(given: object) -> None:
+    """Raises MisuseError."""
+    size = len(given.encode()) if isinstance(given, str) else 0
+    text = isinstance(given, str) and given.isprintable()
+    if not text or not 1 <= size <= TRANSACTIONAL_ID_MAX_BYTES:
+        raise MisuseError(
+            f"transactional_id is {given!r} ({size} bytes); it must be printable text of 1 to "
+            f"{TRANSACTIONAL_ID_MAX_BYTES} bytes"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """What every client has.
@@ -243,13 +254,7 @@ class ProducerConfig(ClientConfig):
 
     def _check_transactional(self) -> None:
         given = self.transactional_id
-        size = len(given.encode()) if isinstance(given, str) else 0
-        text = isinstance(given, str) and given.isprintable()
-        if not text or not 1 <= size <= TRANSACTIONAL_ID_MAX_BYTES:
-            raise MisuseError(
-                f"transactional_id is {given!r} ({size} bytes); it must be printable text of 1 to "
-                f"{TRANSACTIONAL_ID_MAX_BYTES} bytes"
-            )
+        check_transactional_id(given)
         if self.acks is not Acks.ALL or not self.idempotent:
             raise MisuseError(
                 f"transactional_id {given!r} needs acks='all' and idempotent=True, not "
@@ -292,6 +297,9 @@ class ConsumerConfig(ClientConfig):
             new partition; "error" makes polls raise OFFSET_OUT_OF_RANGE.
         partition_assignment_strategy: "uniform", evenly and moving little, or "range", the same
             partition numbers of all topics together. What most members ask for is done.
+        transactional_id: Of the producer whose transactions commit this consumer's offsets: what
+            it has open is aborted as soon as this member is put out of its group, not only after
+            `transaction_timeout_ms`. "" = none.
         client_rack: Where this consumer is; partitions that are near are preferred. "" = unknown.
         client_id: A name for people, shown by `penstock group describe`.
     """
@@ -312,6 +320,7 @@ class ConsumerConfig(ClientConfig):
     auto_commit_interval_ms: int = 5_000
     auto_offset_reset: OffsetReset = "latest"
     partition_assignment_strategy: AssignmentStrategy = "uniform"
+    transactional_id: str = ""
     client_rack: str = ""
     client_id: str = "penstock"
 
@@ -337,6 +346,8 @@ class ConsumerConfig(ClientConfig):
         _between(self, "max_poll_interval_ms", REBALANCE_TIMEOUT_MIN_MS, REBALANCE_TIMEOUT_MAX_MS)
         if self.group_instance_id and not self.group_id:
             raise MisuseError("group_instance_id needs a group_id: it is a seat in that group")
+        if self.transactional_id:
+            check_transactional_id(self.transactional_id)
 
 
 class ClientOptions(TypedDict, total=False):
@@ -391,5 +402,6 @@ class ConsumerOptions(ClientOptions, total=False):
     auto_commit_interval_ms: int
     auto_offset_reset: OffsetReset
     partition_assignment_strategy: AssignmentStrategy
+    transactional_id: str
     client_rack: str
     client_id: str

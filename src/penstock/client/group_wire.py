@@ -72,6 +72,7 @@ def hello_to_wire(
             rebalance_timeout_ms=config.max_poll_interval_ms,
             member_epoch=hello.member_epoch,
             owned=partitions_to_wire(hello.owned),
+            transactional_id=config.transactional_id,
         )
     )
 

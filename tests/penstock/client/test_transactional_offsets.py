@@ -1,6 +1,10 @@
 """Offsets in transactions, on real brokers: they count exactly if the transaction commits."""
 
 import asyncio
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
@@ -241,3 +245,46 @@ async def test_offsets_that_were_given_up_on_fail_the_transaction(
         assert await consumer.committed([TopicPartition(topic, 0)]) == {
             TopicPartition(topic, 0): None
         }
+
+
+KILLED = """
+import sys
+from penstock.client import Consumer, Producer
+bootstrap, topic, transactional_id = sys.argv[1:]
+consumer = Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest",
+    enable_auto_commit=False, transactional_id=transactional_id)
+consumer.subscribe(topic)
+producer = Producer(bootstrap, transactional_id=transactional_id, transaction_timeout_ms=600_000)
+tx = producer.transaction()
+tx.begin()
+count = 0
+while count < 20:
+    count += sum(batch.record_count for batch in consumer.poll(0.2))
+tx.send(topic + ".out", b"-1").result(30)
+tx.commit_offsets(consumer)
+print("pending", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_members_transaction_ends_with_its_membership(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    arguments = [shared_cluster.bootstrap, topic, f"{topic}.killed"]
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"pending\n"
+        process.send_signal(signal.SIGKILL)
+    begun = time.monotonic()
+    with (
+        Producer(shared_cluster.bootstrap, transactional_id=f"{topic}.heir") as heir,
+        member(shared_cluster, topic) as other,
+        heir.transaction() as tx,
+    ):
+        for number in take(other, COUNT):
+            tx.send(f"{topic}.out", b"%d" % number)
+        tx.commit_offsets(other)
+    assert sorted(output(shared_cluster, topic)) == list(range(COUNT))
+    assert time.monotonic() - begun < 60, "its own timeout is ten minutes"
