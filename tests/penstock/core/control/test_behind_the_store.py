@@ -1,11 +1,13 @@
 """A deposed controller's last write lands after its successor has read: who hears of it, and when.
 
-All three were found by the simulator: the data plane went on, but the ISR could never grow again.
+All were found by the simulator: the data plane went on, but the ISR could never grow again; or a
+partition stayed without a leader.
 """
 
 from typing import Any
 
 from penstock.core.control import contract as c
+from penstock.core.types import NO_LEADER
 
 
 def take_over(world: Any) -> Any:
@@ -23,6 +25,23 @@ def test_a_leader_that_knows_a_newer_version_makes_the_controller_read_again(thr
     assert outcome.error is None
     assert outcome.state.isr == (0, 1, 2)
     assert outcome.state.version == 3
+
+
+def test_partitions_that_a_deposed_controller_left_without_a_leader_get_one(three: Any) -> None:
+    """Its brokers had all gone to the successor: it took them for dead, and is dead itself."""
+    successor = take_over(three)
+    successor.register_all(0, 1, 2)
+    three.hold_writes = True
+    three.kill(0, 1, 2)
+    topics, _cluster = three.held.writes
+    assert three.documents.write((topics,)) is not None
+    left = three.documents.loaded().topics[0][0].partitions[0].state
+    assert left.leader == NO_LEADER
+    successor.alter_isr(0, (0, 1, 2), version=2)
+    assert "someone has seen newer metadata, reading again" in successor.events()
+    leader, epoch, _ = successor.state()
+    assert leader in (0, 1)
+    assert epoch == left.leader_epoch + 1
 
 
 def test_a_broker_that_has_seen_newer_metadata_is_let_in_after_reading_again(three: Any) -> None:
