@@ -142,7 +142,7 @@ def test_nothing_is_handed_over_that_is_not_stored() -> None:
     assert ready.error is not None
     assert ready.discard is not None
     assert made.state is State.FAILED
-    with pytest.raises(TransactionError, match="2 batches were not delivered"):
+    with pytest.raises(TransactionError, match="2 batches or offsets were not delivered"):
         made.handle(HandOver(0), 6)
     with pytest.raises(MisuseError, match="without an open transaction"):
         ready_machine().handle(HandOver(0), 0)
