@@ -288,3 +288,67 @@ def test_a_killed_members_transaction_ends_with_its_membership(
         tx.commit_offsets(other)
     assert sorted(output(shared_cluster, topic)) == list(range(COUNT))
     assert time.monotonic() - begun < 60, "its own timeout is ten minutes"
+
+
+PIPE = """
+import sys
+from penstock.client import Consumer, Producer
+from penstock.errors import ClusterError
+bootstrap, topic, name = sys.argv[1:]
+with (
+    Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False,
+        transactional_id=name) as consumer,
+    Producer(bootstrap, transactional_id=name, transaction_timeout_ms=10_000) as producer,
+):
+    consumer.subscribe(topic)
+    while True:
+        batches = consumer.poll(0.2, max_records=10)
+        if not batches:
+            continue
+        try:
+            with producer.transaction() as tx:
+                for batch in batches:
+                    for record in batch.records():
+                        tx.send(topic + ".out", record.value)
+                tx.commit_offsets(consumer)
+        except ClusterError as error:
+            if getattr(error, "unknown_outcome", False):
+                raise
+            consumer.seek_to_committed()
+"""
+
+
+def test_every_record_is_in_the_output_once_though_members_are_killed(
+    shared_cluster: Cluster, topic: str
+) -> None:
+    out = TopicPartition(f"{topic}.out", 0)
+    for _ in range(14):
+        fill(shared_cluster, topic)
+    seen: list[int] = []
+    members: list[subprocess.Popen[bytes]] = []
+
+    def join() -> None:
+        name = f"{topic}.{len(members)}"
+        arguments = [sys.executable, "-c", PIPE, shared_cluster.bootstrap, topic, name]
+        members.append(subprocess.Popen(arguments))
+
+    def has(count: int) -> bool:
+        for batch in reader.poll(0.2):
+            seen.extend(int(value or b"") for value in batch.values())
+        return len(seen) >= count
+
+    try:
+        with Consumer(shared_cluster.bootstrap) as reader:
+            reader.assign([out])
+            join()
+            wait_until(lambda: has(30), what="the first member works", timeout_s=60)
+            join()
+            members[0].kill()
+            wait_until(lambda: has(15 * COUNT), what="the other goes on", timeout_s=60)
+            wait_until(lambda: reader.lag()[out] == 0, what="all is read")
+            has(0)
+    finally:
+        for process in members:
+            process.kill()
+            process.wait()
+    assert sorted(seen) == sorted(list(range(COUNT)) * 15)
