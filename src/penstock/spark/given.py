@@ -47,6 +47,10 @@ SOURCE_OPTIONS: Final = (
 SINK_OPTIONS: Final = (
     "topic",
     "delivery",
+    "txnAppId",
+    "txnVersion",
+    "transactionTimeout",
+    "onReplayMismatch",
 )
 BOOTSTRAP: Final = "penstock.bootstrap.servers"
 COMMON_SETTINGS: Final = (

@@ -9,6 +9,7 @@ it is made at the first use and never pickled.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,8 @@ from penstock.spark.sink_options import SinkOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client import ColumnsDelivery, Producer
+    from penstock.client import Branches, ColumnsDelivery, Producer
+    from penstock.spark.rows import Rows
 
 UNSETTLED_MAX: Final = 256
 """Calls of a task that may wait for their acknowledgements; the producer's buffer bounds bytes."""
@@ -73,30 +75,48 @@ def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Wri
     """Sends all rows and waits until each is acknowledged. Raises PenstockError."""
     from penstock.spark.rows import rows_of  # noqa: PLC0415 - pyarrow, in executors only
 
-    rows = 0
-    waiting: list[ColumnsDelivery] = []
+    sending: Sending | None = None
     for batch in batches:
         for part in rows_of(batch, options.topic):
-            producer = _producer(options)  # at the first row: an empty task connects to nobody
-            delivery = producer.send_columns(
-                part.topic,
-                part.values,
-                part.keys,
-                partition=part.partition,
-                headers=part.headers,
-            )
-            rows += len(part.values)
-            waiting.append(delivery)
-            if len(waiting) >= UNSETTLED_MAX:
-                waiting.pop(0).result()
-    if waiting:
-        _producer(options).flush()
-    for delivery in waiting:
-        delivery.result()
-    return Written(rows)
+            if sending is None:  # at the first row: an empty task connects to nobody
+                sending = Sending(_producer(options))
+            sending.send(part)
+    if sending is None:
+        return Written(0)
+    _producer(options).flush()
+    return Written(sending.finish())
 
 
-def _check_cluster(client: ClientSettings) -> None:
+class Sending:
+    """One task's rows on their way. `rows`: how many were sent."""
+
+    def __init__(self, sender: "Producer | Branches") -> None:
+        self._sender = sender
+        self._waiting: deque[ColumnsDelivery] = deque()
+        self.rows = 0
+
+    def send(self, part: "Rows") -> None:
+        """Waits when too much is under way. Raises PenstockError, also for what was sent before."""
+        delivery = self._sender.send_columns(
+            part.topic,
+            part.values,
+            part.keys,
+            partition=part.partition,
+            headers=part.headers,
+        )
+        self.rows += len(part.values)
+        self._waiting.append(delivery)
+        if len(self._waiting) >= UNSETTLED_MAX:
+            self._waiting.popleft().result()
+
+    def finish(self) -> int:
+        """Waits for all that was flushed; returns how many rows. Raises PenstockError."""
+        for delivery in self._waiting:
+            delivery.result()
+        return self.rows
+
+
+def check_cluster(client: ClientSettings) -> None:
     """Raises MisuseError if another cluster answers than the one that was named."""
     from penstock.client import Admin  # noqa: PLC0415 - grpc, in executors only
 
@@ -119,7 +139,7 @@ def _producer(options: SinkOptions) -> "Producer":
     producer = _producers.get(key)
     if producer is None:
         client = options.client
-        _check_cluster(client)
+        check_cluster(client)
         producer = _producers[key] = Producer(
             client.bootstrap,
             connect_timeout_ms=client.connect_timeout_ms,

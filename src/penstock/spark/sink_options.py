@@ -4,7 +4,11 @@ As `options` for readers: strings in, one frozen `SinkOptions` or one MisuseErro
 
     option                             default
     topic                              the column topic; the option wins
-    delivery †                         at-least-once
+    delivery †                         at-least-once; exactly-once with a txnAppId
+    txnAppId                           streams: spark/<query id>; jobs: one of their own
+    txnVersion                         jobs: the number of this write under the txnAppId
+    transactionTimeout †               15m; at most the cluster's transaction.max.timeout.ms
+    onReplayMismatch †                 error; or skip
     penstock.compression.type          none; or zstd, lz4
     penstock.delivery.timeout.ms       120000; a record that is not stored by then fails its task
 """
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from penstock.core.limits import TRANSACTIONAL_ID_MAX_BYTES
 from penstock.core.topic import is_internal, validate_topic_name
 from penstock.errors import MisuseError, PenstockError
 from penstock.spark import values
@@ -33,6 +38,7 @@ SINK_SETTINGS: Final = (
 )
 SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 """Options of the query that Spark hands on to a stream's sink."""
+_INT32_MAX: Final = 2**31 - 1
 CODECS: Final = ("none", "zstd", "lz4")
 REFUSED: Final = {
     "penstock.acks": "a sink waits for all in-sync replicas",
@@ -47,34 +53,82 @@ _READING: Final = dict.fromkeys(
 )
 
 
+_EXACTLY_ONCE: Final = ("txnAppId", "txnVersion", "transactionTimeout", "onReplayMismatch")
+
+
 class Delivery(StrEnum):
     """What a reader of the topic may see of rows that Spark computed more than once."""
 
     AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
 
 
-@dataclass(frozen=True, slots=True)
+class OnReplayMismatch(StrEnum):
+    """What is done about a batch that is in and comes again with another number of rows."""
+
+    ERROR = "error"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """All a writer needs to know. `topic` None: every row names its own."""
+    """All a writer needs to know. `topic` None: every row names its own. Times in ms.
+
+    `app_id` None: the stream's or the job's own. `version` None: of a stream, which counts its
+    batches, or of a job without `app_id`.
+    """
 
     client: ClientSettings
     topic: str | None = None
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     codec: str = "none"
     delivery_timeout_ms: int = 120_000
+    app_id: str | None = None
+    version: int | None = None
+    transaction_timeout_ms: int = 900_000
+    on_replay_mismatch: OnReplayMismatch = OnReplayMismatch.ERROR
 
 
-def parse_sink(raw: Mapping[str, str]) -> SinkOptions:
+def parse_sink(raw: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
     """Reads all options of a writer; raises MisuseError for the first that is wrong."""
     read = Given(raw)
     read.check_known((*SINK_OPTIONS, *SINK_SETTINGS, *SPARKS_OWN), REFUSED, _READING)
+    delivery = _checked_delivery(read, streaming)
     return SinkOptions(
         client=client_settings(read),
         topic=read.get("topic", _topic, None),
-        delivery=read.get("delivery", _delivery, Delivery.AT_LEAST_ONCE),
+        delivery=delivery,
         codec=read.get("penstock.compression.type", _codec, "none"),
         delivery_timeout_ms=read.get("penstock.delivery.timeout.ms", values.positive, 120_000),
+        app_id=read.get("txnAppId", _app_id, None),
+        version=read.get("txnVersion", values.not_negative, None),
+        transaction_timeout_ms=read.get("transactionTimeout", _timeout_ms, 900_000),
+        on_replay_mismatch=read.get("onReplayMismatch", _on_mismatch, OnReplayMismatch.ERROR),
     )
+
+
+def _checked_delivery(read: Given, streaming: bool) -> Delivery:
+    """A txnAppId asks for exactly once; options that mean nothing without it are refused."""
+    named = read.has("txnAppId")
+    default = Delivery.EXACTLY_ONCE if named else Delivery.AT_LEAST_ONCE
+    delivery = read.get("delivery", _delivery, default)
+    if delivery is Delivery.AT_LEAST_ONCE:
+        for option in _EXACTLY_ONCE:
+            if read.has(option):
+                raise MisuseError(
+                    f"option {option} needs delivery=exactly-once: at least once there are no "
+                    "transactions"
+                )
+    if streaming and read.has("txnVersion"):
+        raise MisuseError(
+            "option txnVersion belongs to df.write: a stream counts its batches itself"
+        )
+    if not streaming and named != read.has("txnVersion"):
+        raise MisuseError(
+            "options txnAppId and txnVersion go together: the first names a series of writes, the "
+            "second counts them, as .option('txnAppId', 'paid').option('txnVersion', batch_id)"
+        )
+    return delivery
 
 
 def _topic(text: str) -> str:
@@ -92,6 +146,27 @@ def _delivery(text: str) -> Delivery:
         return Delivery(text.strip().lower())
     except ValueError:
         raise ValueError(" or ".join(Delivery)) from None
+
+
+def _on_mismatch(text: str) -> OnReplayMismatch:
+    try:
+        return OnReplayMismatch(text.strip().lower())
+    except ValueError:
+        raise ValueError(" or ".join(OnReplayMismatch)) from None
+
+
+def _app_id(text: str) -> str:
+    name = text.strip()
+    if not name.isprintable() or not 1 <= len(name.encode()) <= TRANSACTIONAL_ID_MAX_BYTES:
+        raise ValueError(f"printable text of 1 to {TRANSACTIONAL_ID_MAX_BYTES} bytes")
+    return name
+
+
+def _timeout_ms(text: str) -> int:
+    limit = values.duration_ms(text)
+    if not 1 <= limit <= _INT32_MAX:
+        raise ValueError(f"a time of 1ms to {_INT32_MAX}ms")
+    return limit
 
 
 def _codec(text: str) -> str:

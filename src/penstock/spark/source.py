@@ -8,15 +8,20 @@ Register it by `spark.dataSource.register(PenstockDataSource)`, or not at all: w
 is installed, Spark finds the shim `pyspark_penstock` by its name.
 """
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+)
 from pyspark.sql.types import StructType
 
 from penstock.errors import MisuseError
 from penstock.spark.batch import BatchReader, PushdownBatchReader
+from penstock.spark.exactly_once import ExactlyOnceBatchWriter, ExactlyOnceStreamWriter
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.schema import check_schema, schema_of
 from penstock.spark.sink import BatchWriter, StreamWriter
-from penstock.spark.sink_options import SinkOptions, parse_sink
+from penstock.spark.sink_options import Delivery, SinkOptions, parse_sink
 from penstock.spark.sink_schema import check_sink_schema
 from penstock.spark.stream import StreamReader
 
@@ -44,18 +49,24 @@ class PenstockDataSource(DataSource):
         """An endless read. Raises MisuseError for options or a schema that cannot be."""
         return StreamReader(self._checked(schema))
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Appends a DataFrame. Raises MisuseError for options or columns that cannot be."""
         _refuse_overwrite(overwrite, "mode('append')")
-        return BatchWriter(self._checked_sink(schema))
+        options = self._checked_sink(schema, streaming=False)
+        if options.delivery is Delivery.EXACTLY_ONCE:
+            return ExactlyOnceBatchWriter(options)
+        return BatchWriter(options)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 (Spark's name)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
         """Appends micro-batches. Raises MisuseError for options or columns that cannot be."""
         _refuse_overwrite(overwrite, "outputMode('append') or outputMode('update')")
-        return StreamWriter(self._checked_sink(schema))
+        options = self._checked_sink(schema, streaming=True)
+        if options.delivery is Delivery.EXACTLY_ONCE:
+            return ExactlyOnceStreamWriter(options)
+        return StreamWriter(options)
 
-    def _checked_sink(self, schema: StructType) -> SinkOptions:
-        options = parse_sink(self.options)
+    def _checked_sink(self, schema: StructType, *, streaming: bool) -> SinkOptions:
+        options = parse_sink(self.options, streaming=streaming)
         check_sink_schema(schema, options.topic)
         return options
 

@@ -52,13 +52,48 @@ def test_a_writer_needs_a_cluster_and_little_else() -> None:
 def test_bad_options_are_refused_by_name() -> None:
     assert "option topic" in refused(topic="a b")
     assert "the cluster's own topics cannot be written" in refused(topic="__consumer_offsets")
-    assert "option delivery is 'never': expected at-least-once" in refused(delivery="never")
+    assert "option delivery is 'never': expected at-least-once or exactly-once" in refused(
+        delivery="never"
+    )
     assert "expected none, zstd or lz4" in refused(penstock__compression__type="gzip")
     assert "whole number" in refused(penstock__delivery__timeout__ms="0")
     assert "did you mean delivery?" in refused(delivry="x")
     assert "option subscribe belongs to reading" in refused(subscribe="a")
     assert "take no path" in refused(path="/tmp")
     assert "a sink waits for all in-sync replicas" in refused(penstock__acks="1")
+
+
+def test_exactly_once_has_options_of_its_own() -> None:
+    stream = parse_sink(SERVERS | {"delivery": "exactly-once"}, streaming=True)
+    assert (stream.app_id, stream.version, stream.transaction_timeout_ms) == (None, None, 900_000)
+    assert stream.on_replay_mismatch == "error"
+    named = {"txnappid": "paid", "transactiontimeout": "2m", "onreplaymismatch": "skip"}
+    stream = parse_sink(SERVERS | named, streaming=True)
+    assert (stream.delivery, stream.app_id) == ("exactly-once", "paid")
+    assert (stream.transaction_timeout_ms, stream.on_replay_mismatch) == (120_000, "skip")
+    job = parse_sink(SERVERS | {"txnappid": "paid", "txnversion": "0"})
+    assert (job.delivery, job.app_id, job.version) == ("exactly-once", "paid", 0)
+
+
+def test_options_that_mean_nothing_or_something_else_are_refused() -> None:
+    assert "go together" in refused(txnAppId="paid")
+    assert "go together" in refused(txnVersion="1", delivery="exactly-once")
+    assert "option txnAppId needs delivery=exactly-once" in refused(
+        txnAppId="paid", txnVersion="1", delivery="at-least-once"
+    )
+    assert "option onReplayMismatch needs delivery=exactly-once" in refused(onReplayMismatch="skip")
+    assert "option transactionTimeout needs delivery=exactly-once" in refused(
+        transactionTimeout="1m"
+    )
+    exactly = {"delivery": "exactly-once"}
+    assert "expected error or skip" in refused(onReplayMismatch="ignore", **exactly)
+    assert "expected a time" in refused(transactionTimeout="0s", **exactly)
+    assert "expected a time" in refused(transactionTimeout="40d", **exactly)
+    assert "whole number" in refused(txnAppId="paid", txnVersion="-1")
+    assert "1 to 249 bytes" in refused(txnAppId="x" * 250, txnVersion="1")
+    assert "did you mean txnVersion?" in refused(txnVersio="1")
+    with pytest.raises(MisuseError, match="a stream counts its batches itself"):
+        parse_sink(SERVERS | exactly | {"txnversion": "1"}, streaming=True)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """DataFrames written to topics by a real Spark, on a cluster of real processes."""
 
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.streaming import StreamingQuery
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -121,3 +124,52 @@ def test_complete_mode_is_refused(bench: Any, tmp_path: Path) -> None:
         .start()
     )
     assert "a topic cannot be overwritten" in error_of(lambda: query.awaitTermination(60))
+
+
+# ---------------------------------------------------------------- exactly once
+
+
+def copied(bench: Any, target: str, checkpoint: Path, **options: str) -> StreamingQuery:
+    """Copies what there is from the bench's topic and ends, exactly once."""
+    stream = bench.stream(startingOffsets="earliest", maxOffsetsPerTrigger="10").load()
+    named = {
+        "penstock.bootstrap.servers": bench.cluster.bootstrap,
+        "topic": target,
+        "delivery": "exactly-once",
+        "checkpointLocation": str(checkpoint),
+    }
+    writing = stream.select("key", "value").writeStream.format("penstock")
+    return writing.options(**named | options).trigger(availableNow=True).start()
+
+
+def test_a_batch_whose_commit_log_was_lost_is_not_written_twice(bench: Any, tmp_path: Path) -> None:
+    source = bench.create(2)
+    target = f"{source}-copy"
+    bench.admin.create_topic(target, 2, 1, {})
+    sent = [f"v{number}" for number in range(30)]
+    bench.send(*sent[:15], partition=0)
+    bench.send(*sent[15:], partition=1)
+    checkpoint = tmp_path / "checkpoint"
+    assert copied(bench, target, checkpoint).awaitTermination(60)
+    (last,) = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))[-1:]
+    assert int(last.name) > 0
+    for lost in (last, last.with_name(f".{last.name}.crc")):
+        lost.unlink(missing_ok=True)
+    assert copied(bench, target, checkpoint).awaitTermination(60)
+    assert last.exists(), "the batch was replayed"
+    wait_until(lambda: len(bench.values(subscribe=target)) >= len(sent), what="all is visible")
+    assert sorted(bench.values(subscribe=target)) == sorted(sent)
+
+
+def test_a_job_with_a_version_is_in_once(bench: Any, spark: SparkSession) -> None:
+    bench.create(1)
+    frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
+    named = {"txnAppId": f"job-{uuid.uuid4()}", "txnVersion": "3"}
+    writer(bench, frame, **named).save()
+    writer(bench, frame, **named).save()
+    assert sorted(bench.values()) == [str(number) for number in range(10)]
+    assert "is in with 10 rows and now has 9" in error_of(
+        writer(bench, frame.limit(9), **named).save
+    )
+    writer(bench, frame.limit(1), **named | {"txnVersion": "4"}).save()
+    assert len(bench.values()) == 11

@@ -1,0 +1,298 @@
+"""Writers whose rows become visible once: a micro-batch, or a job, is in as a whole or not at all.
+
+    task 0: first row ─▶ begin a branch ─▶ rows ─▶ all stored ─▶ WrittenBranch ─┐
+    task 1: first row ─▶ begin ─▶ "the batch is in" ─▶ counts its rows ─────────┤
+    driver: commit(messages) ─▶ one CommitBatch with all branches ◀─────────────┘
+
+The ledger of the application id, on the cluster, tells which batches are in, so a batch that Spark
+replays is written again or not at all, but never twice (I11). Every attempt of a task has a branch
+of its own: failed and speculative attempts are aborted with the batch's commit, its abort or next
+run. Spark makes the object that commits anew, so messages carry all it needs. Tasks without rows
+begin nothing, and a batch without rows does not touch the ledger.
+"""
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock.spark.sink import Sending, Written, check_cluster
+from penstock.spark.sink_options import OnReplayMismatch, SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.client import BatchOutcome, BatchRun, Branch, Branches, Producer
+
+JOBS: Final = "df.write"
+"""The checkpoint of jobs outside of any query."""
+VISIBLE_WAIT_MS: Final = 10_000
+"""A job that has returned can be read; a stream does not wait, its next batch hides that."""
+ABORT_S: Final = 10.0
+PRODUCERS_MAX: Final = 4
+"""Application ids a worker process keeps a producer for; it runs one task at a time."""
+
+_log = logging.getLogger("penstock.spark")
+_producers: "dict[tuple[int, SinkOptions, str], Producer]" = {}
+
+
+@dataclass(frozen=True)
+class WrittenBranch(WriterCommitMessage):
+    """What a task with rows tells the driver. `branch` None: the batch was in already."""
+
+    run: "BatchRun"
+    rows: int
+    branch: "Branch | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a batch's messages come to. `replayed`: a task has heard that the batch is in."""
+
+    run: "BatchRun"
+    rows: int
+    branches: "tuple[Branch, ...]"
+    replayed: bool
+
+
+class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: every micro-batch is in once, also when it is replayed."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._run = str(uuid.uuid4())  # made once per execution of a batch, told to all its tasks
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Executor side. Raises PenstockError in one line; Spark retries the task."""
+        query, batch = _property("sql.streaming.queryId"), _property("streaming.sql.batchId")
+        app_id = self._options.app_id or f"spark/{query}"
+        run = _batch_run(app_id, query, self._run, int(batch))
+        return write_branch(self._options, run, _attempt(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 (Spark's name)
+        """Decides. Raises PenstockError: the query fails, and its restart replays the batch."""
+        commit(self._options, messages, wait_visible_ms=0)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 (Spark's name)
+        """Takes back what is open, unless the batch is in."""
+        abort(self._options, messages)
+
+
+class ExactlyOnceBatchWriter(DataSourceArrowWriter):
+    """`df.write`: the job is one transaction; with txnVersion it may be run again."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._run = str(uuid.uuid4())
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
+        """Executor side. Raises PenstockError in one line; Spark retries the task."""
+        options = self._options
+        # Within foreachBatch the query's id tells a fresh checkpoint, whose batches begin at 0.
+        checkpoint = _found("sql.streaming.queryId") or JOBS
+        app_id = options.app_id or f"spark/{self._run}"
+        run = _batch_run(app_id, checkpoint, self._run, options.version or 0)
+        return write_branch(options, run, _attempt(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Decides, and waits until readers see it. Raises PenstockError: the job fails."""
+        commit(self._options, messages, wait_visible_ms=VISIBLE_WAIT_MS)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Takes back what is open, unless the batch is in."""
+        abort(self._options, messages)
+
+
+# ---------------------------------------------------------------- executors
+
+
+def write_branch(
+    options: SinkOptions,
+    run: "BatchRun",
+    attempt: tuple[int, int],
+    batches: "Iterator[pa.RecordBatch]",
+) -> WriterCommitMessage:
+    """One attempt of a task: all its rows stored in a branch, or counted if the batch is in.
+
+    `attempt`: the task, and a number that no other attempt of it has. Raises PenstockError; the
+    branch is aborted then.
+    """
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return Written(0)
+    producer = _producer(options, run.application_id)
+    branches = producer.branches()
+    branch = branches.begin(run, *attempt)
+    if branch is None:
+        return WrittenBranch(run, first.num_rows + sum(batch.num_rows for batch in filled), None)
+    try:
+        rows = _send_all(options, branches, chain((first,), filled))
+        branches.hand_over()
+    except BaseException:
+        _give_up(options, run.application_id, branches)
+        raise
+    return WrittenBranch(run, rows, branch)
+
+
+def _send_all(
+    options: SinkOptions, branches: "Branches", batches: "Iterator[pa.RecordBatch]"
+) -> int:
+    from penstock.spark.rows import rows_of  # noqa: PLC0415 - pyarrow, in executors only
+
+    sending = Sending(branches)
+    for batch in batches:
+        for part in rows_of(batch, options.topic):
+            sending.send(part)
+    return sending.rows
+
+
+def _give_up(options: SinkOptions, app_id: str, branches: "Branches") -> None:
+    """Aborts the open branch; the next task takes another producer."""
+    try:
+        branches.abort(ABORT_S)
+    except PenstockError as error:
+        _log.warning("a branch of %r is not aborted yet: %s", app_id, error.message)
+    _close((os.getpid(), options, app_id))
+
+
+def _batch_run(app_id: str, checkpoint: str, run: str, batch: int) -> "BatchRun":
+    from penstock.client import BatchRun  # noqa: PLC0415 - grpc, in executors only
+
+    return BatchRun(app_id, checkpoint, run, batch)
+
+
+def _attempt() -> tuple[int, int]:
+    context = TaskContext.get()
+    assert context is not None, "a writer writes in a task"
+    return context.partitionId(), context.taskAttemptId()
+
+
+def _property(name: str) -> str:
+    value = _found(name)
+    if value is None:
+        raise MisuseError(f"delivery=exactly-once needs Spark's {name}, which this task lacks")
+    return value
+
+
+def _found(name: str) -> str | None:
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
+# ---------------------------------------------------------------- the driver
+
+
+def decision_of(messages: Sequence[WriterCommitMessage | None]) -> Decision | None:
+    """What to ask of the coordinator; None = no task had rows, or none answered."""
+    written = [message for message in messages if isinstance(message, WrittenBranch)]
+    if not written:
+        return None
+    replayed = any(message.branch is None for message in written)
+    branches = tuple(message.branch for message in written if message.branch is not None)
+    rows = sum(message.rows for message in written)
+    # If a task heard that the batch is in, its rows are in no branch: the others cannot commit.
+    return Decision(written[0].run, rows, () if replayed else branches, replayed)
+
+
+def check_outcome(
+    decision: Decision, outcome: "BatchOutcome", on_mismatch: OnReplayMismatch
+) -> None:
+    """Raises ClusterError if rows of the batch are neither in now nor were before."""
+    name = f"batch {decision.run.batch} of application {decision.run.application_id!r}"
+    if not outcome.already_committed:
+        if decision.replayed:
+            raise ClusterError(
+                f"{name} was in when its tasks began, and is not any more: its ledger was "
+                "forgotten meanwhile; nothing was written, start the query again",
+                ErrorCode.LEDGER_MISMATCH,
+            )
+        return
+    if outcome.rows_then in {-1, decision.rows}:
+        return
+    if on_mismatch is OnReplayMismatch.SKIP:
+        _log.warning(
+            "%s is in with %d rows and came again with %d: left as it is",
+            name,
+            outcome.rows_then,
+            decision.rows,
+        )
+        return
+    raise ClusterError(
+        f"{name} is in with {outcome.rows_then} rows and now has {decision.rows}: nothing was "
+        "written. The checkpoint was restored from an older copy, or the query changed or is not "
+        "repeatable; set onReplayMismatch=skip to leave such batches as they are",
+        ErrorCode.LEDGER_MISMATCH,
+    )
+
+
+def commit(
+    options: SinkOptions, messages: Sequence[WriterCommitMessage | None], *, wait_visible_ms: int
+) -> None:
+    """All branches of the batch at once. Raises PenstockError."""
+    decision = decision_of(messages)
+    if decision is None:
+        return
+    branches = _producer(options, decision.run.application_id).branches()
+    outcome = branches.commit_batch(
+        decision.run, decision.rows, decision.branches, wait_visible_ms=wait_visible_ms
+    )
+    check_outcome(decision, outcome, options.on_replay_mismatch)
+
+
+def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Best effort: what stays open is aborted by the batch's next run, or by its timeout. Spark
+    calls this also when a commit raised that took effect: the ledger knows, nothing is done then.
+    """
+    decision = decision_of(messages)
+    if decision is None:
+        return
+    try:
+        branches = _producer(options, decision.run.application_id).branches()
+        branches.abort_batch(decision.run, timeout_s=ABORT_S)
+    except PenstockError as error:
+        _log.warning("batch %d is not aborted yet: %s", decision.run.batch, error.message)
+
+
+# ---------------------------------------------------------------- both
+
+
+def _producer(options: SinkOptions, app_id: str) -> "Producer":
+    """This process's producer for the application."""
+    from penstock.client import Producer  # noqa: PLC0415 - grpc, where it is needed
+
+    key = (os.getpid(), options, app_id)
+    producer = _producers.get(key)
+    if producer is None:
+        while len(_producers) >= PRODUCERS_MAX:
+            _close(next(iter(_producers)))
+        client = options.client
+        check_cluster(client)
+        producer = _producers[key] = Producer(
+            client.bootstrap,
+            connect_timeout_ms=client.connect_timeout_ms,
+            request_timeout_ms=client.request_timeout_ms,
+            delivery_timeout_ms=options.delivery_timeout_ms,
+            codec=options.codec,  # type: ignore[arg-type]  # checked when it was parsed
+            transactional_id=app_id,
+            transaction_timeout_ms=options.transaction_timeout_ms,
+            client_id="spark",
+        )
+    return producer
+
+
+def _close(key: "tuple[int, SinkOptions, str]") -> None:
+    producer = _producers.pop(key)
+    if key[0] == os.getpid():
+        producer.close(ABORT_S)

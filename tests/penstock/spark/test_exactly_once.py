@@ -1,0 +1,202 @@
+"""Exactly once without a JVM: a batch's tasks and driver on real brokers, and their decisions."""
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import WriterCommitMessage
+from support.cluster import Cluster
+from support.waiting import wait_until
+
+from penstock.client import BatchOutcome, BatchRun, Branch, Consumer, Producer, TopicPartition
+from penstock.errors import ClusterError, ErrorCode
+from penstock.spark import exactly_once
+from penstock.spark.exactly_once import (
+    WrittenBranch,
+    abort,
+    check_outcome,
+    commit,
+    decision_of,
+    write_branch,
+)
+from penstock.spark.sink import Written
+from penstock.spark.sink_options import OnReplayMismatch, SinkOptions, parse_sink
+
+RUN = BatchRun("app", "query", "run", 7)
+FIRST, SECOND = Branch(1, 0), Branch(2, 5)
+ERROR, SKIP = OnReplayMismatch.ERROR, OnReplayMismatch.SKIP
+_numbers = itertools.count()
+
+# ---------------------------------------------------------------- what messages come to
+
+
+def test_a_commit_names_every_branch_and_the_sum_of_their_rows() -> None:
+    decision = decision_of(
+        [WrittenBranch(RUN, 3, FIRST), Written(0), WrittenBranch(RUN, 4, SECOND)]
+    )
+    assert decision is not None
+    assert (decision.run, decision.rows) == (RUN, 7)
+    assert (decision.branches, decision.replayed) == ((FIRST, SECOND), False)
+
+
+def test_a_batch_without_rows_asks_for_nothing() -> None:
+    assert decision_of([Written(0), Written(0)]) is None
+    assert decision_of([None, None]) is None
+
+
+def test_branches_do_not_commit_beside_rows_that_were_only_counted() -> None:
+    decision = decision_of([WrittenBranch(RUN, 3, FIRST), WrittenBranch(RUN, 4, None)])
+    assert decision is not None
+    assert (decision.rows, decision.branches, decision.replayed) == (7, (), True)
+    check_outcome(decision, BatchOutcome(already_committed=True, rows_then=7), ERROR)
+    with pytest.raises(ClusterError, match="ledger was forgotten meanwhile"):
+        check_outcome(decision, BatchOutcome(already_committed=False), SKIP)
+
+
+def test_a_replay_with_other_rows_is_an_error_that_names_both_numbers() -> None:
+    decision = decision_of([WrittenBranch(RUN, 4, None)])
+    assert decision is not None
+    with pytest.raises(ClusterError) as refused:
+        check_outcome(decision, BatchOutcome(already_committed=True, rows_then=5), ERROR)
+    assert "batch 7 of application 'app' is in with 5 rows and now has 4" in refused.value.message
+    assert "onReplayMismatch=skip" in refused.value.message
+    check_outcome(decision, BatchOutcome(already_committed=True, rows_then=5), SKIP)
+    check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), ERROR)
+
+
+# ---------------------------------------------------------------- on a cluster
+
+
+class Query:
+    """A topic, and a query's tasks and driver, with checkpoint and application id of their own."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.bootstrap = cluster.bootstrap
+        self.name = f"query-{next(_numbers)}"
+        cluster.create_topic(self.name, partitions=1)
+        self.options = self.parse()
+
+    def parse(self, **more: str) -> SinkOptions:
+        given = {
+            "penstock.bootstrap.servers": self.bootstrap,
+            "topic": self.name,
+            "delivery": "exactly-once",
+        }
+        return parse_sink(given | more, streaming=True)
+
+    def run(self, batch: int = 0) -> BatchRun:
+        return BatchRun(f"spark/{self.name}", self.name, str(uuid.uuid4()), batch)
+
+    def task(self, run: BatchRun, task: int, *values: str, attempt: int = 0) -> WriterCommitMessage:
+        return write_branch(self.options, run, (task, attempt), batches(*values))
+
+    def seen(self) -> list[str]:
+        """What readers see, once nothing is open any more."""
+        end = b"end-%d" % next(_numbers)
+        with Producer(self.bootstrap) as plain:
+            plain.send(self.name, end).result(30)
+        values: list[bytes] = []
+        with Consumer(self.bootstrap) as consumer:
+            consumer.assign([TopicPartition(self.name, 0)])
+
+            def passed() -> bool:
+                values.extend(r.value or b"" for b in consumer.poll(0.5) for r in b.records())
+                return end in values
+
+            wait_until(passed, what="the reader has passed everything")
+        return sorted(v.decode() for v in values if not v.startswith(b"end-"))
+
+
+def batches(*values: str) -> Iterator[pa.RecordBatch]:
+    """An empty batch, then one per value, as Spark may cut them."""
+    yield pa.record_batch({"value": pa.array([], pa.binary())})
+    for value in values:
+        yield pa.record_batch({"value": pa.array([value.encode()])})
+
+
+@pytest.fixture
+def query(shared_cluster: Cluster) -> Iterator[Query]:
+    yield Query(shared_cluster)
+    for key in list(exactly_once._producers):
+        exactly_once._close(key)
+
+
+def test_a_batch_is_in_once_however_often_it_is_replayed(query: Query) -> None:
+    for attempt in range(3):
+        run = query.run()
+        messages = [query.task(run, 0, "a", "b"), query.task(run, 1, "c"), query.task(run, 2)]
+        assert [m.branch is None for m in messages[:2]] == [attempt > 0] * 2  # type: ignore[attr-defined]
+        commit(query.options, messages, wait_visible_ms=0)
+    assert query.seen() == ["a", "b", "c"]
+
+
+def test_a_commit_that_is_asked_for_twice_and_then_aborted_stands(query: Query) -> None:
+    messages = [query.task(query.run(), 0, "a")]
+    commit(query.options, messages, wait_visible_ms=0)
+    commit(query.options, messages, wait_visible_ms=0)
+    abort(query.options, messages)
+    assert query.seen() == ["a"]
+
+
+def test_an_aborted_batch_leaves_nothing_and_its_replay_is_in(query: Query) -> None:
+    run = query.run()
+    abort(query.options, [query.task(run, 0, "a"), None])
+    replay = query.run()
+    commit(query.options, [query.task(replay, 0, "a")], wait_visible_ms=0)
+    assert query.seen() == ["a"]
+
+
+def test_a_task_that_fails_after_writing_aborts_its_branch_and_its_retry_counts(
+    query: Query,
+) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches("lost")
+        (producer,) = exactly_once._producers.values()
+        producer.flush()  # stored, as much of it may be when a task fails
+        raise ValueError("the query's own mistake")
+
+    run = query.run()
+    with pytest.raises(ValueError, match="own mistake"):
+        write_branch(query.options, run, (0, 0), failing())
+    assert query.seen() == [], "and nothing is open: the branch was aborted at once"
+    commit(query.options, [query.task(run, 0, "a", attempt=1)], wait_visible_ms=0)
+    assert query.seen() == ["a"]
+
+
+def test_of_two_attempts_of_a_task_one_is_in(query: Query) -> None:
+    run = query.run()
+    query.task(run, 0, "a", attempt=0)
+    commit(query.options, [query.task(run, 0, "a", attempt=1)], wait_visible_ms=0)
+    assert query.seen() == ["a"]
+
+
+def test_a_replay_with_other_rows_writes_nothing(query: Query) -> None:
+    commit(query.options, [query.task(query.run(3), 0, "a", "b")], wait_visible_ms=0)
+    messages = [query.task(query.run(3), 0, "a")]
+    with pytest.raises(ClusterError, match="is in with 2 rows and now has 1"):
+        commit(query.options, messages, wait_visible_ms=0)
+    skipping = query.parse(onreplaymismatch="skip")
+    commit(skipping, messages, wait_visible_ms=0)
+    assert query.seen() == ["a", "b"]
+
+
+def test_a_fresh_checkpoint_is_refused_under_an_application_id_that_has_batches(
+    query: Query,
+) -> None:
+    run = query.run(5)
+    commit(query.options, [query.task(run, 0, "a")], wait_visible_ms=0)
+    fresh = replace(query.run(0), checkpoint="fresh")
+    with pytest.raises(ClusterError, match=r"penstock txn forget-ledger spark/query-") as refused:
+        query.task(fresh, 0, "a")
+    assert refused.value.code is ErrorCode.LEDGER_MISMATCH
+    assert query.seen() == ["a"]
+
+
+def test_a_process_keeps_few_producers(query: Query) -> None:
+    for _ in range(exactly_once.PRODUCERS_MAX + 2):
+        run = replace(query.run(), application_id=f"job-{uuid.uuid4()}")
+        commit(query.options, [query.task(run, 0, "a")], wait_visible_ms=0)
+    assert len(exactly_once._producers) == exactly_once.PRODUCERS_MAX
