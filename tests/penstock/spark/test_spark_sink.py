@@ -161,6 +161,18 @@ def test_a_batch_whose_commit_log_was_lost_is_not_written_twice(bench: Any, tmp_
     assert sorted(bench.values(subscribe=target)) == sorted(sent)
 
 
+def test_a_fresh_checkpoint_is_refused_with_the_way_out(bench: Any, tmp_path: Path) -> None:
+    source = bench.create(1)
+    target, app_id = f"{source}-copy", f"app-{uuid.uuid4()}"
+    bench.admin.create_topic(target, 1, 1, {})
+    bench.send("a")
+    assert copied(bench, target, tmp_path / "old", txnAppId=app_id).awaitTermination(60)
+    again = copied(bench, target, tmp_path / "fresh", txnAppId=app_id)
+    message = error_of(lambda: again.awaitTermination(60))
+    assert f"penstock txn forget-ledger {app_id}" in message
+    wait_until(lambda: bench.values(subscribe=target) == ["a"], what="the batch is visible")
+
+
 def test_a_job_with_a_version_is_in_once(bench: Any, spark: SparkSession) -> None:
     bench.create(1)
     frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
