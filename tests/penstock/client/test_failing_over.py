@@ -10,6 +10,7 @@ from support.processes import ReservedPort
 from support.waiting import wait_until
 
 from penstock.client import (
+    LATEST,
     Acks,
     Admin,
     Consumer,
@@ -23,6 +24,7 @@ from penstock.errors import ErrorCode, UnreachableError
 
 MakeCluster = Callable[..., Cluster]
 SAFE = {"min.insync.replicas": "2"}
+HERE = TopicPartition("t", 0)
 
 
 class Feed(threading.Thread):
@@ -264,6 +266,12 @@ def test_acks_none_survives_a_killed_leader_without_an_error(make_cluster: MakeC
         for _ in range(100):
             producer.send("t", b"v")
         producer.flush(30)
+        # What the leader alone has goes with it, and what follows then has a gap before it.
+        with Admin(cluster.bootstrap) as admin:
+            wait_until(
+                lambda: admin.list_offsets({HERE: LATEST})[HERE].offset == 100,
+                what="the followers have what was sent",
+            )
         cluster.brokers[0].kill()
         for _ in range(100):
             producer.send("t", b"v")

@@ -30,6 +30,14 @@ HEALTHY: Final = {
     "group_coordinators_loading": 0,
     "group_partitions_left_out": 0,
     "compaction_waiting_seconds": 0,
+    "stable_offset_lag": 0,
+    "stopped_replicas": 0,
+    "transactional_ids": 0,
+    "transactions_open": 0,
+    "transactions_oldest_open_seconds": 0,
+    "transactions_finishing": 0,
+    "transactions_oldest_finishing_seconds": 0,
+    "transaction_coordinators_loading": 0,
 }
 """Gauges of each of two brokers that lead one partition each, and follow the other."""
 CONTROLLER_HEALTHY: Final = {
