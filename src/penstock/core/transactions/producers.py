@@ -169,11 +169,9 @@ def _check_end(branch: Branch, event: EndRequested) -> None:
 def _decided_before(book: Book, branch: Branch, event: EndRequested) -> PenstockError | None:
     """None: the outcome is the one that is asked for. TRANSACTION_ABORTED is returned, the
     producer goes on; what ends the producer, or is its mistake, is raised."""
-    last, record = branch.record.last, branch.record
+    last = branch.record.last
     asked = (event.producer_id, event.producer_epoch)
     if last is None or asked != (last.producer_id, last.epoch) or last.reason is EndReason.FENCED:
-        if event.producer_id == record.producer_id and event.producer_epoch > record.epoch:
-            raise not_begun(branch, event.producer_epoch)
         raise refusal(book, branch, event.producer_id, event.producer_epoch)
     if last.commit == event.commit:
         return None

@@ -29,11 +29,27 @@ def at(time_ms: int) -> str:
 
 def refusal(book: Book, branch: Branch, producer_id: ProducerId, epoch: int) -> PenstockError:
     """Why nothing more can be done in this epoch, which is not the branch's present one."""
+    if producer_id == branch.record.producer_id and epoch > branch.record.epoch:
+        return _behind(branch, epoch)
     last = branch.record.last
     if last is not None and (last.producer_id, last.epoch) == (producer_id, epoch):
         by_others = last.reason not in {EndReason.FENCED, EndReason.PRODUCER}
         return aborted(branch, last) if by_others else _fenced(book, branch, producer_id, epoch)
     return _fenced(book, branch, producer_id, epoch)
+
+
+def _behind(branch: Branch, epoch: int) -> ClusterError:
+    """Epochs come from coordinators: a later one has gone on, and this one is not told of it yet.
+
+    Nothing is appended for a refusal, so that a deposed coordinator can still tell one; what a
+    newer epoch proves wrong must not end a producer that is well.
+    """
+    return ClusterError(
+        f"this coordinator of {branch} knows epochs up to {branch.record.epoch}, the request names "
+        f"{epoch}: another broker coordinates it by now, ask for the coordinator again; if the "
+        "epoch is made up, use the one that the last answer named",
+        ErrorCode.NOT_COORDINATOR,
+    )
 
 
 def aborted(branch: Branch, last: LastEnd) -> ClusterError:
