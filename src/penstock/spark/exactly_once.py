@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
-from penstock.spark.sink import Sending, Written, check_cluster
+from penstock.spark.sink import Sending, Written, make_producer
 from penstock.spark.sink_options import OnReplayMismatch, SinkOptions
 
 if TYPE_CHECKING:
@@ -270,26 +270,12 @@ def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) 
 
 def _producer(options: SinkOptions, app_id: str) -> "Producer":
     """This process's producer for the application."""
-    from penstock.client import Producer  # noqa: PLC0415 - grpc, where it is needed
-
     key = (os.getpid(), options, app_id)
-    producer = _producers.get(key)
-    if producer is None:
+    if key not in _producers:
         while len(_producers) >= PRODUCERS_MAX:
             _close(next(iter(_producers)))
-        client = options.client
-        check_cluster(client)
-        producer = _producers[key] = Producer(
-            client.bootstrap,
-            connect_timeout_ms=client.connect_timeout_ms,
-            request_timeout_ms=client.request_timeout_ms,
-            delivery_timeout_ms=options.delivery_timeout_ms,
-            codec=options.codec,  # type: ignore[arg-type]  # checked when it was parsed
-            transactional_id=app_id,
-            transaction_timeout_ms=options.transaction_timeout_ms,
-            client_id="spark",
-        )
-    return producer
+        _producers[key] = make_producer(options, app_id)
+    return _producers[key]
 
 
 def _close(key: "tuple[int, SinkOptions, str]") -> None:

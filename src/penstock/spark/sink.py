@@ -131,20 +131,27 @@ def check_cluster(client: ClientSettings) -> None:
         )
 
 
-def _producer(options: SinkOptions) -> "Producer":
-    """This process's producer with these settings."""
+def make_producer(options: SinkOptions, transactional_id: str | None = None) -> "Producer":
+    """A producer with a sink's settings. Raises MisuseError: the address is another cluster's."""
     from penstock.client import Producer  # noqa: PLC0415 - grpc, in executors only
 
+    client = options.client
+    check_cluster(client)
+    return Producer(
+        client.bootstrap,
+        connect_timeout_ms=client.connect_timeout_ms,
+        request_timeout_ms=client.request_timeout_ms,
+        delivery_timeout_ms=options.delivery_timeout_ms,
+        codec=options.codec,  # type: ignore[arg-type]  # checked when it was parsed
+        transactional_id=transactional_id,
+        transaction_timeout_ms=options.transaction_timeout_ms,
+        client_id="spark",
+    )
+
+
+def _producer(options: SinkOptions) -> "Producer":
+    """This process's producer with these settings."""
     key = (os.getpid(), options)
-    producer = _producers.get(key)
-    if producer is None:
-        client = options.client
-        check_cluster(client)
-        producer = _producers[key] = Producer(
-            client.bootstrap,
-            connect_timeout_ms=client.connect_timeout_ms,
-            request_timeout_ms=client.request_timeout_ms,
-            delivery_timeout_ms=options.delivery_timeout_ms,
-            codec=options.codec,  # type: ignore[arg-type]  # checked when it was parsed
-        )
-    return producer
+    if key not in _producers:
+        _producers[key] = make_producer(options)
+    return _producers[key]
