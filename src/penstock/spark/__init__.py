@@ -2,8 +2,9 @@
 
 Belongs here: options and their meaning (`options`, `boundary`), offsets as they stand in a
 checkpoint (`offsets`), the decisions of a trigger (`admission`, `planning`, `data_loss`,
-`pushdown`), and thin shells that obey them: `source` (what Spark finds), `batch` and `stream`
-(readers), `cluster` (offset look-ups, driver side), `ranges` (record reads, executor side).
+`pushdown`) and of a batch's end (`decision`), and thin shells that obey them: `source` (what Spark
+finds), `batch` and `stream` (readers), `exactly_once` (writers), `cluster` (offset look-ups, driver
+side), `ranges` (record reads, executor side).
 
 Never: protocol knowledge that another Python program would want too (that is
 `penstock.client`), or an import of grpc, pyarrow or the client when this package is imported:

@@ -8,7 +8,8 @@ The ledger of the application id, on the cluster, tells which batches are in, so
 replays is written again or not at all, but never twice (I11). Every attempt of a task has a branch
 of its own: failed and speculative attempts are aborted with the batch's commit, its abort or next
 run. Spark makes the object that commits anew, so messages carry all it needs. Tasks without rows
-begin nothing, and a batch without rows does not touch the ledger.
+begin nothing, and a batch without rows does not touch the ledger. What messages and answers mean is
+decided in `decision`.
 """
 
 import logging
@@ -26,14 +27,15 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock.errors import MisuseError, PenstockError
+from penstock.spark.decision import TaskResult, check_outcome, decision_of
 from penstock.spark.sink import Sending, Written, make_producer
-from penstock.spark.sink_options import OnReplayMismatch, SinkOptions
+from penstock.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.client import BatchOutcome, BatchRun, Branch, Branches, Producer
+    from penstock.client import BatchRun, Branches, Producer
 
 JOBS: Final = "df.write"
 """The checkpoint of jobs outside of any query."""
@@ -48,22 +50,8 @@ _producers: "dict[tuple[int, SinkOptions, str], Producer]" = {}
 
 
 @dataclass(frozen=True)
-class WrittenBranch(WriterCommitMessage):
-    """What a task with rows tells the driver. `branch` None: the batch was in already."""
-
-    run: "BatchRun"
-    rows: int
-    branch: "Branch | None"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a batch's messages come to. `replayed`: a task has heard that the batch is in."""
-
-    run: "BatchRun"
-    rows: int
-    branches: "tuple[Branch, ...]"
-    replayed: bool
+class WrittenBranch(TaskResult, WriterCommitMessage):
+    """What a task with rows tells the driver, as Spark wants it."""
 
 
 class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
@@ -192,49 +180,6 @@ def _found(name: str) -> str | None:
 
 
 # ---------------------------------------------------------------- the driver
-
-
-def decision_of(messages: Sequence[WriterCommitMessage | None]) -> Decision | None:
-    """What to ask of the coordinator; None = no task had rows, or none answered."""
-    written = [message for message in messages if isinstance(message, WrittenBranch)]
-    if not written:
-        return None
-    replayed = any(message.branch is None for message in written)
-    branches = tuple(message.branch for message in written if message.branch is not None)
-    rows = sum(message.rows for message in written)
-    # If a task heard that the batch is in, its rows are in no branch: the others cannot commit.
-    return Decision(written[0].run, rows, () if replayed else branches, replayed)
-
-
-def check_outcome(
-    decision: Decision, outcome: "BatchOutcome", on_mismatch: OnReplayMismatch
-) -> None:
-    """Raises ClusterError if rows of the batch are neither in now nor were before."""
-    name = f"batch {decision.run.batch} of application {decision.run.application_id!r}"
-    if not outcome.already_committed:
-        if decision.replayed:
-            raise ClusterError(
-                f"{name} was in when its tasks began, and is not any more: its ledger was "
-                "forgotten meanwhile; nothing was written, start the query again",
-                ErrorCode.LEDGER_MISMATCH,
-            )
-        return
-    if outcome.rows_then in {-1, decision.rows}:
-        return
-    if on_mismatch is OnReplayMismatch.SKIP:
-        _log.warning(
-            "%s is in with %d rows and came again with %d: left as it is",
-            name,
-            outcome.rows_then,
-            decision.rows,
-        )
-        return
-    raise ClusterError(
-        f"{name} is in with {outcome.rows_then} rows and now has {decision.rows}: nothing was "
-        "written. The checkpoint was restored from an older copy, or the query changed or is not "
-        "repeatable; set onReplayMismatch=skip to leave such batches as they are",
-        ErrorCode.LEDGER_MISMATCH,
-    )
 
 
 def commit(

@@ -14,14 +14,8 @@ from support.waiting import wait_until
 from penstock.client import BatchOutcome, BatchRun, Branch, Consumer, Producer, TopicPartition
 from penstock.errors import ClusterError, ErrorCode
 from penstock.spark import exactly_once
-from penstock.spark.exactly_once import (
-    WrittenBranch,
-    abort,
-    check_outcome,
-    commit,
-    decision_of,
-    write_branch,
-)
+from penstock.spark.decision import check_outcome, decision_of
+from penstock.spark.exactly_once import WrittenBranch, abort, commit, write_branch
 from penstock.spark.sink import Written
 from penstock.spark.sink_options import OnReplayMismatch, SinkOptions, parse_sink
 
