@@ -11,9 +11,8 @@ which answer, is kept in `Transaction`; `transaction_checks` judges it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.batch import Batch, BatchFlags, BatchHeader
 from penstock.core.replication.contract_leader import ProduceReply
@@ -27,13 +26,9 @@ from penstock.core.types import (
     Sync,
 )
 from penstock.errors import ErrorCode, PenstockError
+from penstock_sim.process import Process
 from penstock_sim.scheduler import RuleError
-from penstock_sim.transactions import (
-    CALL_TIMEOUT_MS,
-    LATE_MS,
-    TRANSACTIONS_KEY,
-    ask_coordinator,
-)
+from penstock_sim.transactions import TRANSACTIONS_KEY
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -60,23 +55,18 @@ class Transaction:
         return {batch.payload for lane in self.lanes.values() for batch in lane}
 
 
-class Transactor:
+class Transactor(Process):
     """A process that writes transactions under one id, one instance after another."""
 
     def __init__(self, world: World, number: int, transactional_id: str) -> None:
-        self.world = world
-        self.name = f"x{number}"
-        self.node = _CLIENT_NODE + number
+        super().__init__(world, f"x{number}", _CLIENT_NODE + number)
         self.transactional_id = transactional_id
         self.sent: list[Transaction] = []
         self.idle = True
         self.instance = ""
-        self._life = 0
-        self._frozen_until_ms = 0.0
         self._timeout_ms = world.scheduler.random.choice((120, 250, 400))
         self._pause_ms = world.scheduler.random.choice((1, 4, 15))
         self._lanes: dict[ReplicaKey, int] = {}
-        self._steps_left = 0
 
     # ------------------------------------------------------------ life
 
@@ -89,17 +79,8 @@ class Transactor:
         self._steps_left = chance.choice((8, 40, 200, 10_000))
         self._init()
 
-    def freeze(self, ms: float) -> None:
-        """It does nothing for so long, and then goes on as if nothing had been."""
-        self._frozen_until_ms = max(self._frozen_until_ms, self._now_ms() + ms)
-
-    def _now_ms(self) -> float:
-        return self.world.scheduler.now_us / 1000
-
     def _die(self) -> None:
-        """Requests that are under way go on without it."""
-        self.world.scheduler.note(self.name, "dies")
-        self._life += 1
+        super()._die()
         self.idle = True
         self._restart_later()
 
@@ -112,48 +93,7 @@ class Transactor:
         if life == self._life and self.world.chaotic:
             self.start()
 
-    def _later(self, delay_ms: float, callback: Callable[..., None], *args: object) -> None:
-        """Unless it has died; when it is not frozen any more."""
-        self.world.scheduler.after(delay_ms, self._run, self._life, callback, args)
-
-    def _run(self, life: int, callback: Callable[..., None], args: tuple[object, ...]) -> None:
-        if life != self._life:
-            return
-        frozen_ms = self._frozen_until_ms - self._now_ms()
-        if frozen_ms > 0:
-            self.world.scheduler.after(frozen_ms, self._run, life, callback, args)
-            return
-        self._steps_left -= 1
-        if self._steps_left == 0 and self.world.chaotic:
-            self._die()
-            return
-        callback(*args)
-
     # ------------------------------------------------------------ calls
-
-    def _ask(self, make: Callable[[int], tc.Request], answered: Callable[[Any], None]) -> None:
-        """Until there is an answer that is not "try again"."""
-        settled, life = False, self._life
-
-        def heard(answer: Any) -> None:
-            nonlocal settled
-            if settled or life != self._life:
-                return
-            settled = True
-            self.world.scheduler.note(self.name, "hears", answer)
-            if isinstance(answer, PenstockError) and answer.retriable:
-                self._later(self.world.scheduler.between(5, 50), self._ask, make, answered)
-            else:
-                self._later(0.01, answered, answer)
-
-        def late() -> None:
-            nonlocal settled
-            if not settled:
-                settled = True
-                self._ask(make, answered)
-
-        ask_coordinator(self.world, self.node, make, heard)
-        self._later(CALL_TIMEOUT_MS, late)
 
     def _init(self) -> None:
         instance = self.instance
@@ -258,30 +198,6 @@ class Transactor:
 
         self._deliver(broker, key, request, answered)
         self._later(_PRODUCE_TIMEOUT_MS * 1.2, answered, None)
-
-    def _deliver(
-        self,
-        broker: SimBroker,
-        key: ReplicaKey,
-        request: dict[str, Any],
-        answered: Callable[[ProduceReply | None], None],
-    ) -> None:
-        """Perhaps twice, the second time whenever the network likes, to whoever leads then."""
-        world, scheduler, life = self.world, self.world.scheduler, self._life
-
-        def respond(reply: ProduceReply) -> None:
-            if reply.error is None:
-                replica = broker.replicas[key]
-                world.checks.acknowledged(broker, replica, request["batch"], reply)
-            scheduler.after(world.net.delay_ms(), self._run, life, answered, (reply,))
-
-        world.net.call(self.node, int(broker.id), broker.produce, key, request, respond)
-        if scheduler.chance(0.08):
-            copy = {**request, "expected_epoch": LeaderEpoch(0)}
-            scheduler.after(scheduler.between(1, LATE_MS), self._deliver_copy, key, copy)
-
-    def _deliver_copy(self, key: ReplicaKey, request: dict[str, Any]) -> None:
-        self.world.find_leader(key)[0].produce(key, request, lambda _reply: None)
 
     def _produced(
         self, transaction: Transaction, key: ReplicaKey, attempt: int, reply: ProduceReply | None
