@@ -41,7 +41,7 @@ from penstock.client.transaction_offsets import TransactionOffsets
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
-LEAVE_S: Final = 2.0
+LEAVE_S: Final = 5.0
 RETRY_S: Final = 0.2
 
 Notify = Callable[[Callable[[], Awaitable[None] | None]], Awaitable[None]]

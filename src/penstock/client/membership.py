@@ -13,8 +13,11 @@ Pure: no clock, no stream, no callbacks. KIP-848's member side:
   everything when the coordinator says so, or when it heard nothing for a session timeout.
 - A consumer that was not polled for `max_poll_interval_ms` leaves by itself, so that others get
   its partitions, and joins again with the next poll.
+- A leave that no coordinator has heard is said again to the next one: a seat nobody sits on would
+  hold its partitions back for a session timeout.
 """
 
+from dataclasses import dataclass
 from enum import Enum
 
 from penstock.client.membership_contract import (
@@ -48,8 +51,18 @@ class Phase(Enum):
     WAITING = "wants a stream, at `retry_at_ms`"
     JOINING = "said hello"
     MEMBER = "joined"
-    LEAVING = "said leave"
+    LEAVING = "says leave"
     FAILED = "the coordinator's refusal is final"
+
+
+@dataclass(slots=True)
+class _Farewell:
+    """A leave that no coordinator has confirmed. With a stream: `retry_at_ms` is None."""
+
+    hello: Hello
+    until_ms: int
+    said: bool
+    retry_at_ms: int | None
 
 
 class Membership:
@@ -78,6 +91,7 @@ class Membership:
         self._failures = 0
         self._noticed: ErrorCode | None = None
         self._unreleased_since_ms: int | None = None
+        self._farewell: _Farewell | None = None
 
     @property
     def readable(self) -> Partitions:
@@ -111,7 +125,7 @@ class Membership:
             case PollBegan():
                 self._polling = True
                 self._active_ms = now_ms
-                if self.phase is Phase.OUT and self._wish is not None:
+                if self._is_out and self._wish is not None:
                     self._want_stream(now_ms)
             case PollEnded():
                 self._polling = False
@@ -126,7 +140,7 @@ class Membership:
     def _subscribe(self, wish: Wish | None, now_ms: int, ready: Ready) -> None:
         before, self._wish = self._wish, wish
         if wish is None:
-            self._leave(ready, keep_seat=self._is_static)
+            self._leave(now_ms, ready, before, keep_seat=self._is_static)
         elif self.phase is Phase.FAILED:
             self._want_stream(now_ms)
         elif self.phase is Phase.MEMBER and wish != before:
@@ -135,16 +149,51 @@ class Membership:
             ready.close = True  # its hello named the former wish
             self._want_stream(now_ms)
 
-    def _leave(self, ready: Ready, *, keep_seat: bool) -> None:
+    @property
+    def _is_out(self) -> bool:
+        """Without a stream, and without a wish for one but to say farewell."""
+        waits = self._farewell is not None and self._farewell.retry_at_ms is not None
+        return self.phase is Phase.OUT or (self.phase is Phase.LEAVING and waits)
+
+    def _leave(self, now_ms: int, ready: Ready, wish: Wish | None, *, keep_seat: bool) -> None:
         """Goes without waiting for an answer: what was owned is not read from here on."""
-        if self.phase is Phase.MEMBER:
+        if self.phase is Phase.LEAVING:
+            return
+        has_stream = self.phase is Phase.MEMBER
+        if has_stream:
             ready.send.append(Leave(keep_seat))
-            self.phase = Phase.LEAVING
-        elif self.phase is not Phase.LEAVING:
+        else:
             ready.close = True
-            self.phase = Phase.OUT
+        has_seat = self.member_epoch > 0 and wish is not None and not keep_seat
+        if has_seat:
+            assert wish is not None
+            self._farewell = _Farewell(
+                Hello(self.member_epoch, NONE, wish, new_member_id=False),
+                now_ms + self._session_timeout_ms,
+                said=has_stream,
+                retry_at_ms=None if has_stream else now_ms,
+            )
+        self.phase = Phase.LEAVING if has_stream or has_seat else Phase.OUT
+        self._failures = 0
         self.member_epoch = 0
         self._lose(ready)
+
+    def _leave_again(self, event: StreamEnded, now_ms: int) -> None:
+        """The stream of a leave has ended: heard, or to be said to the next coordinator."""
+        farewell, error = self._farewell, event.error
+        heard = error is None and farewell is not None and farewell.said
+        final = error is not None and (error.lost is Lost.MEMBERSHIP or not error.retriable)
+        if farewell is None or heard or final:
+            self._gone()
+        else:
+            farewell.said = False
+            farewell.retry_at_ms = now_ms + max(event.throttle_ms, self._backoff_ms())
+        if self._polling and self._wish is not None:
+            self._want_stream(now_ms)
+
+    def _gone(self) -> None:
+        self.phase = Phase.OUT
+        self._farewell = None
 
     def _released(self, partitions: Partitions, ready: Ready) -> None:
         done = partitions & self.revoking
@@ -162,7 +211,7 @@ class Membership:
     ) -> None:
         match event:
             case Joined():
-                self._joined(event, now_ms)
+                self._joined(event, now_ms, ready)
             case Assigned():
                 self._assigned(event, now_ms, ready)
             case Heard():
@@ -172,7 +221,10 @@ class Membership:
             case Fenced(code):
                 self._fenced(code, now_ms, ready)
 
-    def _joined(self, event: Joined, now_ms: int) -> None:
+    def _joined(self, event: Joined, now_ms: int, ready: Ready) -> None:
+        if self.phase is Phase.LEAVING and self._farewell is not None:
+            self._farewell.said = True
+            ready.send.append(Leave(keep_seat=False))
         if self.phase is not Phase.JOINING:
             return
         self.phase = Phase.MEMBER
@@ -205,9 +257,7 @@ class Membership:
 
     def _stream_ended(self, event: StreamEnded, now_ms: int, ready: Ready) -> None:
         if self.phase is Phase.LEAVING:
-            self.phase = Phase.OUT
-            if self._polling and self._wish is not None:
-                self._want_stream(now_ms)
+            self._leave_again(event, now_ms)
             return
         if self.phase not in (Phase.JOINING, Phase.MEMBER):
             return
@@ -258,6 +308,7 @@ class Membership:
 
     def _want_stream(self, now_ms: int, pause_ms: int = 0) -> None:
         self.phase = Phase.WAITING
+        self._farewell = None
         self._number = 0
         self._retry_at_ms = now_ms + pause_ms
 
@@ -269,6 +320,9 @@ class Membership:
     # ------------------------------------------------------------ time
 
     def _look_at_clock(self, now_ms: int, ready: Ready) -> None:
+        if self._farewell is not None and now_ms >= self._farewell.until_ms:
+            ready.close = True
+            self._gone()
         if self.phase in (Phase.OUT, Phase.FAILED, Phase.LEAVING):
             return
         silent_ms = now_ms - self._heard_ms
@@ -289,7 +343,7 @@ class Membership:
                 "partitions go to others; the next poll joins again. Do less per poll, or raise "
                 "max_poll_interval_ms"
             )
-            self._leave(ready, keep_seat=False)
+            self._leave(now_ms, ready, self._wish, keep_seat=False)
 
     def _speak(self, now_ms: int, ready: Ready) -> None:
         """Opens a stream that is due, or says what the coordinator does not know yet."""
@@ -298,6 +352,11 @@ class Membership:
             self.phase = Phase.JOINING
             self._told = (self.owned, 0)
             ready.open = Hello(self.member_epoch, self.owned, self._wish, self._new_member_id)
+        farewell = self._farewell
+        if farewell is not None and farewell.retry_at_ms is not None:
+            if now_ms >= farewell.retry_at_ms:
+                farewell.retry_at_ms = None
+                ready.open = farewell.hello
         if self.phase is not Phase.MEMBER:
             return
         news = (self.owned, self._number)
@@ -310,6 +369,8 @@ class Membership:
             self._sent_ms = now_ms
 
     def _next_deadline_ms(self) -> int | None:
+        if self._farewell is not None:
+            return self._farewell.retry_at_ms or self._farewell.until_ms
         if self.phase in (Phase.OUT, Phase.FAILED, Phase.LEAVING):
             return None
         deadlines = []

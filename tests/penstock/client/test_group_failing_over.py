@@ -114,6 +114,24 @@ def test_a_coordinator_that_is_killed_costs_no_partition_and_no_commit(
         readers.close()
 
 
+def test_who_closes_while_the_coordinator_is_dead_leaves_no_seat_behind(
+    make_cluster: MakeCluster,
+) -> None:
+    cluster = make_cluster(brokers=3)
+    cluster.create_topic("t", partitions=4)
+    readers = Readers(cluster, "t", 2, enable_auto_commit=False)
+    try:
+        one, two = readers.members
+        readers.until(lambda: len(one.assignment()) == len(two.assignment()) == 2, "both have two")
+        cluster.brokers[coordinator_of(cluster, "t")].kill()
+        readers.members.remove(two)
+        two.close()
+        # A seat left behind would hold two partitions for the session timeout of 45 s.
+        readers.until(lambda: len(one.assignment()) == 4, "the other member has all")
+    finally:
+        readers.close()
+
+
 def test_what_a_killed_member_read_and_did_not_commit_is_read_again(
     make_cluster: MakeCluster,
 ) -> None:

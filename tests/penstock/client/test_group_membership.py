@@ -230,6 +230,65 @@ def test_the_end_of_a_subscription_leaves_and_only_static_members_keep_their_sea
     assert member.machine.owned == NONE
 
 
+def leaving_while_the_coordinator_is_away() -> Member:
+    """Has a seat, lost its stream, then its user closed it."""
+    member = Member().joined(0, 1)
+    assert member.does(refused(ErrorCode.NOT_COORDINATOR)).wake_at_ms is not None
+    ready = member.does(Subscribed(None))
+    assert ready.lost == parts(0, 1)
+    assert ready.open == Hello(1, NONE, WISH, new_member_id=False)
+    assert member.machine.phase is Phase.LEAVING
+    return member
+
+
+def test_a_leave_that_no_coordinator_has_heard_is_said_to_the_next_one() -> None:
+    member = leaving_while_the_coordinator_is_away()
+    ready = member.does(refused(ErrorCode.COORDINATOR_LOADING))
+    assert ready.open is None
+    assert ready.wake_at_ms is not None
+    member.now_ms = ready.wake_at_ms
+    assert member.does(Tick()).open == Hello(1, NONE, WISH, new_member_id=False)
+    assert member.does(Joined(1, 3_000, 45_000)).send == [Leave(keep_seat=False)]
+    assert member.does(Assigned(1, parts(0, 1), 1)).take == NONE
+    ready = member.does(StreamEnded(None))
+    assert (ready.open, ready.wake_at_ms) == (None, None)
+    assert member.machine.phase is Phase.OUT
+
+
+def test_a_leave_whose_stream_broke_before_the_answer_is_said_again() -> None:
+    member = Member().joined(0)
+    assert member.does(Subscribed(None)).send == [Leave(keep_seat=False)]
+    ready = member.does(refused(ErrorCode.UNREACHABLE))
+    assert ready.wake_at_ms is not None
+    member.now_ms = ready.wake_at_ms
+    assert member.does(Tick()).open == Hello(1, NONE, WISH, new_member_id=False)
+    assert member.does(refused(ErrorCode.UNKNOWN_MEMBER)).wake_at_ms is None, "it was heard"
+    assert member.machine.phase is Phase.OUT
+
+
+def test_a_stream_that_ends_before_the_leave_was_said_is_no_answer_to_it() -> None:
+    member = leaving_while_the_coordinator_is_away()
+    assert member.does(StreamEnded(None)).wake_at_ms is not None
+    assert member.machine.phase is Phase.LEAVING
+
+
+def test_a_leave_is_given_up_when_the_session_is_over_anyway() -> None:
+    member = leaving_while_the_coordinator_is_away()
+    ready = member.does(Tick(), TIMING.session_timeout_ms)
+    assert ready.close
+    assert ready.wake_at_ms is None
+    assert member.machine.phase is Phase.OUT
+
+
+def test_who_comes_back_before_its_leave_was_heard_joins_anew() -> None:
+    member = leaving_while_the_coordinator_is_away()
+    member.does(refused(ErrorCode.NOT_COORDINATOR))
+    member.does(Subscribed(WISH))
+    assert member.does(PollBegan()).open == Hello(0, NONE, WISH, new_member_id=False)
+    assert Leave(keep_seat=False) not in member.does(Joined(2, 3_000, 45_000)).send
+    assert member.machine.phase is Phase.MEMBER
+
+
 def test_another_subscription_is_told_with_a_heartbeat() -> None:
     member = Member().joined(0)
     wish = Wish(("u",))
