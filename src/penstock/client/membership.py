@@ -353,10 +353,10 @@ class Membership:
             self._told = (self.owned, 0)
             ready.open = Hello(self.member_epoch, self.owned, self._wish, self._new_member_id)
         farewell = self._farewell
-        if farewell is not None and farewell.retry_at_ms is not None:
-            if now_ms >= farewell.retry_at_ms:
-                farewell.retry_at_ms = None
-                ready.open = farewell.hello
+        due_ms = None if farewell is None else farewell.retry_at_ms
+        if farewell is not None and due_ms is not None and now_ms >= due_ms:
+            farewell.retry_at_ms = None
+            ready.open = farewell.hello
         if self.phase is not Phase.MEMBER:
             return
         news = (self.owned, self._number)
