@@ -9,7 +9,8 @@ the program for 100 million records written in batches of 100 (`benchmarks/verif
 
 Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
 vanished (I2, I6: read, then gone), skipped (I17), ended (I24); of a consumer group what
-`check_groups.py` says, of transactions what `check_transactions.py` says.
+`check_groups.py` says, of transactions what `check_transactions.py` says, of a bank's transfers
+what `check_bank.py` says.
 """
 
 from array import array
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import MisuseError
+from penstock.verify.check_bank import BANK_RULES
 from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupJudge
 from penstock.verify.check_transactions import TRANSACTION_RULES, TransactionJudge
 from penstock.verify.history import Event, read_history
@@ -40,6 +42,7 @@ RULES: Final = {
     "ended": "a producer or reader of the workload could not go on",
     **GROUP_RULES,
     **TRANSACTION_RULES,
+    **BANK_RULES,
 }
 
 
@@ -74,6 +77,8 @@ class Verdict:
     committed: int = 0
     aborted: int = 0
     undecided: int = 0
+    transfers: int = 0
+    balance: int = 0
     write_gap_ms: float = 0.0
     partition_write_gap_ms: float = 0.0
     read_gap_ms: float = 0.0
@@ -97,6 +102,8 @@ class Verdict:
             "transactions_committed": self.committed,
             "transactions_aborted": self.aborted,
             "transactions_unknown": self.undecided,
+            "transfers_in_log": self.transfers,
+            "balance": self.balance,
             "write_gap_ms": round(self.write_gap_ms, 1),
             "partition_write_gap_ms": round(self.partition_write_gap_ms, 1),
             "read_gap_ms": round(self.read_gap_ms, 1),
@@ -265,6 +272,8 @@ class Judge:
         self.verdict.committed = self._transactions.committed
         self.verdict.aborted = self._transactions.aborted
         self.verdict.undecided = self._transactions.unknown
+        self.verdict.transfers = self._transactions.bank.transfers
+        self.verdict.balance = self._transactions.bank.balance
         gaps = self._gaps
         self.verdict.write_gap_ms = gaps.worst(lambda key: key == "all")
         self.verdict.partition_write_gap_ms = gaps.worst(lambda key: _is(key, "partition"))
@@ -299,6 +308,7 @@ class Judge:
         partition, offset = event["p"], event["o"]
         self.verdict.final += count
         self._final[partition].add(event)
+        self._transactions.read_back(event)
         expected = self._final_end.get(partition, offset)
         if offset > expected and not self._transactions.seen:
             text = f"partition {partition}: offsets {expected} to {offset - 1} at read-back"

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.verify.check_bank import BankJudge
 from penstock.verify.history import Event
 from penstock.verify.intervals import IntervalSet
 
@@ -47,6 +48,7 @@ class TransactionJudge:
         self._breach = breach
         self._transactions: dict[int, _Transaction] = defaultdict(_Transaction)
         self._aborted: Sequences = defaultdict(IntervalSet)
+        self.bank = BankJudge(breach)
         self.committed = 0
         self.aborted = 0
         self.unknown = 0
@@ -60,6 +62,8 @@ class TransactionJudge:
         """A batch left inside transaction `event["x"]`."""
         sent = (event["s"], event["q"], event["n"])
         self._transactions[event["x"]].sent.append(sent)
+        if "a" in event:
+            self.bank.sent(event)
 
     def ended(self, event: Event) -> None:
         """What the producer was told of transaction `event["x"]`; the last word counts."""
@@ -88,6 +92,11 @@ class TransactionJudge:
         found = self._aborted[event["s"]].overlap(event["q"], event["q"] + event["n"])
         return sum(hi - lo for lo, hi in found)
 
+    def read_back(self, event: Event) -> None:
+        """The final reader got this run."""
+        if "a" in event:
+            self.bank.read_back(event)
+
     def read(self, event: Event) -> int:
         """A reader saw this run; returns how many records of it nobody should have seen."""
         count = self.aborted_of(event)
@@ -101,6 +110,8 @@ class TransactionJudge:
 
     def finish(self, logged: Sequences) -> None:
         """Compares transactions with what the final read-back saw of each stream."""
+        undecided = {x for x, one in self._transactions.items() if one.outcome == "unknown"}
+        self.bank.finish(undecided)
         for number, transaction in self._transactions.items():
             whole = sum(count for _, _, count in transaction.sent)
             visible = sum(

@@ -76,7 +76,8 @@ class LiveCounts:
 
 @app.command(
     epilog="Example: penstock verify run --duration 60 --group g --members 5 --history h.gz\n\n"
-    "Example: penstock verify run --transactions"
+    "Example: penstock verify run --transactions\n\n"
+    "Example: penstock verify run --bank --producers 8 --duration 60"
 )
 def run(
     context: typer.Context,
@@ -107,6 +108,9 @@ def run(
     transactions: Annotated[
         bool, typer.Option("--transactions", help="Write in transactions; some are aborted.")
     ] = False,
+    bank: Annotated[
+        bool, typer.Option("--bank", help="Transfer money in transactions; its sum must stay.")
+    ] = False,
     history: Annotated[Path | None, typer.Option(help="Keep it here (.gz compresses).")] = None,
     output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
 ) -> None:
@@ -130,6 +134,7 @@ def run(
         members=members,
         churn_s=churn,
         transactions=transactions,
+        bank=bank,
     )
     _judged(config, history, duration, output)
 

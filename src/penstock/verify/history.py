@@ -14,6 +14,7 @@ Fields are one letter, because there are many lines; `t` is ms since the start o
     {"e":"leaves","r", "p", "t", "how":"revoked" | "lost"}
     {"e":"stored","p", "o":committed offset, "t", "first":1}      first: where it begins
     {"e":"final", "p", "o", "s", "q", "n"}                        the read-back of everything
+    {…,           "x":transfer, "a":amount, "k":entry}            send, read, final of a bank
     {"e":"ends",  "p", "lo":log start, "hi":end}                  at the end, per partition; "hw":
                                                                   high watermark, if transactions
     {"e":"reached", "p", "o":position}                            of the final reader, likewise

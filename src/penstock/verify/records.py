@@ -2,12 +2,14 @@
 
 A value is a row of 64-bit little-endian words:
 
-    run tag | stream | sequence | mix(stream, sequence) repeated to the record's size
+    run tag | stream | sequence | body, if any | mix(stream, sequence, body) repeated to the end
 
-A stream is one key of one producer; its sequences count from 0. NumPy builds and checks whole
-batches, so that verifying costs less than reading.
+A stream is one key of one producer; its sequences count from 0. The body is for workloads whose
+records say something (`bank.py`). NumPy builds and checks whole batches, so that verifying costs
+less than reading.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -18,6 +20,7 @@ import numpy.typing as npt
 WORD_BYTES: Final = 8
 HEAD_WORDS: Final = 3
 RECORD_BYTES_MIN: Final = (HEAD_WORDS + 1) * WORD_BYTES
+_WORD_MASK: Final = (1 << 64) - 1
 _ODD: Final = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: spreads consecutive integers
 _ODD2: Final = 0xC2B2AE3D27D4EB4F
 
@@ -34,10 +37,13 @@ class Run:
     count: int
 
 
-def build_values(tag: int, stream: int, first: int, count: int, record_bytes: int) -> bytes:
-    """`count` values end to end, sequences [first, first + count).
+def build_values(
+    tag: int, stream: int, first: int, count: int, record_bytes: int, *, body: Sequence[int] = ()
+) -> bytes:
+    """`count` values end to end, sequences [first, first + count), all with the same body.
 
-    `record_bytes` is a multiple of 8, at least `RECORD_BYTES_MIN`.
+    `record_bytes` is a multiple of 8, at least `RECORD_BYTES_MIN` and a word per word of the body.
+    Words of the body are signed.
     """
     words = record_bytes // WORD_BYTES
     rows = np.empty((count, words), dtype="<u8")
@@ -45,12 +51,16 @@ def build_values(tag: int, stream: int, first: int, count: int, record_bytes: in
     rows[:, 0] = tag
     rows[:, 1] = stream
     rows[:, 2] = sequences
-    rows[:, HEAD_WORDS:] = _mix(np.uint64(stream), sequences)[:, None]
+    mixed = _mix(np.uint64(stream), sequences)
+    for at, word in enumerate(body, HEAD_WORDS):
+        rows[:, at] = np.uint64(word & _WORD_MASK)
+        mixed = _mix(mixed, rows[:, at])
+    rows[:, HEAD_WORDS + len(body) :] = mixed[:, None]
     return rows.tobytes()
 
 
 def parse_values(
-    tag: int, data: bytes | memoryview, record_bytes: int, base_offset: int
+    tag: int, data: bytes | memoryview, record_bytes: int, base_offset: int, body_words: int = 0
 ) -> tuple[list[Run], list[int]]:
     """The runs in these values, and the offsets whose bytes are not what any producer sent.
 
@@ -59,7 +69,10 @@ def parse_values(
     rows = np.frombuffer(data, dtype="<u8").reshape(-1, record_bytes // WORD_BYTES)
     streams, sequences = rows[:, 1], rows[:, 2]
     intact = rows[:, 0] == np.uint64(tag)
-    intact &= (rows[:, HEAD_WORDS:] == _mix(streams, sequences)[:, None]).all(axis=1)
+    mixed = _mix(streams, sequences)
+    for at in range(HEAD_WORDS, HEAD_WORDS + body_words):
+        mixed = _mix(mixed, rows[:, at])
+    intact &= (rows[:, HEAD_WORDS + body_words :] == mixed[:, None]).all(axis=1)
     changed = [base_offset + int(row) for row in np.flatnonzero(~intact)]
     breaks = (streams[1:] != streams[:-1]) | (sequences[1:] != sequences[:-1] + np.uint64(1))
     breaks |= intact[1:] != intact[:-1]
@@ -70,6 +83,12 @@ def parse_values(
         if hi > lo and intact[lo]
     ]
     return runs, changed
+
+
+def parse_body(data: bytes | memoryview, record_bytes: int, row: int, words: int) -> list[int]:
+    """The body of one value among several, `row` counted from 0; it must be intact."""
+    rows = np.frombuffer(data, dtype="<i8").reshape(-1, record_bytes // WORD_BYTES)
+    return [int(word) for word in rows[row, HEAD_WORDS : HEAD_WORDS + words]]
 
 
 def _mix(stream: "np.uint64 | Words", sequences: Words) -> Words:

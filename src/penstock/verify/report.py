@@ -14,6 +14,7 @@ def summary(verdict: Verdict) -> list[tuple[str, str]]:
         ("read while written", f"{verdict.read:,}"),
         *_group(verdict),
         *_transactions(verdict),
+        *_bank(verdict),
         ("longest write gap", _seconds(verdict.write_gap_ms)),
         ("longest write gap of one partition", _seconds(verdict.partition_write_gap_ms)),
         ("longest read gap", _seconds(verdict.read_gap_ms)),
@@ -36,6 +37,15 @@ def _transactions(verdict: Verdict) -> list[tuple[str, str]]:
         ("transactions committed", f"{verdict.committed:,}"),
         ("transactions aborted", f"{verdict.aborted:,}"),
         ("transactions of unknown outcome", f"{verdict.undecided:,}"),
+    ]
+
+
+def _bank(verdict: Verdict) -> list[tuple[str, str]]:
+    if not verdict.transfers:
+        return []
+    return [
+        ("transfers in the log", f"{verdict.transfers:,}"),
+        ("sum of all accounts", f"{verdict.balance:,}"),
     ]
 
 

@@ -28,12 +28,17 @@ TIMEOUT_MS: Final = 10_000
 _NUMBERS: Final = 1 << 40
 
 
+Sent = tuple[tuple[int, int], ColumnsDelivery]
+"""((stream, first sequence), …)"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalConfig:
     """As `WorkloadConfig`; `tag` is the run's, `pause_s` lies between the begins of two."""
 
     bootstrap: str
     topic: str
+    partitions: int
     tag: int
     batch_records: int
     record_bytes: int
@@ -92,7 +97,7 @@ class TransactionalProducer:
         self._number += 1
         abort = self._random.random() < ABORT_SHARE
         try:
-            sent = [self._send(transaction) for _ in range(self._random.randint(1, BATCHES_MAX))]
+            sent = self._fill(transaction)
             if abort:
                 transaction.abort()
             else:
@@ -108,15 +113,23 @@ class TransactionalProducer:
             return self._give_up(transaction, error)
         return True
 
-    def _send(self, transaction: Transaction) -> tuple[tuple[int, int], ColumnsDelivery]:
+    def _fill(self, transaction: Transaction) -> list[Sent]:
+        """What one transaction writes."""
+        streams = list(self._keys)
+        batches = self._random.randint(1, BATCHES_MAX)
+        return [self._send(transaction, self._random.choice(streams)) for _ in range(batches)]
+
+    def _send(
+        self, transaction: Transaction, stream: int, body: Sequence[int] = (), **more: object
+    ) -> Sent:
+        """One batch; `more`: what its line in the history says beside."""
         config, count = self._config, self._config.batch_records
-        stream = self._random.choice(list(self._keys))
         first = self._sequences[stream]
         self._sequences[stream] += count
         size = config.record_bytes
-        data = build_values(config.tag, stream, first, count, size)
+        data = build_values(config.tag, stream, first, count, size, body=body)
         values = [data[at : at + size] for at in range(0, len(data), size)]
-        self._write("send", stream, first)
+        self._write("send", stream, first, **more)
         delivery: ColumnsDelivery = transaction.send_columns(
             config.topic, values, [self._keys[stream]] * count
         )

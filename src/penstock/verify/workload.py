@@ -37,9 +37,11 @@ from penstock.client.config import AddressResolver
 from penstock.core.partitioner import partition_for_key
 from penstock.core.types import Acks, Sync, TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.verify.bank import BankProducer, check_bank
 from penstock.verify.group_readers import GroupConfig, GroupReaders
 from penstock.verify.history import HistoryWriter
-from penstock.verify.records import Run, build_values, parse_values
+from penstock.verify.recording import lines_of
+from penstock.verify.records import build_values
 from penstock.verify.transactional import (
     BATCHES_MAX,
     TransactionalConfig,
@@ -68,6 +70,7 @@ class WorkloadConfig:
     because what retention takes would seem lost. `resolve_address` is every client's setting.
     `group` "" = no group; else so many `members` share the topic, each for about `churn_s`
     (0 = for good). `transactions`: producers write in transactions, some of which they abort.
+    `bank`: their transactions are transfers between `keys` accounts (`bank.py`).
     """
 
     bootstrap: str
@@ -90,6 +93,7 @@ class WorkloadConfig:
     members: int = 3
     churn_s: float = 0.0
     transactions: bool = False
+    bank: bool = False
 
 
 class Progress(Protocol):
@@ -122,12 +126,15 @@ class Workload:
     """Call `start`, later `stop`; then the history is complete and closed.
 
     An error in any thread (say, a consumer that could not follow) ends that thread and stands in
-    the history, where the judge finds it.
+    the history, where the judge finds it. Raises MisuseError for what a bank cannot do with.
     """
 
     def __init__(
         self, config: WorkloadConfig, history: HistoryWriter, progress: Progress | None = None
     ) -> None:
+        if config.bank:
+            check_bank(config.keys, config.record_bytes)
+            config = replace(config, transactions=True, batch_records=1)
         # One call must be one batch, which has one outcome.
         whole = max(1, min(config.batch_records, BATCH_BYTES_MAX // config.record_bytes))
         self._config = replace(config, batch_records=whole)
@@ -296,10 +303,12 @@ class Workload:
         config = self._config
         streams = range(index * config.keys, (index + 1) * config.keys)
         per_s = config.rate / config.producers / config.batch_records if config.rate else 0.0
-        TransactionalProducer(
+        kind = BankProducer if config.bank else TransactionalProducer
+        kind(
             TransactionalConfig(
                 bootstrap=config.bootstrap,
                 topic=config.topic,
+                partitions=len(self._partitions),
                 tag=self._tag,
                 batch_records=config.batch_records,
                 record_bytes=config.record_bytes,
@@ -314,10 +323,11 @@ class Workload:
         ).run(self._stopping, self._progress.acknowledged)
 
     def _key(self, stream: int) -> bytes:
-        """A key whose hash leads to the partition that is this stream's turn."""
+        """A key whose hash leads to the partition that is its turn; an account's is everybody's."""
         count = len(self._partitions)
-        names = (f"verify-{stream}-{salt}".encode() for salt in itertools.count())
-        return next(key for key in names if partition_for_key(key, count) == stream % count)
+        turn = stream % self._config.keys if self._config.bank else stream
+        names = (f"verify-{turn}-{salt}".encode() for salt in itertools.count())
+        return next(key for key in names if partition_for_key(key, count) == turn % count)
 
     def _send(self, producer: Producer, stream: int, first: int, key: bytes) -> _Pending | None:
         """Hands a batch over; None if the client refused it, which is written down."""
@@ -406,20 +416,10 @@ class Workload:
                     )
 
     def _record_batch(self, reader: str, kind: str, batch: ConsumedBatch) -> None:
-        size = self._config.record_bytes
-        data = batch.columns.value_data
-        if len(data) != batch.columns.record_count * size:
-            runs: list[Run] = []
-            odd = list(range(batch.first_offset, batch.next_offset))
-        else:
-            mine = data[batch.lo * size : batch.hi * size]
-            runs, odd = parse_values(self._tag, mine, size, batch.first_offset)
+        config = self._config
         at = {"r": reader, "p": batch.partition, "t": self._now_ms()}
-        for run in runs:
-            where = {"o": run.offset, "s": run.stream, "q": run.sequence, "n": run.count}
-            self._history.write({"e": kind, **at, **where})
-        for offset in odd:
-            self._history.write({"e": "odd", **at, "o": offset})
+        for line in lines_of(batch, self._tag, config.record_bytes, kind=kind, bank=config.bank):
+            self._history.write({**line, **at})
         if kind in ("read", "got"):
             self._progress.read(batch.record_count)
 

@@ -72,6 +72,7 @@ def test_without_a_cluster_it_says_so_in_one_line() -> None:
     [
         ("run", "--record-bytes", "8"),
         ("run", "--acks", "some"),
+        ("run", "--bank", "--record-bytes", "48"),
         ("run", "--bootstrap", "nonsense"),
         ("run", "--history", "/no/such/folder/history"),
         ("check",),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.verify.intervals import IntervalSet
-from penstock.verify.records import Run, build_values, parse_values
+from penstock.verify.records import Run, build_values, parse_body, parse_values
 
 
 def test_a_batch_of_one_stream_is_one_run() -> None:
@@ -35,6 +35,20 @@ def test_any_changed_byte_is_seen(seed: int) -> None:
     runs, odd = parse_values(5, bytes(data), 64, 100)
     assert odd == [100 + position // 64]
     assert sum(run.count for run in runs) == 9
+
+
+def test_a_body_comes_back_with_its_sign() -> None:
+    data = build_values(5, 3, 7, 2, 64, body=(9, -30, 1 << 40))
+    assert parse_values(5, data, 64, 100, 3) == ([Run(100, 3, 7, 2)], [])
+    assert parse_body(data, 64, 1, 3) == [9, -30, 1 << 40]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_changed_byte_of_a_body_is_seen(seed: int) -> None:
+    chance = random.Random(seed)
+    data = bytearray(build_values(5, 3, 0, 1, 64, body=(9, -30, 4)))
+    data[24 + chance.randrange(24)] ^= 1 << chance.randrange(8)
+    assert parse_values(5, bytes(data), 64, 100, 3) == ([], [100])
 
 
 def test_records_of_another_run_are_odd() -> None:

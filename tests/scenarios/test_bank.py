@@ -1,0 +1,63 @@
+"""A bank while brokers are killed: the sum of all accounts stays 0, no account has a gap.
+
+Two transactional producers transfer money between six accounts on six partitions, replication
+factor 3; a fifth of the transfers is aborted. `penstock verify` folds what a read_committed reader
+gets at the end, and compares it with what the producers were told (I10, I11, I14, I15).
+"""
+
+import os
+from collections.abc import Callable
+
+import pytest
+from support.cluster import Cluster
+from support.load import Load, MakeLoad
+
+from penstock.core.transactions.config import TRANSACTIONS_TOPIC, coordinator_partition
+
+ROUNDS = int(os.environ.get("PENSTOCK_BANK_ROUNDS", "1"))
+"""Of harm; each takes some seconds."""
+
+
+Victims = Callable[[Cluster, Load], list[int]]
+
+
+def coordinator(cluster: Cluster, load: Load) -> list[int]:
+    """Of the first producer."""
+    info = cluster.topic(TRANSACTIONS_TOPIC)
+    assert info is not None
+    wanted = coordinator_partition(f"verify-{load.tag:x}-0", len(info.partitions))
+    return [part.leader for part in info.partitions if part.partition == wanted]
+
+
+def leader(cluster: Cluster, load: Load) -> list[int]:
+    """Of the first account's partition."""
+    return [cluster.leader(load.config.topic, 0)]
+
+
+def everybody(cluster: Cluster, load: Load) -> list[int]:
+    return list(cluster.brokers)
+
+
+@pytest.mark.timeout(120 + 30 * ROUNDS)
+@pytest.mark.parametrize("victims", [coordinator, leader, everybody], ids=lambda who: who.__name__)
+def test_money_is_neither_made_nor_lost_by_kills(
+    cluster: Cluster, make_load: MakeLoad, victims: Victims
+) -> None:
+    with make_load(bank=True, rate=200, settle_s=60.0) as load:
+        for _ in range(ROUNDS):
+            cluster.wait_in_sync(load.config.topic)
+            cluster.wait_in_sync(TRANSACTIONS_TOPIC)
+            killed = [cluster.brokers[broker_id] for broker_id in victims(cluster, load)]
+            for broker in killed:
+                broker.kill()
+            if len(killed) < len(cluster.brokers):
+                load.wait_writing(timeout_s=60)
+            for broker in killed:
+                broker.start(wait=False)
+            load.wait_writing(timeout_s=60)
+        verdict = load.judge()
+    assert verdict.passed, verdict.to_dict()
+    assert verdict.balance == 0
+    assert verdict.transfers >= verdict.committed > 0
+    assert verdict.aborted > 0
+    assert verdict.undecided == 0, "the producers had time to learn every outcome"
