@@ -17,7 +17,7 @@ Shrinking is safe at any time; it happens when a follower has not caught up for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,9 +92,9 @@ class IsrChanges:
         return self.state.isr
 
     @property
-    def maximal(self) -> frozenset[BrokerId]:
+    def maximal(self) -> Collection[BrokerId]:
         """Every broker that may be in the stored ISR now."""
-        return self._proposed.union(self.state.isr)
+        return self._proposed.union(self.state.isr) if self._proposed else self.state.isr
 
     @property
     def unsettled(self) -> bool:
@@ -121,7 +121,7 @@ class IsrChanges:
         self._retry_ms = now_ms + RETRY_MS
 
     def propose(
-        self, lagging: Iterable[BrokerId], joining: Iterable[BrokerId], now_ms: int
+        self, lagging: Collection[BrokerId], joining: Collection[BrokerId], now_ms: int
     ) -> IsrProposal | None:
         """The change to ask for now, None if there is none or it is not time yet.
 
@@ -131,6 +131,8 @@ class IsrChanges:
         if now_ms < self._retry_ms:
             return None
         self._retry_ms = 0
+        if not (lagging or joining or self._uncertain):
+            return None
         target = (set(self.state.isr) - set(lagging)) | set(joining)
         if target == set(self.state.isr) and not self._uncertain:
             return None

@@ -333,13 +333,14 @@ class Leader:
 
     def _joining(self) -> list[BrokerId]:
         """Followers that may enter the ISR; those that only lack a sync are told to do one."""
-        write_floor = max(self._log.high_watermark, self.epoch_start)
-        sync_floor = max(self.epoch_start, self._disk_acked)
         self._join_sync = Offset(0)
+        committed = self.isr.committed
         joining: list[BrokerId] = []
         for broker, progress in self._followers.items():
-            if broker in self.isr.committed or not progress.started:
+            if broker in committed or not progress.started:
                 continue
+            write_floor = max(self._log.high_watermark, self.epoch_start)
+            sync_floor = max(self.epoch_start, self._disk_acked)
             if progress.written_end < write_floor:
                 continue
             if progress.synced_end >= sync_floor:

@@ -27,6 +27,9 @@ from penstock.core.replication.epochs import EpochHistory
 from penstock.core.replication.producers import ProducerTable
 from penstock.core.types import NO_PRODUCER, LeaderEpoch, Offset, ProducerId
 
+Bounds = tuple[LeaderEpoch, Offset, Offset, Offset, Offset, Offset]
+"""Leader epoch, log start, last stable offset, high watermark, written end, log end."""
+
 
 @dataclass(slots=True, kw_only=True)
 class _Write:
@@ -84,6 +87,17 @@ class LocalLog:
     @property
     def last_persist_id(self) -> int:
         return self._last_persist_id
+
+    def bounds(self) -> Bounds:
+        """All that `Marks` tells of a log, as of now."""
+        return (
+            self.leader_epoch,
+            self.log_start_offset,
+            self.last_stable_offset,
+            self.high_watermark,
+            self.written_end,
+            self.log_end,
+        )
 
     def checkpoint(self) -> Checkpoint:
         """State to store with, or after, everything appended so far."""

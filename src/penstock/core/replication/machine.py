@@ -12,7 +12,6 @@ or any other defect, stops the partition for good: `error` says why (`core.defec
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 from typing import Final, assert_never
 
@@ -56,7 +55,7 @@ from penstock.core.replication.contract_leader import (
 )
 from penstock.core.replication.follower import BrokenLogError, Follower
 from penstock.core.replication.leader import Leader
-from penstock.core.replication.local_log import LocalLog
+from penstock.core.replication.local_log import Bounds, LocalLog
 from penstock.core.replication.outbox import Outbox
 from penstock.core.replication.refusals import not_leader, refusal
 from penstock.core.types import NO_LEADER, BrokerId, Offset, PartitionState
@@ -132,21 +131,8 @@ class ReplicaMachine:
         """As `marks`, for other threads: in the middle of an event maybe, and not remembered."""
         if self._error is not None:
             return self.marks
-        log, role, state = self._log, self._role, self._state
-        leading = role if isinstance(role, Leader) else None
-        return Marks(
-            is_leader=leading is not None,
-            leader=state.leader if state is not None else NO_LEADER,
-            leader_epoch=state.leader_epoch if state is not None else log.leader_epoch,
-            log_start_offset=log.log_start_offset,
-            last_stable_offset=log.last_stable_offset,
-            high_watermark=log.high_watermark,
-            written_end=log.written_end,
-            log_end_offset=log.log_end,
-            sync_through=leading.sync_through if leading is not None else Offset(0),
-            isr=state.isr if state is not None else (),
-            epoch_start_offset=leading.epoch_start if leading is not None else Offset(0),
-        )
+        role = self._role
+        return _glance(self._state, self._log.bounds(), role if isinstance(role, Leader) else None)
 
     # ------------------------------------------------------------ events
 
@@ -157,7 +143,8 @@ class ReplicaMachine:
         """
         if self._error is not None:
             return refusal(event, self._error)
-        before, self._marks = self.marks, None
+        # Not `marks`: to make these costs as much as some events do.
+        before, self._marks = (self._state, self._log.bounds()), None
         try:
             out = Outbox()
             self._dispatch(event, out, now_ms)
@@ -167,19 +154,20 @@ class ReplicaMachine:
         except Exception as defect:  # noqa: BLE001 - half of the event may be done
             error = stopped_by(defect, "this replica", event, ErrorCode.STORAGE_FAILED)
             return self._stop(error, event, before)
-        self._unanswered.settle(ready.replies)
+        if ready.replies:
+            self._unanswered.settle(ready.replies)
         return ready
 
     def _dispatch(self, event: Event, out: Outbox, now_ms: int) -> None:
-        match event:
-            case Assigned():
-                self._assigned(event.state, event.config, out, now_ms)
-            case Persisted() | PersistFailed() | Truncated() | MarkersSwept() | LogStartMoved():
-                self._log_event(event, out, now_ms)
+        match event:  # what comes with every batch stands first
+            case FollowerAcked() | FollowStarted() | EpochQueried():
+                self._from_follower(event, out, now_ms)
             case ProduceRequested() | EndRequested() | Joined():
                 self._from_client(event, out, now_ms)
-            case EpochQueried() | FollowStarted() | FollowerAcked():
-                self._from_follower(event, out, now_ms)
+            case Persisted() | PersistFailed() | Truncated() | MarkersSwept() | LogStartMoved():
+                self._log_event(event, out, now_ms)
+            case Assigned():
+                self._assigned(event.state, event.config, out, now_ms)
             case EpochAnswered() | BatchesReceived() | PeerRefused() | PeerConnected():
                 self._from_leader(event, out, now_ms)
             case PeerLost():
@@ -266,13 +254,13 @@ class ReplicaMachine:
         self._checkpoint_due_ms = None
         out.store(self._log.checkpointed(now_ms), self._log.checkpoint(), sync=True)
 
-    def _stop(self, error: PenstockError, event: Event, before: Marks) -> Ready:
+    def _stop(
+        self, error: PenstockError, event: Event, before: tuple[PartitionState | None, Bounds]
+    ) -> Ready:
         """Ends everything with what is certain: who waits, and the marks before this event."""
         self._error = error
         self._role = None
-        self._marks = replace(
-            before, is_leader=False, sync_through=Offset(0), epoch_start_offset=Offset(0)
-        )
+        self._marks = _glance(*before, None)
         if isinstance(event, ProduceRequested | EndRequested):
             self._unanswered.take(event.request_id)
         replies = [
@@ -281,8 +269,8 @@ class ReplicaMachine:
         ]
         messages: list[Message] = [*refusal(event, error).messages]
         messages += [SendRefusal(follower, error) for follower in self._early_queries]
-        if before.leader not in (NO_LEADER, self._local):
-            messages.append(SendFollowStop(before.leader))
+        if self._marks.leader not in (NO_LEADER, self._local):
+            messages.append(SendFollowStop(self._marks.leader))
         return Ready(
             messages=tuple(messages),
             replies=tuple(replies),
@@ -470,3 +458,21 @@ class ReplicaMachine:
         due_ms = self._checkpoint_due_ms
         if due_ms is not None and now_ms >= due_ms and self._log.is_still:
             self._write_checkpoint(out, now_ms)
+
+
+def _glance(state: PartitionState | None, bounds: Bounds, leading: Leader | None) -> Marks:
+    """A replica at a glance; `leading` is its leadership, if it leads."""
+    leader_epoch, log_start, stable, high_watermark, written_end, log_end = bounds
+    return Marks(
+        is_leader=leading is not None,
+        leader=state.leader if state is not None else NO_LEADER,
+        leader_epoch=state.leader_epoch if state is not None else leader_epoch,
+        log_start_offset=log_start,
+        last_stable_offset=stable,
+        high_watermark=high_watermark,
+        written_end=written_end,
+        log_end_offset=log_end,
+        sync_through=leading.sync_through if leading is not None else Offset(0),
+        isr=state.isr if state is not None else (),
+        epoch_start_offset=leading.epoch_start if leading is not None else Offset(0),
+    )

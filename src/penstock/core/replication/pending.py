@@ -96,7 +96,9 @@ class PendingProduces:
 
     def disk_end(self) -> Offset:
         """The highest offset somebody waits to see on every ISR member's disk; 0 = nobody."""
-        return self._disk_end if self._heaps.get((Acks.ALL, Sync.DISK)) else Offset(0)
+        if self._disk_end and self._heaps.get((Acks.ALL, Sync.DISK)):
+            return self._disk_end
+        return Offset(0)
 
     def expire(self, now_ms: int) -> list[ProduceReply]:
         """Takes out and fails what waited past its deadline; the outcome is unknown."""

@@ -26,6 +26,8 @@ ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 EPOCH = LeaderEpoch(1)
 BATCH = Batch(BatchHeader(3, 0, 0, 0, 0, leader_epoch=EPOCH), b"xyz")
 NEW_REQUEST = 99
+GLANCES = ("handle", "marks", "look", "bounds", "_glance")
+"""What looks and decides nothing: a stop itself needs it."""
 
 
 def state(*, leader: int = 1, epoch: int = 1, version: int = 2) -> PartitionState:
@@ -192,7 +194,7 @@ def test_every_event_has_its_scene() -> None:
 def test_a_defect_at_any_line_stops_the_replica_and_nothing_of_the_event_leaves(
     drive: Any, scene: Callable[[Any], Any], event: c.Event
 ) -> None:
-    for plant in every_line("replication", "handle", "marks", "look"):
+    for plant in every_line("replication", *GLANCES):
         driver = scene(drive)
         driver.now_ms += 60_000
         machine, before = driver.machine, driver.marks
@@ -260,7 +262,7 @@ def check_nothing_moves(machine: Any, before: c.Marks) -> None:
 def test_what_a_stopped_leader_had_decided_before_is_not_taken_back(drive: Any) -> None:
     driver = leading(drive)
     assert driver.marks.high_watermark == 4
-    for plant in every_line("replication", "handle", "marks", "look"):
+    for plant in every_line("replication", *GLANCES):
         with plant:
             driver.machine.handle(c.Tick(), driver.now_ms)
         break
