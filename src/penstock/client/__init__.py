@@ -22,6 +22,7 @@ from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.branches import AsyncBranches
 from penstock.client.config import ClientConfig, ConsumerConfig, ProducerConfig
 from penstock.client.consumer import AsyncConsumer
+from penstock.client.dead_letters import HandlerFailedError
 from penstock.client.delivery import ColumnsDelivery, Delivery, DeliveryError
 from penstock.client.group_model import (
     GroupDescription,
@@ -59,6 +60,7 @@ from penstock.client.serializers import (
 from penstock.client.sync import Admin, Consumer
 from penstock.client.sync_branches import Branches
 from penstock.client.sync_producer import Producer, Transaction
+from penstock.client.sync_transformer import Out, Transformer, transform
 from penstock.client.transaction_admin_model import (
     LedgerListing,
     OpenTransaction,
@@ -70,6 +72,9 @@ from penstock.client.transaction_admin_model import (
 )
 from penstock.client.transaction_contract import TransactionError
 from penstock.client.transaction_handle import AsyncTransaction
+from penstock.client.transform_config import TransformConfig
+from penstock.client.transform_out import AsyncOut
+from penstock.client.transformer import AsyncTransformer, async_transform
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
 from penstock.core.types import Acks, Sync, TopicPartition
@@ -83,8 +88,10 @@ __all__ = [
     "AsyncAdmin",
     "AsyncBranches",
     "AsyncConsumer",
+    "AsyncOut",
     "AsyncProducer",
     "AsyncTransaction",
+    "AsyncTransformer",
     "BatchOutcome",
     "BatchRun",
     "Branch",
@@ -105,6 +112,7 @@ __all__ = [
     "GroupDescription",
     "GroupListing",
     "GroupState",
+    "HandlerFailedError",
     "Header",
     "JsonSerializer",
     "LedgerListing",
@@ -115,6 +123,7 @@ __all__ = [
     "OffsetChange",
     "OffsetSpec",
     "OpenTransaction",
+    "Out",
     "PartitionDescription",
     "PartitionTransactions",
     "PenstockError",
@@ -134,5 +143,9 @@ __all__ = [
     "TransactionError",
     "TransactionListing",
     "TransactionState",
+    "TransformConfig",
+    "Transformer",
+    "async_transform",
     "pod_id",
+    "transform",
 ]

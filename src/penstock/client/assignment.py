@@ -151,6 +151,13 @@ class Assignment:
         self._loop = object()
         return self._take(entered, self._loop)
 
+    def put_back(self, record: Record) -> None:
+        """The record that `one_by_one` gave last is to come again, with the next poll."""
+        progress = self._progress.get(TopicPartition(record.topic, record.partition))
+        if progress is not None and not progress.moved and progress.taken == record.offset + 1:
+            progress.done = progress.taken = record.offset
+            self.yielded -= 1
+
     def _take(
         self, entered: list[tuple[ConsumedBatch, Progress]], loop: object
     ) -> Iterator[Record]:
@@ -187,6 +194,14 @@ class Assignment:
             if offset is not None and offset > progress.committed:
                 found[where] = OffsetAndMetadata(offset, leader_epoch=epoch)
         return found
+
+    @property
+    def uncommitted(self) -> bool:
+        """A commit would move something."""
+        return any(
+            progress.position is not None and progress.position > progress.committed
+            for progress in self._progress.values()
+        )
 
     def committed(self, where: TopicPartition, offset: int) -> None:
         """The cluster has stored a commit."""

@@ -287,6 +287,15 @@ class AsyncConsumer:
         """
         return self._assignment.one_by_one(batches)
 
+    def put_back(self, record: Record) -> None:
+        """Internal: the record that `one_by_one` gave last was not handled; leave the loop."""
+        self._assignment.put_back(record)
+
+    @property
+    def uncommitted(self) -> bool:
+        """Internal: positions are ahead of what is committed, as far as this consumer knows."""
+        return self._assignment.uncommitted
+
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Polls return nothing of these until `resume`; what was fetched ahead is dropped."""
         for where in partitions:

@@ -64,6 +64,11 @@ class AsyncTransaction:
             interrupted = issubclass(kind, asyncio.CancelledError | KeyboardInterrupt | SystemExit)
             await self._abort_quietly(INTERRUPTED_ABORT_S if interrupted else None)
 
+    @property
+    def over(self) -> bool:
+        """It was ended, or its producer has lost the id: no call is needed any more."""
+        return self._over
+
     async def begin(self) -> None:
         """Opens the transaction; the producer's first one takes the transactional id.
 

@@ -25,25 +25,29 @@ from zlib import crc32
 from penstock.client.admin import AsyncAdmin
 from penstock.client.config import AddressResolver
 from penstock.client.consumer import AsyncConsumer
+from penstock.client.dead_letters import (
+    HandlerFailedError,
+    cause_text,
+    handler_failed,
+    letter_headers,
+    place_of,
+)
 from penstock.client.group_model import OffsetAndMetadata
 from penstock.client.loop_thread import shared_loop
 from penstock.client.model import Record
 from penstock.client.producer import AsyncProducer
 from penstock.client.unfinished import Unfinished
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, MisuseError, PenstockError
+from penstock.errors import MisuseError, PenstockError
 
 Handler = Callable[[Record], Awaitable[None] | None]
 POLL_S: Final = 0.2
 FULL_S: Final = 1.0
 """A full pool looks this often whether partitions are to be given up."""
-_CAUSE_CHARS_MAX: Final = 1_000
+
+__all__ = ["AsyncWorkerPool", "Handler", "HandlerFailedError", "WorkerConfig", "WorkerPool"]
 
 _log = logging.getLogger("penstock.client")
-
-
-class HandlerFailedError(ClusterError):
-    """A record could not be handled, and there is no dead-letter topic: the pool has stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,27 +293,16 @@ class AsyncWorkerPool:
 
     async def _give_up(self, record: Record, cause: Exception) -> None:
         attempts = self.config.retries + 1
-        where = f"{record.topic}/{record.partition} offset {record.offset}"
-        text = f"{type(cause).__name__}: {cause}"[:_CAUSE_CHARS_MAX]
+        text = cause_text(cause)
         if self._producer is None:
-            raise HandlerFailedError(
-                f"{where}: the handler failed {attempts} times, at last with {text}; the pool has "
-                "stopped and not committed it. Mend the handler, or name a dead_letter_topic"
-            ) from cause
-        headers = (
-            *record.headers,
-            ("penstock-dlt-topic", record.topic.encode()),
-            ("penstock-dlt-partition", b"%d" % record.partition),
-            ("penstock-dlt-offset", b"%d" % record.offset),
-            ("penstock-dlt-error", text.encode()),
-            ("penstock-dlt-attempts", b"%d" % attempts),
-        )
+            raise handler_failed(record, text, attempts) from cause
+        headers = letter_headers(record, text, attempts)
         delivery = await self._producer.send(
             self.config.dead_letter_topic, record.value, record.key, headers=headers
         )
         await delivery
         self.dead_lettered += 1
-        _log.warning("%s went to %s: %s", where, self.config.dead_letter_topic, text)
+        _log.warning("%s went to %s: %s", place_of(record), self.config.dead_letter_topic, text)
 
     async def _idle(self, entries: list[_Owned]) -> None:
         """Waits until no handler of these runs, nor is one waiting unless it was dropped."""

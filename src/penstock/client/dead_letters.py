@@ -1,0 +1,48 @@
+"""What becomes of a record whose handler fails for good, in worker pools and in transformers.
+
+It goes to a dead-letter topic, with its key, value and headers and with five more that say where it
+came from and why; or, where there is no such topic, the program stops: nothing is passed over in
+silence.
+"""
+
+from typing import Final
+
+from penstock.client.model import Record
+from penstock.core.columns import Header
+from penstock.errors import ClusterError
+
+_CAUSE_CHARS_MAX: Final = 1_000
+
+
+class HandlerFailedError(ClusterError):
+    """A record could not be handled, and there is no dead-letter topic: the program has stopped."""
+
+
+def place_of(record: Record) -> str:
+    """For messages."""
+    return f"{record.topic}/{record.partition} offset {record.offset}"
+
+
+def cause_text(cause: BaseException) -> str:
+    """What a handler raised, in one line of bounded length."""
+    return f"{type(cause).__name__}: {cause}"[:_CAUSE_CHARS_MAX]
+
+
+def letter_headers(record: Record, cause: str, attempts: int) -> tuple[Header, ...]:
+    """The record's own, and where it came from and why it failed so many times."""
+    return (
+        *record.headers,
+        ("penstock-dlt-topic", record.topic.encode()),
+        ("penstock-dlt-partition", b"%d" % record.partition),
+        ("penstock-dlt-offset", b"%d" % record.offset),
+        ("penstock-dlt-error", cause.encode()),
+        ("penstock-dlt-attempts", b"%d" % attempts),
+    )
+
+
+def handler_failed(record: Record, cause: str, attempts: int) -> HandlerFailedError:
+    """The error of a program without a dead-letter topic."""
+    return HandlerFailedError(
+        f"{place_of(record)}: the handler failed {attempts} times, at last with {cause}; the "
+        "program has stopped and not committed it. Mend the handler, or name a dead_letter_topic"
+    )
