@@ -14,6 +14,7 @@ from penstock.client import (
     Producer,
     ProducerConfig,
     Sync,
+    TransformConfig,
 )
 from penstock.client import config as client_config
 from penstock.client.config import (
@@ -22,6 +23,7 @@ from penstock.client.config import (
     ProducerOptions,
     parse_bootstrap,
 )
+from penstock.client.transform_config import TransformOptions
 from penstock.core.groups import config as group_config
 from penstock.core.groups import hello
 from penstock.core.transactions import config as transaction_config
@@ -34,6 +36,7 @@ from penstock.errors import MisuseError
         (ClientConfig, ClientOptions),
         (ProducerConfig, ProducerOptions),
         (ConsumerConfig, ConsumerOptions),
+        (TransformConfig, TransformOptions),
     ],
 )
 def test_keyword_options_are_exactly_the_config_fields(

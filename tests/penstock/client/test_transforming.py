@@ -23,7 +23,7 @@ PARTITIONS = 3
 
 @pytest.fixture
 def source(shared_cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    """A topic of three partitions; also the group's name. Output goes to `.out`, letters to `.dlt`."""
+    """A topic of three partitions; also the group's name. Its output: `.out`, letters: `.dlt`."""
     name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
     shared_cluster.create_topic(name, partitions=PARTITIONS)
     shared_cluster.create_topic(f"{name}.out", partitions=PARTITIONS)
