@@ -15,18 +15,15 @@ for people. Partition lists are sorted: the same state is the same bytes. A key 
 or kind was written by a newer broker and is skipped; a value that contradicts itself is corruption.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.core.json_records import Format, as_text, encode, quote
 from penstock.core.types import ProducerId, TopicId
-from penstock.errors import ClusterError, ErrorCode
 
 VERSION: Final = 1
-_encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_quoted: Final = json.encoder.encode_basestring
-"""A string as `_encoder` writes it."""
+_FORMAT: Final = Format("offsets", "the group's partition is not served")
 Parts = frozenset[tuple[TopicId, int]]
 
 
@@ -200,9 +197,9 @@ def encode_key(key: Key) -> bytes:
             parts = ["ended", group, producer_id]
         case OffsetKey(group, topic_id, partition):
             # Written by hand, as offsets are: commits are nearly all there is to encode.
-            text = f'[{VERSION},"offset",{_quoted(group)},{_quoted(topic_id)},{partition}]'
+            text = f'[{VERSION},"offset",{quote(group)},{quote(topic_id)},{partition}]'
             return text.encode()
-    return _encoder([VERSION, *parts]).encode()
+    return encode([VERSION, *parts]).encode()
 
 
 def encode_value(value: Value) -> bytes:
@@ -232,17 +229,17 @@ def encode_value(value: Value) -> bytes:
                 "committed": value.committed,
                 "time": value.time_ms,
             }
-    return _encoder({"v": VERSION, **document}).encode()
+    return encode({"v": VERSION, **document}).encode()
 
 
 def _offset(value: OffsetRecord) -> str:
     text = (
-        f'{{"v":{VERSION},"topic":{_quoted(value.topic)},"offset":{value.offset},'
+        f'{{"v":{VERSION},"topic":{quote(value.topic)},"offset":{value.offset},'
         f'"epoch":{value.leader_epoch},"time":{value.time_ms}'
     )
     for name in ("metadata", "reset_id", "reason"):
         if said := getattr(value, name):
-            text += f',"{name}":{_quoted(said)}'
+            text += f',"{name}":{quote(said)}'
     return text + "}"
 
 
@@ -279,7 +276,7 @@ def _parts(parts: Parts, names: Mapping[TopicId, str]) -> list[Any]:
 
 def decode_key(key: bytes | None) -> Key | None:
     """The key, None for one this version does not know. Raises ClusterError(DATA_CORRUPTED)."""
-    fields = _json(key, list)
+    fields = _FORMAT.decode(key, list)
     version, kind, *rest = fields if len(fields) >= 2 else (None, None)
     if version != VERSION:
         return None
@@ -287,18 +284,18 @@ def decode_key(key: bytes | None) -> Key | None:
         match kind:
             case "group":
                 (group,) = rest
-                return GroupKey(_text(group))
+                return GroupKey(as_text(group))
             case "member" | "target" | "current":
                 group, member = rest
-                return _MEMBER_KINDS[kind](_text(group), _text(member))
+                return _MEMBER_KINDS[kind](as_text(group), as_text(member))
             case "offset":
                 group, topic_id, partition = rest
-                return OffsetKey(_text(group), TopicId(_text(topic_id)), int(partition))
+                return OffsetKey(as_text(group), TopicId(as_text(topic_id)), int(partition))
             case "pending" | "ended":
                 group, producer_id = rest
-                return _PRODUCER_KINDS[kind](_text(group), ProducerId(int(producer_id)))
+                return _PRODUCER_KINDS[kind](as_text(group), ProducerId(int(producer_id)))
     except (TypeError, ValueError) as error:
-        raise _corrupt(key, error) from error
+        raise _FORMAT.corrupt(key, error) from error
     return None
 
 
@@ -317,7 +314,7 @@ _PRODUCER_KINDS: Final[dict[str, Callable[[str, ProducerId], Key]]] = {
 
 def decode_value(key: Key, value: bytes) -> Value:
     """The value of a known key. Raises ClusterError(DATA_CORRUPTED)."""
-    document = _json(value, dict)
+    document = _FORMAT.decode(value, dict)
     try:
         match key:
             case GroupKey():
@@ -357,7 +354,7 @@ def decode_value(key: Key, value: bytes) -> Value:
                     int(document["epoch"]), bool(document["committed"]), int(document["time"])
                 )
     except (KeyError, TypeError, ValueError) as error:
-        raise _corrupt(value, error) from error
+        raise _FORMAT.corrupt(value, error) from error
 
 
 def _read_group(document: dict[str, Any]) -> GroupRecord:
@@ -394,27 +391,3 @@ def _read_parts(found: list[Any]) -> tuple[Parts, dict[TopicId, str]]:
         for partition in partitions
     )
     return parts, {TopicId(topic_id): name for topic_id, name, _ in found}
-
-
-def _json(text: bytes | None, kind: type[Any]) -> Any:
-    try:
-        document = json.loads(text or b"")
-    except ValueError as error:
-        raise _corrupt(text, error) from error
-    if not isinstance(document, kind):
-        raise _corrupt(text, f"a JSON {kind.__name__} is expected")
-    return document
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _corrupt(seen: bytes | None, why: object) -> ClusterError:
-    return ClusterError(
-        f"a record of the offsets topic is not what this broker writes: {(seen or b'')[:80]!r} "
-        f"({why}); the group's partition is not served",
-        ErrorCode.DATA_CORRUPTED,
-    )

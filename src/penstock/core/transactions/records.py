@@ -14,17 +14,16 @@ version or kind was written by a newer broker and is skipped; a value that contr
 corruption.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
+from penstock.core.json_records import Format, as_text, encode
 from penstock.core.types import ProducerId, TopicId
-from penstock.errors import ClusterError, ErrorCode
 
 VERSION: Final = 1
-_encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_FORMAT: Final = Format("transactions", "the ids of its partition are not served")
 
 
 # ---------------------------------------------------------------- what a transaction touches
@@ -194,7 +193,7 @@ def encode_key(key: Key) -> bytes:
             parts = ["branch", transactional_id, branch]
         case LedgerKey(transactional_id):
             parts = ["ledger", transactional_id]
-    return _encoder([VERSION, *parts]).encode()
+    return encode([VERSION, *parts]).encode()
 
 
 def encode_value(value: Value) -> bytes:
@@ -222,7 +221,7 @@ def encode_value(value: Value) -> bytes:
                 "rows": value.rows,
                 "superseded": value.superseded,
             }
-    return _encoder({"v": VERSION, **document}).encode()
+    return encode({"v": VERSION, **document}).encode()
 
 
 def _branch(value: BranchRecord) -> dict[str, Any]:
@@ -278,7 +277,7 @@ def _participants(found: Iterable[Participant]) -> list[Any]:
 
 def decode_key(key: bytes | None) -> Key | None:
     """The key, None for one this version does not know. Raises ClusterError(DATA_CORRUPTED)."""
-    fields = _json(key, list)
+    fields = _FORMAT.decode(key, list)
     version, kind, *rest = fields if len(fields) >= 2 else (None, None)
     if version != VERSION:
         return None
@@ -286,21 +285,21 @@ def decode_key(key: bytes | None) -> Key | None:
         match kind:
             case "id":
                 (transactional_id,) = rest
-                return IdKey(_text(transactional_id))
+                return IdKey(as_text(transactional_id))
             case "branch":
                 transactional_id, branch = rest
-                return BranchKey(_text(transactional_id), int(branch))
+                return BranchKey(as_text(transactional_id), int(branch))
             case "ledger":
                 (transactional_id,) = rest
-                return LedgerKey(_text(transactional_id))
+                return LedgerKey(as_text(transactional_id))
     except (TypeError, ValueError) as error:
-        raise _corrupt(key, error) from error
+        raise _FORMAT.corrupt(key, error) from error
     return None
 
 
 def decode_value(key: Key, value: bytes) -> Value:
     """The value of a known key. Raises ClusterError(DATA_CORRUPTED)."""
-    document = _json(value, dict)
+    document = _FORMAT.decode(value, dict)
     try:
         match key:
             case IdKey():
@@ -326,7 +325,7 @@ def decode_value(key: Key, value: bytes) -> Value:
                     superseded=tuple(document["superseded"]),
                 )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _corrupt(value, error) from error
+        raise _FORMAT.corrupt(value, error) from error
 
 
 def _read_branch(document: dict[str, Any]) -> BranchRecord:
@@ -372,29 +371,5 @@ def _read_participants(found: Any) -> list[Participant]:
         for topic_id, partitions in topics.items()
         for partition in partitions
     ]
-    participants += [GroupParticipant(_text(group_id)) for group_id in groups]
+    participants += [GroupParticipant(as_text(group_id)) for group_id in groups]
     return participants
-
-
-def _json(text: bytes | None, kind: type[Any]) -> Any:
-    try:
-        document = json.loads(text or b"")
-    except ValueError as error:
-        raise _corrupt(text, error) from error
-    if not isinstance(document, kind):
-        raise _corrupt(text, f"a JSON {kind.__name__} is expected")
-    return document
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _corrupt(seen: bytes | None, why: object) -> ClusterError:
-    return ClusterError(
-        "a record of the transactions topic is not what this broker writes: "
-        f"{(seen or b'')[:80]!r} ({why}); the ids of its partition are not served",
-        ErrorCode.DATA_CORRUPTED,
-    )
