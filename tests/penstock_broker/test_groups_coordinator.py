@@ -29,12 +29,29 @@ OFFSETS = ReplicaKey(TopicId("id-o"), 0)
 ALL = frozenset((T, partition) for partition in range(3))
 
 
+class Link:
+    """Coordinators of transactions, as groups know them: says yes when it is told to."""
+
+    def __init__(self) -> None:
+        self.joins: list[tuple[c.SendJoin, Joined]] = []
+        self.aborts: list[c.SendAbort] = []
+
+    def join(self, join: c.SendJoin, joined: Joined) -> None:
+        self.joins.append((join, joined))
+
+    def abort(self, abort: c.SendAbort) -> None:
+        self.aborts.append(abort)
+
+
 class Broker(LedPartitions):
     """The parts of a broker that coordinators stand on, with one offsets partition."""
 
     def __init__(self) -> None:
         super().__init__({OFFSETS_TOPIC: ("id-o", 1), "t": (T, 3)})
-        self.coordinators = Coordinators(self.around, cast("Any", None), Metrics(), GroupConfig())
+        self.link = Link()
+        self.coordinators = Coordinators(
+            self.around, cast("Any", None), Metrics(), GroupConfig(), self.link
+        )
 
     async def coordinator(self) -> Coordinator:
         """The loaded one."""
@@ -303,20 +320,6 @@ async def test_a_stream_ends_in_good_order_after_what_was_said() -> None:
         await stream.next()
 
 
-class Link:
-    """Coordinators of transactions, as groups know them: says yes when it is told to."""
-
-    def __init__(self) -> None:
-        self.joins: list[tuple[c.SendJoin, Joined]] = []
-        self.aborts: list[c.SendAbort] = []
-
-    def join(self, join: c.SendJoin, joined: Joined) -> None:
-        self.joins.append((join, joined))
-
-    def abort(self, abort: c.SendAbort) -> None:
-        self.aborts.append(abort)
-
-
 def in_transaction(offset: int) -> Callable[[int], c.Request]:
     where = c.NamedPartition("t", T, 0)
     return lambda number: c.CommitRequested(
@@ -333,10 +336,9 @@ def in_transaction(offset: int) -> Callable[[int], c.Request]:
 
 
 async def test_a_commit_in_a_transaction_waits_for_its_coordinator() -> None:
-    link = Link()
     async with running() as broker:
         coordinator = await broker.coordinator()
-        coordinator._transactions = link
+        link = broker.link
         async with asyncio.TaskGroup() as tasks:
             asked = tasks.create_task(coordinator.ask(in_transaction(5)))
             await wait_until_async(lambda: link.joins, what="the group asks to join")
@@ -358,10 +360,9 @@ async def test_a_commit_in_a_transaction_waits_for_its_coordinator() -> None:
 
 
 async def test_a_join_that_is_answered_after_the_coordinator_ended_changes_nothing() -> None:
-    link = Link()
     async with running() as broker:
         coordinator = await broker.coordinator()
-        coordinator._transactions = link
+        link = broker.link
         async with asyncio.TaskGroup() as tasks:
             asked = tasks.create_task(refused(coordinator.ask(in_transaction(5))))
             await wait_until_async(lambda: link.joins, what="the group asks to join")
@@ -371,10 +372,9 @@ async def test_a_join_that_is_answered_after_the_coordinator_ended_changes_nothi
 
 
 async def test_the_transaction_of_a_member_that_leaves_is_aborted() -> None:
-    link = Link()
     async with running() as broker:
         coordinator = await broker.coordinator()
-        coordinator._transactions = link
+        link = broker.link
         coordinator.handle(
             c.MemberJoined(
                 stream_id=1,
@@ -387,14 +387,6 @@ async def test_the_transaction_of_a_member_that_leaves_is_aborted() -> None:
         coordinator.handle(c.MemberLeft(1))
         await wait_until_async(lambda: link.aborts, what="the transaction is aborted")
         assert link.aborts[0].transactional_id == "g/m"
-
-
-async def test_without_coordinators_of_transactions_such_a_commit_is_refused() -> None:
-    async with running() as broker:
-        coordinator = await broker.coordinator()
-        error = await refused(coordinator.ask(in_transaction(5)))
-        assert error.code is ErrorCode.INVALID_REQUEST
-        assert "does not coordinate transactions" in str(error)
 
 
 async def refused(asked: Awaitable[object]) -> PenstockError:

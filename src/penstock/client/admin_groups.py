@@ -4,16 +4,16 @@ Listing asks every broker that is alive; everything else goes to the coordinator
 A reset carries an id, so that repeating it after a lost answer changes nothing twice.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from time import monotonic
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 from penstock.client.cluster import Cluster
 from penstock.client.config import ClientConfig, check_group_id
+from penstock.client.connections import Connection
 from penstock.client.coordinator import GroupCoordinator
+from penstock.client.every_broker import ask_every_broker
 from penstock.client.group_model import (
     GroupDescription,
     GroupListing,
@@ -31,12 +31,9 @@ from penstock.client.model import EARLIEST, LATEST, ListedOffset
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo, move
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, OffsetRange, PenstockError
+from penstock.errors import ClusterError, ErrorCode, OffsetRange
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.rpc.errors import error_from_wire
-
-LISTING_S: Final = 10.0
-"""How long brokers that still load their groups are waited for."""
 
 
 class GroupAdministration:
@@ -55,36 +52,17 @@ class GroupAdministration:
         Raises COORDINATOR_LOADING if a broker cannot say yet, UnreachableError if one that is
         said to be alive does not answer: a list that lacks groups would pass for all.
         """
-        wanted = [STATES_TO_WIRE[state] for state in states]
-        deadline = monotonic() + min(LISTING_S, self._timeout_s)
-        while True:
-            cluster_id = await self._cluster_id()
-            view = await self._cluster.refresh()
-            request = pb.ListGroupsRequest(cluster_id=cluster_id, states=wanted)
-            answers: list[pb.ListGroupsResponse] = []
-            trouble: PenstockError | None = None
-            for broker in view.brokers.values():
-                if not broker.alive:
-                    continue
-                connection = self._cluster.connections.to(broker.address)
-                try:
-                    answers.append(
-                        await connection.call(connection.group.ListGroups, request, self._timeout_s)
-                    )
-                except PenstockError as error:
-                    trouble = error
-            loading = sorted({each for answer in answers for each in answer.loading_partitions})
-            if loading and trouble is None:
-                trouble = ClusterError(
-                    f"{len(loading)} coordinators are still reading their logs; try again",
-                    ErrorCode.COORDINATOR_LOADING,
-                )
-            if trouble is None:
-                found = {group.group_id: group for answer in answers for group in answer.groups}
-                return [listing_from_wire(found[name]) for name in sorted(found)]
-            if monotonic() >= deadline or not trouble.retriable:
-                raise trouble
-            await asyncio.sleep(self.config.retry_backoff_max_ms / 1000)
+        request = pb.ListGroupsRequest(
+            cluster_id=await self._cluster_id(),
+            states=[STATES_TO_WIRE[state] for state in states],
+        )
+
+        async def ask(connection: Connection, timeout_s: float) -> pb.ListGroupsResponse:
+            return await connection.call(connection.group.ListGroups, request, timeout_s)
+
+        answers = await ask_every_broker(self._cluster, ask, self._timeout_s)
+        found = {group.group_id: group for answer in answers for group in answer.groups}
+        return [listing_from_wire(found[name]) for name in sorted(found)]
 
     async def describe_group(
         self, group_id: str, *, include_offsets: bool = True

@@ -7,14 +7,13 @@
 Everything may be repeated; an abort that is told again answers that nothing was open.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from penstock.client.cluster import Cluster
 from penstock.client.config import ClientConfig
 from penstock.client.connections import Connection
+from penstock.client.every_broker import ask_every_broker
 from penstock.client.leaders import Answers, ask_leaders
 from penstock.client.model import TopicDescription
 from penstock.client.transaction_admin_model import (
@@ -32,15 +31,12 @@ from penstock.client.transaction_admin_wire import (
     partition_from_wire,
     topic_ids,
 )
+from penstock.client.transaction_coordinator import IdCoordinator, Method
 from penstock.core.types import TopicPartition
-from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+from penstock.errors import ErrorCode, MisuseError
 from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.rpc.errors import error_from_wire
-
-LISTING_S: Final = 10.0
-"""How long brokers that still load their transactions are waited for."""
-_A = TypeVar("_A")
 
 
 class TransactionAdministration:
@@ -56,9 +52,6 @@ class TransactionAdministration:
     async def describe_topics(
         self, topics: Iterable[str] | None = None
     ) -> dict[str, TopicDescription]:
-        raise NotImplementedError
-
-    async def _ask(self, attempt: Callable[[Connection, float], Awaitable[_A]]) -> _A:
         raise NotImplementedError
 
     async def list_transactions(
@@ -171,55 +164,15 @@ class TransactionAdministration:
 
     # ------------------------------------------------------------ who is asked
 
-    async def _coordinator(
-        self, name: str, method: Callable[[TransactionServiceStub], Any], request: Any
-    ) -> Any:
+    async def _coordinator(self, name: str, method: Method, request: Any) -> Any:
         """The answer of the broker that coordinates this id; tried again while that may help."""
+        return await IdCoordinator(self._cluster, name).call(method, request, self._timeout_s)
 
-        async def attempt(connection: Connection, attempt_s: float) -> Any:
-            find = pb.FindTransactionCoordinatorRequest(
-                cluster_id=self._cluster.view.cluster_id, transactional_id=name
-            )
-            found = await connection.call(
-                connection.transactions.FindTransactionCoordinator, find, attempt_s
-            )
-            coordinator = self._cluster.connections.to(f"{found.host}:{found.port}")
-            return await coordinator.call(method(coordinator.transactions), request, attempt_s)
+    async def _every_broker(self, method: Method, request: Any) -> list[Any]:
+        async def ask(connection: Connection, timeout_s: float) -> Any:
+            return await connection.call(method(connection.transactions), request, timeout_s)
 
-        return await self._ask(attempt)
-
-    async def _every_broker(
-        self, method: Callable[[TransactionServiceStub], Any], request: Any
-    ) -> list[Any]:
-        """One answer of each broker that is alive, all of them complete."""
-        deadline = monotonic() + min(LISTING_S, self._timeout_s)
-        while True:
-            view = await self._cluster.refresh()
-            answers: list[Any] = []
-            trouble: PenstockError | None = None
-            for broker in view.brokers.values():
-                if not broker.alive:
-                    continue
-                connection = self._cluster.connections.to(broker.address)
-                try:
-                    answers.append(
-                        await connection.call(
-                            method(connection.transactions), request, self._timeout_s
-                        )
-                    )
-                except PenstockError as error:
-                    trouble = error
-            loading = {each for answer in answers for each in answer.loading_partitions}
-            if loading and trouble is None:
-                trouble = ClusterError(
-                    f"{len(loading)} coordinators are still reading their logs; try again",
-                    ErrorCode.COORDINATOR_LOADING,
-                )
-            if trouble is None:
-                return answers
-            if monotonic() >= deadline or not trouble.retriable:
-                raise trouble
-            await asyncio.sleep(self.config.retry_backoff_max_ms / 1000)
+        return await ask_every_broker(self._cluster, ask, self._timeout_s)
 
     async def _topic_names(self, ids: set[str]) -> dict[str, str]:
         """Names of the topics that exist, by id."""

@@ -1,5 +1,6 @@
 """The calls to a transactional id's coordinator.
 
+    call ──▶ any question to it, again until it is answered
     init ──▶ InitProducer: takes the id over, again until it is answered
     end  ──▶ EndTransaction: one attempt; whether to repeat it is `transaction.py`'s decision
 
@@ -7,7 +8,8 @@ Both may be repeated: an instance that has the id gets the same epoch, and an En
 is answered with its outcome.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.config import ProducerConfig
@@ -19,18 +21,22 @@ from penstock.core.types import NO_PRODUCER, ProducerId
 from penstock.errors import PenstockError
 from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1 import transaction_pb2 as pb
+from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.rpc.errors import error_from_wire
 
 FIND_S: Final = 5.0
 """For finding the coordinator, within one attempt at EndTransaction."""
 
 
-class TransactionCoordinator(Coordinator):
-    """Of one producer's transactional id."""
+Method = Callable[[TransactionServiceStub], Any]
+"""Picks a call of the service."""
 
-    def __init__(self, cluster: Cluster, config: ProducerConfig, transactional_id: str) -> None:
+
+class IdCoordinator(Coordinator):
+    """Of one transactional id."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str) -> None:
         super().__init__(cluster, f"transactional id {transactional_id!r}")
-        self._config = config
         self._id = transactional_id
 
     async def _find(self, connection: Connection, timeout_s: float) -> str:
@@ -40,6 +46,22 @@ class TransactionCoordinator(Coordinator):
         method = connection.transactions.FindTransactionCoordinator
         found = await connection.call(method, request, timeout_s)
         return f"{found.host}:{found.port}"
+
+    async def call(self, method: Method, request: Any, timeout_s: float) -> Any:
+        """See `until_answered`."""
+
+        async def attempt(connection: Connection, attempt_s: float) -> Any:
+            return await connection.call(method(connection.transactions), request, attempt_s)
+
+        return await self.until_answered(attempt, timeout_s)
+
+
+class TransactionCoordinator(IdCoordinator):
+    """Of one producer."""
+
+    def __init__(self, cluster: Cluster, config: ProducerConfig, transactional_id: str) -> None:
+        super().__init__(cluster, transactional_id)
+        self._config = config
 
     async def init(self, instance_id: str, timeout_s: float) -> Identity:
         """Takes the id for this instance; who had it is fenced.

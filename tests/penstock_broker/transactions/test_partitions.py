@@ -40,7 +40,7 @@ from penstock_broker.services.transactions import Transactions
 from penstock_broker.transactions import partitions
 from penstock_broker.transactions.coordinators import Coordinators
 from penstock_broker.transactions.here import Here
-from penstock_broker.transactions.links import TransactionLinks
+from penstock_broker.transactions.links import GroupLink, TransactionLinks
 from penstock_broker.transactions.metrics import TransactionMetrics
 from penstock_broker.transactions.partitions import Markers, PartitionJoins
 from penstock_broker.transactions.transport import GrpcTransport
@@ -68,7 +68,9 @@ class World(LedPartitions):
             self.links,
             TransactionMetrics(CollectorRegistry()),
         )
-        self.groups = GroupCoordinators(self.around, NO_SESSION, Metrics(), GroupConfig())
+        self.groups = GroupCoordinators(
+            self.around, NO_SESSION, Metrics(), GroupConfig(), GroupLink(self.links)
+        )
         self.markers = Markers(self.replicas, clock)
         here = Here(self.coordinators, self.groups, self.markers, lambda: None)
         self.links.serve(here, self.coordinators.finder, self.groups.finder)

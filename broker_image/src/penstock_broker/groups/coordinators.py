@@ -5,7 +5,6 @@ Here is what groups add: the catalog of topics that they may read, and metrics.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 from penstock.core.groups import GroupConfig
@@ -19,7 +18,7 @@ from penstock.core.groups.config import (
 from penstock.core.groups.contract import Catalog, GroupState, Ready
 from penstock_broker.groups.catalog import catalog_of, is_same
 from penstock_broker.groups.coordinator import Coordinator
-from penstock_broker.groups.transactions import NoTransactions, TransactionLink
+from penstock_broker.groups.transactions import TransactionLink
 from penstock_broker.logged.finding import Finder
 from penstock_broker.logged.hosts import Hosts, Surroundings
 from penstock_broker.logged.log import PartitionLog
@@ -48,14 +47,13 @@ class Coordinators(Hosts[Coordinator]):
         session: Session,
         metrics: Metrics,
         config: GroupConfig,
-        transactions: TransactionLink | None = None,
+        transactions: TransactionLink,
     ) -> None:
-        """`transactions` None: offsets inside transactions are refused."""
         finder = Finder(OFFSETS, around.view, session, around.clock)
         super().__init__(around, finder, EventLog("groups"))
         self._metrics = metrics
         self._config = config
-        self._transactions = transactions or NoTransactions(self._soon)
+        self._transactions = transactions
         self._catalog = Catalog()
         self.totals = GroupTotals()
 
@@ -69,9 +67,6 @@ class Coordinators(Hosts[Coordinator]):
             self._count_ready,
             self._transactions,
         )
-
-    def _soon(self, act: Callable[[], None]) -> None:
-        self._clock.call_at(self._clock.now_s(), act)
 
     def image_applied(self) -> None:
         """Groups hear of topics that came, went or grew."""

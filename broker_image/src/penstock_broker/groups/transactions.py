@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.core.groups.contract import SendAbort, SendJoin
-from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.errors import PenstockError
 
 Joined = Callable[[PenstockError | None], None]
 """Called once, after the call it was given to has returned; None: the group takes part."""
@@ -19,23 +19,3 @@ class TransactionLink(Protocol):
 
     def join(self, join: SendJoin, joined: Joined) -> None: ...
     def abort(self, abort: SendAbort) -> None: ...
-
-
-class NoTransactions:
-    """Refuses: this broker has no way to coordinators of transactions."""
-
-    def __init__(self, soon: Callable[[Callable[[], None]], None]) -> None:
-        """`soon` calls what it is given at the end of this turn of the loop."""
-        self._soon = soon
-
-    def join(self, join: SendJoin, joined: Joined) -> None:
-        """The commit is refused; nothing of it is kept."""
-        error = ClusterError(
-            f"transaction {join.transactional_id!r} cannot take offsets of group "
-            f"{join.group_id!r} along: this cluster does not coordinate transactions yet",
-            ErrorCode.INVALID_REQUEST,
-        )
-        self._soon(lambda: joined(error))
-
-    def abort(self, abort: SendAbort) -> None:
-        """There is none to abort."""
