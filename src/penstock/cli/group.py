@@ -17,7 +17,13 @@ from penstock.cli.options import Bootstrap, GroupArgument, Output, OutputOption,
 from penstock.cli.output import print_record, print_rows
 
 if TYPE_CHECKING:
-    from penstock.client import GroupDescription, MemberDescription, TopicPartition
+    from penstock.client import (
+        GroupDescription,
+        MemberDescription,
+        PendingOffsets,
+        TopicPartition,
+        TransactionListing,
+    )
     from penstock.core.lag import PartitionLag
 
 app = typer.Typer(help="Consumer groups: members, lag, offsets.", no_args_is_help=True)
@@ -59,16 +65,24 @@ def describe(
     """Show a group's members, and who reads each partition how far behind.
 
     LAG counts records up to the end of the log, LAG-S how many seconds the oldest unread one has
-    waited; "-" where nothing is committed.
+    waited; "-" where nothing is committed. TRANSACTIONS are open and have offsets of the group in
+    hand: whoever takes over these partitions waits for them to end.
     """
     with open_admin(bootstrap) as admin:
         seen = admin.describe_group(group)
         lags = admin.group_lag(seen)
-    print_record(_describe(seen, lags), output)
+        owners = {
+            one.producer_id: listed
+            for one in seen.pending
+            for listed in admin.list_transactions(producer_id=one.producer_id)
+        }
+    print_record(_describe(seen, lags, owners), output)
 
 
 def _describe(
-    seen: "GroupDescription", lags: "dict[TopicPartition, PartitionLag]"
+    seen: "GroupDescription",
+    lags: "dict[TopicPartition, PartitionLag]",
+    holders: "dict[int, TransactionListing]",
 ) -> dict[str, object]:
     owners = {where: member for member in seen.members for where in member.assigned}
     known = [lag for lag in lags.values() if lag.records is not None]
@@ -96,6 +110,10 @@ def _describe(
             for where, lag in lags.items()
         ],
     }
+    if seen.pending:
+        record["transactions"] = [
+            _pending(one, holders.get(one.producer_id)) for one in seen.pending
+        ]
     if seen.last_reset_ms:
         record["last_reset"] = {
             "id": seen.last_reset_id,
@@ -103,6 +121,18 @@ def _describe(
             "reason": seen.last_reset_reason,
         }
     return record
+
+
+def _pending(one: "PendingOffsets", owner: "TransactionListing | None") -> dict[str, object]:
+    return {
+        "id": one.transactional_id,
+        "open_s": _seconds(owner.open_ms) if owner else None,
+        "client": owner.client_id if owner else None,
+        "host": owner.client_host if owner else None,
+        "producer": one.producer_id,
+        "epoch": one.producer_epoch,
+        "partitions": [str(where) for where in one.partitions],
+    }
 
 
 def _member(member: "MemberDescription") -> dict[str, object]:

@@ -92,9 +92,9 @@ def why(
     if thing is not None and thing.startswith("topic/"):
         topic = _find_topic(api, choice, thing.removeprefix("topic/"))
         where = f"{topic['metadata']['namespace']}/{topic['spec']['cluster']}"
-        explanation = judge.explain_topic(_snapshot(api, choice, where), topic)
+        explanation = judge.explain_topic(_asked(api, _snapshot(api, choice, where)), topic)
     else:
-        explanation = judge.explain(_snapshot(api, choice, thing))
+        explanation = judge.explain(_asked(api, _snapshot(api, choice, thing)))
     if output is Output.TABLE:
         picture = _module("kube_picture")
         picture.show_explanation(explanation, picture.make_console())
@@ -173,6 +173,11 @@ def _snapshot(api: KubeApi, choice: KubeChoice, cluster: str | None) -> Any:
     module = _module("kube_snapshot")
     name = cluster or WANTED.get().cluster
     return module.take_snapshot(api, module.choose_cluster(api, name, choice.namespace))
+
+
+def _asked(api: KubeApi, snapshot: Any) -> Any:
+    """With what only the brokers know."""
+    return _module("kube_transactions").look(api, snapshot)
 
 
 def _find_topic(api: KubeApi, choice: KubeChoice, name: str) -> Any:

@@ -8,6 +8,7 @@ translated when it connects. Brokers that appear later are reached the same way.
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,7 +67,10 @@ def reach_only(choice: KubeChoice) -> Reached | None:
     return reach_cluster(api, clusters[0])
 
 
-def reach_cluster(api: KubeApi, cluster: Json) -> Reached:
+def reach_cluster(
+    api: KubeApi, cluster: Json, complain: Callable[[str], None] | None = None
+) -> Reached:
+    """`complain` hears of pods that cannot be reached; without it, the user does."""
     name, namespace = name_of(cluster), str(cluster["metadata"]["namespace"])
     pods = api.list(
         f"/api/v1/namespaces/{namespace}/pods",
@@ -78,7 +82,7 @@ def reach_cluster(api: KubeApi, cluster: Json) -> Reached:
             f"Cluster {full_name(cluster)} has no running broker; "
             f"`kubectl penstock why {name} -n {namespace}` says what is awaited"
         )
-    forwarder = Forwarder(name, namespace, open_with(api, namespace), _complain)
+    forwarder = Forwarder(name, namespace, open_with(api, namespace), complain or _complain)
     return Reached(full_name(cluster), ",".join(addresses), forwarder)
 
 

@@ -10,7 +10,7 @@ metadata ConfigMaps, so that they are seen from outside while no broker answers.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.cli.kube_api import PENSTOCK, Json, KubeApi, KubeForbiddenError
 from penstock.core.control.documents import (
@@ -20,6 +20,9 @@ from penstock.core.control.documents import (
     decode_topic,
 )
 from penstock.errors import MisuseError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client import BlockingTransaction
 
 Answer = TypeVar("Answer")
 
@@ -42,7 +45,10 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One moment. Objects are as the API server sent them; `gaps` says what could not be read."""
+    """One moment. Objects are as the API server sent them; `gaps` says what could not be read.
+
+    `blocking`: what holds up readers (`kube_transactions`), which only brokers know.
+    """
 
     now: datetime
     cluster: Json
@@ -58,6 +64,7 @@ class Snapshot:
     operator: Operator = field(default_factory=Operator)
     document: ClusterDocument | None = None
     topic_documents: Mapping[str, TopicDocument] = field(default_factory=dict)
+    blocking: "tuple[BlockingTransaction, ...]" = ()
     gaps: tuple[str, ...] = ()
 
     @property

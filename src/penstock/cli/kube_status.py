@@ -292,13 +292,16 @@ def restarts(pod: Json) -> int:
 def age(now: datetime, text: str | None) -> str | None:
     """`12s`, `5m`, `3h`, `9d`: as kubectl counts; None if never."""
     moment = parse_time(text)
-    if moment is None:
-        return None
-    seconds = max(0, int((now - moment).total_seconds()))
+    return None if moment is None else count_age((now - moment).total_seconds())
+
+
+def count_age(seconds: float) -> str:
+    """See `age`; a clock that went back shows as 0s."""
+    whole = max(0, int(seconds))
     for size, letter in ((86_400, "d"), (3_600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{letter}"
-    return f"{seconds}s"
+        if whole >= 2 * size:
+            return f"{whole // size}{letter}"
+    return f"{whole}s"
 
 
 def some(names: Sequence[str]) -> str:

@@ -4,8 +4,8 @@
 
 A finding is one thing that is wrong or awaited. Order is the order in which causes lead to each
 other: nobody works (operator, pause), nothing runs (volumes, pods), nobody leads (controllers),
-data is short of replicas (partitions); what the resources themselves say comes first, because
-that is what people asked about.
+data is short of replicas (partitions), readers wait (transactions); what the resources themselves
+say comes first, because that is what people asked about.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,6 +35,7 @@ from penstock.cli.kube_status import (
     some,
     topic_name,
 )
+from penstock.cli.kube_transactions import transaction_findings
 from penstock.cli.kube_words import Finding, warnings_about
 
 TOPICS_SHOWN: Final = 10
@@ -73,6 +74,7 @@ def explain(snapshot: Snapshot) -> Explanation:
         *_said(snapshot, snapshot.cluster, "Cluster"),
         *_causes(snapshot),
         *_partitions(snapshot, shortfalls(snapshot)),
+        *transaction_findings(snapshot.blocking),
         *(one for topic in topics[:TOPICS_SHOWN] for one in _said(snapshot, topic, "Topic")),
         *_gaps(snapshot),
     ]
@@ -88,6 +90,7 @@ def explain_topic(snapshot: Snapshot, topic: Json) -> Explanation:
         *_said(snapshot, topic, "Topic"),
         *_absent(snapshot, topic),
         *_partitions(snapshot, short),
+        *transaction_findings(one for one in snapshot.blocking if one.where.topic == name),
     ]
     if findings:
         findings += [*_said(snapshot, snapshot.cluster, "Cluster"), *_causes(snapshot)]

@@ -1,11 +1,11 @@
 """`penstock txn …`: transactions, who has them, what they hold up; and the two ways to step in.
 
-    list, ledgers, partition ──▶ Admin ──▶ rows
-    describe                 ──▶ Admin ──▶ one record, its branches as a table
-    abort, forget-ledger     ──▶ shown and asked first, unless --yes
+    list, ledgers, blocking ──▶ Admin ──▶ rows
+    describe, partition     ──▶ Admin ──▶ one record, with tables
+    abort, forget-ledger    ──▶ shown and asked first, unless --yes
 
 A reader in read_committed mode stands at a partition's last stable offset: `partition` says what
-holds it there, and whose that is.
+holds it there, and whose that is; `blocking` says it of all partitions.
 """
 
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import (
+        BlockingTransaction,
         OpenTransaction,
         TopicPartition,
         TransactionBranch,
@@ -212,6 +213,48 @@ def _open(one: "OpenTransaction", owner: "TransactionListing | None") -> dict[st
         "last_written": _moment(one.last_ms),
         "id": owner.transactional_id if owner else None,
         "open_s": _seconds(owner.open_ms) if owner else None,
+        "client": owner.client_id if owner else None,
+        "host": owner.client_host if owner else None,
+    }
+
+
+@app.command(
+    epilog=example("penstock txn blocking", "penstock txn blocking --older-than 30s -o json")
+)
+def blocking(
+    *,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what has done so for this long: 30s, 1h30m."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List what holds up readers of committed records, and whose it is.
+
+    BEHIND counts the offsets from where such readers stand to the end. A transaction that has been
+    decided waits for the partition to store how.
+    """
+    from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
+
+    older_than_ms = 0 if older_than is None else parse_duration_ms(older_than)
+    with open_admin(bootstrap) as admin:
+        found = admin.blocking_transactions(older_than_ms=older_than_ms)
+    rows = [_blocking(one) for one in found]
+    print_rows(rows, output, empty="no transaction holds up readers of committed records")
+
+
+def _blocking(one: "BlockingTransaction") -> dict[str, object]:
+    owner = one.owner
+    return {
+        "partition": str(one.where),
+        "last_stable_offset": one.last_stable_offset,
+        "behind": one.high_watermark - one.last_stable_offset,
+        "id": owner.transactional_id if owner else None,
+        "age_s": _seconds(one.age_ms),
+        "decided": one.is_decided,
+        "producer": one.producer_id,
+        "epoch": one.producer_epoch,
         "client": owner.client_id if owner else None,
         "host": owner.client_host if owner else None,
     }

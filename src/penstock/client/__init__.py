@@ -31,6 +31,7 @@ from penstock.client.group_model import (
     MemberDescription,
     OffsetAndMetadata,
     OffsetChange,
+    PendingOffsets,
     RebalanceListener,
 )
 from penstock.client.model import (
@@ -62,6 +63,7 @@ from penstock.client.sync_branches import Branches
 from penstock.client.sync_producer import Producer, Transaction
 from penstock.client.sync_transformer import Out, Transformer, transform
 from penstock.client.transaction_admin_model import (
+    BlockingTransaction,
     LedgerListing,
     OpenTransaction,
     PartitionTransactions,
@@ -94,6 +96,7 @@ __all__ = [
     "AsyncTransformer",
     "BatchOutcome",
     "BatchRun",
+    "BlockingTransaction",
     "Branch",
     "Branches",
     "BrokerDescription",
@@ -126,6 +129,7 @@ __all__ = [
     "Out",
     "PartitionDescription",
     "PartitionTransactions",
+    "PendingOffsets",
     "PenstockError",
     "Producer",
     "ProducerConfig",

@@ -3,6 +3,7 @@
     list, ledgers ─────────────▶ every broker that is alive: each knows what it coordinates
     describe, abort, forget ───▶ the id's coordinator, found anew with every attempt
     partition ─────────────────▶ the partition's leader
+    blocking ──────────────────▶ all leaders, then every broker
 
 Everything may be repeated; an abort that is told again answers that nothing was open.
 """
@@ -17,6 +18,7 @@ from penstock.client.every_broker import ask_every_broker
 from penstock.client.leaders import Answers, ask_leaders
 from penstock.client.model import TopicDescription
 from penstock.client.transaction_admin_model import (
+    BlockingTransaction,
     LedgerListing,
     PartitionTransactions,
     TransactionDescription,
@@ -25,6 +27,7 @@ from penstock.client.transaction_admin_model import (
 )
 from penstock.client.transaction_admin_wire import (
     STATES_TO_WIRE,
+    blocking,
     description_from_wire,
     ledger_from_wire,
     listing_from_wire,
@@ -122,6 +125,49 @@ class TransactionAdministration:
 
     async def partition_transactions(self, where: TopicPartition) -> PartitionTransactions:
         """What is open in a partition, as its leader has it. Raises UNKNOWN_TOPIC and the like."""
+        return (await self._partitions([where]))[where]
+
+    async def blocking_transactions(self, *, older_than_ms: int = 0) -> list[BlockingTransaction]:
+        """What holds up read_committed readers, by partition; [] = nothing does.
+
+        Args:
+            older_than_ms: Only what is open, or waits for a partition to store its end, so long;
+                also what no coordinator knows of, whose age nobody can tell.
+
+        Partitions without a leader, which nobody can read, are left out. Raises as
+        `list_transactions`, or what the leaders answer: a gap would pass for "nothing".
+        """
+        topics = await self.describe_topics()
+        places = [
+            TopicPartition(name, one.partition)
+            for name, topic in topics.items()
+            for one in topic.partitions
+            if one.leader >= 0
+        ]
+        seen = (await self._partitions(places)).values()
+        if not any(one.open for one in seen):
+            return []
+        found = blocking(seen, await self.list_transactions(older_than_ms=1))
+        known = [one for one in found if one.age_ms is not None and one.age_ms >= older_than_ms]
+        return sorted(
+            [*known, *await self._still_there([one for one in found if one.age_ms is None])],
+            key=lambda one: one.where,
+        )
+
+    async def _still_there(self, found: list[BlockingTransaction]) -> list[BlockingTransaction]:
+        """Those nobody knew of may have ended between the two looks: the log has the last word."""
+        now = await self._partitions([one.where for one in found]) if found else {}
+        return [
+            one
+            for one in found
+            if (one.producer_id, one.producer_epoch)
+            in {(each.producer_id, each.producer_epoch) for each in now[one.where].open}
+        ]
+
+    async def _partitions(
+        self, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionTransactions]:
+        """As the leaders have them. A topic that is deleted meanwhile raises UNKNOWN_TOPIC."""
         await self._cluster_id()
 
         async def call(
@@ -144,7 +190,7 @@ class TransactionAdministration:
                 for seen in answer.partitions
             }
 
-        return (await ask_leaders(self._cluster, {where: None}, call, self._timeout_s))[where]
+        return await ask_leaders(self._cluster, dict.fromkeys(places), call, self._timeout_s)
 
     async def list_ledgers(self) -> list[LedgerListing]:
         """What application ids have committed last, by id; raises as `list_transactions`."""

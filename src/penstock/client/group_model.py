@@ -83,10 +83,22 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class PendingOffsets:
+    """Partitions whose offsets an open transaction has in hand: fetching them is UNSTABLE_OFFSETS
+    until it ends."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group as its coordinator sees it. State DEAD: there is none of this name.
 
     `empty_since_ms` 0 = it has members. `last_reset_ms` 0 = its offsets were never reset.
+    `pending`: by producer id.
     """
 
     group_id: str
@@ -100,6 +112,7 @@ class GroupDescription:
     last_reset_ms: int = 0
     last_reset_id: str = ""
     last_reset_reason: str = ""
+    pending: tuple[PendingOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

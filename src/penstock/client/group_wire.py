@@ -10,6 +10,7 @@ from penstock.client.group_model import (
     GroupState,
     MemberDescription,
     OffsetAndMetadata,
+    PendingOffsets,
 )
 from penstock.client.membership_contract import (
     Assigned,
@@ -157,6 +158,15 @@ def description_from_wire(seen: pb.GroupDescription) -> GroupDescription:
         last_reset_ms=seen.last_reset.time_ms,
         last_reset_id=seen.last_reset.reset_id,
         last_reset_reason=seen.last_reset.reason,
+        pending=tuple(
+            PendingOffsets(
+                one.transactional_id,
+                one.producer_id,
+                one.producer_epoch,
+                _places(one.partitions),
+            )
+            for one in seen.pending
+        ),
     )
 
 

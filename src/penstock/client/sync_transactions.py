@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from penstock.client.admin import AsyncAdmin
 from penstock.client.loop_thread import LoopThread
 from penstock.client.transaction_admin_model import (
+    BlockingTransaction,
     LedgerListing,
     PartitionTransactions,
     TransactionDescription,
@@ -51,6 +52,10 @@ class SyncTransactionAdministration:
     def partition_transactions(self, where: TopicPartition) -> PartitionTransactions:
         """What is open in a partition, as its leader has it."""
         return self._loop.run(self._core.partition_transactions(where))
+
+    def blocking_transactions(self, *, older_than_ms: int = 0) -> list[BlockingTransaction]:
+        """What holds up read_committed readers, by partition."""
+        return self._loop.run(self._core.blocking_transactions(older_than_ms=older_than_ms))
 
     def list_ledgers(self) -> list[LedgerListing]:
         """What application ids have committed last, by id."""

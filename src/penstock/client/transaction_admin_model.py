@@ -118,6 +118,37 @@ class PartitionTransactions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockingTransaction:
+    """What holds a partition's last stable offset, and with it all read_committed readers there.
+
+    Attributes:
+        last_ms: Time of its last batch there; None = not known.
+        owner: As its coordinator has it; None = no coordinator knows of it. Its epoch is a later
+            one where the transaction has ended and this partition has yet to store that.
+    """
+
+    where: TopicPartition
+    last_stable_offset: int
+    high_watermark: int
+    producer_id: int
+    producer_epoch: int
+    last_ms: int | None
+    owner: TransactionListing | None
+
+    @property
+    def is_decided(self) -> bool:
+        """It was committed or aborted; the partition has yet to store how."""
+        return self.owner is not None and self.owner.producer_epoch != self.producer_epoch
+
+    @property
+    def age_ms(self) -> int | None:
+        """For how long it is open, or decided and not stored; None: no coordinator knows of it."""
+        if self.owner is None:
+            return None
+        return self.owner.finishing_ms if self.is_decided else self.owner.open_ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerListing:
     """The last batch that an application id has committed, when, and by which run."""
 

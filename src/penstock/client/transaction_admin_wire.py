@@ -3,10 +3,11 @@
 Topics come by id. Whoever asks knows names; a topic that is gone keeps its id.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.client.transaction_admin_model import (
+    BlockingTransaction,
     Finishing,
     LedgerListing,
     OpenTransaction,
@@ -129,3 +130,26 @@ def partition_from_wire(seen: pb.PartitionTransactions) -> PartitionTransactions
             for one in seen.open
         ),
     )
+
+
+def blocking(
+    seen: Iterable[PartitionTransactions], owners: Iterable[TransactionListing]
+) -> list[BlockingTransaction]:
+    """The first open transaction of each partition whose last stable offset it holds.
+
+    `owners`: what is open or finishing, of all coordinators.
+    """
+    by_producer = {one.producer_id: one for one in owners}
+    return [
+        BlockingTransaction(
+            where=one.where,
+            last_stable_offset=one.last_stable_offset,
+            high_watermark=one.high_watermark,
+            producer_id=one.open[0].producer_id,
+            producer_epoch=one.open[0].producer_epoch,
+            last_ms=one.open[0].last_ms,
+            owner=by_producer.get(one.open[0].producer_id),
+        )
+        for one in seen
+        if one.open and one.last_stable_offset < one.high_watermark
+    ]

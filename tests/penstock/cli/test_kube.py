@@ -14,8 +14,20 @@ from typer.testing import CliRunner
 from penstock.cli.kube_snapshot import Operator, Snapshot
 from penstock.cli.kube_why import explain
 from penstock.cli.main import app
+from penstock.client import (
+    BlockingTransaction,
+    TopicPartition,
+    TransactionListing,
+    TransactionState,
+)
 
 Run = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kubelet leads to these pods: whoever asks a broker waits for nothing."""
+    monkeypatch.setattr("penstock.cli.kube_transactions.TIMEOUT_MS", 100)
 
 
 @pytest.fixture
@@ -68,9 +80,12 @@ def test_a_healthy_cluster_is_shown_and_ends_with_0(scene: Scene, run: Run) -> N
     assert "✔ all in sync" in picture.stdout
     assert "holds the Lease" in picture.stdout
 
-    explained = run("why")
+    explained = run("why", "-o", "json")
     assert explained.exit_code == 0
-    assert "is ready, and nothing is awaited" in explained.stdout, explained.stdout
+    (gap,) = json.loads(explained.stdout)["findings"]
+    assert gap["what"].startswith(
+        "could not be read: transactions, which only brokers know of: no port-forward to pod"
+    )
 
 
 def test_yaml_is_the_same_document(scene: Scene, run: Run) -> None:
@@ -263,6 +278,58 @@ def test_an_operator_that_does_not_work_is_found_wherever_it_is() -> None:
     assert not {"operator-down", "operator-lease", "operator-missing", "image"} & set(
         found(Operator((deployment,), (pod,), (lease, works)))
     )
+
+
+def blocked(partition: int, *, producer: int, epoch: int, **owner: Any) -> BlockingTransaction:
+    """Three offsets behind; `owner`: what its coordinator has, none = no coordinator has it."""
+    listing = TransactionListing(
+        transactional_id="payments-0",
+        branch=0,
+        producer_id=producer,
+        client_host="10.0.0.7",
+        **{"client_id": "billing", "finishing": 0, "finishing_ms": None, **owner},
+    ) if owner else None  # fmt: skip
+    return BlockingTransaction(
+        where=TopicPartition("paid", partition),
+        last_stable_offset=7,
+        high_watermark=10,
+        producer_id=producer,
+        producer_epoch=epoch,
+        last_ms=None,
+        owner=listing,
+    )
+
+
+def test_transactions_that_hold_up_readers_are_told_by_what_can_be_done() -> None:
+    """Those that no coordinator knows of, and those whose end is on its way, cannot be aborted."""
+    idle = {"state": TransactionState.IDLE, "open_ms": None}
+    cluster = {"metadata": {"name": "flights", "namespace": "ns"}}
+    seen = Snapshot(
+        now=datetime.now(UTC),
+        cluster=cluster,
+        blocking=(
+            blocked(4, producer=9, epoch=2),
+            blocked(0, producer=8, epoch=5, producer_epoch=6, **idle, finishing=1,
+                    finishing_ms=90_000),
+            blocked(1, producer=8, epoch=6, producer_epoch=6, client_id="",
+                    state=TransactionState.OPEN, open_ms=180_000),
+        ),
+    )  # fmt: skip
+    told = [one for one in explain(seen).findings if one.code.startswith("transaction")]
+    assert [(one.code, one.since) for one in told] == [
+        ("transaction-finishing", "90s"), ("transaction-open", "3m"), ("transaction-unknown", None),
+    ]  # fmt: skip
+    finishing, still_open, unknown = (f"{one.subject} {one.what}" for one in told)
+    assert finishing == (
+        "transaction 'payments-0' of client 'billing' at 10.0.0.7 has ended, but paid/0 has yet to "
+        "store how: readers of committed records wait"
+    )
+    assert "of a client without a name at 10.0.0.7 is open and holds up readers" in still_open
+    assert unknown == (
+        "the transaction of producer 9, epoch 2, holds up readers of committed records in paid/4, "
+        "and no coordinator knows of it"
+    )
+    assert told[1].evidence == ("paid/1: readers stand at offset 7, 3 before the end",)
 
 
 def test_pause_and_resume_write_the_annotation(scene: Scene, run: Run) -> None:

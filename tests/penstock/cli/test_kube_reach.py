@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,14 @@ from support.apiserver import ApiServer
 from support.cluster import Cluster
 from support.kube_scene import Scene
 from support.kubelet import Kubelet
+from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
+from typer.testing import CliRunner
 
 from penstock.cli.kube_forward import Forwarder, reason_of
 from penstock.cli.kube_frames import BINARY, Frame, FrameError, FrameReader
 from penstock.cli.kube_reach import bootstrap_addresses
+from penstock.cli.main import app
 from penstock.client import LATEST, Admin, Consumer, Producer, TopicPartition
 
 BROKERS = 2
@@ -65,15 +68,13 @@ class Reachable:
         return out.decode()
 
 
-@pytest.fixture(scope="module")
-def reachable(
-    api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Reachable]:
-    """Two brokers that advertise names nobody here can resolve."""
+@contextmanager
+def reached(api_server: ApiServer, files: Path, brokers: int) -> Iterator[Reachable]:
+    """Brokers that advertise names nobody here can resolve, not even they themselves."""
     scene = Scene(api_server)
-    scene.cluster(brokers=BROKERS)
+    scene.cluster(brokers=brokers)
+    cluster = Cluster(files, brokers=brokers, start=False)
     files = api_server.directory
-    cluster = Cluster(tmp_path_factory.mktemp("reach"), brokers=BROKERS, start=False)
     with Kubelet(files / "server.crt", files / "server.key") as kubelet:
         node = f"node-{scene.namespace}"
         api_server.request(
@@ -99,10 +100,19 @@ def reachable(
             scene.pod(pod, "broker", node=node)
         try:
             cluster.start()
-            cluster.create_topic("flights", assignment=[[0], [1]])
             yield Reachable(scene, cluster, kubelet)
         finally:
             cluster.close()
+
+
+@pytest.fixture(scope="module")
+def reachable(
+    api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Reachable]:
+    """Two brokers."""
+    with reached(api_server, tmp_path_factory.mktemp("reach"), BROKERS) as found:
+        found.cluster.create_topic("flights", assignment=[[0], [1]])
+        yield found
 
 
 def test_commands_reach_every_broker(reachable: Reachable) -> None:
@@ -130,6 +140,51 @@ def test_without_any_address_the_only_cluster_is_found(reachable: Reachable) -> 
     assert process.returncode == 0, err.decode()
     assert b"flights" in out
     assert err.decode() == f"Cluster {reachable.name}, found through kubeconfig\n"
+
+
+def why(reachable: Reachable, *thing: str) -> list[dict[str, object]]:
+    """What it finds about transactions, and what it could not read of them."""
+    where = ["--kubeconfig", str(reachable.scene.kubeconfig), "-n", reachable.scene.namespace]
+    done = CliRunner().invoke(app, ["why", *thing, *where, "-o", "json"])
+    assert done.exit_code == 0, "the Cluster itself is ready"
+    findings: list[dict[str, object]] = json.loads(done.stdout)["findings"]
+    return [one for one in findings if "transaction" in f"{one['code']} {one['what']}"]
+
+
+def test_why_asks_the_brokers_whose_transaction_holds_up_readers(
+    api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One broker: several would have to reach each other."""
+    with reached(api_server, tmp_path, 1) as reachable:
+        check_why(reachable, monkeypatch)
+
+
+def check_why(reachable: Reachable, monkeypatch: pytest.MonkeyPatch) -> None:
+    reachable.cluster.create_topic("paid", partitions=2)
+    reachable.scene.topic("paid")
+    producer = TransactionalProducer(reachable.cluster, "payments-0", client_id="billing").init()
+    producer.send("paid", b"a", partition=0)
+    producer.send("paid", b"a", b"b", partition=1)
+    assert why(reachable) == [], "it is young"
+
+    monkeypatch.setattr("penstock.cli.kube_transactions.BLOCKING_MS", 0)
+    (found,) = why(reachable)
+    assert found == {
+        "subject": "transaction 'payments-0'",
+        "code": "transaction-open",
+        "what": "of client 'billing' at 127.0.0.1 is open and holds up readers of committed "
+        "records in paid/0, paid/1",
+        "since": found["since"],
+        "evidence": [
+            "paid/0: readers stand at offset 0, 1 before the end",
+            "paid/1: readers stand at offset 0, 2 before the end",
+        ],
+        "do": "penstock txn abort payments-0, if its producer will not end it",
+    }
+    assert str(found["since"]).endswith("s")
+    assert [one["code"] for one in why(reachable, "topic/paid")] == ["transaction-open"]
+    producer.end(commit=True)
+    assert why(reachable) == []
 
 
 def test_large_records_and_speed_tests_pass_through(reachable: Reachable) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.group_wire import Groups
 from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
 from typer.testing import CliRunner
@@ -21,15 +22,15 @@ class Program:
     def __init__(self, cluster: Cluster) -> None:
         self._bootstrap = cluster.bootstrap
 
-    def ok(self, *words: object) -> str:
+    def ok(self, *words: object, group: str = "txn") -> str:
         done = CliRunner().invoke(
-            app, ["txn", *map(str, words)], env={"PENSTOCK_BOOTSTRAP": self._bootstrap}
+            app, [group, *map(str, words)], env={"PENSTOCK_BOOTSTRAP": self._bootstrap}
         )
         assert done.exit_code == 0, done.output
         return str(done.stdout)
 
-    def json(self, *words: object) -> Any:
-        return json.loads(self.ok(*words, "-o", "json"))
+    def json(self, *words: object, group: str = "txn") -> Any:
+        return json.loads(self.ok(*words, "-o", "json", group=group))
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,56 @@ def test_an_open_transaction_is_seen_from_all_sides_and_aborted(
     told = error_from_wire(producer.end(commit=True).error)
     assert told.code is ErrorCode.TRANSACTION_ABORTED
     assert "operator" in told.message
+
+
+def test_what_holds_up_readers_is_named_with_its_owner(cluster: Cluster, penstock: Program) -> None:
+    cluster.create_topic("orders", partitions=3)
+    assert penstock.json("blocking") == []
+    slow = TransactionalProducer(cluster, "slow-0", client_id="billing").init()
+    fast = TransactionalProducer(cluster, "fast-0").init()
+    fast.send("orders", b"before", partition=2)
+    fast.end(commit=True)
+    for partition in (0, 2):
+        slow.send("orders", b"first", b"second", partition=partition)
+    fast.send("orders", b"behind", partition=2)
+
+    first, second = penstock.json("blocking")
+    assert [first["partition"], second["partition"]] == ["orders/0", "orders/2"]
+    assert (first["last_stable_offset"], first["behind"]) == (0, 2)
+    assert (second["last_stable_offset"], second["behind"]) == (2, 3), "data and marker of fast-0"
+    for row in (first, second):
+        assert (row["id"], row["client"], row["host"]) == ("slow-0", "billing", "127.0.0.1")
+        assert (row["producer"], row["epoch"]) == (slow.producer_id, slow.epoch)
+        assert (row["decided"], row["age_s"] > 0) == (False, True)
+    assert penstock.json("blocking", "--older-than", "1d") == []
+
+    slow.end(commit=False)
+    (row,) = penstock.json("blocking")
+    assert (row["partition"], row["id"]) == ("orders/2", "fast-0"), "the next one in line"
+    fast.end(commit=True)
+    assert penstock.json("blocking") == []
+
+
+def test_a_group_shows_whose_transaction_has_its_offsets_in_hand(
+    cluster: Cluster, penstock: Program
+) -> None:
+    cluster.create_topic("clicks", partitions=2)
+    producer = TransactionalProducer(cluster, "clicks-0", client_id="counter").init()
+    part_of = {
+        "transactional_id": "clicks-0",
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.epoch,
+    }
+    with Groups(cluster) as groups:
+        groups.commit("counters", {("clicks", 0): 0, ("clicks", 1): 0})
+        assert "transactions" not in penstock.json("describe", "counters", group="group")
+        groups.commit("counters", {("clicks", 1): 0}, **part_of)
+    (row,) = penstock.json("describe", "counters", group="group")["transactions"]
+    assert (row["id"], row["client"], row["partitions"]) == ("clicks-0", "counter", ["clicks/1"])
+    assert row["open_s"] > 0
+    assert "clicks-0" in penstock.ok("describe", "counters", group="group")
+    producer.end(commit=True)
+    assert "transactions" not in penstock.json("describe", "counters", group="group")
 
 
 def test_a_cluster_without_ledgers_says_so(penstock: Program) -> None:

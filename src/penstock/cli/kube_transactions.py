@@ -1,0 +1,103 @@
+"""Transactions that hold up readers, for `kubectl penstock why`: asked of the brokers themselves.
+
+    broker pods ──port-forward──▶ Admin.blocking_transactions ──▶ Snapshot.blocking ──▶ Findings
+
+Kubernetes knows nothing of transactions. Brokers that cannot be asked are a gap, as anything else
+that could not be read.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.kube_api import KubeApi
+from penstock.cli.kube_snapshot import Snapshot
+from penstock.cli.kube_status import count_age, is_pod_ready, some
+from penstock.cli.kube_words import Finding
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.client import BlockingTransaction
+
+BLOCKING_MS: Final = 30_000
+"""Longer than a transaction of the defaults takes, shorter than anybody waits before asking."""
+TIMEOUT_MS: Final = 5_000
+
+
+def look(api: KubeApi, snapshot: Snapshot) -> Snapshot:
+    """With what its brokers say of transactions; as it was, if no broker is ready to be asked."""
+    from penstock.cli.kube_reach import reach_cluster  # noqa: PLC0415 - grpc only when it is needed
+    from penstock.client import Admin  # noqa: PLC0415 - the same
+
+    if not any(is_pod_ready(pod) for pod in snapshot.pods_of("broker")):
+        return snapshot
+    told: list[str] = []
+    reached = None
+    try:
+        reached = reach_cluster(api, snapshot.cluster, told.append)
+        with Admin(
+            reached.bootstrap,
+            resolve_address=reached.forwarder.resolve,
+            connect_timeout_ms=TIMEOUT_MS,
+            request_timeout_ms=TIMEOUT_MS,
+        ) as admin:
+            found = admin.blocking_transactions(older_than_ms=BLOCKING_MS)
+    except PenstockError as error:
+        gap = f"transactions, which only brokers know of: {(*told, error.message)[0]}"
+        return replace(snapshot, gaps=(*snapshot.gaps, gap))
+    finally:
+        if reached is not None:
+            reached.forwarder.close()
+    return replace(snapshot, blocking=tuple(found))
+
+
+def transaction_findings(blocking: Iterable["BlockingTransaction"]) -> Iterator[Finding]:
+    """One per transaction, those that no coordinator knows of last."""
+
+    def which(one: "BlockingTransaction") -> tuple[bool, str, int, int]:
+        name = "" if one.owner is None else one.owner.transactional_id
+        return one.owner is None, name, one.producer_id, one.producer_epoch
+
+    for _, found in groupby(sorted(blocking, key=which), key=which):
+        yield _finding(list(found))
+
+
+def _finding(found: list["BlockingTransaction"]) -> Finding:
+    first = found[0]
+    names = some([str(one.where) for one in found])
+    evidence = tuple(
+        f"{one.where}: readers stand at offset {one.last_stable_offset}, "
+        f"{one.high_watermark - one.last_stable_offset} before the end"
+        for one in found[:3]
+    )
+    owner = first.owner
+    if owner is None:
+        return Finding(
+            f"the transaction of producer {first.producer_id}, epoch {first.producer_epoch},",
+            "transaction-unknown",
+            f"holds up readers of committed records in {names}, and no coordinator knows of it",
+            evidence=evidence,
+            do=f"penstock txn partition {first.where}",
+        )
+    client = f"client {owner.client_id!r}" if owner.client_id else "a client without a name"
+    of = f"of {client} at {owner.client_host or 'an unknown host'}"
+    subject = f"transaction {owner.transactional_id!r}"
+    since = count_age((first.age_ms or 0) / 1000)
+    if first.is_decided:
+        return Finding(
+            subject,
+            "transaction-finishing",
+            f"{of} has ended, but {names} has yet to store how: readers of committed records wait",
+            since=since,
+            evidence=evidence,
+            do="nothing, if the partition has enough replicas in sync: it is told until it has",
+        )
+    return Finding(
+        subject,
+        "transaction-open",
+        f"{of} is open and holds up readers of committed records in {names}",
+        since=since,
+        evidence=evidence,
+        do=f"penstock txn abort {owner.transactional_id}, if its producer will not end it",
+    )
