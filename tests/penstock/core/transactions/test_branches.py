@@ -223,6 +223,18 @@ def test_a_branch_that_expired_makes_the_commit_refused_as_a_whole(desk: Desk) -
     assert not desk.ready.records
 
 
+def test_an_expired_branch_that_another_task_uses_again_is_told_as_expired(desk: Desk) -> None:
+    """The driver has messages of both, and names one branch in two epochs."""
+    expired = written(desk, desk.begin(task=0, timeout_ms=1_000))
+    desk.pass_time(1_000)
+    again = written(desk, desk.begin(task=1), P1)
+    assert (again.branch, again.producer_epoch) == (expired.branch, expired.producer_epoch + 1)
+    with refused(ErrorCode.TRANSACTION_ABORTED, "by its timeout"):
+        desk.commit_batch(again, expired)
+    assert desk.record("app", again.branch).is_open
+    assert desk.ledger().batch == -1
+
+
 def test_a_branch_that_its_own_task_ended_cannot_be_committed(desk: Desk) -> None:
     begun = written(desk, desk.begin())
     desk.end(who(begun), commit=False, name="app")
