@@ -23,6 +23,7 @@ _COUNTS: Final = {
     "rebalances": "rebalances",
     "journals": "journals",
     "transactions": "transactions ended",
+    "spark_batches": "Spark batches",
 }
 """Fields of a history that are counted, and what they are called."""
 

@@ -22,6 +22,8 @@ from penstock.core.transactions.records import (
     BranchRecord,
     IdKey,
     IdRecord,
+    LedgerKey,
+    LedgerRecord,
     PartitionParticipant,
     decode_key,
     decode_value,
@@ -115,6 +117,8 @@ class TransactionChecks:
             columns = decode_batch(batch)
             for record, value in zip(columns.keys(), columns.values(), strict=True):
                 self._recorded(record, value)
+            if self.world.spark is not None:
+                self.world.spark.checks.appended()
             return
         self.view(key).extend(batch, who)
         header = batch.header
@@ -135,6 +139,10 @@ class TransactionChecks:
                 before = self._branches.get(key)
                 self._branches[key] = decoded
                 self._changed(before, decoded)
+                if self.world.spark is not None and key.branch > 0:
+                    self.world.spark.checks.branch_changed(key, before, decoded)
+            case LedgerKey(), LedgerRecord() if self.world.spark is not None:
+                self.world.spark.checks.ledger_changed(decoded)
             case _:
                 raise RuleError(f"I11: {key} is gone")
 
@@ -279,10 +287,11 @@ class TransactionChecks:
 
 
 def _durable(machine: TransactionCoordinator) -> Any:
-    return {
+    holders = {
         name: (holder.record, {n: branch.record for n, branch in holder.branches.items()})
         for name, holder in machine.holders.items()
     }
+    return holders, machine.ledgers
 
 
 def _key(participant: Any) -> ReplicaKey:

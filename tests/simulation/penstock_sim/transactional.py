@@ -32,6 +32,7 @@ from penstock_sim.transactions import TRANSACTIONS_KEY
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
+    from penstock_sim.committed_reader import CommittedReader
     from penstock_sim.world import World
 
 Who = tuple[ProducerId, int]
@@ -160,18 +161,7 @@ class Transactor(Process):
             count = self.world.scheduler.random.randrange(1, 4)
             moved = 0 if index else amount
             text = f"{self.name}:{self._life}:{len(self.sent)}:{key.partition}:{index}:{moved}"
-            header = BatchHeader(
-                record_count=count,
-                first_timestamp_ms=0,
-                max_timestamp_ms=0,
-                uncompressed_bytes=len(text),
-                crc=0,
-                flags=BatchFlags.TRANSACTIONAL,
-                producer_id=who[0],
-                producer_epoch=who[1],
-                base_sequence=sequence,
-            )
-            lane.append(Batch(header, text.encode()))
+            lane.append(transactional_batch(text, who, sequence, count))
             sequence += count
         return lane
 
@@ -249,15 +239,32 @@ class Transactor(Process):
         self._next((answer.producer_id, answer.producer_epoch))
 
 
+def transactional_batch(text: str, who: Who, sequence: int, count: int) -> Batch:
+    """`count` records of a transaction; the batch is told from all others by `text`."""
+    header = BatchHeader(
+        record_count=count,
+        first_timestamp_ms=0,
+        max_timestamp_ms=0,
+        uncompressed_bytes=len(text),
+        crc=0,
+        flags=BatchFlags.TRANSACTIONAL,
+        producer_id=who[0],
+        producer_epoch=who[1],
+        base_sequence=sequence,
+    )
+    return Batch(header, text.encode())
+
+
 class SimTransactions:
     """The transactional producers of a history, and who breaks them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, transactors: int | None) -> None:
+        """`transactors`: at most so many; None: two or more."""
         self.world = world
         chance = world.scheduler.random
         self.transactors: list[Transactor] = []
         shared = chance.random() < 0.4
-        for number in range(1, chance.choice((2, 3, 4)) + 1):
+        for number in range(1, min(chance.choice((2, 3, 4)), transactors or 4) + 1):
             name = "shared" if shared and number <= 2 else f"id-{number}"
             self.transactors.append(Transactor(world, number, name))
         self._pace_ms = world.scheduler.between(40, 250)
@@ -298,8 +305,11 @@ class SimTransactions:
 
     def unsettled(self) -> str:
         """Why transactions are not done yet; "" = nothing is open, everybody has heard."""
-        if self.world.transaction_checks.void:
+        world = self.world
+        if world.transaction_checks.void:
             return ""
+        if world.spark is not None and world.spark.unsettled():
+            return world.spark.unsettled()
         waiting = [one.name for one in self.transactors if not one.idle]
         if waiting:
             return f"transactional producers {waiting} wait"
@@ -312,3 +322,9 @@ class SimTransactions:
         if census.open or census.finishing:
             return f"transactions are unsettled: {census}"
         return self.world.transaction_checks.unsettled()
+
+    def check_end(self, readers: list[CommittedReader]) -> None:
+        """What was read is what was decided."""
+        self.world.transaction_checks.check_end(readers, self.transactors)
+        if self.world.spark is not None:
+            self.world.spark.check_end(readers)

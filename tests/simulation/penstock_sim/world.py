@@ -30,6 +30,8 @@ from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
 from penstock_sim.network import Network
 from penstock_sim.scheduler import RuleError, Scheduler
+from penstock_sim.spark import SimSpark
+from penstock_sim.spark_checks import SparkChecks
 from penstock_sim.transaction_checks import TransactionChecks
 from penstock_sim.transactional import SimTransactions
 from penstock_sim.transactions import TRANSACTIONS_KEY
@@ -43,6 +45,8 @@ JOURNAL_EVERY: Final = 2
 """In one of so many seeds brokers keep a journal while the metadata store is away."""
 TRANSACTIONS_IN: Final = (2, 4)
 """A third of the seeds, by their remainder of 6, has transactions, but none that has groups."""
+SPARK_IN: Final = (2, 8, 10)
+"""Half of those have a Spark query, by their remainder of 18."""
 CONVERGE_MS: Final = 15_000
 
 
@@ -62,6 +66,7 @@ class History:
     rebalances: int = 0
     journals: int = 0
     transactions: int = 0
+    spark_batches: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -78,6 +83,7 @@ class World:
         groups: bool | None = None,
         journal: bool | None = None,
         transactions: bool | None = None,
+        spark: bool | None = None,
     ) -> None:
         self.seed = seed
         self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
@@ -105,11 +111,15 @@ class World:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 3)))]
             self.groups = SimGroups(self, TOPIC)
         self.transactions: SimTransactions | None = None
+        self.spark: SimSpark | None = None
         self.committed_readers: list[CommittedReader] = []
         wanted = seed % 6 in TRANSACTIONS_IN if transactions is None else transactions
         if wanted and self.groups is None and not self.blackout:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((2, 2, 3)))]
-            self.transactions = SimTransactions(self)
+            with_spark = seed % 18 in SPARK_IN if spark is None else spark
+            self.transactions = SimTransactions(self, transactors=1 if with_spark else None)
+            if with_spark:
+                self.spark = SimSpark(self, SparkChecks(self))
         self.transaction_checks = TransactionChecks(self)
         self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
 
@@ -219,6 +229,8 @@ class World:
             self.committed_readers = [CommittedReader(self, key) for key in self.keys]
             for reader in self.committed_readers:
                 reader.start()
+        if self.spark is not None:
+            self.spark.start()
 
     def _converge(self, nemesis: Nemesis) -> None:
         """With everything healed, every replica is in sync and every request answered (I24)."""
@@ -291,8 +303,7 @@ class World:
         if self.groups is not None:
             self.groups.check_end()
         if self.transactions is not None:
-            transactors = self.transactions.transactors
-            self.transaction_checks.check_end(self.committed_readers, transactors)
+            self.transactions.check_end(self.committed_readers)
         for key in self.all_keys:
             for broker in self.brokers.values():
                 replica = broker.replicas[key]
@@ -308,12 +319,13 @@ def simulate(
     groups: bool | None = None,
     journal: bool | None = None,
     transactions: bool | None = None,
+    spark: bool | None = None,
 ) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
     `faults`: names of the nemesis's methods to use, all if empty. `groups`: whether there are
     consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
-    `transactions`: see `TRANSACTIONS_IN`.
+    `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
     """
     world = World(
         seed,
@@ -322,6 +334,7 @@ def simulate(
         groups=groups,
         journal=journal,
         transactions=transactions,
+        spark=spark,
     )
     violation = None
     try:
@@ -347,6 +360,7 @@ def simulate(
         world.group_checks.rebalances,
         world.checks.journals,
         world.transaction_checks.decisions,
+        0 if world.spark is None else len(world.spark.checks.batches),
         violation,
         tuple(world.scheduler.trace),
     )
