@@ -360,7 +360,7 @@ def _check_named(book: Book, event: CommitBatchRequested) -> None:
             "fewer tasks per batch",
             ErrorCode.TRANSACTION_TOO_LARGE,
         )
-    # The same branch in two epochs is not a mistake: one attempt expired, and another used it again.
+    # One branch in two epochs is no mistake: an attempt expired, and another used it again.
     names = set(event.branches)
     if len(names) < len(event.branches) or not 0 <= event.rows <= _INT64_MAX:
         raise ClusterError(
