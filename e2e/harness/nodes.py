@@ -4,6 +4,7 @@
     kill / start        docker kill: power loss, though the page cache survives; volumes stay
     drain / uncordon    what an administrator does before maintenance
     kill_process        kill -9 of a process in a pod, from the node
+    cut                 two pods of different nodes cannot reach each other, all others can
 
 Every fault is remembered: `heal` takes back those that are still there, in the right order, so
 that a scenario that fails leaves a whole cluster to the next one.
@@ -36,6 +37,7 @@ class Nodes:
         self._frozen: list[str] = []
         self._dead: list[str] = []
         self._cordoned: list[str] = []
+        self._cuts: list[tuple[str, str]] = []
 
     def names(self) -> list[str]:
         """Of all nodes, control plane first."""
@@ -117,12 +119,34 @@ class Nodes:
         if node in self._cordoned:
             self._cordoned.remove(node)
 
+    @contextmanager
+    def cut(self, one: Manifest, other: Manifest) -> Iterator[None]:
+        """Drops what two pods, on different nodes, send each other while the block runs."""
+        node = one["spec"]["nodeName"]
+        assert node != other["spec"]["nodeName"], "pods of one node meet on its bridge"
+        here, there = one["status"]["podIP"], other["status"]["podIP"]
+        rules = [f"FORWARD -s {a} -d {b} -j DROP" for a, b in ((here, there), (there, here))]
+        for rule in rules:
+            self._cuts.append((node, rule))
+            self.shell(node, f"iptables -I {rule}")
+        try:
+            yield
+        finally:
+            self._mend()
+
+    def _mend(self) -> None:
+        for node, rule in self._cuts[:]:
+            # A node that was started again meanwhile has forgotten the rule.
+            self.shell(node, f"iptables -D {rule} || ! iptables -C {rule}")
+            self._cuts.remove((node, rule))
+
     def heal(self) -> None:
         """Takes back every fault that is still there and waits until all nodes are Ready."""
         for node in self._frozen[:]:
             self.thaw(node)
         for node in self._dead[:]:
             self.start(node)
+        self._mend()
         for node in self._cordoned[:]:
             self.uncordon(node)
         for node in self.names():

@@ -38,6 +38,7 @@ class Load:
     """What is put on the cluster. `duration_s` None writes until `finish`. `rate` records/s.
 
     `group`: a consumer group of so many `members` reads as well; empty: none does.
+    `transactions`: written in transactions, a fifth of which are aborted.
     """
 
     bootstrap: str
@@ -52,6 +53,7 @@ class Load:
     sync: str = "os"
     group: str = ""
     members: int = 3
+    transactions: bool = False
 
     def arguments(self) -> list[str]:
         """Of `penstock verify run`."""
@@ -63,7 +65,8 @@ class Load:
         }  # fmt: skip
         if self.group:
             named |= {"group": self.group, "members": self.members}
-        return [f"--{name}={value}" for name, value in named.items()]
+        switches = ["--transactions"] if self.transactions else []
+        return [f"--{name}={value}" for name, value in named.items()] + switches
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ class Verdict:
 
     def __str__(self) -> str:
         if self.passed:
-            return f"PASS, {self.acknowledged:,} acknowledged"
+            committed = self.figures.get("transactions_committed", 0)
+            within = f" in {committed:,} transactions" if committed else ""
+            return f"PASS, {self.acknowledged:,} acknowledged{within}"
         return "FAIL: " + ", ".join(f"{count} {rule}" for rule, count in self.breaches.items())
 
 
@@ -104,6 +109,11 @@ class Workload:
         self._keep = keep
         self.name = f"verify-{load.topic}"[:63].rstrip("-")
         self.verdict: Verdict | None = None
+
+    @property
+    def history(self) -> Path:
+        """Where it is kept, once the run has been judged."""
+        return self._keep / f"{self.name}.history.gz"
 
     def __enter__(self) -> Self:
         self._kubectl.delete("pod", self.name, now=True)
@@ -129,6 +139,11 @@ class Workload:
             lambda: self.acknowledged() >= wanted,
             deadline_s,
         )
+
+    def transactional_ids(self) -> list[str]:
+        """Of its producers, if they write in transactions."""
+        begun = json.loads(self._shell("head -n 1 history.jsonl"))
+        return [f"verify-{begun['run']:x}-{each}" for each in range(self._load.producers)]
 
     def finish(self, deadline_s: float = 180.0) -> Verdict:
         """Ends the writing, waits for the judge, and brings history and verdict here."""
@@ -156,7 +171,7 @@ class Workload:
         packed = self._kubectl.exec_bytes(
             self.name, "gzip", "-c", "/work/history.jsonl", timeout_s=120.0
         )
-        (self._keep / f"{self.name}.history.gz").write_bytes(packed)
+        self.history.write_bytes(packed)
         (self._keep / f"{self.name}.verdict.json").write_text(self._shell("cat verdict.json"))
         (self._keep / f"{self.name}.said").write_text(self._shell("cat said"))
 

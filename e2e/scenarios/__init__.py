@@ -16,6 +16,7 @@ from e2e.scenarios import (
     control,
     groups,
     members,
+    transactions,
     lifecycle,
     spark,
 )
@@ -32,4 +33,5 @@ __all__ = [
     "pods",
     "resources",
     "spark",
+    "transactions",
 ]
