@@ -12,18 +12,21 @@ from e2e.scenarios import (
     pods,
     faults,
     operations,
+    transactions,
     clients,
     control,
     groups,
     members,
-    transactions,
+    cut_off,
     lifecycle,
     spark,
+    spark_sink,
 )
 
 __all__ = [
     "clients",
     "control",
+    "cut_off",
     "faults",
     "groups",
     "install",
@@ -33,5 +36,6 @@ __all__ = [
     "pods",
     "resources",
     "spark",
+    "spark_sink",
     "transactions",
 ]

@@ -105,7 +105,7 @@ def wrong_volume(stage: Stage) -> None:
     penstock, streams = stage.penstock, stage.penstock.streams
     pod = penstock.pod(2)
     node = stage.nodes.of_pod(pod, streams)
-    mark = f"{_volume(stage, pod)}/data/meta.json"
+    mark = f"{volume(stage, f'data-{pod}')}/data/meta.json"
     mine = stage.nodes.shell(node, f"cat {mark}")
     theirs = json.dumps({**json.loads(mine), "broker_id": 1})
     stage.nodes.kill_process(pod, streams)
@@ -118,11 +118,11 @@ def wrong_volume(stage: Stage) -> None:
     penstock.wait_ready()
 
 
-def _volume(stage: Stage, pod: str) -> str:
-    """The directory of a pod's volume on its node."""
-    claim = stage.penstock.streams.get("pvc", f"data-{pod}")
-    volume = stage.kubectl.get("pv", claim["spec"]["volumeName"])["spec"]
-    return str((volume.get("hostPath") or volume["local"])["path"])
+def volume(stage: Stage, claim: str) -> str:
+    """The directory of a claimed volume on its node."""
+    bound = stage.penstock.streams.get("pvc", claim)
+    found = stage.kubectl.get("pv", bound["spec"]["volumeName"])["spec"]
+    return str((found.get("hostPath") or found["local"])["path"])
 
 
 def _said(stage: Stage, words: str) -> str | None:

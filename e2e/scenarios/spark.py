@@ -87,9 +87,9 @@ def keep_logs(stage: Stage, label: str) -> None:
 
 
 @contextmanager
-def topic(stage: Stage) -> Iterator[str]:
+def topic(stage: Stage, suffix: str = "") -> Iterator[str]:
     """A topic of this scenario, gone afterwards."""
-    name = "e2e-" + stage.name.replace("_", "-")
+    name = "e2e-" + stage.name.replace("_", "-") + suffix
     stage.penstock.cli("topic", "create", name, "--partitions=6", "--replicas=3")
     try:
         yield name
