@@ -1,6 +1,7 @@
 """Members of a consumer group as pods of a Deployment, and the diary of what they did.
 
     Members ──▶ Deployment: pods that run `member.py` ──▶ the diary, a topic ──▶ read_diary
+                or `pipe.py` ──▶ what they made of it, exactly once ──▶ read_lines
 
 `penstock verify run --group` has all members in its own process, and judges more; this is for
 members that come and go as pods do. The image is the broker's, which has the client in it.
@@ -10,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from e2e.harness.images import BROKER
 from e2e.harness.kubectl import Manifest
@@ -18,11 +19,22 @@ from e2e.harness.penstock import Penstock
 from e2e.harness.process import E2EError, wait_until
 from e2e.harness.workload import client_pod
 
-PROGRAM: Final = Path(__file__).with_name("member.py").read_text()
+HERE: Final = Path(__file__).parent
 GRACE_S: Final = 15
 
 Event = dict[str, Any]
 """A line of the diary; `member.py` tells what they say."""
+
+
+class Program(Protocol):
+    """What runs in every pod."""
+
+    @property
+    def text(self) -> str:
+        """In Python."""
+
+    def arguments(self, bootstrap: str) -> list[str]:
+        """On its command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +52,14 @@ class Work:
     stall_at: int = 0
 
     @property
+    def text(self) -> str:
+        return (HERE / "member.py").read_text()
+
+    @property
     def diary(self) -> str:
         return f"{self.group}-diary"
 
     def arguments(self, bootstrap: str) -> list[str]:
-        """Of the program."""
         named = {
             "bootstrap": bootstrap, "topic": self.topic, "group": self.group,
             "diary": self.diary, "members": self.each,
@@ -56,12 +71,31 @@ class Work:
         return [f"--{name}={value}" for name, value in named.items()]
 
 
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """A loop from `topic` to `target`, as its `group`."""
+
+    topic: str
+    group: str
+    target: str
+
+    @property
+    def text(self) -> str:
+        return (HERE / "pipe.py").read_text()
+
+    def arguments(self, bootstrap: str) -> list[str]:
+        return [
+            f"--bootstrap={bootstrap}", f"--topic={self.topic}",
+            f"--group={self.group}", f"--target={self.target}",
+        ]  # fmt: skip
+
+
 class Members:
     """A Deployment of one pod at first. As a context manager: it is gone when the block ended."""
 
-    def __init__(self, penstock: Penstock, name: str, work: Work) -> None:
+    def __init__(self, penstock: Penstock, name: str, program: Program) -> None:
         self._penstock = penstock
-        self._work = work
+        self._program = program
         self.name = name
         self.selector = f"app.kubernetes.io/name={name}"
 
@@ -96,7 +130,8 @@ class Members:
 
     def _deployment(self) -> Manifest:
         labels = {"app.kubernetes.io/name": self.name}
-        command = ["python", "-c", PROGRAM, *self._work.arguments(self._penstock.bootstrap)]
+        command = ["python", "-c", self._program.text]
+        command += self._program.arguments(self._penstock.bootstrap)
         return {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -123,7 +158,12 @@ def describe_group(penstock: Penstock, group: str) -> dict[str, Any]:
 
 def read_diary(penstock: Penstock, work: Work) -> list[Event]:
     """All that was written into it until now, oldest first."""
-    said = penstock.cli("consume", work.diary, "-o", "beginning", "-e")
+    return read_lines(penstock, work.diary)
+
+
+def read_lines(penstock: Penstock, topic: str) -> list[Event]:
+    """Of a topic, what has been committed; lines of one partition are in order."""
+    said = penstock.cli("consume", topic, "-o", "beginning", "-e")
     return [json.loads(line) for line in said.splitlines()]
 
 

@@ -29,7 +29,7 @@ from e2e.scenarios.spark import (
 )
 
 NAME: Final = "copies"
-PROGRAM: Final = (Path(images.__file__).with_name("spark_copy.py")).read_text()
+PROGRAM: Final = (Path(images.__file__).with_name("spark_copies.py")).read_text()
 DELIVERY: Final = "exactly-once"
 RECORDS: Final = 20_000
 """Of each part; in batches of BATCH."""
@@ -51,10 +51,10 @@ class Copies:
         text = text.replace(containers(deployment)[0]["image"], images.SPARK.tag)
         text = text.replace("totals-stream", NAME)
         claim, config, deployment = yaml.safe_load_all(text)
-        config["data"]["copy.py"] = PROGRAM
+        config["data"]["copies.py"] = PROGRAM
         template = deployment["spec"]["template"]
         containers(deployment)[0]["args"] = [
-            "python3", "/etc/spark/copy.py",
+            "python3", "/etc/spark/copies.py",
             f"--bootstrap={self.stage.penstock.bootstrap}",
             f"--source={self.source}", f"--target={self.target}",
             "--checkpoint=file:///work/checkpoint", f"--delivery={DELIVERY}", f"--batch={BATCH}",
@@ -68,7 +68,10 @@ class Copies:
         return [claim, config, pod]
 
     def copied(self) -> Counter[int]:
-        """The numbers that a read_committed reader sees now, and how often each."""
+        """The numbers that a read_committed reader sees now, and how often each. Fails if the
+        driver has ended."""
+        driver = self.stage.penstock.streams.get("pod", NAME)["status"]["phase"]
+        self.stage.expect(driver in ("Pending", "Running"), f"the driver has {driver.lower()}")
         read = self.stage.penstock.cli("consume", self.target, "-o", "beginning", "-e")
         return Counter(map(int, read.split()))
 
@@ -81,8 +84,6 @@ class Copies:
             self.stage.expect(not twice, f"{len(twice)} rows are there twice, first: {twice[:1]}")
             strange = [number for number in seen if not 0 < number <= records]
             self.stage.expect(not strange, f"{strange[:1]} was never written")
-            driver = self.stage.penstock.streams.get("pod", NAME)["status"]["phase"]
-            self.stage.expect(driver in ("Pending", "Running"), f"the driver has {driver}")
             return len(seen) == records
 
         wait_until(f"{records} rows copied", complete, DONE_S)
@@ -136,8 +137,8 @@ def spark_exactly_once(stage: Stage) -> None:
             query.wait(RECORDS)
             produce(stage, source, RECORDS + 1, 2 * RECORDS)
             query.kill_driver()
-            stage.say(f"driver killed, {len(query.copied())} rows are visible")
             query.start_driver()
+            stage.say(f"driver killed, {len(query.copied())} rows are visible")
             query.wait(2 * RECORDS)
             batch = wait_until("Spark has noted the last batch", lambda: (query.idle(),)[0])
             assert batch is not None
