@@ -38,7 +38,8 @@ class Load:
     """What is put on the cluster. `duration_s` None writes until `finish`. `rate` records/s.
 
     `group`: a consumer group of so many `members` reads as well; empty: none does.
-    `transactions`: written in transactions, a fifth of which are aborted.
+    `transactions`: written in transactions, a fifth of which are aborted; `bank`: the same, and
+    each is a transfer between two accounts.
     """
 
     bootstrap: str
@@ -54,6 +55,7 @@ class Load:
     group: str = ""
     members: int = 3
     transactions: bool = False
+    bank: bool = False
 
     def arguments(self) -> list[str]:
         """Of `penstock verify run`."""
@@ -65,8 +67,9 @@ class Load:
         }  # fmt: skip
         if self.group:
             named |= {"group": self.group, "members": self.members}
-        switches = ["--transactions"] if self.transactions else []
-        return [f"--{name}={value}" for name, value in named.items()] + switches
+        switches = {"--transactions": self.transactions, "--bank": self.bank}
+        chosen = [name for name, on in switches.items() if on]
+        return [f"--{name}={value}" for name, value in named.items()] + chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,10 @@ class Workload:
         self._keep = keep
         self.name = f"verify-{load.topic}"[:63].rstrip("-")
         self.verdict: Verdict | None = None
+
+    @property
+    def topic(self) -> str:
+        return self._load.topic
 
     @property
     def history(self) -> Path:

@@ -9,7 +9,7 @@ from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.control import AWAY_GAP_S
 from e2e.scenarios.faults import settle
-from e2e.scenarios.transactions import busiest, judge, transactional
+from e2e.scenarios.transactions import Loads, busiest, loads
 
 OUTAGE_S = 40.0
 CUT_S = 30.0
@@ -22,10 +22,9 @@ IN_SYNC_S = 15.0
 @scenario("Transactions go on while the API server is away, also when their coordinator dies")
 def transactions_without_api_server(stage: Stage) -> None:
     """The brokers that are left decide without the API who coordinates now."""
-    penstock, load = stage.penstock, transactional(stage)
-    with stage.workload(load) as running:
-        running.started()
-        pod = penstock.pod(busiest(stage, running))
+    penstock = stage.penstock
+    with loads(stage) as both:
+        pod = penstock.pod(busiest(stage, both.batches))
         place = stage.nodes.place(pod, penstock.streams)
         numbers = " ".join(map(str, stage.nodes.processes(place)))
         began = time.monotonic()
@@ -35,11 +34,11 @@ def transactions_without_api_server(stage: Stage) -> None:
             stage.nodes.shell(place.node, f"kill -KILL {numbers}")
             until = began + OUTAGE_S
             wait_until("the other half", lambda: time.monotonic() > until, OUTAGE_S)
-        running.goes_on(50, 120.0)
+        both.go_on(50, 120.0)
         penstock.wait_brokers(3, 240.0)
-        penstock.wait_in_sync(load.topic, 240.0)
-        running.goes_on()
-        judge(stage, running, AWAY_GAP_S)
+        penstock.wait_in_sync(both.batches.topic, 240.0)
+        both.go_on()
+        both.judge(stage, AWAY_GAP_S)
     penstock.wait_ready(240.0)
 
 
@@ -47,21 +46,21 @@ def transactions_without_api_server(stage: Stage) -> None:
 def transactions_cut(stage: Stage) -> None:
     """Everybody else sees both, so neither is replaced. What needs both waits, or is aborted, until
     the cut is over; the rest goes on when each has left the other's ISR. Then all commit again."""
-    penstock, load = stage.penstock, transactional(stage)
-    with stage.workload(load) as running:
-        running.started()
-        broker = busiest(stage, running)
-        leaders = {one.leader for one in penstock.partitions(load.topic)}
+    penstock = stage.penstock
+    with loads(stage) as both:
+        broker = busiest(stage, both.batches)
+        leaders = {one.leader for one in penstock.partitions(both.batches.topic)}
         leader = min(each for each in leaders if each is not None and each != broker)
         stage.say(f"cut off from broker {leader}, which leads")
         pods = [penstock.streams.get("pod", penstock.pod(each)) for each in (broker, leader)]
         with stage.nodes.cut(*pods):
             until = time.monotonic() + CUT_S
-            running.goes_on(20, CUT_S)
+            both.go_on(20, CUT_S)
             stage.say("producers that do not need both go on")
             wait_until("cut long enough", lambda: time.monotonic() > until, 2 * CUT_S)
-        settle(stage, running, load.topic, time.monotonic())
-        judge(stage, running, CUT_S + AFTER_CUT_S)
-    gap = stage.verdicts[-1].write_gap_s
-    stage.measure("longest time without a commit of all producers", gap, limit=IN_SYNC_S)
+        settle(stage, both.batches, both.batches.topic, time.monotonic())
+        both.judge(stage, CUT_S + AFTER_CUT_S)
+    for name, verdict in zip(Loads._fields, stage.verdicts, strict=True):
+        gap_s = verdict.write_gap_s
+        stage.measure(f"longest time without any commit, {name}", gap_s, limit=IN_SYNC_S)
     penstock.wait_ready()

@@ -136,9 +136,11 @@ def spark_exactly_once(stage: Stage) -> None:
             stage.penstock.streams.delete("pod", victim, now=True, wait_s=None)
             query.wait(RECORDS)
             produce(stage, source, RECORDS + 1, 2 * RECORDS)
+            wait_until("more is copied", lambda: query.copied().total() > RECORDS, DONE_S)
             query.kill_driver()
+            planned, done = query.batches("offsets")[-1], query.batches("commits")[-1]
+            stage.say(f"driver killed: batch {planned} was begun, {done} was noted as done")
             query.start_driver()
-            stage.say(f"driver killed, {len(query.copied())} rows are visible")
             query.wait(2 * RECORDS)
             batch = wait_until("Spark has noted the last batch", lambda: (query.idle(),)[0])
             assert batch is not None

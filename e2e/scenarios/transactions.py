@@ -1,33 +1,66 @@
 """Transactions while brokers restart, and while a node is lost.
 
-The load's producers write in transactions and abort every fifth. Its judge says that what committed
-is there as a whole, that nothing of what was aborted was ever read, and that no transaction is left
-behind; the figure is the longest time that any one producer went without a commit.
+Two loads go on at once, whose producers abort every fifth transaction. Their judge says that what
+committed is there as a whole, that nothing of what was aborted was ever read, that no transaction
+is left behind, and that the sum of a bank's accounts stays 0; the figure is the longest time that
+any one producer went without a commit.
 """
 
 import json
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from e2e.harness.penstock import CLUSTERS
 from e2e.harness.process import E2EError, wait_until
 from e2e.harness.scenario import Stage, scenario
-from e2e.harness.workload import Load, Workload
+from e2e.harness.workload import Workload
 from e2e.scenarios.faults import settle, worker_of_a_leader
 from e2e.scenarios.operations import ROLL_S, restore, rolled, uids
 from penstock.verify.history import read_history
 
 PRODUCERS = 4
 """So that their coordinators are not likely all on one broker."""
+BANK_RATE = 100
+"""Records/s; each transfer is two of them, and a transaction."""
 NODE_LOST_S = 15.0
 """If the active controller dies with the node: its Lease (6 s), then the sessions of brokers."""
 PAUSE = "longest time without a commit of any one producer"
 
 
-def transactional(stage: Stage) -> Load:
-    """The scenario's load, in transactions."""
-    return stage.load(transactions=True, producers=PRODUCERS)
+class Loads(NamedTuple):
+    """Both go on at once. What is said of coordinators is about `batches`."""
+
+    batches: Workload
+    transfers: Workload
+
+    def go_on(self, batches: int = 50, deadline_s: float = 120.0) -> None:
+        """Waits until so many more are committed by each."""
+        for each in self:
+            each.goes_on(batches, deadline_s)
+
+    def judge(self, stage: Stage, limit: float | None = None) -> None:
+        """Ends both; the verdicts must be PASS, and no pause longer than `limit`, in seconds."""
+        for name, each in self._asdict().items():
+            verdict = each.finish()
+            stage.expect(verdict.passed, f"{name}: {verdict}")
+            stage.measure(f"{PAUSE}, {name}", longest_pause_s(each.history), limit=limit)
+
+
+@contextmanager
+def loads(stage: Stage) -> Iterator[Loads]:
+    """Producers that write a few batches per transaction, and a bank of as many; both started."""
+    batches = stage.load(transactions=True, producers=PRODUCERS)
+    bank = replace(batches, topic=f"{batches.topic}-bank", bank=True, rate=BANK_RATE)
+    with stage.workload(batches) as first, stage.workload(bank) as second:
+        both = Loads(first, second)
+        for each in both:
+            each.started()
+        yield both
 
 
 def coordinators(stage: Stage, running: Workload) -> dict[int, list[str]]:
@@ -67,47 +100,38 @@ def longest_pause_s(history: Path) -> float:
     return max(longest, *(now - at for at in last.values())) / 1000
 
 
-def judge(stage: Stage, running: Workload, limit: float | None = None) -> None:
-    """Ends the load; its verdict must be PASS, and no pause longer than `limit`, in seconds."""
-    verdict = running.finish()
-    stage.expect(verdict.passed, str(verdict))
-    stage.measure(PAUSE, longest_pause_s(running.history), limit=limit)
-
-
 @scenario("Transactions go on while brokers restart one by one")
 def transactions_through_a_roll(stage: Stage) -> None:
     """Each broker decides for some producers, and leads partitions of every transaction."""
     penstock = stage.penstock
-    with stage.workload(transactional(stage)) as running:
-        running.started()
+    with loads(stage) as both:
         before = uids(stage)
         penstock.streams.patch(
             CLUSTERS, penstock.cluster, {"spec": {"config": {"cache.bytes": 44_000_000}}}
         )
         wait_until("brokers restarted", lambda: rolled(stage, before), ROLL_S)
-        running.goes_on()
-        judge(stage, running)
+        both.go_on()
+        both.judge(stage)
     restore(stage, {"spec": {"config": {"cache.bytes": None}}})
 
 
 @scenario("A node is killed under the coordinator of transactions, and comes back")
 def transactions_through_node_loss(stage: Stage) -> None:
-    penstock, load = stage.penstock, transactional(stage)
-    with stage.workload(load) as running:
-        running.started()
-        node = _worker_of_a_coordinator(stage, running, load.topic)
+    penstock = stage.penstock
+    with loads(stage) as both:
+        node = _worker_of_a_coordinator(stage, both.batches)
         if _active_controller_is_on(stage, node):
             stage.say("the active controller is there, too: leaders wait for its Lease to run out")
         stage.nodes.kill(node)
-        running.goes_on(20, 60.0)
+        both.go_on(20, 60.0)
         began = time.monotonic()
         stage.nodes.start(node, 180.0)
-        settle(stage, running, load.topic, began)
-        judge(stage, running, NODE_LOST_S)
+        settle(stage, both.batches, both.batches.topic, began)
+        both.judge(stage, NODE_LOST_S)
     penstock.wait_ready(240.0)
 
 
-def _worker_of_a_coordinator(stage: Stage, running: Workload, topic: str) -> str:
+def _worker_of_a_coordinator(stage: Stage, running: Workload) -> str:
     """A worker node whose broker decides for a producer; or, if there is none, that leads."""
     penstock, workers = stage.penstock, stage.nodes.workers()
 
@@ -116,7 +140,7 @@ def _worker_of_a_coordinator(stage: Stage, running: Workload, topic: str) -> str
         if node in workers:
             stage.say(f"killing {node}, which decides for {len(names)} of {PRODUCERS} producers")
             return node
-    return worker_of_a_leader(stage, topic)
+    return worker_of_a_leader(stage, running.topic)
 
 
 def _active_controller_is_on(stage: Stage, node: str) -> bool:
