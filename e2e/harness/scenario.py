@@ -60,10 +60,23 @@ class Stage:
         if not condition:
             raise E2EError(otherwise)
 
+    @property
+    def _topic(self) -> str:
+        return "e2e-" + self.name.replace("_", "-")
+
+    @contextmanager
+    def topic(self, suffix: str = "", *, partitions: int = 6) -> Iterator[str]:
+        """A topic of this scenario, gone when the block ends."""
+        name = self._topic + suffix
+        self.penstock.cli("topic", "create", name, f"--partitions={partitions}", "--replicas=3")
+        try:
+            yield name
+        finally:
+            self.penstock.cli("topic", "delete", name, "--yes")
+
     def load(self, **changes: Any) -> Load:
         """This scenario's load: its own topic; `changes` are fields of Load."""
-        topic = "e2e-" + self.name.replace("_", "-")
-        return replace(Load(self.penstock.bootstrap, topic), **changes)
+        return replace(Load(self.penstock.bootstrap, self._topic), **changes)
 
     @contextmanager
     def workload(self, load: Load | None = None) -> Iterator[Workload]:

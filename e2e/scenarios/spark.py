@@ -86,17 +86,6 @@ def keep_logs(stage: Stage, label: str) -> None:
         (stage.logs / f"{name}.log").write_bytes(log)
 
 
-@contextmanager
-def topic(stage: Stage, suffix: str = "") -> Iterator[str]:
-    """A topic of this scenario, gone afterwards."""
-    name = "e2e-" + stage.name.replace("_", "-") + suffix
-    stage.penstock.cli("topic", "create", name, "--partitions=6", "--replicas=3")
-    try:
-        yield name
-    finally:
-        stage.penstock.cli("topic", "delete", name, "--yes")
-
-
 def produce(stage: Stage, name: str, first: int, last: int) -> None:
     """Writes the numbers `first` to `last` from a broker's pod that does not lead partition 0."""
     penstock = stage.penstock
@@ -159,7 +148,7 @@ def spark_stream(stage: Stage) -> None:
     """Then the driver's own pod is killed: its successor goes on from the checkpoint."""
     penstock, name = stage.penstock, "totals-stream"
     driver = f"app.kubernetes.io/name={name},app.kubernetes.io/component=driver"
-    with topic(stage) as read, applied(stage, manifests("stream.yaml", read)):
+    with stage.topic() as read, applied(stage, manifests("stream.yaml", read)):
         began = time.monotonic()
         produce(stage, read, 1, RECORDS // 2)
         wait_totals(stage, driver, RECORDS // 2)
@@ -185,7 +174,7 @@ def spark_stream(stage: Stage) -> None:
 def spark_batch(stage: Stage) -> None:
     penstock, name = stage.penstock, "totals-batch"
     driver = f"app.kubernetes.io/name={name},spark-role=driver"
-    with topic(stage) as read:
+    with stage.topic() as read:
         produce(stage, read, 1, RECORDS)
         objects = manifests("batch.yaml", read)
         containers(objects[-1])[0]["args"].append(f"--option=minPartitions={TASKS}")

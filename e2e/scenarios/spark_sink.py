@@ -25,7 +25,6 @@ from e2e.scenarios.spark import (
     containers,
     executors,
     produce,
-    topic,
 )
 
 NAME: Final = "copies"
@@ -126,7 +125,7 @@ class Copies:
 def spark_exactly_once(stage: Stage) -> None:
     """An executor in the middle of batches, the driver in the middle of one, and the driver again
     when the cluster has decided on a batch of which Spark's commit log does not know yet."""
-    with topic(stage) as source, topic(stage, "-copy") as target:
+    with stage.topic() as source, stage.topic("-copy") as target:
         query = Copies(stage, source, target)
         with applied(stage, query.manifests()):
             produce(stage, source, 1, RECORDS)
