@@ -80,6 +80,9 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.started_by = ""
         """The test that started it first."""
+        self.launcher = ["-m", "penstock_broker.local.child"]
+        self.environment: dict[str, str] = {}
+        """Beside that of the tests."""
         self._reserved = reserved
         self._log_began = 0
 
@@ -103,8 +106,8 @@ class ServerProcess:
     def start(self, *extra: str, wait: bool = True, timeout_s: float = 40.0) -> None:
         """Starts; `wait`: until health says SERVING. `extra`: more command line."""
         assert not self.is_running, f"{self.name} runs already"
-        command = [sys.executable, "-m", "penstock_broker.local.child", *self.arguments, *extra]
-        environment = {**os.environ, "GRPC_VERBOSITY": "NONE"}
+        command = [sys.executable, *self.launcher, *self.arguments, *extra]
+        environment = {**os.environ, "GRPC_VERBOSITY": "NONE", **self.environment}
         self._close_pipe()
         if self not in _started:
             self.started_by = _running_test()

@@ -1,0 +1,108 @@
+"""A broker is killed with -9 at each write of a transaction: nobody is told what is not so (I11).
+
+    join ─▶ data ─▶ decision ─▶ marker ─▶ finished      before the write, or just after it
+
+The victim coordinates the producer and leads one of its two partitions; it dies by itself at the
+write (`support.faulty_child`) and comes back. What the producer was told is what readers see, the
+same producer goes on, and nothing stays open or unfinished.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from support.cluster import Cluster
+from support.faults import POINTS, Faults
+from support.waiting import wait_until
+
+from penstock.client import Admin, Consumer, Producer, TopicPartition, TransactionState
+from penstock.core.transactions.config import TRANSACTIONS_TOPIC, coordinator_partition
+
+ENDS = ("decision", "marker")
+CASES = [
+    (point, when, how)
+    for point in POINTS
+    for when in ("before", "after")
+    for how in (("commit", "abort") if point in ENDS else ("commit",))
+]
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, list[Faults]]]:
+    """Three brokers that die when a test says so."""
+    folder = tmp_path_factory.mktemp("faulty")
+    with Cluster(folder, brokers=3, start=False) as cluster:
+        faults = [
+            Faults(broker, folder / f"faults-{broker_id}")
+            for broker_id, broker in cluster.brokers.items()
+        ]
+        cluster.start()
+        with Producer(cluster.bootstrap, transactional_id="first") as producer:
+            producer.transaction().begin()  # creates the coordinators
+        yield cluster, faults
+
+
+def transact(producer: Producer, topic: str, value: bytes, how: str) -> str:
+    """One transaction over both partitions; raises TransactionError if it was told otherwise."""
+    transaction = producer.transaction()
+    transaction.begin()
+    for partition in (0, 1):
+        transaction.send(topic, value, partition=partition).result(60)
+    if how == "commit":
+        transaction.commit()
+    else:
+        transaction.abort()
+    return how
+
+
+def read_to_the_end(cluster: Cluster, topic: str) -> dict[int, list[bytes | None]]:
+    """What a read_committed reader gets of both partitions, up to the record "end"."""
+    seen: dict[int, list[bytes | None]] = {0: [], 1: []}
+    with Consumer(cluster.bootstrap) as consumer:
+        consumer.assign([TopicPartition(topic, partition) for partition in seen])
+
+        def all_there() -> bool:
+            for batch in consumer.poll(0.5):
+                seen[batch.partition] += [record.value for record in batch.records()]
+            return all(values[-1:] == [b"end"] for values in seen.values())
+
+        wait_until(all_there, what="both partitions are read to the end")
+    return seen
+
+
+@pytest.mark.parametrize(("point", "when", "how"), CASES, ids=lambda word: word)
+def test_what_was_told_is_so_wherever_a_broker_dies(
+    faulty: tuple[Cluster, list[Faults]], point: str, when: str, how: str
+) -> None:
+    cluster, faults = faulty
+    name = f"{point}-{when}-{how}"
+    cluster.wait_alive(set(cluster.brokers))
+    cluster.wait_in_sync(TRANSACTIONS_TOPIC)
+    info = cluster.topic(TRANSACTIONS_TOPIC)
+    assert info is not None
+    victim = cluster.leader(TRANSACTIONS_TOPIC, coordinator_partition(name, len(info.partitions)))
+    others = [broker_id for broker_id in cluster.brokers if broker_id != victim]
+    cluster.create_topic(name, assignment=[[victim, *others], [*reversed(others), victim]])
+    broker = cluster.brokers[victim]
+    with (
+        Producer(cluster.bootstrap, transactional_id=name) as producer,
+        Admin(cluster.bootstrap) as admin,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        transact(producer, name, b"begin", "commit")
+        faults[victim].die_at(point, when)
+        told = thread.submit(transact, producer, name, b"value", how)
+        assert broker.wait_end() == -9
+        faults[victim].heal()
+        broker.start()
+        assert told.result(timeout=60) == how
+        transact(producer, name, b"end", "commit")
+        value = [b"value"] if how == "commit" else []
+        expected = [b"begin", *value, b"end"]
+        assert read_to_the_end(cluster, name) == {0: expected, 1: expected}
+
+        def at_rest() -> bool:
+            (branch,) = admin.describe_transaction(name).branches
+            return branch.state is TransactionState.IDLE and not branch.finishing
+
+        wait_until(at_rest, what="nothing is open or unfinished")

@@ -1,0 +1,42 @@
+"""Lets a server process die at a write, or run out of disk: see `faulty_child`.
+
+faults = Faults(cluster.brokers[1], tmp_path / "faults")     before it starts, or it is restarted
+faults.die_at("marker", "before"); …; cluster.brokers[1].wait_end(); faults.heal()
+"""
+
+from pathlib import Path
+
+from support.processes import ServerProcess
+
+POINTS = ("join", "data", "decision", "marker", "finished")
+"""The writes of a transaction, in their order. The coordinator's: a participant joins, how it ends,
+all participants have heard. The leader's: records, the marker."""
+CHILD = Path(__file__).with_name("faulty_child.py")
+
+
+class Faults:
+    """Of one process, from its next start on."""
+
+    def __init__(self, process: ServerProcess, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        process.launcher = ["-P", str(CHILD)]
+        process.environment = {"PENSTOCK_TEST_FAULTS": str(folder)}
+
+    def die_at(self, point: str, when: str) -> None:
+        """kill -9 "before" or "after" its next write of this step of a transaction."""
+        self._put("kill", f"{point} {when}")
+
+    def free_bytes(self, count: int) -> None:
+        """From now on its disks have so much left."""
+        self._put("free", str(count))
+
+    def heal(self) -> None:
+        """The disk is well."""
+        for name in ("kill", "free"):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _put(self, name: str, text: str) -> None:
+        part = self._folder / f"{name}.part"
+        part.write_text(text)
+        part.replace(self._folder / name)

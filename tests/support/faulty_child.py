@@ -1,0 +1,80 @@
+"""Entry point of a server process whose disk does what a test says, else as `local.child`.
+
+    PENSTOCK_TEST_FAULTS=folder python -P faulty_child.py broker --broker-id 0 …
+
+`folder/kill` "decision before": the process is killed with -9 before it writes the next decision of
+a transaction; "decision after": once the write is done, and nobody has heard of it. What else can
+be named: `support.faults.POINTS`. `folder/free`: how many bytes are free on every disk. Files
+appear and go while the process runs (`support.faults` writes them).
+"""
+
+import os
+import runpy
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.core.batch import Batch, BatchFlags
+from penstock.core.records import decode_batch
+from penstock.core.transactions.records import BranchRecord, decode_key, decode_value
+from penstock_broker.store.interface import PartitionWrite
+from penstock_broker.store.rocks import RocksLogStore
+
+FOLDER = Path(os.environ["PENSTOCK_TEST_FAULTS"])
+_MARKER = BatchFlags.COMMIT | BatchFlags.ABORT
+_statvfs = os.statvfs
+_write = RocksLogStore.write
+
+
+def points_of(batch: Batch) -> set[str]:
+    """Which steps of a transaction this batch is."""
+    if batch.header.flags & _MARKER:
+        return {"marker"}
+    if batch.header.flags & BatchFlags.TRANSACTIONAL:
+        return {"data"}
+    records = decode_batch(batch)
+    found = set()
+    for key, value in zip(records.keys(), records.values(), strict=True):
+        if key is None or value is None or b'"branch"' not in key:
+            continue
+        what = decode_key(key)
+        branch = decode_value(what, value) if what is not None else None
+        if isinstance(branch, BranchRecord):
+            found.add(_step(branch))
+    return found
+
+
+def _step(branch: BranchRecord) -> str:
+    if branch.is_open:
+        return "join"
+    return "decision" if branch.finishing else "finished"
+
+
+def _dying_write(self: RocksLogStore, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+    try:
+        point, when = (FOLDER / "kill").read_text().split()
+    except FileNotFoundError:
+        _write(self, writes, sync=sync)
+        return
+    hit = any(point in points_of(batch) for write in writes for batch in write.batches)
+    if hit and when == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+    _write(self, writes, sync=sync)
+    if hit:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _told_space(path: str | Path) -> os.statvfs_result:
+    real = _statvfs(path)
+    try:
+        free = int((FOLDER / "free").read_text())
+    except FileNotFoundError:
+        return real
+    blocks = free // real.f_frsize
+    return os.statvfs_result((*real[:3], blocks, blocks, *real[5:]))
+
+
+if __name__ == "__main__":
+    RocksLogStore.write = _dying_write  # type: ignore[method-assign]
+    os.statvfs = _told_space  # type: ignore[assignment]
+    runpy.run_module("penstock_broker.local.child", run_name="__main__", alter_sys=True)
