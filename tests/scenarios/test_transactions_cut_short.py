@@ -55,6 +55,16 @@ def transact(producer: Producer, topic: str, value: bytes, how: str) -> str:
     return how
 
 
+def wait_at_rest(admin: Admin, name: str) -> None:
+    """Until nothing is open and everybody has heard."""
+
+    def at_rest() -> bool:
+        (branch,) = admin.describe_transaction(name).branches
+        return branch.state is TransactionState.IDLE and not branch.finishing
+
+    wait_until(at_rest, what="nothing is open or unfinished")
+
+
 def read_to_the_end(cluster: Cluster, topic: str) -> dict[int, list[bytes | None]]:
     """What a read_committed reader gets of both partitions, up to the record "end"."""
     seen: dict[int, list[bytes | None]] = {0: [], 1: []}
@@ -90,6 +100,7 @@ def test_what_was_told_is_so_wherever_a_broker_dies(
         ThreadPoolExecutor(1) as thread,
     ):
         transact(producer, name, b"begin", "commit")
+        wait_at_rest(admin, name)  # or the marker that is met might be its
         faults[victim].die_at(point, when)
         told = thread.submit(transact, producer, name, b"value", how)
         assert broker.wait_end() == -9
@@ -100,9 +111,4 @@ def test_what_was_told_is_so_wherever_a_broker_dies(
         value = [b"value"] if how == "commit" else []
         expected = [b"begin", *value, b"end"]
         assert read_to_the_end(cluster, name) == {0: expected, 1: expected}
-
-        def at_rest() -> bool:
-            (branch,) = admin.describe_transaction(name).branches
-            return branch.state is TransactionState.IDLE and not branch.finishing
-
-        wait_until(at_rest, what="nothing is open or unfinished")
+        wait_at_rest(admin, name)
