@@ -32,7 +32,7 @@ from penstock.client.transform_config import RECORDS_PER_COMMIT, TransformConfig
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
 
-IDLE_POLL_MS: Final = 200
+POLL_MAX_MS: Final = 200
 PASS_MAX_MS: Final = 1_000
 """A pass goes on for so long after its poll; then there is another one, for partitions that are to
 be given up wait for polls."""
@@ -105,10 +105,11 @@ class TransformModel:
         return Step.RECOVER if self.state is State.DOOMED else Step.POLL
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long a poll may wait for records."""
+        """How long a poll may wait for records; what happens in it is looked at no later."""
         if self.state is not State.OPEN:
-            return IDLE_POLL_MS
-        return max(0, self._opened_ms + self._config.commit_interval_ms - now_ms)
+            return POLL_MAX_MS
+        left_ms = self._opened_ms + self._config.commit_interval_ms - now_ms
+        return min(max(0, left_ms), POLL_MAX_MS)
 
     @property
     def pause_ms(self) -> int:
@@ -148,6 +149,11 @@ class TransformModel:
             return False
         self._open(now_ms)
         return True
+
+    @property
+    def open_records(self) -> int:
+        """Done in the transaction that is open."""
+        return self._records if self.state is State.OPEN else 0
 
     def stop(self) -> None:
         """Commits what is done, and ends."""

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from penstock.client import HandlerFailedError, Record, TopicPartition, TransformConfig
 from penstock.client.transform_config import check_handle, transactional_id
 from penstock.client.transform_model import (
-    IDLE_POLL_MS,
     PASS_MAX_MS,
+    POLL_MAX_MS,
     State,
     Step,
     TransformModel,
@@ -38,7 +38,7 @@ def opened(**options: object) -> TransformModel:
 
 def test_what_was_polled_is_committed_after_the_interval_and_not_before() -> None:
     model = TransformModel(config(commit_interval_ms=50))
-    assert model.wait_ms(0) == IDLE_POLL_MS
+    assert model.wait_ms(0) == POLL_MAX_MS
     assert not model.polled(0, 0)
     assert model.state is State.IDLE, "nothing to commit, no transaction"
     assert model.polled(3, 10)
@@ -48,6 +48,10 @@ def test_what_was_polled_is_committed_after_the_interval_and_not_before() -> Non
     assert (model.step(60), model.wait_ms(61)) == (Step.COMMIT, 0)
     model.committed()
     assert (model.step(60), model.commits, model.committed_records) == (Step.POLL, 1, 3)
+
+
+def test_a_poll_never_waits_for_long_because_partitions_may_leave_in_it() -> None:
+    assert opened(commit_interval_ms=9_000).wait_ms(0) == POLL_MAX_MS
 
 
 def test_ten_thousand_records_are_committed_at_once() -> None:
