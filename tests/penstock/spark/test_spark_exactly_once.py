@@ -1,0 +1,203 @@
+"""Exactly once on a real Spark: batches that come again, and tasks that fail with rows in the log.
+
+A batch is made to come again by removing its entry from the checkpoint's commit log, which is
+what a driver that dies between the sink's commit and that entry leaves behind.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from support.waiting import wait_until
+
+from penstock.client import Consumer, TopicPartition
+
+pytestmark = pytest.mark.spark
+BATCH = 10
+
+
+def values_of(bench: Any, topic: str, isolation: Any) -> list[str]:
+    """What a reader finds in partition 0 below the end that such a reader sees."""
+    with Consumer(bench.cluster.bootstrap, isolation_level=isolation) as consumer:
+        where = TopicPartition(topic, 0)
+        consumer.assign([where])
+        found: list[str] = []
+
+        def at_end() -> bool:
+            for batch in consumer.poll(0.5):
+                found.extend((value or b"").decode() for value in batch.values())
+            return consumer.lag().get(where) == 0
+
+        wait_until(at_end, what="the reader is at the end")
+    return sorted(found)
+
+
+def forget_last_commit(checkpoint: Path) -> Path:
+    """The file of the last batch's entry, which is gone now."""
+    last = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    for lost in (last, last.with_name(f".{last.name}.crc")):
+        lost.unlink(missing_ok=True)
+    return last
+
+
+# ---------------------------------------------------------------- foreachBatch
+
+
+class Copying:
+    """A query that writes every batch itself, numbered. `runs`: the batch ids, as they came."""
+
+    def __init__(self, bench: Any, target: str, checkpoint: Path) -> None:
+        self._bench, self._target, self._checkpoint = bench, target, checkpoint
+        self.app_id = f"copying-{uuid.uuid4()}"
+        self.keep: Callable[[DataFrame], DataFrame] = lambda frame: frame
+        self.runs: list[int] = []
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        self.runs.append(batch_id)
+        (
+            self.keep(frame)
+            .write.format("penstock")
+            .mode("append")
+            .option("penstock.bootstrap.servers", self._bench.cluster.bootstrap)
+            .option("topic", self._target)
+            .option("txnAppId", self.app_id)
+            .option("txnVersion", batch_id)
+            .save()
+        )
+
+    def available_now(self, checkpoint: Path | None = None) -> None:
+        """Copies what there is. Raises what the query raised."""
+        stream = self._bench.stream(startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH))
+        query = (
+            stream.load()
+            .select("key", "value")
+            .writeStream.foreachBatch(self._write)
+            .option("checkpointLocation", str(checkpoint or self._checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(60)
+
+
+@pytest.fixture
+def copying(bench: Any, tmp_path: Path) -> Copying:
+    """Three batches, of the numbers 0 to 29, are in the target already."""
+    source = bench.create(1)
+    target = f"{source}-copy"
+    bench.admin.create_topic(target, 1, 1, {})
+    for start in range(0, 3 * BATCH, BATCH):
+        bench.send(*(str(number) for number in range(start, start + BATCH)))
+    made = Copying(bench, target, tmp_path / "checkpoint")
+    made.available_now()
+    assert values_of(bench, target, "read_committed") == sorted(map(str, range(3 * BATCH)))
+    return made
+
+
+def test_a_batch_of_foreach_batch_that_comes_again_is_in_once(
+    bench: Any, copying: Copying, tmp_path: Path
+) -> None:
+    last = forget_last_commit(tmp_path / "checkpoint")
+    before = list(copying.runs)
+    bench.send("new")
+    copying.available_now()
+    assert copying.runs == [*before, int(last.name), int(last.name) + 1], "it came again"
+    wanted = sorted([*map(str, range(3 * BATCH)), "new"])
+    target = f"{bench.topic}-copy"
+    assert values_of(bench, target, "read_committed") == wanted
+    assert values_of(bench, target, "read_uncommitted") == wanted, "its rows were only counted"
+
+
+def test_a_batch_of_foreach_batch_with_other_rows_ends_the_query(
+    bench: Any, copying: Copying, tmp_path: Path
+) -> None:
+    last = forget_last_commit(tmp_path / "checkpoint")
+    copying.keep = lambda frame: frame.limit(BATCH - 1)
+    with pytest.raises(PySparkException) as ended:
+        copying.available_now()
+    assert f"batch {last.name} of application '{copying.app_id}'" in str(ended.value)
+    assert f"is in with {BATCH} rows and now has {BATCH - 1}" in str(ended.value)
+    target = f"{bench.topic}-copy"
+    assert len(values_of(bench, target, "read_committed")) == 3 * BATCH
+
+
+def test_a_fresh_checkpoint_of_foreach_batch_is_refused(
+    bench: Any, copying: Copying, tmp_path: Path
+) -> None:
+    with pytest.raises(PySparkException) as ended:
+        copying.available_now(tmp_path / "fresh")
+    assert f"penstock txn forget-ledger {copying.app_id}" in str(ended.value)
+    assert len(values_of(bench, f"{bench.topic}-copy", "read_committed")) == 3 * BATCH
+
+
+# ---------------------------------------------------------------- tasks that fail
+
+
+def failing_once(bootstrap: str, topic: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """For mapInArrow: passes rows on; the first attempt fails when some of them are in the log.
+
+    Runs in Spark's Python workers, so it names nothing of the tests.
+    """
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time  # noqa: PLC0415 - of the worker
+
+        from pyspark import TaskContext  # noqa: PLC0415
+
+        from penstock.client import Admin, TopicPartition  # noqa: PLC0415
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() > 0:
+            yield from batches
+            return
+        limit = time.monotonic() + 40
+        with Admin(bootstrap) as admin:
+            for batch in batches:
+                yield batch
+                seen = admin.partition_transactions(TopicPartition(topic, 0))
+                if seen.high_watermark > 0:
+                    raise ValueError("the first attempt fails with rows in the log")
+                if time.monotonic() > limit:
+                    break
+        raise ValueError("no row of the first attempt came into the log")
+
+    return pass_on
+
+
+def test_a_task_that_fails_with_rows_in_the_log_is_tried_again_and_its_rows_are_in_once(
+    bench: Any, spark: SparkSession
+) -> None:
+    topic = bench.create(1)
+    # Rows go from one Python worker to the next through buffers: many large ones fill them.
+    rows = spark.range(2_000, numPartitions=1).selectExpr(
+        "CONCAT(CAST(id AS STRING), ':', REPEAT('x', 20000)) AS value"
+    )
+    small = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"}
+    for key, value in small.items():
+        spark.conf.set(key, value)
+    try:
+        (
+            rows.mapInArrow(failing_once(bench.cluster.bootstrap, topic), "value string")
+            .write.format("penstock")
+            .mode("append")
+            .option("penstock.bootstrap.servers", bench.cluster.bootstrap)
+            .option("topic", topic)
+            .option("delivery", "exactly-once")
+            .save()
+        )
+    finally:
+        for key in small:
+            spark.conf.unset(key)
+
+    def numbers(isolation: str) -> list[int]:
+        return sorted(int(v.partition(":")[0]) for v in values_of(bench, topic, isolation))
+
+    assert numbers("read_committed") == list(range(2_000))
+    every = numbers("read_uncommitted")
+    assert len(every) > 2_000, "the first attempt left rows, which nobody sees"
+    assert set(every) == set(range(2_000))
