@@ -17,7 +17,7 @@ when they are committed. What the shell owes:
   (parked), and ends whose caller waits until they are visible.
 - `SendEnds` may be lost: the machine repeats each End until `FinishedHeard`. A participant that
   refuses or does not answer is simply not reported.
-- `ImageChanged` after the start and whenever leaders or topics change, `TopicsGone` for topics
+- `ImageChanged` after the start and whenever leaders or topics change, `TopicsGone` for all topics
   that are known to be deleted, also after a start. `Tick` at `next_wake_ms`.
 """
 
@@ -174,7 +174,7 @@ class ImageChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicsGone:
-    """Topics that were deleted: their partitions hear of no end any more."""
+    """All topics that are known to be deleted: their partitions hear of no end any more."""
 
     topic_ids: frozenset[TopicId]
 

@@ -72,6 +72,7 @@ class TransactionCoordinator:
         self._to_sweep: list[str] = []
         self._sweep_at_ms = 0
         self._topics: frozenset[TopicId] | None = None
+        self._deleted: frozenset[TopicId] = frozenset()
         self._missing_since: dict[TopicId, int] = {}
         self._error: PenstockError | None = None
 
@@ -150,6 +151,7 @@ class TransactionCoordinator:
             case ImageChanged():
                 self._image_changed(event.topic_ids)
             case TopicsGone():
+                self._deleted = event.topic_ids
                 self._give_up(event.topic_ids)
             case Tick():
                 self._tick()
@@ -277,7 +279,7 @@ class TransactionCoordinator:
             return
         busy = {**book.open, **book.unsettled}.values()
         used = {topic_id for branch in busy for topic_id in topics_of(branch.record)}
-        book.gone &= used
+        book.gone &= used | self._deleted
         since = self._missing_since
         missing = used - self._topics
         self._missing_since = {topic_id: since.get(topic_id, book.now_ms) for topic_id in missing}
@@ -287,11 +289,10 @@ class TransactionCoordinator:
             self._give_up(frozenset(found))
 
     def _give_up(self, topic_ids: frozenset[TopicId]) -> None:
-        """No partition of these topics hears of an end any more."""
+        """No partition of these topics hears of an end any more, also of transactions to come: a
+        leader that has not heard yet of the deletion may let one join."""
         book = self._book
-        busy = {**book.open, **book.unsettled}.values()
-        used = {topic_id for branch in busy for topic_id in topics_of(branch.record)}
-        book.gone |= topic_ids & used
+        book.gone |= topic_ids
         for branch in list(book.unsettled.values()):
             producers.carry_on(book, ending.forget_gone(book, branch))
 

@@ -297,6 +297,19 @@ def test_a_topic_deleted_under_an_open_transaction_does_not_hold_up_its_end(desk
     assert desk.record().finishing == {}
 
 
+def test_a_topic_that_is_joined_behind_its_deletion_does_not_hold_up_the_end(desk: Desk) -> None:
+    """The image has reached this broker, and not yet the leader of the partition."""
+    desk.feed(c.TopicsGone(frozenset({TopicId("t")})))
+    desk.pass_time(100_000)  # swept meanwhile
+    who = desk.init()
+    desk.join(who, P0)
+    desk.join(who, U0)
+    desk.end(who)
+    desk.finished(U0, who=who)
+    assert ends(desk.pass_time(2_000)) == []
+    assert desk.record().finishing == {}
+
+
 def test_other_topics_are_waited_for_while_one_is_known_to_be_gone(desk: Desk) -> None:
     held = desk.init("held")
     desk.join(held, P0, "held")
