@@ -9,6 +9,7 @@ but the disk.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,8 @@ from penstock.core.replication import contract_follower as fc
 from penstock.core.replication import contract_leader as lc
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.transactions.contract import End
-from penstock.core.types import BrokerId, Offset, ReplicaKey
-from penstock.errors import ClusterError, PenstockError
+from penstock.core.types import BrokerId, Offset, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.store.interface import PartitionWrite, Slot
 from penstock_broker.store.losses import promise_nothing
 from penstock_sim.coordinator import OFFSETS_KEY, Coordinators
@@ -187,6 +188,17 @@ class SimBroker:
             replica = self.replicas[key] = Replica(key, slot, machine)
         self.handle(replica, rc.Assigned(state, config))
 
+    def drop_topics(self, topic_ids: Iterable[TopicId]) -> None:
+        """The controller says that they were deleted: their data goes."""
+        for key, replica in tuple(self.replicas.items()):
+            if key.topic_id in topic_ids:
+                del self.replicas[key]
+                self._pending.pop(replica.slot, None)
+                self.disk.drop(replica.slot)
+                error = ClusterError("its topic was deleted", ErrorCode.UNKNOWN_TOPIC)
+                for request_id, respond in replica.replies.items():
+                    respond(lc.ProduceReply(request_id=request_id, base_offset=-1, error=error))
+
     def handle(self, replica: Replica, event: rc.Event) -> None:
         """Event in, `Ready` out, obeyed."""
         before = replica.machine.marks
@@ -276,6 +288,8 @@ class SimBroker:
         )
 
     def _write_to_disk(self, writes: list[PartitionWrite], *, sync: bool) -> ClusterError | None:
+        slots = set(self.disk.slots().values())
+        writes = [write for write in writes if write.slot in slots]
         try:
             self.disk.write(writes, sync=sync)
         except ClusterError as error:
@@ -288,6 +302,7 @@ class SimBroker:
             return
         writes, _ = self._writing
         error = self._write_to_disk(writes, sync=sync)
+        entries = [one for one in entries if self.replicas.get(one.replica.key) is one.replica]
         if error is None:
             self._writing = None
             for entry in entries:

@@ -38,6 +38,8 @@ from penstock.core.types import (
 from penstock_broker.store.interface import PartitionWrite
 from penstock_sim.canon import Canon
 from penstock_sim.coordinator import OFFSETS_KEY
+from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
+from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
 from penstock_sim.journal import JournalCounts
 from penstock_sim.scheduler import RuleError
 
@@ -88,6 +90,8 @@ class Checks:
         ready: rc.Ready,
     ) -> None:
         """After every event of every machine."""
+        if self.world.is_deleted(replica.key):
+            return
         who = f"{broker.name} p{replica.key.partition}"
         if not (
             after.log_start_offset
@@ -193,6 +197,8 @@ class Checks:
         keys = {slot: key for key, slot in broker.disk.slots().items()}
         for write in writes:
             key = keys[write.slot]
+            if self.world.is_deleted(key):
+                continue
             batches = broker.disk.batches(write.slot)
             last = batches[-len(write.batches) - 1 :] if write.batches else []
             for one, two in pairwise(last):
@@ -300,6 +306,16 @@ class Checks:
             base = self._certain.get(key, document) if self.learning else self.stored.get(key)
             self._partition_changed(key, base, document)
 
+    def topic_removed(self, name: str) -> None:
+        """It is deleted: nothing is asked of what brokers still have of it."""
+        deletion = self.world.deletion
+        if deletion is None or name != SHORT_LIVED_TOPIC:
+            raise RuleError(f"I22: nobody has deleted {name}")
+        deletion.is_done = True
+        self.world.scheduler.note("checks", "deleted", name)
+        del self.stored[SHORT_LIVED_KEY]
+        self.lost = {place for place in self.lost if place[1] != SHORT_LIVED_KEY}
+
     def _partition_changed(
         self, key: ReplicaKey, before: PartitionDocument | None, after: PartitionDocument
     ) -> None:
@@ -349,6 +365,8 @@ class Checks:
         """At the moment a leader answers success."""
         canon, key = self.canon(replica.key), replica.key
         who = f"{broker.name} p{key.partition}"
+        if self.world.is_deleted(key):
+            return
         if reply.acks is Acks.ALL:
             at = canon.by_base.get(reply.base_offset)
             if reply.base_offset >= 0 and (at is None or at.payload != batch.payload):

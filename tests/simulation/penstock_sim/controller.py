@@ -75,7 +75,9 @@ class MetaStore:
             del self.documents[key]
         else:
             self.documents[key] = (document, version)
-        if isinstance(document, TopicDocument):
+        if isinstance(write, cc.RemoveTopic):
+            self._checks.topic_removed(write.name)
+        elif isinstance(document, TopicDocument):
             self._checks.metadata_changed(document)
         elif isinstance(document, ClusterDocument):
             self._checks.registrations_changed(document)

@@ -51,6 +51,14 @@ class SimDisk:
         if sync:
             self._flush(len(self._unsynced))
 
+    def drop(self, slot: Slot) -> None:
+        """With all that is there, and for good."""
+        for store in (self._current, self._durable):
+            store.drop(slot)
+        self._unsynced = [
+            [write for write in writes if write.slot != slot] for writes in self._unsynced
+        ]
+
     def _flush(self, count: int) -> None:
         for writes in self._unsynced[:count]:
             self._durable.write(writes, sync=True)

@@ -73,6 +73,9 @@ class SimHost(ABC):
     def _start(self) -> Any:
         """Everything is loaded: the machine's first Ready."""
 
+    def _began(self) -> None:  # noqa: B027 - most kinds need nothing
+        """It serves: what it has to be told at once."""
+
     @abstractmethod
     def _decided(self, ready: Any) -> None:
         """For the checks: before anything of it is carried out."""
@@ -123,6 +126,7 @@ class SimHost(ABC):
         self.loaded = True
         self._world.scheduler.note(self.broker.name, "coordinates", self.leader_epoch, self._end)
         self._obey(ready)
+        self._began()
 
     # ------------------------------------------------------------ events
 

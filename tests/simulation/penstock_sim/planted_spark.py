@@ -1,4 +1,7 @@
-"""Bugs of batches that many tasks write, put in on purpose as those of `planted` are."""
+"""Bugs of batches that many tasks write, and of topics that are deleted under transactions.
+
+Put in on purpose, as those of `planted` are.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from penstock.core.transactions import branches
+from penstock.core.transactions import branches, ending
 from penstock.core.transactions import contract as tc
 from penstock.core.transactions.records import LedgerKey, LedgerRecord, decode_key
 from penstock.core.transactions.state import Book, Branch
@@ -135,3 +138,23 @@ SPARK_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     )
 }
 """How each is planted. Found with all faults."""
+
+
+def wait_for_a_deleted_topic(patch: Any) -> None:
+    """Nobody tells the coordinator of deletions: it sends Ends to where nothing is."""
+    patch.setattr(TransactionHost, "tell_gone", lambda _self: None)
+
+
+def let_go_of_all_with_a_deleted_topic(patch: Any) -> None:
+    """Once a topic is deleted, no participant of a transaction is waited for."""
+
+    def careless(book: Book, branch: Branch) -> list[tc.JoinRequested]:
+        return ending._heard(book, branch, list(branch.finishing) if book.gone else [])
+
+    patch.setattr(ending, "forget_gone", careless)
+
+
+DELETION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    bug.__name__: bug for bug in (wait_for_a_deleted_topic, let_go_of_all_with_a_deleted_topic)
+}
+"""How each is planted. Found with all faults where a topic is deleted."""

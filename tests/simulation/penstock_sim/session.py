@@ -11,7 +11,7 @@ from penstock.core.features import BROKER_FEATURES
 from penstock.core.replication.contract import ReplicaConfig
 from penstock.core.replication.contract_leader import IsrProposal
 from penstock.core.topic import TopicConfig
-from penstock.core.types import ControllerEpoch, ReplicaKey
+from penstock.core.types import ControllerEpoch, ReplicaKey, TopicId
 from penstock_sim.network import Stream
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ class Session:
         self._epoch = ControllerEpoch(0)
         """Of the controller of this session; `controller_epoch` is the newest ever seen."""
         self._seen_version = 0
+        self.topics: set[TopicId] = set()
+        self.deleted: set[TopicId] = set()
+        """What this run of the process has been told of: which topics are, and were."""
         self._controller: SimController | None = None
         self._heard_ms = 0
         self._generation = 0
@@ -44,6 +47,7 @@ class Session:
         self._generation += 1
         self.stream = None
         self.version = 0
+        self.topics, self.deleted = set(), set()
         self._connect_soon()
         self._beat(self._generation)
 
@@ -146,6 +150,11 @@ class Session:
         self._seen_version = max(self._seen_version, image.metadata_version)
         runs = {int(entry.broker_id): entry.incarnation for entry in image.brokers}
         self.broker.runs_changed(runs)
+        if image.full:
+            self.topics.clear()
+        self.deleted.update(image.deleted_topic_ids)
+        self.topics.difference_update(image.deleted_topic_ids)
+        self.topics.update(topic.topic_id for topic in image.topics)
         for topic in image.topics:
             values = TopicConfig.parse(topic.configs)
             for index, state in enumerate(topic.partitions):
@@ -153,6 +162,7 @@ class Session:
                 minimum = values.effective_min_insync_replicas(len(state.replicas))
                 config = ReplicaConfig(minimum, LAG_MAX_MS, max_pending_produces=50)
                 self.broker.assign(ReplicaKey(topic.topic_id, index), state, config)
+        self.broker.drop_topics(image.deleted_topic_ids)
         if self.broker.transactions is not None:
             self.broker.transactions.image_changed()
 

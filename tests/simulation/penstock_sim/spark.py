@@ -355,13 +355,14 @@ class TaskAttempt(Process):
         sequences: dict[ReplicaKey, int] = {}
         run = self._execution.run
         for index, rows in enumerate(self._rows):
-            key = self.world.scheduler.random.choice(self.world.keys)
+            key = self.world.scheduler.random.choice(self.world.written_keys)
             text = f"{run.application_id}:{run.batch}:{self.name}:{index}"
             sequence = sequences.get(key, 0)
             batch = transactional_batch(text, producer, sequence, rows)
             sequences[key] = sequence + rows
             self._lanes.setdefault(key, []).append(batch)
-            self._written.payloads.add(batch.payload)
+            if key in self.world.keys:  # the others cannot be read in the end
+                self._written.payloads.add(batch.payload)
         self._left = {key: len(lane) for key, lane in self._lanes.items()}
 
     # ------------------------------------------------------------ rows

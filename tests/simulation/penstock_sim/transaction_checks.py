@@ -160,6 +160,8 @@ class TransactionChecks:
         for participant, ending in () if before is None else before.finishing.items():
             where, transaction = _key(participant), (ending.producer_id, ending.epoch)
             dropped = now.finishing.get(participant) != ending
+            if self.world.is_deleted(where):
+                continue
             if dropped and transaction not in self.view(where).ended:
                 raise RuleError(f"I14: {where} is let go and has no marker of {transaction}")
 
@@ -168,6 +170,8 @@ class TransactionChecks:
     ) -> None:
         """A leader says that the marker is stored."""
         known = self.view(key).ended.get((end.producer_id, end.producer_epoch))
+        if self.world.is_deleted(key):
+            return
         if not self.void and (known is None or known[1] is not end.commit):
             raise RuleError(f"I11: {broker.name} {key} answers {reply} to {end}, it has {known}")
 
@@ -230,7 +234,7 @@ class TransactionChecks:
             late = [
                 key
                 for key in self._joined.get(transaction.who, ())
-                if transaction.who not in self.view(key).ended
+                if transaction.who not in self.view(key).ended and not self.world.is_deleted(key)
             ]
             if late:
                 raise RuleError(f"I11: {transaction.who} is said to be visible, not on {late}")
@@ -278,11 +282,11 @@ class TransactionChecks:
         visible = payloads & seen
         if visible and outcome is not True:
             raise RuleError(f"I11: {visible} was read, {transaction.who} ended with {outcome}")
-        lost = transaction.acked - seen - missed
+        lost = (transaction.acked & payloads) - seen - missed
         if outcome is True and lost:
             raise RuleError(f"I11: {lost} is committed by {transaction.who}, and was never read")
         moved = sum(int(payload.rsplit(b":", 1)[1]) for payload in visible)
-        if not payloads & missed and moved:
+        if transaction.is_readable and not payloads & missed and moved:
             raise RuleError(f"I15: {transaction.who} moved {moved} in all: {visible}")
 
 

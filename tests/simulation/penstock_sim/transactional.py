@@ -26,6 +26,7 @@ from penstock.core.types import (
     Sync,
 )
 from penstock.errors import ErrorCode, PenstockError
+from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.process import Process
 from penstock_sim.scheduler import RuleError
 from penstock_sim.transactions import TRANSACTIONS_KEY
@@ -53,7 +54,14 @@ class Transaction:
 
     @property
     def payloads(self) -> set[bytes]:
-        return {batch.payload for lane in self.lanes.values() for batch in lane}
+        """Those that are there to be read in the end."""
+        lanes = [lane for key, lane in self.lanes.items() if key != SHORT_LIVED_KEY]
+        return {batch.payload for lane in lanes for batch in lane}
+
+    @property
+    def is_readable(self) -> bool:
+        """All of it is."""
+        return SHORT_LIVED_KEY not in self.lanes
 
 
 class Transactor(Process):
@@ -145,8 +153,8 @@ class Transactor(Process):
 
     def _new_transaction(self, who: Who) -> Transaction:
         chance = self.world.scheduler.random
-        count = min(chance.choice((1, 2, 2, 3)), len(self.world.keys))
-        keys = chance.sample(self.world.keys, count)
+        count = min(chance.choice((1, 2, 2, 3)), len(self.world.written_keys))
+        keys = chance.sample(self.world.written_keys, count)
         amounts = [chance.randrange(1, 100) for _ in keys[1:]]
         lanes = {
             key: self._lane(who, key, amount)

@@ -64,6 +64,15 @@ class TransactionHost(SimHost):
         ready: tc.Ready = self.machine.start(self.now_ms())
         return ready
 
+    def _began(self) -> None:
+        self.tell_gone()
+
+    def tell_gone(self) -> None:
+        """Topics that this broker knows to be deleted."""
+        deleted = self.broker.session.deleted
+        if deleted:
+            self.handle(tc.TopicsGone(frozenset(deleted)))
+
     def _decided(self, ready: tc.Ready) -> None:
         self.shadow.update(ready.records)
         self._world.transaction_checks.decided(self, ready)
@@ -138,8 +147,8 @@ class TransactionHosts(Hosts[TransactionHost]):
         """The broker was told who leads what."""
         current = self.current
         if current is not None and current.loaded and current.closed is None:
-            topic_ids = frozenset(key.topic_id for key in self.broker.world.all_keys)
-            current.handle(tc.ImageChanged(topic_ids))
+            current.handle(tc.ImageChanged(frozenset(self.broker.session.topics)))
+            current.tell_gone()
 
     def ask(self, event: tc.Request, respond: Callable[[Any], None]) -> None:
         """A unary call. No answer if the process is dead."""

@@ -25,6 +25,9 @@ from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.controller import MetaStore, SimController
 from penstock_sim.coordinator import OFFSETS_KEY
+from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
+from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
+from penstock_sim.deletion import Deletion
 from penstock_sim.faults import Nemesis
 from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
@@ -47,6 +50,8 @@ TRANSACTIONS_IN: Final = (2, 4)
 """A third of the seeds, by their remainder of 6, has transactions, but none that has groups."""
 SPARK_IN: Final = (2, 8, 10)
 """Half of those have a Spark query, by their remainder of 18."""
+DELETION_IN: Final = (4, 8, 10, 32)
+"""In some of those a topic is deleted under them, by their remainder of 36."""
 CONVERGE_MS: Final = 15_000
 
 
@@ -84,6 +89,7 @@ class World:
         journal: bool | None = None,
         transactions: bool | None = None,
         spark: bool | None = None,
+        deletion: bool | None = None,
     ) -> None:
         self.seed = seed
         self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
@@ -112,6 +118,7 @@ class World:
             self.groups = SimGroups(self, TOPIC)
         self.transactions: SimTransactions | None = None
         self.spark: SimSpark | None = None
+        self.deletion: Deletion | None = None
         self.committed_readers: list[CommittedReader] = []
         wanted = seed % 6 in TRANSACTIONS_IN if transactions is None else transactions
         if wanted and self.groups is None and not self.blackout:
@@ -120,6 +127,8 @@ class World:
             self.transactions = SimTransactions(self, transactors=1 if with_spark else None)
             if with_spark:
                 self.spark = SimSpark(self, SparkChecks(self))
+            if seed % 36 in DELETION_IN if deletion is None else deletion:
+                self.deletion = Deletion(self)
         self.transaction_checks = TransactionChecks(self)
         self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
 
@@ -128,7 +137,19 @@ class World:
         """The partitions of producers, and those of the groups or the transactions."""
         if self.groups is not None:
             return [*self.keys, OFFSETS_KEY]
-        return self.keys if self.transactions is None else [*self.keys, TRANSACTIONS_KEY]
+        if self.transactions is not None:
+            return [*self.written_keys, TRANSACTIONS_KEY]
+        return self.keys
+
+    @property
+    def written_keys(self) -> list[ReplicaKey]:
+        """Those that transactions write to."""
+        lives = self.deletion is not None and not self.deletion.is_done
+        return [*self.keys, SHORT_LIVED_KEY] if lives else self.keys
+
+    def is_deleted(self, key: ReplicaKey) -> bool:
+        """Its topic is gone from the metadata store, whoever has heard of it."""
+        return self.deletion is not None and self.deletion.is_done and key == SHORT_LIVED_KEY
 
     def next_request(self) -> int:
         self._requests += 1
@@ -177,6 +198,8 @@ class World:
             topics.append(self._new_topic(OFFSETS_TOPIC, OFFSETS_KEY.topic_id, 1))
         if self.transactions is not None:
             topics.append(self._new_topic(TRANSACTIONS_TOPIC, TRANSACTIONS_KEY.topic_id, 1))
+        if self.deletion is not None:
+            topics.append(self._new_topic(SHORT_LIVED_TOPIC, SHORT_LIVED_KEY.topic_id, 1))
         request = cc.CreateTopics(self.next_request(), self.cluster_id, tuple(topics))
         self.controllers[101].request(request, lambda _outcome: None)
         self.scheduler.run_until(SETTLE_MS * 2)
@@ -231,6 +254,8 @@ class World:
                 reader.start()
         if self.spark is not None:
             self.spark.start()
+        if self.deletion is not None:
+            self.deletion.start()
 
     def _converge(self, nemesis: Nemesis) -> None:
         """With everything healed, every replica is in sync and every request answered (I24)."""
@@ -320,12 +345,14 @@ def simulate(
     journal: bool | None = None,
     transactions: bool | None = None,
     spark: bool | None = None,
+    deletion: bool | None = None,
 ) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
     `faults`: names of the nemesis's methods to use, all if empty. `groups`: whether there are
     consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
     `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
+    `deletion`: see `DELETION_IN`.
     """
     world = World(
         seed,
@@ -335,6 +362,7 @@ def simulate(
         journal=journal,
         transactions=transactions,
         spark=spark,
+        deletion=deletion,
     )
     violation = None
     try:
