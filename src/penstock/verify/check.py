@@ -10,7 +10,7 @@ the program for 100 million records written in batches of 100 (`benchmarks/verif
 Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
 vanished (I2, I6: read, then gone), skipped (I17), ended (I24); of a consumer group what
 `check_groups.py` says, of transactions what `check_transactions.py` says, of a bank's transfers
-what `check_bank.py` says.
+what `check_bank.py` says, of a pipe what `check_pipe.py` says.
 """
 
 from array import array
@@ -24,6 +24,7 @@ from typing import Final
 from penstock.errors import MisuseError
 from penstock.verify.check_bank import BANK_RULES
 from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupJudge
+from penstock.verify.check_pipe import PIPE_RULES, PipeJudge
 from penstock.verify.check_transactions import TRANSACTION_RULES, TransactionJudge
 from penstock.verify.history import Event, read_history
 from penstock.verify.intervals import IntervalSet
@@ -43,6 +44,7 @@ RULES: Final = {
     **GROUP_RULES,
     **TRANSACTION_RULES,
     **BANK_RULES,
+    **PIPE_RULES,
 }
 
 
@@ -79,6 +81,7 @@ class Verdict:
     undecided: int = 0
     transfers: int = 0
     balance: int = 0
+    piped: int = 0
     write_gap_ms: float = 0.0
     partition_write_gap_ms: float = 0.0
     read_gap_ms: float = 0.0
@@ -104,6 +107,7 @@ class Verdict:
             "transactions_unknown": self.undecided,
             "transfers_in_log": self.transfers,
             "balance": self.balance,
+            "piped": self.piped,
             "write_gap_ms": round(self.write_gap_ms, 1),
             "partition_write_gap_ms": round(self.partition_write_gap_ms, 1),
             "read_gap_ms": round(self.read_gap_ms, 1),
@@ -197,6 +201,7 @@ class Judge:
         self._gaps = _Gaps()
         self._group = GroupJudge(self._breach)
         self._transactions = TransactionJudge(self._breach)
+        self._pipe = PipeJudge(self._breach)
         self._offsets: dict[int, IntervalSet] = {}
         self._acks = "ALL"
 
@@ -204,9 +209,10 @@ class Judge:
         match event["e"]:
             case "start":
                 self._acks = event.get("acks", "ALL")
+                self._pipe.expected |= "pipe" in event
             case "send" | "ack" | "fail" | "unknown":
                 self._produced(event)
-            case "final":
+            case "final" | "piped":
                 self._read_back(event)
             case "odd" if event["r"] == "final":
                 self._final_end[event["p"]] = event["o"] + 1
@@ -264,6 +270,7 @@ class Judge:
     def finish(self) -> Verdict:
         """The verdict; call once, after both passes."""
         self._transactions.finish(self._logged)
+        self._pipe.finish(self._logged)
         self._compare_outcomes()
         self._check_read_back_is_whole()
         self._group.finish(self._offsets)
@@ -274,6 +281,7 @@ class Judge:
         self.verdict.undecided = self._transactions.unknown
         self.verdict.transfers = self._transactions.bank.transfers
         self.verdict.balance = self._transactions.bank.balance
+        self.verdict.piped = self._pipe.piped
         gaps = self._gaps
         self.verdict.write_gap_ms = gaps.worst(lambda key: key == "all")
         self.verdict.partition_write_gap_ms = gaps.worst(lambda key: _is(key, "partition"))
@@ -304,6 +312,9 @@ class Judge:
                 self._breach("unfinished", end - reached, text)
 
     def _read_back(self, event: Event) -> None:
+        if event["e"] == "piped":
+            self._pipe.got(event)
+            return
         stream, first, count = event["s"], event["q"], event["n"]
         partition, offset = event["p"], event["o"]
         self.verdict.final += count

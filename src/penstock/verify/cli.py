@@ -77,7 +77,8 @@ class LiveCounts:
 @app.command(
     epilog="Example: penstock verify run --duration 60 --group g --members 5 --history h.gz\n\n"
     "Example: penstock verify run --transactions\n\n"
-    "Example: penstock verify run --bank --producers 8 --duration 60"
+    "Example: penstock verify run --bank --producers 8 --duration 60\n\n"
+    "Example: penstock verify run --pipe --members 3 --churn 5"
 )
 def run(
     context: typer.Context,
@@ -101,15 +102,16 @@ def run(
     group: Annotated[
         str, typer.Option(help="Also read as this consumer group; its offsets are reset.")
     ] = "",
-    members: Annotated[int, typer.Option(min=1, max=64, help="Of the group.")] = 3,
-    churn: Annotated[
-        float, typer.Option(min=0, help="Seconds a member stays; 0 = for good.")
-    ] = 0.0,
+    members: Annotated[int, typer.Option(min=1, max=64, help="Of group or pipe.")] = 3,
+    churn: Annotated[float, typer.Option(min=0, help="Seconds a member stays; 0: always.")] = 0.0,
     transactions: Annotated[
         bool, typer.Option("--transactions", help="Write in transactions; some are aborted.")
     ] = False,
     bank: Annotated[
         bool, typer.Option("--bank", help="Transfer money in transactions; its sum must stay.")
+    ] = False,
+    pipe: Annotated[
+        bool, typer.Option("--pipe", help="Members also copy it to TOPIC-piped, in transactions.")
     ] = False,
     history: Annotated[Path | None, typer.Option(help="Keep it here (.gz compresses).")] = None,
     output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
@@ -135,6 +137,7 @@ def run(
         churn_s=churn,
         transactions=transactions,
         bank=bank,
+        pipe=pipe,
     )
     _judged(config, history, duration, output)
 

@@ -4,6 +4,7 @@ A line stands for a whole run of records, so that 100 million records are some 1
 Fields are one letter, because there are many lines; `t` is ms since the start of the workload:
 
     {"e":"start", "run":tag, "topic":…, "acks":…, "sync":…, "partitions":…, "bytes":…}
+                                                                  "pipe":target, if there is one
     {"e":"send",  "s":stream, "q":first sequence, "n":count, "t":…}
     {"e":"ack"  | "fail" | "unknown", "s", "q", "n", "t", "p":partition, "o":offset | "why":…}
     {"e":"ended-tx", "x":transaction, "how":"committed" | "aborted" | "unknown", "t"}
@@ -15,6 +16,7 @@ Fields are one letter, because there are many lines; `t` is ms since the start o
     {"e":"stored","p", "o":committed offset, "t", "first":1}      first: where it begins
     {"e":"final", "p", "o", "s", "q", "n"}                        the read-back of everything
     {…,           "x":transfer, "a":amount, "k":entry}            send, read, final of a bank
+    {"e":"piped", "p", "o", "s", "q", "n"}                        of the target of a pipe
     {"e":"ends",  "p", "lo":log start, "hi":end}                  at the end, per partition; "hw":
                                                                   high watermark, if transactions
     {"e":"reached", "p", "o":position}                            of the final reader, likewise

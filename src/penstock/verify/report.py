@@ -15,6 +15,7 @@ def summary(verdict: Verdict) -> list[tuple[str, str]]:
         *_group(verdict),
         *_transactions(verdict),
         *_bank(verdict),
+        *([("in the pipe's target", f"{verdict.piped:,}")] if verdict.piped else []),
         ("longest write gap", _seconds(verdict.write_gap_ms)),
         ("longest write gap of one partition", _seconds(verdict.partition_write_gap_ms)),
         ("longest read gap", _seconds(verdict.read_gap_ms)),

@@ -40,6 +40,7 @@ from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.verify.bank import BankProducer, check_bank
 from penstock.verify.group_readers import GroupConfig, GroupReaders
 from penstock.verify.history import HistoryWriter
+from penstock.verify.pipe import Pipe, PipeConfig, target_of
 from penstock.verify.recording import lines_of
 from penstock.verify.records import build_values
 from penstock.verify.transactional import (
@@ -70,7 +71,8 @@ class WorkloadConfig:
     because what retention takes would seem lost. `resolve_address` is every client's setting.
     `group` "" = no group; else so many `members` share the topic, each for about `churn_s`
     (0 = for good). `transactions`: producers write in transactions, some of which they abort.
-    `bank`: their transactions are transfers between `keys` accounts (`bank.py`).
+    `bank`: their transactions are transfers between `keys` accounts (`bank.py`). `pipe`: so many
+    `members`, churn included, copy the topic to another one in transactions (`pipe.py`).
     """
 
     bootstrap: str
@@ -94,6 +96,7 @@ class WorkloadConfig:
     churn_s: float = 0.0
     transactions: bool = False
     bank: bool = False
+    pipe: bool = False
 
 
 class Progress(Protocol):
@@ -149,6 +152,7 @@ class Workload:
         self._began = time.monotonic()
         self._partitions: list[TopicPartition] = []
         self._group: GroupReaders | None = None
+        self._pipe: Pipe | None = None
         self._members: list[_Thread] = []
 
     @property
@@ -163,18 +167,14 @@ class Workload:
         """
         config = self._config
         with Admin(config.bootstrap, resolve_address=config.resolve_address) as admin:
-            if config.topic not in admin.list_topics():
-                admin.create_topic(
-                    config.topic,
-                    config.partitions,
-                    config.replication_factor,
-                    config.topic_configs,
-                )
+            self._create_topic(admin, config.topic, config.partitions)
             topic = admin.describe_topics([config.topic])[config.topic]
             self._partitions = [
                 TopicPartition(config.topic, each.partition) for each in topic.partitions
             ]
             begins = admin.list_offsets(dict.fromkeys(self._partitions, LATEST))
+            if config.pipe:  # as many partitions, so that a key's order can be kept
+                self._create_topic(admin, target_of(config.topic), len(self._partitions))
         self._starts = {tp: found.offset for tp, found in begins.items()}
         self._began = time.monotonic()
         self._history.write(
@@ -186,6 +186,7 @@ class Workload:
                 "partitions": len(self._partitions),
                 "sync": config.sync.name,
                 "bytes": config.record_bytes,
+                **({"pipe": target_of(config.topic)} if config.pipe else {}),
             }
         )
         readers = (f"reader-{index}" for index in range(config.consumers))
@@ -194,6 +195,8 @@ class Workload:
         )
         if config.group:
             self._start_group()
+        if config.pipe:
+            self._start_pipe()
         produce = self._produce_in_transactions if config.transactions else self._produce
         self._producers = self._threads(
             {f"producer-{index}": partial(produce, index) for index in range(config.producers)}
@@ -210,9 +213,13 @@ class Workload:
         self._ends = self._end_offsets()
         if self._group is not None:
             self._guard("group", partial(self._group.end_at, self._ends))
-            for thread in self._members:
-                thread.join()
+        if self._pipe is not None:
+            self._pipe.end_at(self._ends)
+        for thread in self._members:
+            thread.join()
         self._guard(FINAL_READER, self._read_back)
+        if self._pipe is not None:
+            self._guard("pipe reader", self._pipe.read_back)
         self._history.close()
 
     def abandon(self) -> None:
@@ -220,8 +227,16 @@ class Workload:
         self._stopping.set()
         if self._group is not None:
             self._group.abandon()
+        if self._pipe is not None:
+            self._pipe.abandon()
         for producer in self._open:
             producer.close(0.0)
+
+    def _create_topic(self, admin: Admin, topic: str, partitions: int) -> None:
+        """Unless it is there."""
+        config = self._config
+        if topic not in admin.list_topics():
+            admin.create_topic(topic, partitions, config.replication_factor, config.topic_configs)
 
     def _start_group(self) -> None:
         config = self._config
@@ -242,7 +257,27 @@ class Workload:
         self._group.begin(self._starts)
         names = [f"member-{index}" for index in range(config.members)]
         work = {name: partial(self._group.run_member, name) for name in names}
-        self._members = self._threads({**work, "watcher": self._group.watch})
+        self._members += self._threads({**work, "watcher": self._group.watch})
+
+    def _start_pipe(self) -> None:
+        config = self._config
+        self._pipe = Pipe(
+            PipeConfig(
+                bootstrap=config.bootstrap,
+                source=config.topic,
+                target=target_of(config.topic),
+                group=f"verify-pipe-{self._tag:x}",
+                members=config.members,
+                churn_s=config.churn_s,
+                settle_s=config.settle_s,
+                resolve_address=config.resolve_address,
+            ),
+            self._record_batch,
+        )
+        self._pipe.begin(self._starts)
+        names = [f"pipe-{index}" for index in range(config.members)]
+        work = {name: partial(self._pipe.run_member, name) for name in names}
+        self._members += self._threads({**work, "pipe watcher": self._pipe.watch})
 
     def _threads(self, work: Mapping[str, Callable[[], None]]) -> list[_Thread]:
         threads = [

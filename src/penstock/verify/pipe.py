@@ -1,0 +1,204 @@
+"""A consume-transform-produce loop in the recorded workload, and who reads what it made.
+
+    member threads: Transformer ──▶ each record of the topic to the target      (churn: they go)
+    watcher thread: the group's committed offsets at the ends of the topic ──▶ all stop
+    at the end: the target, read_committed ──▶ piped, piped, …
+
+The target must hold each record of the topic once, each key's in order, whoever came and went.
+A member that goes does so in good order, or in the middle of a transaction, which is aborted.
+Nothing is judged here; `check_pipe.py` does.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.client import LATEST, Admin, ConsumedBatch, Consumer, TopicPartition, Transformer
+from penstock.client.config import AddressResolver
+from penstock.errors import ErrorCode, PenstockError, UnreachableError
+from penstock.verify.transactional import high_watermarks
+
+WATCH_S: Final = 0.2
+POLL_S: Final = 0.5
+PIPE_READER: Final = "pipe"
+
+Record = Callable[[str, str, ConsumedBatch], None]
+"""(reader, kind of event, batch): writes down what a batch held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipeConfig:
+    """`churn_s` 0: members stay. `settle_s` bounds how long the end waits for progress."""
+
+    bootstrap: str
+    source: str
+    target: str
+    group: str
+    members: int
+    churn_s: float
+    settle_s: float
+    resolve_address: AddressResolver | None = None
+
+
+class _LeavesInTheMiddleError(Exception):
+    """Churn: what a member has in hand is aborted."""
+
+
+class Pipe:
+    """All members of one pipe. `run_member` and `watch` are threads' work."""
+
+    def __init__(self, config: PipeConfig, record: Record) -> None:
+        self._config = config
+        self._record = record
+        self._lock = threading.Lock()
+        self._live: set[Transformer] = set()
+        self._ends: Mapping[TopicPartition, int] | None = None
+        self._begins: dict[TopicPartition, int] = {}
+        self._finished = threading.Event()
+
+    def begin(self, starts: Mapping[TopicPartition, int]) -> None:
+        """The group begins at these offsets of the source; the target is read from its end on."""
+        with self._admin() as admin:
+            admin.reset_offsets(self._config.group, starts, reason="penstock verify")
+        self._begins = self._target_ends()
+
+    def end_at(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Members stop when all of them together have committed these."""
+        self._ends = ends
+
+    def abandon(self) -> None:
+        """Ends everything now, whatever is still to come."""
+        self._finished.set()
+        with self._lock:
+            for member in self._live:
+                member.stop()
+
+    def run_member(self, name: str) -> None:
+        """One seat: a member, and after it others while there is churn."""
+        life = 0
+        while not self._finished.is_set():
+            try:
+                self._live_once(f"{name}.{life}")
+            except UnreachableError:  # it came while every broker was away
+                self._finished.wait(WATCH_S)
+            life += 1
+
+    def watch(self) -> None:
+        """Ends everything when the ends are committed; raises if nothing is any more."""
+        known: dict[TopicPartition, int] = {}
+        progressed = time.monotonic()
+        try:
+            while not self._finished.wait(WATCH_S):
+                offsets = self._committed()
+                if offsets != known or self._ends is None:
+                    progressed = time.monotonic()
+                known = offsets or known
+                ends = self._ends
+                if ends is not None and all(known.get(at, -1) >= end for at, end in ends.items()):
+                    return
+                if time.monotonic() - progressed > self._config.settle_s:
+                    raise PenstockError(
+                        f"the pipe committed nothing for {self._config.settle_s:.0f} s short of "
+                        f"the end: {known}, not {ends}",
+                        ErrorCode.REQUEST_TIMED_OUT,
+                    )
+        finally:
+            self.abandon()
+
+    def read_back(self) -> None:
+        """Writes down all that readers see of the target.
+
+        Raises PenstockError if a transaction on it stays open.
+        """
+        config = self._config
+        until = time.monotonic() + config.settle_s
+        while (ends := self._target_ends()) != high_watermarks(
+            config.bootstrap, list(ends), config.resolve_address
+        ):
+            if time.monotonic() > until:
+                raise PenstockError(
+                    f"transactions of the pipe are open for {config.settle_s:.0f} s after its end",
+                    ErrorCode.REQUEST_TIMED_OUT,
+                )
+            time.sleep(WATCH_S)
+        with Consumer(config.bootstrap, resolve_address=config.resolve_address) as consumer:
+            consumer.assign(list(ends))
+            for where, offset in self._begins.items():
+                consumer.seek(where, offset)
+            while any(consumer.position(where) < end for where, end in ends.items()):
+                if time.monotonic() > until:
+                    raise PenstockError("the pipe cannot be read", ErrorCode.REQUEST_TIMED_OUT)
+                for batch in consumer.poll(POLL_S):
+                    until = time.monotonic() + config.settle_s
+                    self._record(PIPE_READER, "piped", batch)
+
+    # ------------------------------------------------------------ inside
+
+    def _live_once(self, name: str) -> None:
+        config, chance = self._config, random.SystemRandom()
+        dies_at = time.monotonic() + config.churn_s * (0.5 + chance.random())
+        try:
+            with Transformer(
+                config.bootstrap,
+                group_id=config.group,
+                source=config.source,
+                client_id=name,
+                resolve_address=config.resolve_address,
+            ) as member:
+                self._register(member)
+                try:
+                    for batches, out in member:
+                        for batch in batches:
+                            records = list(batch.records())
+                            out.send_columns(
+                                config.target,
+                                [record.value for record in records],
+                                [record.key for record in records],
+                            )
+                        if config.churn_s and self._ends is None and time.monotonic() > dies_at:
+                            if chance.random() < 0.5:
+                                raise _LeavesInTheMiddleError
+                            member.stop()
+                finally:
+                    self._deregister(member)
+        except _LeavesInTheMiddleError:
+            pass
+
+    def _register(self, member: Transformer) -> None:
+        with self._lock:
+            self._live.add(member)
+            if self._finished.is_set():
+                member.stop()
+
+    def _deregister(self, member: Transformer) -> None:
+        with self._lock:
+            self._live.discard(member)
+
+    def _committed(self) -> dict[TopicPartition, int]:
+        """Nothing while nobody can say."""
+        try:
+            with self._admin() as admin:
+                offsets = admin.describe_group(self._config.group).offsets
+        except PenstockError as error:
+            if error.retriable or isinstance(error, UnreachableError):
+                return {}
+            raise
+        return {where: found.offset for where, found in offsets.items()}
+
+    def _target_ends(self) -> dict[TopicPartition, int]:
+        with self._admin() as admin:
+            topic = admin.describe_topics([self._config.target])[self._config.target]
+            where = [TopicPartition(self._config.target, one.partition) for one in topic.partitions]
+            found = admin.list_offsets(dict.fromkeys(where, LATEST))
+        return {one: found[one].offset for one in where}
+
+    def _admin(self) -> Admin:
+        return Admin(self._config.bootstrap, resolve_address=self._config.resolve_address)
+
+
+def target_of(topic: str) -> str:
+    """Where a pipe copies a topic to."""
+    return f"{topic}-piped"
