@@ -20,7 +20,7 @@ from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
 from penstock.core.lag import PartitionLag
 from penstock.core.records import build_batch, encode_columns
-from penstock.core.types import LeaderEpoch, Offset, TopicId
+from penstock.core.types import LeaderEpoch, Offset, ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.groups import lag as lag_module
 from penstock_broker.groups.lag import Bounds, LagCollection, Snapshot
@@ -58,6 +58,28 @@ class Led:
             ),
             0,
         )
+
+    def pend(self, group: str, offsets: Mapping[c.NamedPartition, int]) -> None:
+        """In an open transaction."""
+        ready = self.machine.handle(
+            c.CommitRequested(
+                request_id=2,
+                group_id=group,
+                member_id="",
+                member_epoch=-1,
+                instance_id="",
+                offsets=tuple(c.NewOffset(where, offset) for where, offset in offsets.items()),
+                transactional_id="id",
+                producer_id=ProducerId(1 << 62),
+                producer_epoch=0,
+            ),
+            0,
+        )
+        (join,) = [out for out in ready.outputs if isinstance(out, c.SendJoin)]
+        joined = c.TransactionJoined(
+            group_id=group, producer_id=join.producer_id, number=join.number
+        )
+        self.machine.handle(joined, 0)
 
     def join(self, group: str, stream: int = 1) -> None:
         hello = c.MemberJoined(
@@ -241,6 +263,20 @@ def test_unknown_is_absent_and_not_zero() -> None:
     assert samples["partition_lag_records", "g", "orders", "1"] == 0
     assert ("partition_lag_records", "g", "orders", "0") not in samples
     assert ("partition_lag_seconds", "g", "orders", "0") not in samples
+
+
+def test_offsets_that_a_transaction_holds_are_counted_and_lag_is_of_what_is_committed() -> None:
+    led, logs = Led(), Logs()
+    logs.append(P0, 1000, 2000, 3000)
+    led.commit("g", {P0: 1})
+    led.pend("g", {P0: 3, P1: 5})
+    lag = collection(led, logs)
+    collect(lag)
+    samples = exported(lag)
+    assert samples["pending_offsets", "g"] == 2
+    assert samples["committed_offset", "g", "orders", "0"] == 1
+    assert samples["partition_lag_records", "g", "orders", "0"] == 2
+    assert ("committed_offset", "g", "orders", "1") not in samples, "it never was"
 
 
 def test_beyond_the_limit_whole_groups_are_left_out_and_counted_live_ones_last() -> None:

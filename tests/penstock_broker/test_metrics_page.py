@@ -19,7 +19,7 @@ class NoLeaders:
 def exported() -> set[str]:
     metrics = Metrics()
     CompactionMetrics(metrics.registry)
-    TransactionMetrics(metrics.registry)
+    TransactionMetrics(metrics.registry, lambda: 0)
     metrics.observe_controller(lambda: True)
     metrics.observe_replicas(ReplicaTotals)
     metrics.observe_groups(GroupTotals)

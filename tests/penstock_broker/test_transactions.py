@@ -404,6 +404,26 @@ def test_the_longest_timeout_is_a_setting_and_the_default_obeys_it(tmp_path: Pat
         assert by_default.description().transaction_timeout_ms == 1_000
 
 
+def test_the_number_of_coordinators_is_a_setting_that_counts_when_the_first_id_comes(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, broker_config={"transactions.topic.partitions": "3"}) as small:
+        assert TransactionalProducer(small, "a").init().description().partition < 3
+        topic = small.topic("__transactions")
+        assert topic is not None
+        assert len(topic.partitions) == 3
+        broker = small.brokers[0]
+        broker.kill()
+        at = broker.arguments.index("transactions.topic.partitions=3")
+        broker.arguments[at] = "transactions.topic.partitions=7"
+        broker.start()
+        small.wait_alive({0})
+        again(lambda: TransactionalProducer(small, "b").init(), what="the broker is back")
+        topic = small.topic("__transactions")
+        assert topic is not None
+        assert len(topic.partitions) == 3
+
+
 def test_ids_that_nobody_has_are_unknown(cluster: Cluster) -> None:
     producer = TransactionalProducer(cluster, new_id())
     (found,) = producer.ask(

@@ -2,17 +2,22 @@
 
 Counters and histograms are touched once per request or tick, never per record. Numbers that are
 facts about replicas (leaders, under-replicated, log ends) are computed when scraped, as sums: a
-series per partition would cost more than the partition. Those of single groups: `groups.lag`.
+series per partition would cost more than the partition. Only partitions whose readers wait for a
+transaction have one, up to a limit. Those of single groups: `groups.lag`.
 """
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+STANDING_MAX: Final = 500
+"""Partitions with a stable offset lag that a broker exports."""
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -26,7 +31,8 @@ class ReplicaTotals:
     offline: int = 0
     stopped: int = 0
     high_watermarks: int = 0
-    stable_offset_lag: int = 0
+    stable_offset_lags: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """By topic and partition, of all led here where it is not 0."""
     log_ends: int = 0
     disk_free_bytes: int = 0
     inflight_bytes: int = 0
@@ -135,7 +141,7 @@ class _Totals(Collector):
             (
                 "stable_offset_lag",
                 "Offsets of partitions led here that wait for open transactions, or their markers",
-                totals.stable_offset_lag,
+                sum(totals.stable_offset_lags.values()),
             ),
             ("log_ends", "Sum of all log end offsets", totals.log_ends),
             ("disk_free_bytes", "Free space for the data directory", totals.disk_free_bytes),
@@ -143,6 +149,20 @@ class _Totals(Collector):
             ("parked_fetches", "Fetches waiting for records", totals.parked_fetches),
         ):
             yield GaugeMetricFamily(f"penstock_{name}", documentation, value=value)
+        yield _stable_offset_lags(totals)
+
+
+def _stable_offset_lags(totals: ReplicaTotals) -> Metric:
+    """The largest; `penstock_stable_offset_lag` has them all."""
+    family = GaugeMetricFamily(
+        "penstock_partition_stable_offset_lag",
+        "Offsets of a partition led here that wait for open transactions, where there are any",
+        labels=["topic", "partition"],
+    )
+    found = totals.stable_offset_lags
+    for topic, partition in heapq.nlargest(STANDING_MAX, found, key=found.__getitem__):
+        family.add_metric([topic, str(partition)], found[topic, partition])
+    return family
 
 
 class _Groups(Collector):

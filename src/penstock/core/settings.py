@@ -124,6 +124,13 @@ BROKER_SETTINGS: Final = (
         minimum=60_000,
     ),
     Setting(
+        "transactions.topic.partitions",
+        "16",
+        "Partitions of the internal topic __transactions, over whose leaders transactional ids are "
+        "spread; read when the first one is used, never again.",
+        maximum=1_000,
+    ),
+    Setting(
         "producer.snapshot.bytes",
         str(16 * MIB),
         "Log written between two snapshots of producer state: what a restart reads again.",

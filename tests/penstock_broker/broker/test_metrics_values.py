@@ -62,8 +62,12 @@ LABELLED: Final = {
     "penstock_group_committed_offset",
     "penstock_group_members",
     "penstock_group_state",
+    "penstock_group_pending_offsets",
+    "penstock_partition_stable_offset_lag",
+    "penstock_ledger_age_seconds",
 }
-"""There are none without groups; `test_groups.py` and `test_groups_lag.py` look at them."""
+"""There are none without groups and transactions; `test_groups.py`, `test_groups_lag.py` and
+`test_transactions_metrics.py` look at them."""
 
 
 def unlike(page: Page, prefix: str, expected: dict[str, int]) -> dict[str, float]:

@@ -64,7 +64,7 @@ class Coordination:
             base.session,
             _transaction_config(base.settings),
             self._links,
-            TransactionMetrics(base.metrics.registry),
+            TransactionMetrics(base.metrics.registry, around.clock.wall_ms),
         )
         here = Here(
             self.transactions, self.groups, Markers(around.replicas, around.clock), base.refusal
@@ -90,4 +90,5 @@ def _transaction_config(settings: Settings) -> TransactionConfig:
         max_timeout_ms=settings.transaction_max_timeout_ms,
         id_expiration_ms=settings.transactional_id_expiration_ms,
         ledger_expiration_ms=settings.ledger_expiration_ms,
+        topic_partitions=settings.transactions_partitions,
     )

@@ -409,9 +409,12 @@ class BrokerProcess:
             offline=sum(mark.leader < 0 for mark in marks),
             stopped=sum(replica.machine.error is not None for replica in replicas),
             high_watermarks=sum(mark.high_watermark for mark in marks),
-            stable_offset_lag=sum(
-                mark.high_watermark - mark.last_stable_offset for mark in marks if mark.is_leader
-            ),
+            stable_offset_lags={
+                (replica.topic, replica.key.partition): mark.high_watermark
+                - mark.last_stable_offset
+                for replica, mark in zip(replicas, marks, strict=True)
+                if mark.is_leader and mark.last_stable_offset < mark.high_watermark
+            },
             log_ends=sum(mark.log_end_offset for mark in marks),
             disk_free_bytes=self._disk.free_bytes,
             inflight_bytes=self._produce_budget.taken_bytes,

@@ -72,15 +72,17 @@ class LedGroups(Protocol):
         """Answers a request; raises PenstockError."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A group before it is looked at. `partitions`: how many it has committed offsets for."""
+    """A group before it is looked at. `partitions`: how many it has committed offsets for;
+    `pending`: of how many an open transaction may change the offset."""
 
     led: LedGroups
     group_id: str
     state: str
     members: int
     partitions: int
+    pending: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,14 @@ class LagCollection:
         for led in self._led():
             if led.loaded and led.closed is None:
                 found += [
-                    Candidate(led, name, group.state.value, len(group.members), len(group.offsets))
+                    Candidate(
+                        led=led,
+                        group_id=name,
+                        state=group.state.value,
+                        members=len(group.members),
+                        partitions=len(group.offsets),
+                        pending=sum(len(one.offsets) for one in group.pending.values()),
+                    )
                     for name, group in led.machine.groups.items()
                 ]
             await asyncio.sleep(0)  # ten thousand groups must not hold up everyone else
@@ -179,11 +188,14 @@ class LagCollection:
     async def _committed(
         chosen: Sequence[Candidate],
     ) -> list[tuple[Candidate, dict[NamedPartition, int]]]:
-        """What a client would be told: nothing that a failover could take back (I16)."""
+        """What is committed: nothing that a failover could take back (I16), nor what an open
+        transaction has yet to decide."""
         found: list[tuple[Candidate, dict[NamedPartition, int]]] = []
         for group in chosen:
             try:
-                answer = await group.led.ask(partial(FetchRequested, group_id=group.group_id))
+                answer = await group.led.ask(
+                    partial(FetchRequested, group_id=group.group_id, allow_unstable=True)
+                )
             except PenstockError:
                 continue  # the group moves away, or what it commits now is not yet replicated
             assert isinstance(answer, Fetched)

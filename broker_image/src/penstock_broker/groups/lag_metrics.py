@@ -31,6 +31,9 @@ class GroupLagMetrics(Collector):
         members = _gauge("members", "Members of a consumer group", "group")
         state = _gauge("state", "1 for the state that a consumer group is in", "group", "state")
         committed = _gauge("committed_offset", "The next offset to read, as committed", *_PARTITION)
+        pending = _gauge(
+            "pending_offsets", "Offsets of a consumer group that an open transaction holds", "group"
+        )
         records = _gauge(
             "partition_lag_records", "Records up to the end that are not committed", *_PARTITION
         )
@@ -47,6 +50,7 @@ class GroupLagMetrics(Collector):
                     continue
                 name = seen.group.group_id
                 members.add_metric([name], seen.group.members)
+                pending.add_metric([name], seen.group.pending)
                 state.add_metric([name, seen.group.state], 1)
                 for where, lag in seen.partitions.items():
                     labels = [name, where.topic, str(where.partition)]
@@ -55,7 +59,7 @@ class GroupLagMetrics(Collector):
                         records.add_metric(labels, lag.records)
                     if lag.lag_ms is not None:
                         seconds.add_metric(labels, lag.lag_ms / 1000)
-        return members, state, committed, records, seconds, left_out
+        return members, state, committed, pending, records, seconds, left_out
 
 
 def _gauge(name: str, documentation: str, *labels: str) -> GaugeMetricFamily:

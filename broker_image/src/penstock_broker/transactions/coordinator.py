@@ -7,6 +7,7 @@ Loading, appending, waiting for the high watermark and the end: `logged.host`. A
 is sent again by the machine; nothing here remembers one (I14).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol, assert_never
 
@@ -40,6 +41,16 @@ class Ends(Protocol):
         """`stored` is called once the participant has stored it, and never otherwise."""
 
 
+class Observer(Protocol):
+    """For metrics (`metrics.TransactionMetrics`)."""
+
+    def decided(self, ready: Ready) -> None:
+        """A machine took a step."""
+
+    def stored(self, ready: Ready, seconds: float) -> None:
+        """It is on all in-sync replicas, so long after."""
+
+
 class Coordinator(MachineHost[Event, Ready, Answer]):
     """See the module."""
 
@@ -49,13 +60,15 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         clock: Clock,
         config: TransactionConfig,
         ends: Ends,
-        on_ready: Callable[[Ready], None],
+        observer: Observer,
     ) -> None:
-        """`on_ready` hears of every Ready."""
+        """`observer` hears of every Ready."""
         self.machine = TransactionCoordinator(config, clock.wall_ms() - clock.now_ms())
         super().__init__(log, clock, self.machine, Tick(), _events)
         self._ends = ends
-        self._on_ready = on_ready
+        self._observer = observer
+        self._not_stored: deque[tuple[Ready, float]] = deque()
+        """What was decided, and when, until it is told: in the same order."""
 
     def begin(self, now_ms: int) -> Ready:
         """Timers run on; Ends that may be missing are sent."""
@@ -63,10 +76,15 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
 
     def decided(self, ready: Ready) -> None:
         """For the metrics of all coordinators here."""
-        self._on_ready(ready)
+        self._observer.decided(ready)
+        if ready.ended and ready.outputs:  # a branch that nothing has joined ends without any
+            self._not_stored.append((ready, self._clock.now_s()))
 
     def tell(self, ready: Ready) -> None:
         """Answers, and what participants hear."""
+        if self._not_stored and self._not_stored[0][0] is ready:
+            _, decided_s = self._not_stored.popleft()
+            self._observer.stored(ready, self._clock.now_s() - decided_s)
         for output in ready.outputs:
             match output:
                 case Reply():

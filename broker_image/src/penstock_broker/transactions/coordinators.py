@@ -4,6 +4,7 @@ Which partitions have one, loading and the end: `logged.hosts`; where an id is: 
 Here is what transactions add: every coordinator hears of images, because Ends go to leaders.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from penstock.core.transactions import TransactionConfig
@@ -45,7 +46,8 @@ class Coordinators(Hosts[Coordinator]):
         ends: Ends,
         metrics: TransactionMetrics,
     ) -> None:
-        finder = Finder(TRANSACTIONS, around.view, session, around.clock)
+        topic = replace(TRANSACTIONS, partitions=config.topic_partitions)
+        finder = Finder(topic, around.view, session, around.clock)
         super().__init__(around, finder, EventLog("transactions"))
         self._config = config
         self._ends = ends
@@ -53,7 +55,7 @@ class Coordinators(Hosts[Coordinator]):
 
     def make(self, log: PartitionLog) -> Coordinator:
         """One partition's transactional ids."""
-        return Coordinator(log, self._clock, self._config, self._ends, self._metrics.decided)
+        return Coordinator(log, self._clock, self._config, self._ends, self._metrics)
 
     def image_applied(self) -> None:
         """Ends that wait may find their leader now."""

@@ -1,29 +1,44 @@
 """What a broker tells Prometheus of the transactions that it coordinates.
 
 Counters are touched once per decision. What is open or has yet to be told is counted now and then
-(`Coordinators.count`), as sums and maxima over the coordinators here: an id is no label.
+(`Coordinators.count`), as sums and maxima over the coordinators here: an id is no label. An
+application that has a ledger is one, as there are few and each writes once in seconds; bounded all
+the same.
 """
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from penstock.core.transactions.contract import Ready
-from penstock.core.transactions.views import Census
+from penstock.core.transactions.views import Census, LedgerAge
 
+LEDGERS_MAX: Final = 500
+"""Exported per broker, those of the newest commits."""
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class TransactionMetrics:
     """See the module."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, wall_ms: Callable[[], int]) -> None:
+        """`wall_ms`: the time since 1970, called by the endpoint's threads."""
         self._ended = Counter(
             "penstock_transactions_ended",
             "Transactions decided, by outcome and by who ended them",
             ["outcome", "reason"],
             registry=registry,
+        )
+        self._commit = Histogram(
+            "penstock_transaction_commit_seconds",
+            "From a commit that was asked for until its decision is on all in-sync replicas",
+            registry=registry,
+            buckets=_SECONDS,
         )
         self._visible = Histogram(
             "penstock_transaction_visible_seconds",
@@ -55,6 +70,8 @@ class TransactionMetrics:
         self._loading = gauge(
             "transaction_coordinators_loading", "Transaction coordinators that do not serve yet"
         )
+        self._ledgers = _Ledgers(wall_ms)
+        registry.register(self._ledgers)
 
     def decided(self, ready: Ready) -> None:
         """A machine took a step."""
@@ -63,6 +80,12 @@ class TransactionMetrics:
             self._ended.labels(name, outcome.reason.value.replace(" ", "_")).inc()
         for visible_ms in ready.visible_ms:
             self._visible.observe(visible_ms / 1000)
+
+    def stored(self, ready: Ready, seconds: float) -> None:
+        """What `ready` decided is on all in-sync replicas now, so long after it was decided."""
+        for outcome in ready.ended:
+            if outcome.commit:
+                self._commit.observe(seconds)
 
     def load_took(self, seconds: float) -> None:
         """A coordinator was read."""
@@ -78,3 +101,31 @@ class TransactionMetrics:
         oldest_ms = max((one.oldest_finishing_ms for one in found), default=0)
         self._oldest_finishing.set(oldest_ms / 1000)
         self._loading.set(loading)
+        self._ledgers.newest = heapq.nlargest(
+            LEDGERS_MAX,
+            (age for one in found for age in one.ledger_ages),
+            key=lambda age: age.committed_ms,
+        )
+
+
+class _Ledgers(Collector):
+    """Ages are of the moment of the scrape."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self._wall_ms = wall_ms
+        self.newest: list[LedgerAge] = []
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "penstock_ledger_age_seconds",
+            "Since an application's newest batch was committed",
+            labels=["application"],
+        )
+        now_ms = self._wall_ms()
+        for one in self.newest:
+            age_ms = max(0, now_ms - one.committed_ms)
+            family.add_metric([one.application_id], age_ms / 1000)
+        yield family

@@ -30,6 +30,7 @@ class TransactionConfig:
         image for this long: metadata that is missing for a moment must not cost any (I22).
     ids_max, open_max, state_bytes_max: per partition of the topic.
     id_bytes_max: of one id's branches, which one decision writes in one append.
+    topic_partitions: of the internal topic, when it is created.
     rows_kept, superseded_max: per ledger: batches whose rows are known, runs that are refused;
         the second also per id: instances that are.
     """
@@ -53,6 +54,7 @@ class TransactionConfig:
     branches_max: int = 4_096
     rows_kept: int = 20
     superseded_max: int = 5
+    topic_partitions: int = TRANSACTIONS_PARTITIONS
 
 
 def coordinator_partition(transactional_id: str, partitions: int) -> int:

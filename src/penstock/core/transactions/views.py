@@ -79,6 +79,14 @@ def ledgers(book: Book) -> Ledgers:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerAge:
+    """When an application's newest batch was committed, in ms since 1970."""
+
+    application_id: str
+    committed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
     """For metrics. `finishing`: participants that have yet to hear; times in ms, 0 = none."""
 
@@ -88,10 +96,11 @@ class Census:
     finishing: int
     oldest_finishing_ms: int
     ledgers: int
+    ledger_ages: tuple[LedgerAge, ...]
 
 
 def take_census(book: Book) -> Census:
-    """Looks at what is open and unsettled, not at all ids."""
+    """Looks at what is open and unsettled and at ledgers, not at all ids."""
     unsettled = book.unsettled.values()
     since_ms = [b.finishing_since_ms for b in unsettled if b.finishing_since_ms is not None]
     return Census(
@@ -101,4 +110,7 @@ def take_census(book: Book) -> Census:
         finishing=sum(len(branch.finishing) for branch in unsettled),
         oldest_finishing_ms=max((book.now_ms - since for since in since_ms), default=0),
         ledgers=len(book.ledgers),
+        ledger_ages=tuple(
+            LedgerAge(name, one.time_ms) for name, one in book.ledgers.items() if one.batch >= 0
+        ),
     )
