@@ -12,6 +12,7 @@ SCRIPTS = (
     "spark_source",
     "idle",
     "groups",
+    "transactions",
     "memory",
     "store_layout",
     "verify_memory",

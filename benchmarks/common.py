@@ -1,7 +1,8 @@
 """What every benchmark does alike: figures as JSON lines, progress on stderr, a local cluster.
 
 A figure is `{"name", "value", "unit", "vs", "ratio"}`: `vs` names the peer or limit measured in the
-same run and `ratio` is value / peer, because absolute times of shared machines move by half.
+same run and `ratio` is value / peer, because absolute times of shared machines move by half. Some
+have a `goal` for the value or the ratio, in words.
 """
 
 import contextlib
@@ -11,11 +12,13 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from penstock_broker.local import LocalCluster
 
+T = TypeVar("T")
 MANIFEST = """
 apiVersion: penstock.dev/v1alpha1
 kind: Cluster
@@ -26,14 +29,46 @@ spec:
 
 
 def figure(
-    name: str, value: float, unit: str, vs: str | None = None, peer: float | None = None
+    name: str,
+    value: float,
+    unit: str,
+    vs: str | None = None,
+    peer: float | None = None,
+    *,
+    ratio: float | None = None,
+    goal: str = "",
 ) -> None:
-    """Prints one line; `peer` is what `vs` reached in the same unit."""
-    ratio = round(value / peer, 3) if peer else None
-    line = {"name": name, "value": _round(value), "unit": unit, "vs": vs, "ratio": ratio}
+    """Prints one line; `peer` is what `vs` reached in the same unit, `ratio` value / peer if not
+    given."""
+    if ratio is None and peer:
+        ratio = value / peer
+    shown = round(ratio, 3) if ratio is not None else None
+    line = {"name": name, "value": _round(value), "unit": unit, "vs": vs, "ratio": shown}
     if peer is not None:
         line["vs_value"] = _round(peer)
+    if goal:
+        line["goal"] = goal
     print(json.dumps(line), flush=True)
+
+
+def figure_of_rounds(
+    name: str, ours: list[float], unit: str, vs: str, theirs: list[float], *, goal: str = ""
+) -> None:
+    """Prints medians of two that took turns; the ratio is the median of the rounds' ratios.
+
+    Both of a round had the same machine, whose speed may be another one in the next round.
+    """
+    ratio = median([one / other for one, other in zip(ours, theirs, strict=True)])
+    figure(name, median(ours), unit, vs, median(theirs), ratio=ratio, goal=goal)
+
+
+def in_turns(rounds: int, runs: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
+    """What each of `runs` returned, by round; every second round goes backwards."""
+    results: dict[str, list[T]] = {name: [] for name in runs}
+    for turn in range(rounds):
+        for name in list(runs)[:: -1 if turn % 2 else 1]:
+            results[name].append(runs[name]())
+    return results
 
 
 def progress(text: str) -> None:

@@ -14,6 +14,7 @@ TITLES = {
     "spark_source": "Spark source",
     "idle": "At rest",
     "groups": "Consumer groups",
+    "transactions": "Transactions",
     "memory": "Memory under load",
     "encoding": "Encoding",
     "store_layout": "Store",
@@ -38,13 +39,17 @@ def section(script: str, title: str) -> str:
     path = RESULTS / f"{script}.jsonl"
     if not path.exists():
         return ""
+    lines = [json.loads(text) for text in path.read_text().splitlines()]
+    with_goals = any("goal" in line for line in lines)
     rows = ["| figure | value | compared with | its value | ratio |", "|---|---|---|---|---|"]
-    for text in path.read_text().splitlines():
-        line = json.loads(text)
+    if with_goals:
+        rows = [rows[0] + " goal |", rows[1] + "---|"]
+    for line in lines:
         value = f"{line['value']:,} {line['unit']}"
         peer = f"{line['vs_value']:,}" if line.get("vs_value") is not None else ""
         ratio = line["ratio"] if line["ratio"] is not None else ""
-        rows.append(f"| {line['name']} | {value} | {line['vs'] or ''} | {peer} | {ratio} |")
+        row = f"| {line['name']} | {value} | {line['vs'] or ''} | {peer} | {ratio} |"
+        rows.append(row + f" {line.get('goal', '')} |" if with_goals else row)
     return f"\n## {title}\n\n`python -m benchmarks.{script}`\n\n" + "\n".join(rows) + "\n"
 
 
