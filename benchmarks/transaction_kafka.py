@@ -19,6 +19,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 BUFFER_BYTES = 8 * 1024 * 1024
 """What may wait in a producer: with more, a commit every 100 ms sends for longer than that."""
+PIPE_KB = 32 * 1024
+"""What may wait in a pipe's producer: what is our clients' default."""
 TIMEOUT_S = 60.0
 POLLED = 1_000
 """Records per poll of a pipe, ours and theirs."""
@@ -176,7 +178,7 @@ def one_by_one(bootstrap: str, topic: str, value: bytes, producers: int, seconds
 
 def pipe(bootstrap: str, source: str, target: str, count: int, interval_s: float) -> float:
     """Records per second, consumed and produced in transactions that hold the group's offsets."""
-    producer = producer_of(bootstrap, f"{target}-id")
+    producer = producer_of(bootstrap, f"{target}-id", **{"queue.buffering.max.kbytes": PIPE_KB})
     consumer = KafkaConsumer(
         {
             "bootstrap.servers": bootstrap,
@@ -232,10 +234,12 @@ def drive_pipe(
     while done < count:
         begin()
         due = time.perf_counter() + interval_s
-        while done < count and time.perf_counter() < due:
+        while True:
             had = work()
             if not had:
                 raise SystemExit(f"only {done} of {count} records came")
             done += had
+            if done >= count or time.perf_counter() >= due:
+                break
         commit()
     return (done - first) / (time.perf_counter() - began)

@@ -44,9 +44,7 @@ def pipe(stage: Stage) -> None:
     beside = "at-least-once pipe"
     figure_of_rounds(name, ours, "records/s", beside, found["at least once"], goal="ratio ≥ 0.8")
     if peer is not None:
-        figure_of_rounds(
-            name, ours, "records/s", stage.label, found["theirs"], goal="ratio ≥ 1"
-        )
+        figure_of_rounds(name, ours, "records/s", stage.label, found["theirs"], goal="ratio ≥ 1")
 
 
 def _fill(bootstrap: str, value: bytes, count: int) -> None:
@@ -89,7 +87,6 @@ def _exactly_once(bootstrap: str, target: str, count: int) -> float:
         source=SOURCE,
         commit_interval_ms=round(1e3 * INTERVAL_S),
         max_records=theirs.POLLED,
-        buffer_bytes=theirs.BUFFER_BYTES,
     ) as loop:
         for batches, out in loop:
             if not first and batches:
@@ -109,7 +106,7 @@ def _at_least_once(bootstrap: str, target: str, count: int) -> float:
         Consumer(
             bootstrap, group_id=target, enable_auto_commit=False, auto_offset_reset="earliest"
         ) as consumer,
-        Producer(bootstrap, buffer_bytes=theirs.BUFFER_BYTES) as producer,
+        Producer(bootstrap) as producer,
     ):
         consumer.subscribe(SOURCE)
 

@@ -249,8 +249,7 @@ def _per_core(cluster: LocalCluster, value: bytes, sizes: Sizes) -> None:
             f"{busy_s / took_s:.0%} of a core"
         )
     figure(
-        f"transactions of one record, {sizes.producers} producers of one coordinator, per core of "
-        "its broker",
+        f"transactions of one record, {sizes.producers} producers, per core of their coordinator",
         median(rates),
         "transactions per CPU second",
         goal="≥ 300",

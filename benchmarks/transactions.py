@@ -15,6 +15,7 @@ from contextlib import closing
 from benchmarks.common import progress
 from benchmarks.transaction_deaths import deaths
 from benchmarks.transaction_idle import idle
+from benchmarks.transaction_pipe import pipe
 from benchmarks.transaction_produce import commit, produce, single
 from benchmarks.transaction_reading import reading
 from benchmarks.transaction_sink import sink
@@ -25,6 +26,7 @@ WITH_KAFKA: dict[str, Callable[[Stage], None]] = {
     "produce": produce,
     "commit": commit,
     "single": single,
+    "pipe": pipe,
 }
 """Together, so that Kafka is started once."""
 ALONE: dict[str, Callable[[Stage], None]] = {

@@ -3,19 +3,16 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.benchmarks import running
 from support.descendants import descendants_of, still_running
 from support.waiting import wait_until
 
 from benchmarks.group_members import longest_pause
 
-ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "benchmarks.groups", "--quick", "--no-kafka", "--part=rebalance"]
 
 
@@ -35,31 +32,8 @@ def test_a_pause_is_counted_whole(times: list[float], pause: float) -> None:
     assert longest_pause(times, 10, 20) == pause
 
 
-@contextmanager
-def running(folder: Path, seen: dict[int, str]) -> Iterator["subprocess.Popen[bytes]"]:
-    """The benchmark as a terminal starts it; its words go to `folder`, its files to a tmp there.
-
-    Of what it has started, and of `seen`, nothing runs afterwards.
-    """
-    scratch = folder / "tmp"
-    scratch.mkdir()
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        process = subprocess.Popen(
-            COMMAND, cwd=ROOT, env={**os.environ, "TMPDIR": str(scratch)},
-            stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-        )  # fmt: skip
-    try:
-        yield process
-    finally:
-        left = seen | descendants_of(process.pid)
-        process.kill()
-        process.wait()
-        for pid in still_running(left):
-            os.kill(pid, signal.SIGKILL)
-
-
 def test_partitions_that_do_not_move_are_compared_with_a_quiet_group(tmp_path: Path) -> None:
-    with running(tmp_path, {}) as process:
+    with running(COMMAND, tmp_path, {}) as process:
         assert process.wait(110) == 0, (tmp_path / "err").read_text()
     lines = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     shared = [line for line in lines if line["name"].startswith("until all have their share")]
@@ -84,7 +58,7 @@ def test_nothing_is_left_running(tmp_path: Path, how: signal.Signals) -> None:
         return "members share 12 partitions" in said
 
     started: dict[int, str] = {}
-    with running(tmp_path, started) as process:
+    with running(COMMAND, tmp_path, started) as process:
         wait_until(shared, what="members are at work", timeout_s=60)
         started |= descendants_of(process.pid)
         assert any("penstock_broker" in command for command in started.values())
