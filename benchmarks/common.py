@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from penstock_broker.local import LocalCluster
 
+K = TypeVar("K")
 T = TypeVar("T")
 MANIFEST = """
 apiVersion: penstock.dev/v1alpha1
@@ -62,9 +63,9 @@ def figure_of_rounds(
     figure(name, median(ours), unit, vs, median(theirs), ratio=ratio, goal=goal)
 
 
-def in_turns(rounds: int, runs: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
+def in_turns(rounds: int, runs: Mapping[K, Callable[[], T]]) -> dict[K, list[T]]:
     """What each of `runs` returned, by round; every second round goes backwards."""
-    results: dict[str, list[T]] = {name: [] for name in runs}
+    results: dict[K, list[T]] = {name: [] for name in runs}
     for turn in range(rounds):
         for name in list(runs)[:: -1 if turn % 2 else 1]:
             results[name].append(runs[name]())

@@ -28,7 +28,7 @@ from penstock.core.types import (
 try:
     from penstock.core.replication import contract_leader as leading
 except ImportError:  # one contract for all, then
-    leading = shared  # type: ignore[assignment]
+    leading = shared  # type: ignore[misc]
 
 ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 EPOCH = LeaderEpoch(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer as KafkaConsumer
@@ -38,7 +38,9 @@ def delete_topic(bootstrap: str, topic: str) -> None:
         future.result()
 
 
-def producer_of(bootstrap: str, transactional_id: str = "", **more: Any) -> KafkaProducer:
+def producer_of(
+    bootstrap: str, transactional_id: str = "", more: Mapping[str, Any] | None = None
+) -> KafkaProducer:
     """With a transactional id: initialised."""
     config: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
@@ -51,7 +53,7 @@ def producer_of(bootstrap: str, transactional_id: str = "", **more: Any) -> Kafk
     }
     if transactional_id:
         config["transactional.id"] = transactional_id
-    producer = KafkaProducer(config | more)
+    producer = KafkaProducer(config | dict(more or {}))
     if transactional_id:
         producer.init_transactions(TIMEOUT_S)
     return producer
@@ -71,7 +73,7 @@ def protocol(bootstrap: str) -> str:
                 seen[name] = max(seen.get(name, 0), requests)
 
     producer = producer_of(
-        bootstrap, "protocol", **{"stats_cb": count, "statistics.interval.ms": 100}
+        bootstrap, "protocol", {"stats_cb": count, "statistics.interval.ms": 100}
     )
     producer.begin_transaction()
     producer.produce("protocol", b"x")
@@ -134,8 +136,8 @@ def _warm(producer: KafkaProducer, topic: str, value: bytes, *, transactional: b
 
 def latencies(bootstrap: str, topic: str, value: bytes, count: int) -> tuple[list[float], ...]:
     """Seconds of `count` produces of one record, and of as many commits of one."""
-    plain = producer_of(bootstrap, **{"linger.ms": 0})
-    inside = producer_of(bootstrap, f"{topic}-id", **{"linger.ms": 0})
+    plain = producer_of(bootstrap, "", {"linger.ms": 0})
+    inside = producer_of(bootstrap, f"{topic}-id", {"linger.ms": 0})
     _warm(plain, topic, value, transactional=False)
     _warm(inside, topic, value, transactional=True)
     produced, committed = [], []
@@ -178,7 +180,7 @@ def one_by_one(bootstrap: str, topic: str, value: bytes, producers: int, seconds
 
 def pipe(bootstrap: str, source: str, target: str, count: int, interval_s: float) -> float:
     """Records per second, consumed and produced in transactions that hold the group's offsets."""
-    producer = producer_of(bootstrap, f"{target}-id", **{"queue.buffering.max.kbytes": PIPE_KB})
+    producer = producer_of(bootstrap, f"{target}-id", {"queue.buffering.max.kbytes": PIPE_KB})
     consumer = KafkaConsumer(
         {
             "bootstrap.servers": bootstrap,

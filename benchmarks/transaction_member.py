@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 
-from penstock.client import Consumer, Producer
+from penstock.client import ConsumedBatch, Consumer, Producer
 
 TIMEOUT_MS = 300_000
 """Of the transaction: whatever ends it sooner is not its timeout."""
@@ -35,7 +35,7 @@ def main() -> None:
         ) as producer,
     ):
         consumer.subscribe(args.source)
-        batches = []
+        batches: list[ConsumedBatch] = []
         while not batches:
             batches = consumer.poll(5.0)
         tx = producer.transaction()

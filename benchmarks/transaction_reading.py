@@ -34,15 +34,13 @@ def reading(stage: Stage) -> None:
         for topic, visible, _ in TOPICS.values():
             _fill(cluster.bootstrap, topic, count, visible, plain=topic == "reading-plain")
         progress(f"{count:,} records in each of {len(TOPICS)} topics")
+        levels: tuple[IsolationLevel, IsolationLevel] = ("read_committed", "read_uncommitted")
         runs = {
             (topic, isolation): partial(
                 _read, cluster.bootstrap, topic, isolation, expected, count // POLLS
             )
             for topic, visible, _ in TOPICS.values()
-            for isolation, expected in (
-                ("read_committed", int(count * visible)),
-                ("read_uncommitted", count),
-            )
+            for isolation, expected in zip(levels, (int(count * visible), count), strict=True)
         }
         for run in runs.values():
             run()  # what is read for the first time comes from disk

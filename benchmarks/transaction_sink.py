@@ -38,7 +38,7 @@ def sink(stage: Stage) -> None:
             spark = spark_session(home)
             try:
                 runs = {
-                    delivery: lambda d=delivery: _triggers(  # type: ignore[misc]
+                    delivery: lambda d=delivery: _triggers(
                         spark, cluster.bootstrap, d, sizes.trigger_rows, sizes.triggers, home
                     )
                     for delivery in ("exactly-once", "at-least-once")

@@ -35,7 +35,7 @@ class Sizes:
     read: int = 1_000_000
     reads: int = 7
     machine_batches: int = 1_000
-    machine_rounds: int = 7
+    machine_rounds: int = 5
     kills: int = 5
     triggers: int = 8
     trigger_rows: int = 100_000
