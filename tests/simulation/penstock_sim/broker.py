@@ -28,6 +28,7 @@ from penstock_broker.store.interface import PartitionWrite, Slot
 from penstock_broker.store.losses import promise_nothing
 from penstock_sim.coordinator import OFFSETS_KEY, Coordinators
 from penstock_sim.disk import SimDisk
+from penstock_sim.group_participants import GroupLink
 from penstock_sim.journal import JournalKeeper
 from penstock_sim.network import Stream
 from penstock_sim.session import Session
@@ -97,6 +98,7 @@ class SimBroker:
         self.keeper = JournalKeeper(world, self.id)
         self.coordinators: Coordinators | None = None
         self.transactions: TransactionHosts | None = None
+        self.group_link = GroupLink(self)
         self.replicas: dict[ReplicaKey, Replica] = {}
         self.links: dict[int, Stream] = {}
         self.inbound: dict[int, Stream] = {}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GROUP_CLOCK: Final = 4
 OFFSETS_KEY: Final = ReplicaKey(TopicId("00000000-0000-4000-8000-000000000002"), 0)
 ALIVE: Final = "alive"
-_CONFIG: Final = GroupConfig(
+CONFIG: Final = GroupConfig(
     heartbeat_interval_ms=250,
     session_timeout_ms=1_000,
     rebalance_timeout_ms=1_000,
@@ -44,7 +44,7 @@ class SimCoordinator(SimHost):
     trace_word = "group"
 
     def __init__(self, broker: SimBroker, replica: Replica) -> None:
-        super().__init__(broker, replica, GroupCoordinator(_CONFIG, BASE_TIME_MS))
+        super().__init__(broker, replica, GroupCoordinator(broker.world.group_config, BASE_TIME_MS))
         self.shadow = Loader()
         """The log as this coordinator has read and written it."""
         self.streams: dict[int, Stream] = {}
@@ -114,6 +114,12 @@ class SimCoordinator(SimHost):
             asked, respond = self._requests.pop(output.request_id)
             self._world.group_checks.answered(asked, output.answer)
             respond(output.answer)
+            return
+        if isinstance(output, gc.SendJoin):
+            self.broker.group_link.join(self, output)
+            return
+        if isinstance(output, gc.SendAbort):
+            self.broker.group_link.abort(output)
             return
         stream = self.streams.get(output.stream_id)
         if stream is None:

@@ -16,18 +16,21 @@ from penstock.core.groups import contract as gc
 from penstock.core.groups.records import (
     CurrentKey,
     CurrentRecord,
+    EndedKey,
+    EndedRecord,
     GroupKey,
     GroupRecord,
     MemberKey,
     OffsetKey,
     OffsetRecord,
+    PendingKey,
     decode_key,
     decode_value,
 )
 from penstock.core.groups.state import Group, Loader
 from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
-from penstock.core.types import ReplicaKey, TopicId
+from penstock.core.types import ProducerId, ReplicaKey, TopicId
 from penstock_sim.coordinator import OFFSETS_KEY, SimCoordinator
 from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
@@ -90,6 +93,7 @@ class GroupChecks:
         self.reset_ids: set[str] = set()
         self.commits = 0
         self.rebalances = 0
+        self.piped = 0
         self.void = False
         """Acknowledged records were lost beyond the promise: nothing here holds any more."""
         self._log = Loader()
@@ -120,6 +124,8 @@ class GroupChecks:
                 record = None if value is None else decode_value(key, value)
                 assert record is None or isinstance(record, OffsetRecord)
                 self._offset(key, record, is_reset=key.group_id in reset)
+            elif isinstance(key, PendingKey | EndedKey):
+                self._in_transaction(key, None if value is None else decode_value(key, value))
             self._log.add(raw, value)
         self._find_owners()
 
@@ -141,6 +147,9 @@ class GroupChecks:
         if explicit:
             self._coverage(place).add(max(before, 0), offset)
         history.append(offset)
+
+    def _in_transaction(self, key: PendingKey | EndedKey, record: object) -> None:
+        """Offsets in transactions: `pipe_checks`."""
 
     def _find_owners(self) -> None:
         """At most one owner per group and partition, whoever has yet to give up included."""
@@ -318,6 +327,13 @@ class GroupChecks:
     def _coverage(self, place: Place) -> Coverage:
         return self._covered.setdefault(place, Coverage())
 
+    # ------------------------------------------------------------ transactions
+
+    def has_ended(self, group_id: str, transaction: tuple[ProducerId, int]) -> bool:
+        """Whether the group has stored how this transaction ended."""
+        known = self._log._found.get(EndedKey(group_id, transaction[0]))
+        return isinstance(known, EndedRecord) and known.producer_epoch >= transaction[1]
+
     # ------------------------------------------------------------ lag and the end
 
     def check_lag(self, place: Place) -> None:
@@ -361,7 +377,8 @@ def _durable(group: Group) -> tuple[Any, ...]:
         member_id: (member.record, member.target, member.current)
         for member_id, member in group.members.items()
     }
-    return group.record, members, group.offsets, group.owners, group.targets, group.instances
+    offsets = (group.offsets, group.pending)
+    return group.record, members, offsets, group.owners, group.targets, group.instances
 
 
 def _place(group_id: str, where: Any) -> Place:

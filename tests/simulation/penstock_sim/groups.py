@@ -65,7 +65,10 @@ class SimGroups:
                 work_ms=chance.choice((1, 6, 20)),
                 commit_every_ms=chance.choice((20, 60)),
             )
-            self.members.append(SimMember(self.world, number, plan))
+            self.members.append(self._new_member(number, plan))
+
+    def _new_member(self, number: int, plan: MemberPlan) -> SimMember:
+        return SimMember(self.world, number, plan)
 
     def start(self) -> None:
         """Members come one after the other."""

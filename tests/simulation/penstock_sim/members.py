@@ -75,6 +75,14 @@ class SimMember:
         self._ids = 0
         self._held: list[tuple[bool, Callable[..., None], tuple[Any, ...]]] = []
 
+    @property
+    def transactional_id(self) -> str:
+        """Of the transactions that end with the membership; "": none."""
+        return ""
+
+    def _new_reader(self) -> Reader:
+        return Reader(self)
+
     # ------------------------------------------------------------ process
 
     def start(self) -> None:
@@ -89,7 +97,7 @@ class SimMember:
         self._opening = 0
         self._wakes = 0
         self.world.scheduler.note(self.name, "start", self.plan)
-        self.reader = Reader(self)
+        self.reader = self._new_reader()
         self.handle(Subscribed(Wish((self.plan.topic,))))
         self.reader.start()
 
@@ -230,6 +238,7 @@ class SimMember:
                 rebalance_timeout_ms=self.plan.max_poll_ms,
                 member_epoch=hello.member_epoch,
                 owned=parts,  # type: ignore[arg-type]  # ids are text here
+                transactional_id=self.transactional_id,
             ),
         )
         self.later(_PATIENCE_MS, self._no_answer, stream)

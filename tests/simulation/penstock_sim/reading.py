@@ -23,12 +23,14 @@ from penstock.client.membership_contract import (
     Subscribed,
 )
 from penstock.client.model import EARLIEST, ConsumedBatch, Record
+from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
 from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
 from penstock.errors import OffsetOutOfRangeError, OffsetRange
 from penstock_sim.commits import COMMIT_MS, Commits, Offsets
 
 if TYPE_CHECKING:
+    from penstock_sim.broker import Replica, SimBroker
     from penstock_sim.members import SimMember
 
 _POLL_MS: Final = 40
@@ -238,6 +240,9 @@ class Reader:
             if not isinstance(answer, gc.Fetched):
                 self.member.later(20, self._prepare, tenure)
                 return
+            if any(seen.error is not None for seen in answer.offsets):
+                self.member.later(20, self._prepare, tenure)  # a transaction has yet to decide
+                return
             for each, seen in zip(wanted, answer.offsets, strict=True):
                 if self._tenures.get(each) is tenure:
                     del self._tenures[each]
@@ -332,16 +337,23 @@ class Reader:
             valid = OffsetRange(marks.log_start_offset, marks.high_watermark)
             found = OffsetOutOfRangeError("below the log start", valid)
         else:
-            found = broker.read(replica, Offset(state.fetch_offset), marks.high_watermark, 8)
+            found = self._read(broker, replica, Offset(state.fetch_offset))
             if not found:
                 return
-            self.world.checks.consumed(key, found, f"{broker.name} to {self.member.name}")
         state.in_flight = (state.generation, broker.name)
         marks_epoch, end = marks.leader_epoch, marks.high_watermark
         self.member.later(
             net.delay_ms(), self._answered, state, state.generation, state.fetch_offset, found,
             marks_epoch, end,
         )  # fmt: skip
+
+    def _read(self, broker: SimBroker, replica: Replica, offset: Offset) -> list[Batch]:
+        """What the leader answers with, from `offset` on."""
+        found = broker.read(replica, offset, replica.machine.marks.high_watermark, 8)
+        if found:
+            who = f"{broker.name} to {self.member.name}"
+            self.world.checks.consumed(replica.key, found, who)
+        return found
 
     def _answered(
         self, state: FetchState, generation: int, asked: int, found: Any, epoch: int, end: int

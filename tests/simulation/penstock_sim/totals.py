@@ -24,6 +24,7 @@ _COUNTS: Final = {
     "journals": "journals",
     "transactions": "transactions ended",
     "spark_batches": "Spark batches",
+    "piped": "records piped",
 }
 """Fields of a history that are counted, and what they are called."""
 

@@ -9,7 +9,7 @@ batch that a reader of committed records is given or is not.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.core.batch import Batch
 from penstock.core.records import decode_batch
@@ -20,11 +20,12 @@ from penstock.core.transactions import contract as tc
 from penstock.core.transactions.records import (
     BranchKey,
     BranchRecord,
+    GroupParticipant,
     IdKey,
     IdRecord,
     LedgerKey,
     LedgerRecord,
-    PartitionParticipant,
+    Participant,
     decode_key,
     decode_value,
 )
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from penstock_sim.committed_reader import CommittedReader
     from penstock_sim.transactional import Transaction, Transactor, Who
     from penstock_sim.world import World
+
+
+Place = ReplicaKey | GroupParticipant
+"""Who takes part in a transaction."""
 
 
 @dataclass(slots=True)
@@ -75,6 +80,21 @@ class View:
         self.stable[batch.next_offset] = min(self.open.values(), default=batch.next_offset)
 
 
+class Named(Protocol):
+    """A producer. `instance`: the last one that it took the id as."""
+
+    name: str
+    transactional_id: str
+    instance: str
+
+
+class Told(Protocol):
+    """A transaction, and the outcome that its producer heard."""
+
+    who: Who
+    told: bool | None
+
+
 class TransactionChecks:
     """Hears of every step, raises `RuleError`."""
 
@@ -84,7 +104,7 @@ class TransactionChecks:
         self.void = False
         """More was lost than is promised to survive: nothing is judged any more."""
         self.decisions = 0
-        self._joined: dict[tuple[ProducerId, int], set[ReplicaKey]] = {}
+        self._joined: dict[tuple[ProducerId, int], set[Place]] = {}
         self._branches: dict[BranchKey, BranchRecord] = {}
         self._ids: dict[str, IdRecord] = {}
         self._owners: dict[tuple[ProducerId, int], str] = {}
@@ -162,8 +182,18 @@ class TransactionChecks:
             dropped = now.finishing.get(participant) != ending
             if self.world.is_deleted(where):
                 continue
-            if dropped and transaction not in self.view(where).ended:
+            if dropped and not self._has_ended(where, transaction):
                 raise RuleError(f"I14: {where} is let go and has no marker of {transaction}")
+
+    def has_joined(self, where: Place, transaction: Who) -> bool:
+        """By the committed log of the coordinators."""
+        return where in self._joined.get(transaction, ())
+
+    def _has_ended(self, where: Place, transaction: Who) -> bool:
+        """In the committed log of the participant."""
+        if isinstance(where, GroupParticipant):
+            return self.world.group_checks.has_ended(where.group_id, transaction)
+        return transaction in self.view(where).ended
 
     def marked(
         self, broker: SimBroker, key: ReplicaKey, end: tc.End, reply: lc.ProduceReply
@@ -224,7 +254,7 @@ class TransactionChecks:
         if owner != instance and not self.void:
             raise RuleError(f"I10: {who} was given to {owner} and to {instance}")
 
-    def told(self, transactor: Transactor, transaction: Transaction, answer: tc.Ended) -> None:
+    def told(self, transactor: Named, transaction: Told, answer: tc.Ended) -> None:
         """A producer hears how its transaction ended."""
         if self.void:
             return
@@ -234,12 +264,12 @@ class TransactionChecks:
             late = [
                 key
                 for key in self._joined.get(transaction.who, ())
-                if transaction.who not in self.view(key).ended and not self.world.is_deleted(key)
+                if not self._has_ended(key, transaction.who) and not self.world.is_deleted(key)
             ]
             if late:
                 raise RuleError(f"I11: {transaction.who} is said to be visible, not on {late}")
 
-    def fenced(self, transactor: Transactor) -> None:
+    def fenced(self, transactor: Named) -> None:
         """A producer hears that another instance has its id."""
         owner = self._ids.get(transactor.transactional_id)
         if not self.void and owner is not None and owner.instance_id == transactor.instance:
@@ -249,7 +279,7 @@ class TransactionChecks:
 
     def unsettled(self) -> str:
         """Who has yet to see the end of a transaction; "" = nobody."""
-        for key in self.world.keys:
+        for key in self.world.data_keys:
             if self.view(key).open:
                 return f"{key} has open transactions: {self.view(key).open}"
             for broker in self.world.brokers.values():
@@ -266,7 +296,7 @@ class TransactionChecks:
         if self.void:
             return
         for broker in self.world.brokers.values():
-            for key in self.world.keys:
+            for key in self.world.data_keys:
                 if broker.replicas[key].machine.error is None:
                     self.check_index(broker, broker.replicas[key])
         seen = {payload for reader in readers for payload in reader.seen}
@@ -298,6 +328,7 @@ def _durable(machine: TransactionCoordinator) -> Any:
     return holders, machine.ledgers
 
 
-def _key(participant: Any) -> ReplicaKey:
-    assert isinstance(participant, PartitionParticipant)
+def _key(participant: Participant) -> Place:
+    if isinstance(participant, GroupParticipant):
+        return participant
     return ReplicaKey(participant.topic_id, participant.partition)

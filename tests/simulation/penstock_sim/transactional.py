@@ -266,17 +266,20 @@ def transactional_batch(text: str, who: Who, sequence: int, count: int) -> Batch
 class SimTransactions:
     """The transactional producers of a history, and who breaks them."""
 
-    def __init__(self, world: World, *, transactors: int | None) -> None:
+    def __init__(self, world: World, *, transactors: int | None = None) -> None:
         """`transactors`: at most so many; None: two or more."""
         self.world = world
-        chance = world.scheduler.random
         self.transactors: list[Transactor] = []
-        shared = chance.random() < 0.4
-        for number in range(1, min(chance.choice((2, 3, 4)), transactors or 4) + 1):
-            name = "shared" if shared and number <= 2 else f"id-{number}"
-            self.transactors.append(Transactor(world, number, name))
+        self._hire(transactors or 4)
         self._pace_ms = world.scheduler.between(40, 250)
-        self._between = chance.choice((0.0, 0.02, 0.1))
+        self._between = world.scheduler.random.choice((0.0, 0.02, 0.1))
+
+    def _hire(self, most: int) -> None:
+        chance = self.world.scheduler.random
+        shared = chance.random() < 0.4
+        for number in range(1, min(chance.choice((2, 3, 4)), most) + 1):
+            name = "shared" if shared and number <= 2 else f"id-{number}"
+            self.transactors.append(Transactor(self.world, number, name))
 
     def start(self) -> None:
         """They come one after the other."""
@@ -295,10 +298,13 @@ class SimTransactions:
             return
         scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
         if chance.random() < 0.6:
-            transactor = chance.choice(self.transactors)
-            transactor.freeze(transactor._timeout_ms * scheduler.between(0.3, 2))
+            self._freeze_one()
         else:
             self.kill(self.world.find_leader(TRANSACTIONS_KEY)[0])
+
+    def _freeze_one(self) -> None:
+        transactor = self.world.scheduler.random.choice(self.transactors)
+        transactor.freeze(transactor._timeout_ms * self.world.scheduler.between(0.3, 2))
 
     def kill(self, broker: SimBroker) -> None:
         """And starts it again after a while."""

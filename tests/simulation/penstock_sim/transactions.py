@@ -17,7 +17,7 @@ from penstock.core.replication import contract_leader as lc
 from penstock.core.transactions import TransactionConfig, TransactionCoordinator
 from penstock.core.transactions import contract as tc
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
-from penstock.core.transactions.records import PartitionParticipant
+from penstock.core.transactions.records import GroupParticipant, PartitionParticipant
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_sim.hosting import BASE_TIME_MS, Hosts, SimHost
@@ -111,7 +111,9 @@ class TransactionHost(SimHost):
 
     def _send(self, end: tc.End) -> None:
         world, participant = self._world, end.participant
-        assert isinstance(participant, PartitionParticipant)
+        if isinstance(participant, GroupParticipant):
+            self.broker.group_link.end(end, self._heard)
+            return
         key = ReplicaKey(participant.topic_id, participant.partition)
         target = world.find_leader(key)[0]
 

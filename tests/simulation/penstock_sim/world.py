@@ -6,7 +6,7 @@ set up ──▶ chaos (faults and load) ──▶ heal ──▶ everything mus
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.control import contract as cc
@@ -19,11 +19,13 @@ from penstock.core.types import (
     Sync,
     TopicId,
 )
+from penstock_sim.bank import Bank
 from penstock_sim.broker import SimBroker
 from penstock_sim.checks import Checks
 from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.controller import MetaStore, SimController
+from penstock_sim.coordinator import CONFIG as GROUP_CONFIG
 from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.deletion import TOPIC as SHORT_LIVED_TOPIC
@@ -31,7 +33,10 @@ from penstock_sim.deletion import Deletion
 from penstock_sim.faults import Nemesis
 from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
+from penstock_sim.ledger import FoldingReader, Ledger
 from penstock_sim.network import Network
+from penstock_sim.pipe import PipeGroups
+from penstock_sim.pipe_checks import PipeChecks, SinkReader
 from penstock_sim.scheduler import RuleError, Scheduler
 from penstock_sim.spark import SimSpark
 from penstock_sim.spark_checks import SparkChecks
@@ -52,6 +57,15 @@ SPARK_IN: Final = (2, 8, 10)
 """Half of those have a Spark query, by their remainder of 18."""
 DELETION_IN: Final = (4, 8, 10, 32)
 """In some of those a topic is deleted under them, by their remainder of 36."""
+PIPES_IN: Final = (3, 6)
+"""Pipes, by the remainder of 12: groups whose members write what they make of records, and the
+offsets behind them, in transactions; a bank writes what they read."""
+BANK_IN: Final = (34,)
+"""By the remainder of 36, a bank instead of other transactional producers, and no group."""
+EXPIRY_EVERY: Final = 48
+"""In one of so many seeds, with a pipe, the offsets of an empty group expire soon."""
+SINK_TOPIC: Final = "priced"
+SINK_ID: Final = TopicId("00000000-0000-4000-8000-000000000004")
 CONVERGE_MS: Final = 15_000
 
 
@@ -72,6 +86,7 @@ class History:
     journals: int = 0
     transactions: int = 0
     spark_batches: int = 0
+    piped: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -90,6 +105,8 @@ class World:
         transactions: bool | None = None,
         spark: bool | None = None,
         deletion: bool | None = None,
+        pipe: bool | None = None,
+        bank: bool | None = None,
     ) -> None:
         self.seed = seed
         self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
@@ -112,14 +129,53 @@ class World:
         self.consumers: list[Consumer] = []
         self._requests = 0
         self.groups: SimGroups | None = None
-        wanted = seed % GROUPS_EVERY == 0 if groups is None else groups
-        if wanted and not self.blackout:
-            self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 3)))]
-            self.groups = SimGroups(self, TOPIC)
         self.transactions: SimTransactions | None = None
         self.spark: SimSpark | None = None
         self.deletion: Deletion | None = None
         self.committed_readers: list[CommittedReader] = []
+        self.sinks: list[ReplicaKey] = []
+        self.ledger = Ledger()
+        self.group_config = GROUP_CONFIG
+        self.transaction_checks = TransactionChecks(self)
+        if None is groups is transactions is spark is deletion is pipe is bank:
+            pipe, bank = seed % 12 in PIPES_IN, seed % 36 in BANK_IN
+        if pipe and not self.blackout:
+            self._set_up_pipe()
+        elif bank and not self.blackout:
+            self._set_up_bank()
+        else:
+            self._set_up_others(groups, transactions, spark, deletion)
+
+    def _set_up_pipe(self) -> None:
+        chance = self.scheduler.random
+        self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 2)))]
+        self.sinks = [ReplicaKey(SINK_ID, index) for index in range(chance.choice((1, 1, 2)))]
+        if self.seed % EXPIRY_EVERY < 12:
+            self.group_config = replace(
+                GROUP_CONFIG, offsets_retention_ms=1_500, sweep_interval_ms=300
+            )
+        self.groups = PipeGroups(self, TOPIC)
+        self.transactions = Bank(self)
+        self.group_checks: GroupChecks = PipeChecks(self, TOPIC, TOPIC_ID, len(self.keys))
+
+    def _set_up_bank(self) -> None:
+        count = self.scheduler.random.choice((2, 2, 3))
+        self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(count)]
+        self.transactions = Bank(self)
+        self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
+
+    def _set_up_others(
+        self,
+        groups: bool | None,
+        transactions: bool | None,
+        spark: bool | None,
+        deletion: bool | None,
+    ) -> None:
+        seed, chance = self.seed, self.scheduler.random
+        wanted = seed % GROUPS_EVERY == 0 if groups is None else groups
+        if wanted and not self.blackout:
+            self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 3)))]
+            self.groups = SimGroups(self, TOPIC)
         wanted = seed % 6 in TRANSACTIONS_IN if transactions is None else transactions
         if wanted and self.groups is None and not self.blackout:
             self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((2, 2, 3)))]
@@ -129,25 +185,27 @@ class World:
                 self.spark = SimSpark(self, SparkChecks(self))
             if seed % 36 in DELETION_IN if deletion is None else deletion:
                 self.deletion = Deletion(self)
-        self.transaction_checks = TransactionChecks(self)
         self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
 
     @property
     def all_keys(self) -> list[ReplicaKey]:
-        """The partitions of producers, and those of the groups or the transactions."""
-        if self.groups is not None:
-            return [*self.keys, OFFSETS_KEY]
-        if self.transactions is not None:
-            return [*self.written_keys, TRANSACTIONS_KEY]
-        return self.keys
+        """Those with data, and those of the groups and the transactions."""
+        offsets = [] if self.groups is None else [OFFSETS_KEY]
+        decisions = [] if self.transactions is None else [TRANSACTIONS_KEY]
+        return [*self.written_keys, *offsets, *decisions]
+
+    @property
+    def data_keys(self) -> list[ReplicaKey]:
+        """The partitions of producers, and those that pipes write to."""
+        return [*self.keys, *self.sinks] if self.sinks else self.keys
 
     @property
     def written_keys(self) -> list[ReplicaKey]:
         """Those that transactions write to."""
         lives = self.deletion is not None and not self.deletion.is_done
-        return [*self.keys, SHORT_LIVED_KEY] if lives else self.keys
+        return [*self.keys, SHORT_LIVED_KEY] if lives else self.data_keys
 
-    def is_deleted(self, key: ReplicaKey) -> bool:
+    def is_deleted(self, key: object) -> bool:
         """Its topic is gone from the metadata store, whoever has heard of it."""
         return self.deletion is not None and self.deletion.is_done and key == SHORT_LIVED_KEY
 
@@ -194,6 +252,8 @@ class World:
             broker.start()
         self.scheduler.run_until(SETTLE_MS)
         topics = [self._new_topic(TOPIC, TOPIC_ID, len(self.keys))]
+        if self.sinks:
+            topics.append(self._new_topic(SINK_TOPIC, SINK_ID, len(self.sinks)))
         if self.groups is not None:
             topics.append(self._new_topic(OFFSETS_TOPIC, OFFSETS_KEY.topic_id, 1))
         if self.transactions is not None:
@@ -249,13 +309,20 @@ class World:
             self.groups.start()
         if self.transactions is not None:
             self.transactions.start()
-            self.committed_readers = [CommittedReader(self, key) for key in self.keys]
+            self.committed_readers = [self._committed_reader(key) for key in self.data_keys]
             for reader in self.committed_readers:
                 reader.start()
         if self.spark is not None:
             self.spark.start()
         if self.deletion is not None:
             self.deletion.start()
+
+    def _committed_reader(self, key: ReplicaKey) -> CommittedReader:
+        if key in self.sinks:
+            return SinkReader(self, key)
+        return (FoldingReader if isinstance(self.transactions, Bank) else CommittedReader)(
+            self, key
+        )
 
     def _converge(self, nemesis: Nemesis) -> None:
         """With everything healed, every replica is in sync and every request answered (I24)."""
@@ -284,9 +351,10 @@ class World:
         ]
         if waiting or behind:
             return f"producers {waiting} wait, consumers {behind} are behind"
-        if self.transactions is not None:
-            return self.transactions.unsettled() or self._behind()
-        return "" if self.groups is None else self.groups.unsettled()
+        problem = "" if self.groups is None else self.groups.unsettled()
+        if self.transactions is not None and not problem:
+            problem = self.transactions.unsettled() or self._behind()
+        return problem
 
     def _behind(self) -> str:
         if self.transaction_checks.void:
@@ -346,6 +414,8 @@ def simulate(
     transactions: bool | None = None,
     spark: bool | None = None,
     deletion: bool | None = None,
+    pipe: bool | None = None,
+    bank: bool | None = None,
 ) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
@@ -353,6 +423,7 @@ def simulate(
     consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
     `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
     `deletion`: see `DELETION_IN`.
+    `pipe`, `bank`: instead of all these; see `PIPES_IN`.
     """
     world = World(
         seed,
@@ -363,6 +434,8 @@ def simulate(
         transactions=transactions,
         spark=spark,
         deletion=deletion,
+        pipe=pipe,
+        bank=bank,
     )
     violation = None
     try:
@@ -389,6 +462,7 @@ def simulate(
         world.checks.journals,
         world.transaction_checks.decisions,
         0 if world.spark is None else len(world.spark.checks.batches),
+        world.group_checks.piped,
         violation,
         tuple(world.scheduler.trace),
     )

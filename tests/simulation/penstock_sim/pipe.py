@@ -1,0 +1,407 @@
+"""Pipes: members of a group that read committed records, write f(record) and commit in one go.
+
+    poll ─▶ records ─▶ begin, send f(record) … ─▶ offsets + commit ─▶ the next poll
+      ▲                     │ partitions lost, a batch or offsets refused, fenced
+      └── seek to what is committed ◀── abort
+
+A member is a consumer as in `reading` and a producer as in `producing`, in one process, which is
+killed and frozen, and whose transactional id ends with its membership. A partition leaves it only
+with a commit behind it. What comes out is judged by `pipe_checks` (I15).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from penstock.client.fetch_state import FetchState
+from penstock.client.membership_contract import Fenced, GroupPartition, Partitions
+from penstock.client.model import ConsumedBatch
+from penstock.client.transaction import State
+from penstock.core import isolation
+from penstock.core.batch import Batch
+from penstock.core.groups import contract as gc
+from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
+from penstock.errors import ErrorCode, Lost, PenstockError
+from penstock_sim.commits import COMMIT_MS, Offsets
+from penstock_sim.groups import SimGroups
+from penstock_sim.members import MemberPlan, SimMember
+from penstock_sim.producing import Done, SimProducer, Who
+from penstock_sim.reading import Reader
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import Replica, SimBroker
+    from penstock_sim.world import World
+
+_ADMIN_PAUSE_MS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A record that was handed out."""
+
+    source: ReplicaKey
+    offset: int
+    key: bytes
+    value: bytes
+
+
+def priced(group_id: str, source: ReplicaKey, offset: int, value: bytes) -> bytes:
+    """f(record), as it is found behind the name of the transaction that wrote it."""
+    return f"{group_id}|{source.partition}|{offset}|".encode() + value
+
+
+class PipeProducer(SimProducer):
+    """In the process of a member: killed and frozen with it."""
+
+    def __init__(self, member: PipeMember) -> None:
+        self._member = member
+        name = f"{member.name}-{member.life}"
+        timeout_ms = member.world.scheduler.random.choice((150, 300))
+        super().__init__(member.world, name, member.node, member.transactional_id, timeout_ms)
+
+    def stop(self) -> None:
+        """With the process."""
+        self._life += 1
+
+    def _later(self, delay_ms: float, callback: Callable[..., None], *args: object) -> None:
+        self._member.later(delay_ms, self._if_alive, self._life, callback, args)
+
+    def _run(self, life: int, callback: Callable[..., None], args: tuple[object, ...]) -> None:
+        if life == self._life:
+            self._member.arrives(self._if_alive, life, callback, args)
+
+    def _if_alive(self, life: int, callback: Callable[..., None], args: tuple[object, ...]) -> None:
+        if life == self._life:
+            callback(*args)
+
+
+class PipeMember(SimMember):
+    """A process of a pipe. `keeps_id`: the next process in its place takes the id over."""
+
+    def __init__(self, world: World, number: int, plan: MemberPlan, *, keeps_id: bool) -> None:
+        super().__init__(world, number, plan)
+        self._keeps_id = keeps_id
+
+    @property
+    def transactional_id(self) -> str:
+        """Ends with the membership that names it."""
+        run = "" if self._keeps_id else f".{self.life}"
+        return f"{self.plan.group_id}/{self.name}{run}"
+
+    def _new_reader(self) -> Reader:
+        return PipeReader(self)
+
+
+class PipeReader(Reader):
+    """Of one process; ends with it."""
+
+    def __init__(self, member: PipeMember) -> None:
+        super().__init__(member)
+        self.producer = PipeProducer(member)
+        self._inputs: list[Input] = []
+        self._doomed = False
+        """Records of partitions that are gone are in the open transaction, or were to be."""
+
+    def stop(self) -> None:
+        """With the process."""
+        super().stop()
+        self.producer.stop()
+
+    @property
+    def behind(self) -> str:
+        """What it has yet to do when nothing new comes; "" = nothing."""
+        if self.member.membership.readable != frozenset(self._installed.values()):
+            return f"owns {self.member.membership.readable}, reads {set(self._installed)}"
+        for where, state in self.assignment.states.items():
+            end = self.world.checks.canon(_key(self._installed[where])).end
+            if state.position is None or state.position < end:
+                return f"is at {state.position} of {end} in {where}"
+        return ""
+
+    def _read(self, broker: SimBroker, replica: Replica, offset: Offset) -> list[Batch]:
+        """As `Fetching.read` for read_committed."""
+        found = broker.read(replica, offset, replica.machine.marks.last_stable_offset, 8)
+        if not found:
+            return []
+        entries = broker.disk.aborted(replica.slot, offset, found[-1].next_offset)
+        shown = isolation.visible(found, isolation.named(entries))
+        self._checks.shown(replica.key, shown, f"{broker.name} to {self.member.name}")
+        return isolation.with_end_covered(shown, offset, found[-1])
+
+    # ------------------------------------------------------------ one round
+
+    def _hand_out(self, batch: ConsumedBatch, first: int, end: int) -> None:
+        super()._hand_out(batch, first, end)
+        source = _key(self._installed[batch.topic_partition])
+        columns = batch.columns
+        keys, values = columns.keys(), columns.values()
+        for index in range(batch.lo, batch.hi):
+            value = bytes(values[index] or b"")
+            key = bytes(keys[index] or value.partition(b":")[0])
+            self._inputs.append(Input(source, columns.offset_at(index), key, value))
+
+    def _worked(self) -> None:
+        if self._doomed:
+            self._give_in(self._poll)
+        elif self._inputs:
+            self._begin_transaction(self._transform, self._poll)
+        else:
+            self._end_or_poll()
+
+    def _begin_transaction(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        def begun(error: PenstockError | None) -> None:
+            if error is not None or self._doomed:
+                self._give_in(otherwise)
+            else:
+                then()
+
+        match self.producer.machine.state:
+            case State.OPEN:
+                then()
+            case State.READY:
+                self.producer.begin(begun)
+            case _:
+                self._give_in(otherwise)
+
+    def _transform(self) -> None:
+        inputs, self._inputs = self._inputs, []
+        written, sinks = self.producer.written, self.world.sinks
+        assert written is not None
+        lines: dict[ReplicaKey, list[tuple[bytes, bytes]]] = defaultdict(list)
+        for one in inputs:
+            output = priced(self._plan.group_id, one.source, one.offset, one.value)
+            value = written.name.encode() + b"|" + output
+            lines[sinks[crc32(one.key) % len(sinks)]].append((one.key, value))
+        for key, records in lines.items():
+            self.producer.send(key, records)
+        self._end_or_poll()
+
+    def _end_or_poll(self) -> None:
+        if self._handed_out() and (not self.world.chaotic or self.world.scheduler.chance(0.5)):
+            self._finish(self._poll)
+        else:
+            self._poll()
+
+    def _finish(self, then: Callable[[], None]) -> None:
+        """Commits what is written with the offsets behind it; or gives it up and goes back."""
+        if self._doomed:
+            self._give_in(then)
+        else:
+            self._begin_transaction(partial(self._commit, then), then)
+
+    def _commit(self, then: Callable[[], None]) -> None:
+        offsets = self._handed_out()
+        if not offsets:
+            self._give_in(then)
+            return
+        self._committing(offsets, automatic=False)
+        held = {where: self.assignment.states[where] for where in offsets}
+        deadline_ms = self.world.scheduler.now_ms + COMMIT_MS
+
+        def committed(error: PenstockError | None) -> None:
+            if error is not None:
+                self._give_in(then)
+                return
+            self._doomed = False
+            for where, offset in offsets.items():
+                self.assignment.committed(where, offset.offset)
+            then()
+
+        self.producer.store(lambda who, done: self._store(who, offsets, held, deadline_ms, done))
+        self.producer.commit(committed)
+
+    def _give_in(self, then: Callable[[], None]) -> None:
+        """Aborts what is open, and reads again from what is committed."""
+        self._inputs.clear()
+
+        def resolved(_error: PenstockError | None) -> None:
+            if self.producer.machine.state is State.FENCED:
+                self.producer.open()
+            self._doomed = False
+            self._rewind(then)
+
+        self.producer.resolve(resolved)
+
+    def _rewind(self, then: Callable[[], None]) -> None:
+        wanted = sorted(self._installed.values())
+        if not wanted:
+            then()
+            return
+        states = {each.where: self.assignment.states[each.where] for each in wanted}
+        where = tuple(
+            gc.NamedPartition(each.topic, TopicId(each.topic_id), each.partition) for each in wanted
+        )
+
+        def found(answer: Any) -> None:
+            if not isinstance(answer, gc.Fetched) or any(one.error for one in answer.offsets):
+                self.member.later(20, self._rewind, then)
+                return
+            for each, seen in zip(wanted, answer.offsets, strict=True):
+                if self.assignment.states.get(each.where) is states[each.where]:
+                    self._seek(each, seen.offset if seen.offset >= 0 else None)
+            then()
+
+        group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + COMMIT_MS
+        self.member.call(
+            lambda number: gc.FetchRequested(number, group_id, where), deadline_ms, found
+        )
+
+    def _seek(self, each: GroupPartition, committed: int | None) -> None:
+        self.assignment.rewind(each.where, committed)
+        position = self.assignment.states[each.where].position
+        self.world.scheduler.note(self.member.name, "goes back", each.where, position)
+        self._checks.began(self._who[each.where], _key(each), position)
+
+    # ------------------------------------------------------------ partitions come and go
+
+    def lose(self, partitions: Partitions) -> None:
+        """Stops reading at once; what was written of these must not count."""
+        gone = partitions & frozenset(self._installed.values())
+        unsent = bool(self._inputs) or self.producer.machine.state is not State.READY
+        self._doomed = self._doomed or (bool(gone) and unsent)
+        super().lose(partitions)
+
+    def _give_up(self, partitions: Partitions, then: Callable[[], None]) -> None:
+        """The last moment of these: commits, stops reading."""
+
+        def dropped() -> None:
+            self._drop(partitions & frozenset(self._installed.values()))
+            then()
+
+        if partitions and (self._doomed or self._handed_out()):
+            self._finish(dropped)
+        elif partitions and self.producer.machine.state is not State.READY:
+            self._give_in(dropped)
+        else:
+            dropped()
+
+    # ------------------------------------------------------------ offsets
+
+    def _store(
+        self,
+        who: Who,
+        offsets: Offsets,
+        held: dict[TopicPartition, FetchState],
+        deadline_ms: float,
+        done: Done,
+    ) -> None:
+        """As `TransactionOffsets.store`."""
+        member, plan = self.member, self._plan
+        member_id, epoch = member.member_id, member.membership.member_epoch
+        topic_id = self._checks.catalog.names[plan.topic]
+        new = tuple(
+            gc.NewOffset(
+                gc.NamedPartition(where.topic, topic_id, where.partition),
+                offset.offset,
+                offset.leader_epoch,
+            )
+            for where, offset in offsets.items()
+        )
+
+        def stored(answer: Any) -> None:
+            self.world.scheduler.note(member.name, "stores", epoch, who, new, answer)
+            error = answer
+            if isinstance(answer, gc.Committed):
+                error = next((one for one in answer.errors if one is not None), None)
+            if error is None:
+                done(None)
+            else:
+                refused(error)
+
+        def refused(error: PenstockError) -> None:
+            now = member.member_id, member.membership.member_epoch
+            in_time = self.world.scheduler.now_ms < deadline_ms
+            if error.code is ErrorCode.STALE_MEMBER_EPOCH and in_time:
+                if now == (member_id, epoch):
+                    member.later(5, refused, error)
+                    return
+                kept = all(self.assignment.states.get(at) is state for at, state in held.items())
+                if now[0] == member_id and now[1] and kept:
+                    self._store(who, offsets, held, deadline_ms, done)
+                    return
+            elif error.lost is Lost.MEMBERSHIP:
+                member.handle(Fenced(error.code))
+            done(error)
+
+        member.call(
+            lambda number: gc.CommitRequested(
+                request_id=number,
+                group_id=plan.group_id,
+                member_id=member_id,
+                member_epoch=epoch,
+                instance_id=plan.instance_id if member_id else "",
+                offsets=new,
+                transactional_id=self.producer.transactional_id,
+                producer_id=who[0],
+                producer_epoch=who[1],
+            ),
+            deadline_ms,
+            stored,
+        )
+
+
+class PipeGroups(SimGroups):
+    """The pipes of a history: its groups, and who breaks them."""
+
+    def _plan_group(self, group_id: str, topic: str) -> None:
+        chance, static = self._random, self._random.random() < 0.3
+        for _ in range(chance.choice((1, 2, 2, 3))):
+            number = len(self.members) + 1
+            plan = MemberPlan(
+                group_id,
+                topic,
+                f"seat-{number}" if static else "",
+                automatic=False,
+                record_wise=False,
+                session_ms=chance.choice((1_000, 1_000, 1_600)),
+                max_poll_ms=chance.choice((1_000, 1_500)),
+                work_ms=chance.choice((1, 6, 20)),
+                commit_every_ms=0,
+            )
+            self.members.append(self._new_member(number, plan))
+
+    def _new_member(self, number: int, plan: MemberPlan) -> SimMember:
+        return PipeMember(self.world, number, plan, keeps_id=self._random.random() < 0.4)
+
+    def _administer(self) -> None:
+        """Asks for what is committed to be committed: refused while a transaction may change it."""
+        scheduler, checks = self.world.scheduler, self.world.group_checks
+        if not self.world.chaotic or checks.void:
+            return
+        scheduler.after(scheduler.between(0.2, 1.8) * _ADMIN_PAUSE_MS, self._administer)
+        group_id, key = self._random.choice(self.ids), self._random.choice(self.world.keys)
+        offset = checks.committed_offset((group_id, key))
+        if offset < 0:
+            return
+        new = gc.NewOffset(self._named(key), offset)
+        if scheduler.chance(0.3):
+            self._ask(
+                lambda number: gc.CommitRequested(
+                    request_id=number,
+                    group_id=group_id,
+                    member_id="",
+                    member_epoch=-1,
+                    instance_id="",
+                    offsets=(new,),
+                ),
+                1,
+            )
+            return
+        self._resets += 1
+        reset_id = f"reset {self._resets}"
+        checks.reset_ids.add(reset_id)
+        self._ask(
+            lambda number: gc.ResetRequested(
+                request_id=number, group_id=group_id, offsets=(new,), reset_id=reset_id
+            ),
+            2,
+        )
+
+
+def _key(each: GroupPartition) -> ReplicaKey:
+    return ReplicaKey(TopicId(each.topic_id), each.partition)

@@ -1,0 +1,148 @@
+"""All bugs that are planted, and how many seeds each takes to be found: one way to look for them.
+
+A bug is planted in the process that plays, seed after seed from 0, until an invariant breaks; what
+is found names the invariant. `run.py --planted` prints the table, the tests ask for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock_sim.planted import PLANTED
+from penstock_sim.planted_groups import GROUP_BUGS
+from penstock_sim.planted_journal import JOURNAL_BUGS
+from penstock_sim.planted_pipes import PIPE_BUGS
+from penstock_sim.planted_spark import SPARK_BUGS
+from penstock_sim.planted_transactions import TRANSACTION_BUGS
+from penstock_sim.world import simulate
+
+Plant = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """One of them. `options`: of `simulate`, which histories it is looked for in.
+
+    seeds: it is found within so many. found_by: how what is found may begin; (): as it likes.
+    """
+
+    kind: str
+    name: str
+    plant: Plant
+    seeds: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    found_by: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of looking for a bug. `violation` None: so many seeds did not find it."""
+
+    bug: int
+    seeds: int
+    violation: str | None
+
+    @property
+    def as_expected(self) -> bool:
+        """It was found, by an invariant that knows of it."""
+        allowed = ALL_BUGS[self.bug].found_by
+        return self.violation is not None and (not allowed or self.violation.startswith(allowed))
+
+
+class Patch:
+    """What a plant needs of pytest's `monkeypatch`."""
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[object, str, object]] = []
+
+    def setattr(self, target: object, name: str, value: object) -> None:
+        """Until `undo`."""
+        here = vars(target).get(name, _NOT_HERE)
+        self._undo.append((target, name, here))
+        setattr(target, name, value)
+
+    def undo(self) -> None:
+        """Newest first."""
+        while self._undo:
+            target, name, value = self._undo.pop()
+            if value is _NOT_HERE:
+                delattr(target, name)
+            else:
+                setattr(target, name, value)
+
+
+_NOT_HERE: Final = object()
+
+
+def find(number: int) -> Found:
+    """Plants `ALL_BUGS[number]` and plays until it shows, or gives up."""
+    bug, patch = ALL_BUGS[number], Patch()
+    bug.plant(patch)
+    try:
+        for seed in range(bug.seeds):
+            violation = simulate(seed, **bug.options).violation
+            if violation is not None:
+                return Found(number, seed + 1, violation)
+    finally:
+        patch.undo()
+    return Found(number, bug.seeds, None)
+
+
+def row(found: Found) -> str:
+    """A line of the table."""
+    bug = ALL_BUGS[found.bug]
+    if found.violation is None:
+        what = f"NOT FOUND in {found.seeds} seeds"
+    else:
+        what = found.violation.partition("\n")[0]
+        what = what if found.as_expected else f"FOUND OTHERWISE: {what}"
+    return f"{bug.kind:<12} {bug.name:<52} {found.seeds:>4}  {what[:80]}"
+
+
+HEADER: Final = f"{'of':<12} {'planted bug':<52} {'seeds':>5} found by"
+
+
+def _without(**options: Any) -> dict[str, Any]:
+    return {"groups": False, "journal": False, "transactions": False, **options}
+
+
+def _with_faults(
+    kind: str, bugs: Mapping[str, tuple[Plant, str]], options: Mapping[str, Any]
+) -> list[PlantedBug]:
+    return [
+        PlantedBug(kind, name, plant, 400, {**options, "faults": frozenset(faults.split())})
+        for name, (plant, faults) in bugs.items()
+    ]
+
+
+def _all_faults(
+    kind: str,
+    bugs: Mapping[str, Plant],
+    seeds: int,
+    options: Mapping[str, Any],
+    found_by: tuple[str, ...] = (),
+) -> list[PlantedBug]:
+    return [
+        PlantedBug(kind, name, plant, seeds, options, found_by) for name, plant in bugs.items()
+    ]
+
+
+ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
+    *_with_faults("replication", PLANTED, _without()),
+    *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
+    *_all_faults("groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")),
+    *_all_faults(
+        "transactions", TRANSACTION_BUGS, 300, {"groups": False, "transactions": True}
+    ),
+    *_all_faults(
+        "pipes", PIPE_BUGS, 500, {"pipe": True}, ("I8", "I11", "I15", "I16", "I18", "I24")
+    ),
+    *_all_faults(
+        "Spark", SPARK_BUGS, 500, {"groups": False, "transactions": True, "spark": True}, ("I11",)
+    ),
+)
