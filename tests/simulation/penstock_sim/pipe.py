@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 _ADMIN_PAUSE_MS: Final = 100
+_HASTY_RESETS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,29 +369,44 @@ class PipeGroups(SimGroups):
     def _new_member(self, number: int, plan: MemberPlan) -> SimMember:
         return PipeMember(self.world, number, plan, keeps_id=self._random.random() < 0.4)
 
+    def _stop_group(self) -> None:
+        """And an administrator waits for the moment in which the last member is put out."""
+        super()._stop_group()
+        for _ in range(_HASTY_RESETS):
+            self.world.scheduler.after(self.world.scheduler.between(50, 160), self._reset)
+
     def _administer(self) -> None:
         """Asks for what is committed to be committed: refused while a transaction may change it."""
         scheduler, checks = self.world.scheduler, self.world.group_checks
         if not self.world.chaotic or checks.void:
             return
         scheduler.after(scheduler.between(0.2, 1.8) * _ADMIN_PAUSE_MS, self._administer)
-        group_id, key = self._random.choice(self.ids), self._random.choice(self.world.keys)
-        offset = checks.committed_offset((group_id, key))
-        if offset < 0:
+        if scheduler.chance(0.6):
+            self._reset()
             return
-        new = gc.NewOffset(self._named(key), offset)
-        if scheduler.chance(0.3):
-            self._ask(
-                lambda number: gc.CommitRequested(
-                    request_id=number,
-                    group_id=group_id,
-                    member_id="",
-                    member_epoch=-1,
-                    instance_id="",
-                    offsets=(new,),
-                ),
-                1,
-            )
+        group_id, new = self._place()
+        self._ask(
+            lambda number: gc.CommitRequested(
+                request_id=number,
+                group_id=group_id,
+                member_id="",
+                member_epoch=-1,
+                instance_id="",
+                offsets=(new,),
+            ),
+            1,
+        )
+
+    def _place(self) -> tuple[str, gc.NewOffset]:
+        """A group, and one of its offsets as it is."""
+        group_id, key = self._random.choice(self.ids), self._random.choice(self.world.keys)
+        offset = self.world.group_checks.committed_offset((group_id, key))
+        return group_id, gc.NewOffset(self._named(key), max(0, offset))
+
+    def _reset(self) -> None:
+        checks = self.world.group_checks
+        group_id, new = self._place()
+        if not self.world.chaotic or checks.void:
             return
         self._resets += 1
         reset_id = f"reset {self._resets}"
@@ -399,7 +415,7 @@ class PipeGroups(SimGroups):
             lambda number: gc.ResetRequested(
                 request_id=number, group_id=group_id, offsets=(new,), reset_id=reset_id
             ),
-            2,
+            1,
         )
 
 

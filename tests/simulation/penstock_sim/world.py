@@ -62,7 +62,7 @@ PIPES_IN: Final = (3, 6)
 offsets behind them, in transactions; a bank writes what they read."""
 BANK_IN: Final = (34,)
 """By the remainder of 36, a bank instead of other transactional producers, and no group."""
-EXPIRY_EVERY: Final = 48
+EXPIRY_EVERY: Final = 96
 """In one of so many seeds, with a pipe, the offsets of an empty group expire soon."""
 SINK_TOPIC: Final = "priced"
 SINK_ID: Final = TopicId("00000000-0000-4000-8000-000000000004")
@@ -152,7 +152,7 @@ class World:
         self.sinks = [ReplicaKey(SINK_ID, index) for index in range(chance.choice((1, 1, 2)))]
         if self.seed % EXPIRY_EVERY < 12:
             self.group_config = replace(
-                GROUP_CONFIG, offsets_retention_ms=1_500, sweep_interval_ms=300
+                GROUP_CONFIG, offsets_retention_ms=200, sweep_interval_ms=80
             )
         self.groups = PipeGroups(self, TOPIC)
         self.transactions = Bank(self)

@@ -1,0 +1,224 @@
+"""Bugs of groups in transactions, and of clients that write them, put in as those of `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.client.lane import Entry, Identity, Lane
+from penstock.client.transaction import Transactions
+from penstock.client.transaction_contract import Commit, Ready
+from penstock.core import isolation
+from penstock.core.groups import contract as gc
+from penstock.core.groups import offsets, pending
+from penstock.core.groups.records import PendingKey, PendingRecord
+from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock_sim.pipe import PipeReader
+
+_AGAIN_MS: Final = 1_000
+
+# ---------------------------------------------------------------- the group's coordinator
+
+
+def apply_pending_offsets_of_an_abort(patch: Any) -> None:
+    """The end is heard, and its outcome is not looked at."""
+    apply = pending._apply
+
+    def careless(book: Book, group: Group, event: Any, record: PendingRecord) -> None:
+        apply(book, group, replace(event, commit=True), record)
+
+    patch.setattr(pending, "_apply", careless)
+
+
+def lose_pending_offsets_at_failover(patch: Any) -> None:
+    """A new coordinator does not load what is pending: the commit moves nothing."""
+    groups = Loader.groups
+
+    def without(self: Loader) -> dict[str, Group]:
+        found = self._found
+        self._found = {k: v for k, v in found.items() if not isinstance(k, PendingKey)}
+        try:
+            return groups(self)
+        finally:
+            self._found = found
+
+    patch.setattr(Loader, "groups", without)
+
+
+def drop_pending_offsets_of_a_commit(patch: Any) -> None:
+    """What is pending is forgotten with the end, and nothing is written."""
+
+    def forget(book: Book, group: Group, event: gc.TransactionEnded, _record: Any) -> None:
+        book.put_pending(group, event.producer_id, None)
+
+    patch.setattr(pending, "_apply", forget)
+
+
+def tell_offsets_that_a_transaction_may_change(patch: Any) -> None:
+    """Who takes a partition over begins where the last transaction began, and doubles it."""
+    answer = offsets._stable_answer
+
+    def hasty(group: Group, part: Any, topic: str, _allow_unstable: bool) -> gc.OffsetAnswer:
+        return answer(group, part, topic, True)
+
+    patch.setattr(offsets, "_stable_answer", hasty)
+
+
+def reset_offsets_that_a_transaction_may_change(patch: Any) -> None:
+    """A reset does not look at what is pending."""
+    reset, check_stable = offsets.reset, offsets.check_stable
+
+    def blind(book: Book, event: gc.ResetRequested) -> gc.ResetDone:
+        offsets.check_stable = lambda *_args: None  # type: ignore[assignment]
+        try:
+            return reset(book, event)
+        finally:
+            offsets.check_stable = check_stable
+
+    patch.setattr(offsets, "reset", blind)
+
+
+def expire_offsets_that_a_transaction_may_change(patch: Any) -> None:
+    """Nobody is a member, and that is enough."""
+    sweep = offsets.sweep
+
+    def eager(book: Book, group: Group, gone: Any) -> None:
+        kept, group.pending = group.pending, {}
+        try:
+            sweep(book, group, gone)
+        finally:
+            group.pending = kept
+
+    patch.setattr(offsets, "sweep", eager)
+
+
+def store_offsets_without_a_member_epoch(patch: Any) -> None:
+    """In a transaction any epoch of a member will do: a zombie's work counts (KIP-447)."""
+    committer = offsets.committer
+
+    def careless(book: Book, group: Group | None, event: gc.CommitRequested) -> Member | None:
+        member = None if group is None else group.members.get(event.member_id)
+        if event.transactional_id and member is not None:
+            event = replace(event, member_epoch=member.current.epoch)
+        return committer(book, group, event)
+
+    patch.setattr(offsets, "committer", careless)
+
+
+def keep_offsets_before_the_group_has_joined(patch: Any) -> None:
+    """The coordinator of the transaction is not asked: it never tells the group how it ended."""
+
+    def commit(book: Book, event: gc.CommitRequested) -> gc.Committed | None:
+        key = pending.EndedKey(event.group_id, event.producer_id)
+        pending._check_epoch(book, key, event.producer_epoch)
+        return pending._commit_joined(book, key, event)
+
+    patch.setattr(pending, "commit", commit)
+
+
+def take_offsets_of_a_transaction_that_has_ended(patch: Any) -> None:
+    """A late copy of a commit finds nothing pending, and begins anew."""
+    joined = pending._commit_joined
+
+    def late(book: Book, key: Any, event: gc.CommitRequested) -> gc.Committed:
+        known = book.ended.pop(key, None)
+        try:
+            return joined(book, key, event)
+        finally:
+            if known is not None:
+                book.ended[key] = known
+
+    def guards_survive(_book: Any, _key: Any, _guard: Any, _error: Any) -> None:
+        """The end leaves the commits that wait for the join where they are."""
+
+    patch.setattr(pending, "_commit_joined", late)
+    patch.setattr(pending, "_give_up", guards_survive)
+
+
+# ---------------------------------------------------------------- clients
+
+
+def commit_with_a_batch_on_its_way(patch: Any) -> None:
+    """The end leaves with the flush, not behind it."""
+    commit, adopt = Transactions._commit, Lane.adopt
+
+    def forget(self: Lane[Any], identity: Identity) -> list[Entry[Any]]:
+        self.discard()
+        return adopt(self, identity)
+
+    def hasty(self: Transactions, event: Commit, now_ms: int) -> Ready:
+        ready = commit(self, event, now_ms)
+        return self._flushed(0, now_ms) if ready.flush else ready
+
+    patch.setattr(Transactions, "_commit", hasty)
+    patch.setattr(Lane, "adopt", forget)
+
+
+def commit_what_was_not_stored_in_time(patch: Any) -> None:
+    """The flush gives up waiting, and the commit goes on."""
+    flushed = Transactions._flushed
+
+    def careless(self: Transactions, _unsettled: int, now_ms: int) -> Ready:
+        return flushed(self, 0, now_ms)
+
+    patch.setattr(Transactions, "_flushed", careless)
+
+
+def send_a_given_up_batch_in_the_next_transaction(patch: Any) -> None:
+    """What is left in the windows after an abort goes out under the next identity."""
+
+    discard = Lane.discard
+
+    def keep(self: Lane[Any]) -> list[Entry[Any]]:
+        again = []
+        for old in [entry for entry in self.window if not entry.outstanding]:
+            entry = Entry(old.batch, old.record_count, old.deadline_ms + _AGAIN_MS, old.identity)
+            entry.outstanding = False
+            again.append(entry)
+        dropped = discard(self)
+        self.window.extend(again)
+        return dropped
+
+    patch.setattr(Lane, "discard", keep)
+
+
+def stop_behind_what_is_hidden(patch: Any) -> None:
+    """An answer ends at the last record that is shown: the reader asks for the rest for ever."""
+
+    def uncovered(shown: Any, _start: Any, _last: Any) -> list[Any]:
+        return list(shown)
+
+    patch.setattr(isolation, "with_end_covered", uncovered)
+
+
+def leave_a_partition_without_a_commit(patch: Any) -> None:
+    """What was written of it is committed later, when others have read it already."""
+
+    def drop(self: PipeReader, partitions: Any, then: Callable[[], None]) -> None:
+        self._drop(partitions & frozenset(self._installed.values()))
+        then()
+
+    patch.setattr(PipeReader, "_give_up", drop)
+
+
+PIPE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    bug.__name__: bug
+    for bug in (
+        apply_pending_offsets_of_an_abort,
+        lose_pending_offsets_at_failover,
+        drop_pending_offsets_of_a_commit,
+        tell_offsets_that_a_transaction_may_change,
+        reset_offsets_that_a_transaction_may_change,
+        expire_offsets_that_a_transaction_may_change,
+        store_offsets_without_a_member_epoch,
+        keep_offsets_before_the_group_has_joined,
+        take_offsets_of_a_transaction_that_has_ended,
+        commit_with_a_batch_on_its_way,
+        commit_what_was_not_stored_in_time,
+        send_a_given_up_batch_in_the_next_transaction,
+        stop_behind_what_is_hidden,
+        leave_a_partition_without_a_commit,
+    )
+}
+"""How each is planted. Found with all faults, in histories with pipes."""
