@@ -166,21 +166,22 @@ def commit_what_was_not_stored_in_time(patch: Any) -> None:
 
 
 def send_a_given_up_batch_in_the_next_transaction(patch: Any) -> None:
-    """What is left in the windows after an abort goes out under the next identity."""
-
-    discard = Lane.discard
+    """What waited to be sent again when its transaction was aborted goes out in the next one."""
+    discard, adopt = Lane.discard, Lane.adopt
+    left: dict[Lane[Any], list[Entry[Any]]] = {}
 
     def keep(self: Lane[Any]) -> list[Entry[Any]]:
-        again = []
-        for old in [entry for entry in self.window if not entry.outstanding]:
-            entry = Entry(old.batch, old.record_count, old.deadline_ms + _AGAIN_MS, old.identity)
-            entry.outstanding = False
-            again.append(entry)
-        dropped = discard(self)
-        self.window.extend(again)
+        left[self] = [entry for entry in self.window if not entry.outstanding]
+        return discard(self)
+
+    def again(self: Lane[Any], identity: Identity) -> list[Entry[Any]]:
+        dropped = adopt(self, identity)
+        for old in left.pop(self, []):
+            self.take(old.batch, old.record_count, old.deadline_ms + _AGAIN_MS).outstanding = False
         return dropped
 
     patch.setattr(Lane, "discard", keep)
+    patch.setattr(Lane, "adopt", again)
 
 
 def stop_behind_what_is_hidden(patch: Any) -> None:
@@ -213,12 +214,10 @@ PIPE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         expire_offsets_that_a_transaction_may_change,
         store_offsets_without_a_member_epoch,
         keep_offsets_before_the_group_has_joined,
-        take_offsets_of_a_transaction_that_has_ended,
         commit_with_a_batch_on_its_way,
         commit_what_was_not_stored_in_time,
         send_a_given_up_batch_in_the_next_transaction,
         stop_behind_what_is_hidden,
-        leave_a_partition_without_a_commit,
     )
 }
 """How each is planted. Found with all faults, in histories with pipes."""

@@ -127,18 +127,14 @@ def _all_faults(
     options: Mapping[str, Any],
     found_by: tuple[str, ...] = (),
 ) -> list[PlantedBug]:
-    return [
-        PlantedBug(kind, name, plant, seeds, options, found_by) for name, plant in bugs.items()
-    ]
+    return [PlantedBug(kind, name, plant, seeds, options, found_by) for name, plant in bugs.items()]
 
 
 ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("replication", PLANTED, _without()),
     *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
     *_all_faults("groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")),
-    *_all_faults(
-        "transactions", TRANSACTION_BUGS, 300, {"groups": False, "transactions": True}
-    ),
+    *_all_faults("transactions", TRANSACTION_BUGS, 300, {"groups": False, "transactions": True}),
     *_all_faults(
         "pipes", PIPE_BUGS, 500, {"pipe": True}, ("I8", "I11", "I15", "I16", "I18", "I24")
     ),
