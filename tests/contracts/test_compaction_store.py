@@ -180,6 +180,20 @@ def test_it_is_kept_up_to_where_markers_may_be_gone(log: Harness) -> None:
         log.reopen()
 
 
+def test_where_markers_may_be_gone_is_never_taken_back_by_a_pass(log: Harness) -> None:
+    """The pass was planned before the log copied from one that had swept further."""
+    done = Cleaned((CleanPoint(Offset(4), 5),), Offset(3), 2, markers_end=Offset(4))
+    log.write(batches=[batch(n, time_ms=n) for n in range(10)])
+    log.write(swept_end=Offset(7))
+    assert log.facts(9).cleaned == Cleaned(markers_end=Offset(7))
+    log.write(cleaned=done)
+    log.write(swept_end=Offset(5))
+    for _ in range(2):
+        assert log.facts(9).cleaned == done.without_markers(Offset(7))
+        assert log.store.recover(log.slot).swept_end == 7
+        log.reopen()
+
+
 def test_what_passes_did_is_kept_with_the_log_until_it_is_dropped(log: Harness) -> None:
     done = Cleaned((CleanPoint(Offset(4), 5), CleanPoint(Offset(6), 9)), Offset(3), 2)
     log.write(batches=[batch(n, time_ms=n) for n in range(10)], cleaned=done)

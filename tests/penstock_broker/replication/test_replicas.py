@@ -65,13 +65,14 @@ async def follow(replicas: ReplicaSet, epoch: int) -> Replica:
     return replicas.by_key[KEY]
 
 
-def answered(*, end: int, log_start: int) -> EpochAnswered:
+def answered(*, end: int, log_start: int, swept_end: int = 0) -> EpochAnswered:
     return EpochAnswered(
         leader=LEADER,
         leader_epoch=LeaderEpoch(3),
         epoch=LeaderEpoch(1),
         end_offset=Offset(end),
         log_start_offset=Offset(log_start),
+        swept_end=Offset(swept_end),
     )
 
 
@@ -155,4 +156,21 @@ async def test_a_log_begins_anew_inside_a_batch_and_forgets_its_producers(
         )
         assert stored_offsets(store, slot) == [495]
         assert store.recover(slot).log_end_offset == 505
+    store.close()
+
+
+async def test_a_log_that_copies_from_a_swept_one_keeps_where_markers_may_be_missing(
+    tmp_path: Path,
+) -> None:
+    """Once it leads, it has to tell others, after a restart too."""
+    store = RocksLogStore(tmp_path / "log")
+    slot = store.open_slot(KEY)
+    async with replicas_over(store) as replicas:
+        replica = await follow(replicas, 3)
+        await wait_until_async(
+            lambda: store.recover(slot).checkpoint.leader_epoch == 3, what="the epoch is stored"
+        )
+        replicas.handle(replica, answered(end=0, log_start=0, swept_end=20))
+        await wait_until_async(lambda: store.recover(slot).swept_end == 20, what="it is stored")
+        assert replica.machine._log.swept_end == 20
     store.close()

@@ -77,6 +77,7 @@ class _Pending:
     aborted: list[AbortedTransaction] = field(default_factory=list)
     checkpoint: rc.Checkpoint | None = None
     producers: Any = None
+    swept_end: Offset | None = None
     persist_ids: list[int] = field(default_factory=list)
 
 
@@ -255,6 +256,7 @@ class SimBroker:
                 pending.producers = replica.machine.producers
         pending.batches.extend(ready.append)
         pending.aborted.extend(ready.aborted)
+        pending.swept_end = ready.swept_end or pending.swept_end
         pending.checkpoint = ready.checkpoint or pending.checkpoint
         pending.persist_ids.append(ready.persist_id)
         self._sync = self._sync or ready.persist_sync
@@ -287,6 +289,7 @@ class SimBroker:
             truncate_to=entry.truncate_to,
             log_start_offset=checkpoint.log_start_offset if checkpoint is not None else None,
             producers=producers,
+            swept_end=entry.swept_end,
         )
 
     def _write_to_disk(self, writes: list[PartitionWrite], *, sync: bool) -> ClusterError | None:

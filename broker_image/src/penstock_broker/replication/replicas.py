@@ -142,6 +142,7 @@ class ReplicaSet:
             ready.checkpoint,
             sync=ready.persist_sync,
             aborted=ready.aborted,
+            swept_end=ready.swept_end,
         )
 
     @staticmethod

@@ -67,6 +67,7 @@ class _Pending:
     everything: bool = False
     rewrites: list[Rewrite] = field(default_factory=list)
     cleaned: Cleaned | None = None
+    swept_end: Offset | None = None
     rewriting: list[asyncio.Future[bool]] = field(default_factory=list)
 
     def write(self) -> PartitionWrite | None:
@@ -87,6 +88,7 @@ class _Pending:
             producers=producers,
             rewrites=tuple(self.rewrites),
             cleaned=self.cleaned,
+            swept_end=self.swept_end,
         )
         return None if write == PartitionWrite(self.owner.slot, batches=[]) else write
 
@@ -132,14 +134,16 @@ class LogWriter:
         *,
         sync: bool,
         aborted: Sequence[AbortedTransaction] = (),
+        swept_end: Offset | None = None,
     ) -> None:
         """Adds to the next tick; `owner` hears `persisted` or `persist_failed`.
 
-        `aborted`: by the markers in `batches`.
+        `aborted`: by the markers in `batches`. `swept_end`: as in `PartitionWrite`.
         """
         pending = self._for(owner)
         pending.batches.extend(batches)
         pending.aborted.extend(aborted)
+        pending.swept_end = swept_end or pending.swept_end
         pending.size_bytes += sum(batch.size_bytes for batch in batches)
         pending.checkpoint = checkpoint or pending.checkpoint
         pending.persist_ids.append(persist_id)

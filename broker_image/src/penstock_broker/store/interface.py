@@ -55,6 +55,8 @@ class PartitionWrite:
     `producers` is a snapshot of producer state as of the log end after this write.
     `aborted`: what the ABORT markers in `batches` ended; found again by `LogStore.aborted` until
     the log starts behind the marker, or a finished pass (`cleaned`) ended behind it.
+    `swept_end`: markers below it may be missing (`Cleaned.markers_end`). Never goes back but by
+    a truncation: `cleaned` leaves it where it is if it is larger.
     `rewrites` come last; those that begin before the log does (it moved on meanwhile) are left out.
     """
 
@@ -67,6 +69,7 @@ class PartitionWrite:
     rewrites: Sequence[Rewrite] = ()
     cleaned: Cleaned | None = None
     aborted: Sequence[AbortedTransaction] = ()
+    swept_end: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True)

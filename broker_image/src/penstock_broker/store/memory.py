@@ -62,8 +62,9 @@ class _Log:
         for rewrite in write.rewrites:
             if self.batches and self.batches[0].base_offset <= rewrite.start:
                 self._rewrite(rewrite)
+        swept_end = max(self.cleaned.markers_end, write.swept_end or Offset(0))
+        self.cleaned = (write.cleaned or self.cleaned).without_markers(swept_end)
         if write.cleaned is not None:
-            self.cleaned = write.cleaned
             end = write.cleaned.end_offset
             self.aborted = [one for one in self.aborted if one.marker_offset >= end]
 

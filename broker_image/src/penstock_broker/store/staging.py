@@ -164,11 +164,17 @@ class StagedSlot:
         for rewrite in write.rewrites:
             if self.tail.first is not None and self.tail.first.base_offset <= rewrite.start:
                 self._rewrite(rewrite)
-        if write.cleaned is not None:
-            self._operations.put_state(
-                layout.cleaned_key(self._slot), state.encode_cleaned(write.cleaned)
-            )
-            self._drop_aborted(Offset(0), write.cleaned.end_offset)
+        self._put_cleaned(write.cleaned, write.swept_end)
+
+    def _put_cleaned(self, done: Cleaned | None, swept_end: Offset | None) -> None:
+        """Markers that may be gone stay so, whatever a pass knew of it."""
+        if done is None and swept_end is None:
+            return
+        known = self._database.cleaned(self._slot)
+        cleaned = (done or known).without_markers(max(known.markers_end, swept_end or Offset(0)))
+        self._operations.put_state(layout.cleaned_key(self._slot), state.encode_cleaned(cleaned))
+        if done is not None:
+            self._drop_aborted(Offset(0), done.end_offset)
 
     def _truncate(self, to: Offset, log_start: Offset) -> None:
         tail = self.tail

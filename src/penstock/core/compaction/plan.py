@@ -36,7 +36,8 @@ class Cleaned:
     points: rising in both fields, at most some dozens.
     swept_end: null values below it were looked at when their time had come.
     tombstones: null values and markers below the last point that the last pass kept.
-    markers_end: markers of transactions below it may be gone. Stored before the first of them goes.
+    markers_end: markers of transactions below it may be gone. Stored before the first of them
+        goes, or before this log copies from one in which they may be.
     """
 
     points: tuple[CleanPoint, ...] = ()
@@ -59,7 +60,11 @@ class Cleaned:
 
     def before_markers_go(self, plan: "Plan") -> "Cleaned":
         """To be stored before a pass removes the first marker: it may be cut off after that."""
-        return replace(self, markers_end=max(self.markers_end, plan.tombstones_end))
+        return self.without_markers(plan.tombstones_end)
+
+    def without_markers(self, end: Offset) -> "Cleaned":
+        """Markers below `end` may be gone, as well as those that were before."""
+        return replace(self, markers_end=max(self.markers_end, end))
 
     def tombstones_end(self, delete_retention_ms: int, now_ms: int) -> Offset:
         """Null values below this offset have been kept for long enough."""

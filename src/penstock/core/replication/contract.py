@@ -255,6 +255,8 @@ class Ready:
     `checkpoint` is set when it must be stored with
     this write; the present one is always `ReplicaMachine.checkpoint`.
     `aborted` are the transactions whose ABORT markers are in `append`: they go into the same write.
+    `swept_end`: what is copied next may lack markers below it; it is stored with this write, for
+    `RecoveredLog`, as the one of `MarkersSwept` is.
     `persist_sync` asks for fsync. `high_watermark` is set when consumers may see more, and
     `stable_offset`, the last stable offset, when those may who read committed records only.
     `role_changed`: leader, follower or offline now differs; fetches parked on this replica
@@ -266,6 +268,7 @@ class Ready:
     truncate_to: Offset | None = None
     append: tuple[Batch, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
+    swept_end: Offset | None = None
     checkpoint: Checkpoint | None = None
     persist_id: int = 0
     persist_sync: bool = False

@@ -176,6 +176,11 @@ class Follower:
             self._begin_anew(self._restart_at, out, now_ms)
             return
         log.is_promised = True
+        if log.log_end < self._swept_end:
+            # What is copied lacks these markers too: whoever copies it from here must hear of it.
+            log.swept_end = max(log.swept_end, self._swept_end)
+            out.store(log.checkpointed(now_ms), log.checkpoint(), sync=False)
+            out.swept_end = log.swept_end
         self._phase = _Phase.FOLLOWING
         out.messages.append(SendFollowStart(self.leader, self.epoch, log.log_end))
         out.messages.append(SendAck(self.leader, self.epoch, log.written_end, log.synced_end))

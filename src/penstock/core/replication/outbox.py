@@ -32,6 +32,7 @@ class Outbox:
         "replies",
         "role_changed",
         "stable_offset",
+        "swept_end",
         "truncate_to",
     )
 
@@ -39,6 +40,7 @@ class Outbox:
         self.truncate_to: Offset | None = None
         self.append: tuple[Batch, ...] = ()
         self.aborted: tuple[AbortedTransaction, ...] = ()
+        self.swept_end: Offset | None = None
         self.checkpoint: Checkpoint | None = None
         self.persist_id = 0
         self.persist_sync = False
@@ -83,7 +85,7 @@ class Outbox:
 
     def ready(self) -> Ready:
         """What was collected; `NOTHING` if nothing was."""
-        # A truncation, batches, a checkpoint come with a write, the LSO moves with the HW.
+        # Truncation, batches, checkpoint, swept end come with a write, the LSO moves with the HW.
         if not (
             self.persist_id
             or self.replies
@@ -99,6 +101,7 @@ class Outbox:
             truncate_to=self.truncate_to,
             append=self.append,
             aborted=self.aborted,
+            swept_end=self.swept_end,
             checkpoint=self.checkpoint,
             persist_id=self.persist_id,
             persist_sync=self.persist_sync,

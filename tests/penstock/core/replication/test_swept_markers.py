@@ -14,7 +14,7 @@ from penstock.core.types import (
     Offset,
     ProducerId,
 )
-from penstock.errors import ErrorCode
+from penstock.errors import ClusterError, ErrorCode
 
 TWO, THREE = BrokerId(2), BrokerId(3)
 OPEN = c.ProducerEntry(
@@ -104,3 +104,35 @@ def test_a_follower_remembers_what_it_swept_for_when_it_leads(follower: Any) -> 
     follower.written(synced=True, persist_id=follower.machine._log.last_persist_id)
     follower.do(lc.EpochQueried(TWO, LeaderEpoch(2), LeaderEpoch(-1)))
     assert [one.swept_end for one in follower.ready.messages] == [3]
+
+
+def test_a_follower_tells_of_markers_that_its_leader_had_swept_when_it_leads(drive: Any) -> None:
+    """It has copied the data without them, and has never swept any itself."""
+    driver = away(drive)
+    ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=30)
+    assert (ready.swept_end, ready.messages[0]) == (30, start(10))
+    assert ready.persist_id
+    driver.written(synced=True)
+    driver.assign(1, epoch=3, version=3)
+    driver.written(synced=True, persist_id=driver.machine._log.last_persist_id)
+    driver.do(lc.EpochQueried(THREE, LeaderEpoch(3), LeaderEpoch(-1)))
+    assert [one.swept_end for one in driver.ready.messages] == [30]
+
+
+def test_it_is_stored_again_if_the_disk_was_full(drive: Any) -> None:
+    driver = away(drive)
+    ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=30)
+    driver.do(c.PersistFailed(ready.persist_id, ClusterError("full", ErrorCode.DISK_FULL)))
+    driver.now_ms += 1_000
+    driver.do(c.Tick())
+    driver.written()
+    driver.now_ms += 1_000
+    driver.do(c.Tick())
+    ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=30)
+    assert (ready.swept_end, ready.messages[0]) == (30, start(10))
+
+
+def test_a_follower_that_has_all_the_markers_need_not_tell(drive: Any) -> None:
+    driver = away(drive)
+    ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=10)
+    assert (ready.swept_end, ready.persist_id) == (None, 0)
