@@ -5,7 +5,7 @@ thread, as the sync producer's is.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from typing import Any, Self, Unpack
 
 from penstock.client.delivery import ColumnsDelivery, Delivery
@@ -111,14 +111,17 @@ class Transformer:
             out = given
             for record in core.one_by_one(batches):
                 letter = core.model.letter(record)
+                answer: object = None
                 try:
                     if letter is None:
-                        _call(handle, record, out)
+                        answer = handle(record, out)  # type: ignore[func-returns-value]  # who knows
                     else:
                         out.send(*letter[:3], headers=letter.headers)
                 except Exception as error:  # noqa: BLE001 - whatever a handler raises
                     core.handler_failed(record, error)
                     break
+                if answer is not None:
+                    _check_answer(answer)
                 if core.handled(record, as_letter=letter is not None):
                     more = self._loop.run(core.between())
                     if more is None:
@@ -171,7 +174,9 @@ def transform(
         loop.run(handle)
 
 
-def _call(handle: Handle, record: Record, out: Out) -> None:
-    answer: object = handle(record, out)  # type: ignore[func-returns-value]  # who knows
-    if answer is not None and isawaitable(answer):
+def _check_answer(answer: object) -> None:
+    """Nobody would await it: the records would count as done."""
+    if isawaitable(answer):
+        if iscoroutine(answer):
+            answer.close()
         raise MisuseError("handle returned something to be awaited; use async_transform for it")
