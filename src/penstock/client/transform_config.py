@@ -35,8 +35,8 @@ class TransformConfig(ClientConfig):
             the transactions. Where it never committed, it begins at the start.
         source: The topic to read, or several.
         commit_interval_ms: How often a transaction is committed, or after 10,000 records. 100:
-            readers of the output wait for it; each commit costs about as much as two acks=all
-            produces. 1 to 600,000, and less than `transaction_timeout_ms`.
+            readers of the output wait for it. 1 to 600,000, and less than
+            `transaction_timeout_ms`.
         max_records: How many records one pass hands out at most, 1 to 10,000.
         retries: How often a handler that raised is called again for a record, 0 = never.
         backoff_ms: Before anything that failed is tried again; doubles up to `backoff_max_ms`.

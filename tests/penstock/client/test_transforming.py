@@ -1,5 +1,6 @@
 """Consume, transform, produce on real brokers: each record once in the output, in order per key."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -187,6 +189,53 @@ def test_the_successor_of_a_killed_one_goes_on_at_once_and_nothing_is_there_twic
         (branch,) = admin.describe_transaction(killed).branches
         assert (branch.started_ms, branch.last_outcome) == (None, "aborted")
         assert branch.last_reason not in ("timeout", "producer")
+
+
+DELIVERY = Path(__file__).parents[3] / "docs" / "delivery.md"
+HELPERS = """
+import sys
+from penstock.client import Transformer, transform
+
+def amount(value):
+    return value
+
+def amounts(batch):
+    return batch.values()
+"""
+
+
+def recipes(cluster: Cluster) -> list[str]:
+    """The programs of the chapter that do not make their own consumer."""
+    chapter = DELIVERY.read_text().partition("## Exactly once between topics\n")[2]
+    blocks = re.findall(r"```python\n(.*?)```", chapter.partition("\n## ")[0], re.DOTALL)
+    found = [block for block in blocks if "Consumer(" not in block]
+    return [HELPERS + block.replace("localhost:9092", cluster.bootstrap) for block in found]
+
+
+def test_the_recipes_of_exactly_once_between_topics_hold_though_members_are_killed(
+    shared_cluster: Cluster,
+) -> None:
+    for name in ("orders", "paid"):
+        shared_cluster.create_topic(name, partitions=PARTITIONS)
+    called, by_hand = recipes(shared_cluster)
+    output = Output(shared_cluster, "paid")
+    members: list[subprocess.Popen[bytes]] = []
+    try:
+        for number, program in enumerate((called, by_hand, called)):
+            fill(shared_cluster, "orders", range(number * 1_000, (number + 1) * 1_000))
+            members.append(subprocess.Popen([sys.executable, "-c", program]))
+            wanted = number * 1_000 + 200
+            wait_until(lambda: output.has(wanted), what="it works", timeout_s=90)  # noqa: B023
+            if number:
+                members[number - 1].kill()
+        output.check(range(3_000))
+        fill(shared_cluster, "orders", range(3_000, 3_100))
+        output.check(range(3_100))
+    finally:
+        output.close()
+        for process in members:
+            process.kill()
+            process.wait()
 
 
 def test_what_takes_longer_than_the_timeout_is_aborted_and_done_again(
