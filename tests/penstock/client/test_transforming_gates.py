@@ -380,11 +380,15 @@ async def test_handlers_of_the_wrong_kind_are_refused_before_anything_is_read(
         transform(shared_cluster.bootstrap, handle=async_copy(source), **given)  # type: ignore[arg-type]
     with pytest.raises(MisuseError, match="use transform"):
         await async_transform(shared_cluster.bootstrap, handle=copy_to(source), **given)
+
+    def returns(record: Record, out: Out) -> Any:
+        return async_copy(source)(record, out)  # type: ignore[arg-type]  # never begins
+
     with pytest.raises(MisuseError, match="async_transform"):
         await asyncio.to_thread(
             transform,
             shared_cluster.bootstrap,
-            handle=lambda record, out: asyncio.sleep(0),
+            handle=returns,
             dead_letter_topic=f"{source}.out",
             **given,
         )
