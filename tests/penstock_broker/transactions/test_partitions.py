@@ -66,7 +66,7 @@ class World(LedPartitions):
             NO_SESSION,
             TransactionConfig(),
             self.links,
-            TransactionMetrics(CollectorRegistry()),
+            TransactionMetrics(CollectorRegistry(), self.around.clock.wall_ms),
         )
         self.groups = GroupCoordinators(
             self.around, NO_SESSION, Metrics(), GroupConfig(), GroupLink(self.links)
