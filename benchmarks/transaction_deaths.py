@@ -67,7 +67,9 @@ class Committing:
         self._thread.join()
 
     def _run(self) -> None:
-        with Producer(self._bootstrap, transactional_id=self._id, linger_ms=0) as producer:
+        with Producer(
+            self._bootstrap, transactional_id=self._id, linger_ms=0, delivery_timeout_ms=20_000
+        ) as producer:
             while not self._stop.wait(0.002):
                 with suppress(PenstockError):  # aborted, then: no success, the next one may be
                     with producer.transaction() as tx:

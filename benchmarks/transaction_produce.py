@@ -26,6 +26,7 @@ from benchmarks.transaction_stage import (
     await_whole,
 )
 from penstock.client import Admin, AsyncProducer, Producer
+from penstock.client.loop_thread import shared_loop
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock_broker.local import LocalCluster
 
@@ -141,9 +142,10 @@ def commit(stage: Stage) -> None:
         peer = stage.kafka()
         if peer is not None:
             theirs.create_topic(peer.bootstrap, "commit", PARTITIONS, BROKERS)
+        loop = shared_loop()
         each = max(1, sizes.latencies // sizes.rounds)
         for _ in range(sizes.rounds):
-            our_times.append(asyncio.run(_latencies(cluster.bootstrap, "commit", value, each)))
+            our_times.append(loop.run(_latencies(cluster.bootstrap, "commit", value, each)))
             if peer is not None:
                 peer_times.append(theirs.latencies(peer.bootstrap, "commit", value, each))
     produced, committed, visible = (
@@ -242,7 +244,7 @@ def _per_core(cluster: LocalCluster, value: bytes, sizes: Sizes) -> None:
     for _ in range(sizes.rounds):
         ids = [next(names) for _ in range(sizes.producers)]
         one_by_one = _one_by_one(cluster.bootstrap, ids, value, sizes.seconds, pid)
-        done, took_s, busy_s = asyncio.run(one_by_one)
+        done, took_s, busy_s = shared_loop().run(one_by_one)
         rates.append(done / max(busy_s, 1e-3))
         progress(
             f"{done / took_s:.0f} transactions/s, their coordinator's broker uses "
@@ -257,7 +259,8 @@ def _per_core(cluster: LocalCluster, value: bytes, sizes: Sizes) -> None:
 
 
 def _one_by_one_now(bootstrap: str, ids: list[str], value: bytes, seconds: float) -> float:
-    done, took_s, _ = asyncio.run(_one_by_one(bootstrap, ids, value, seconds, os.getpid()))
+    one_by_one = _one_by_one(bootstrap, ids, value, seconds, os.getpid())
+    done, took_s, _ = shared_loop().run(one_by_one)
     return done / took_s
 
 
