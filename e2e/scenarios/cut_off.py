@@ -1,6 +1,6 @@
-"""Transactions while those who decide cannot be reached: by a leader, or by the API server.
+"""Transactions and pipes while those who decide cannot be reached: a coordinator, the API server.
 
-Load and judge are those of `transactions.py`.
+Loads and judges are those of `transactions.py` and `pipes.py`.
 """
 
 import time
@@ -9,6 +9,7 @@ from e2e.harness.process import wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.control import AWAY_GAP_S
 from e2e.scenarios.faults import settle
+from e2e.scenarios.pipes import PAUSE, piped
 from e2e.scenarios.transactions import busiest, loads
 
 OUTAGE_S = 40.0
@@ -19,21 +20,25 @@ IN_SYNC_S = 15.0
 """So long may acks=all wait for a replica that has been cut off."""
 
 
+def outage(stage: Stage, victim: str) -> None:
+    """The API server is away for a while; in the middle of it a broker's processes are killed."""
+    place = stage.nodes.place(victim, stage.penstock.streams)
+    numbers = " ".join(map(str, stage.nodes.processes(place)))
+    began = time.monotonic()
+    with stage.api_server.away("hang"):
+        until = began + OUTAGE_S / 2
+        wait_until("half of the outage", lambda: time.monotonic() > until, OUTAGE_S)
+        stage.nodes.shell(place.node, f"kill -KILL {numbers}")
+        until = began + OUTAGE_S
+        wait_until("the other half", lambda: time.monotonic() > until, OUTAGE_S)
+
+
 @scenario("Transactions go on while the API server is away, also when their coordinator dies")
 def transactions_without_api_server(stage: Stage) -> None:
     """The brokers that are left decide without the API who coordinates now."""
     penstock = stage.penstock
     with loads(stage) as both:
-        pod = penstock.pod(busiest(stage, both.batches))
-        place = stage.nodes.place(pod, penstock.streams)
-        numbers = " ".join(map(str, stage.nodes.processes(place)))
-        began = time.monotonic()
-        with stage.api_server.away("hang"):
-            until = began + OUTAGE_S / 2
-            wait_until("half of the outage", lambda: time.monotonic() > until, OUTAGE_S)
-            stage.nodes.shell(place.node, f"kill -KILL {numbers}")
-            until = began + OUTAGE_S
-            wait_until("the other half", lambda: time.monotonic() > until, OUTAGE_S)
+        outage(stage, penstock.pod(busiest(stage, both.batches)))
         both.go_on(50, 120.0)
         penstock.wait_brokers(3, 240.0)
         penstock.wait_in_sync(both.batches.topic, 240.0)
@@ -61,3 +66,16 @@ def transactions_cut(stage: Stage) -> None:
         settle(stage, both.batches, both.batches.topic, time.monotonic())
         both.judge(stage, all_s=IN_SYNC_S, one_s=CUT_S + AFTER_CUT_S)
     penstock.wait_ready()
+
+
+@scenario("Loops of a pipe go on while the API server is away and a leader dies; each record once")
+def pipe_without_api_server(stage: Stage) -> None:
+    penstock = stage.penstock
+    with piped(stage) as pipe:
+        topic = pipe.pipe.topic
+        outage(stage, penstock.pod(penstock.leader(topic)))
+        pipe.running.goes_on(50, 120.0)
+        penstock.wait_brokers(3, 240.0)
+        penstock.wait_in_sync(topic, 240.0)
+    stage.measure(PAUSE, pipe.longest_pause_s(), limit=AWAY_GAP_S)
+    penstock.wait_ready(240.0)
