@@ -8,14 +8,13 @@ number that is missing, or there twice, is a row lost, or written twice.
 import json
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import yaml
 
 from e2e.harness import images
 from e2e.harness.kubectl import Manifest
-from e2e.harness.process import wait_until
+from e2e.harness.process import ROOT, wait_until
 from e2e.harness.scenario import Stage, scenario
 from e2e.scenarios.lifecycle import volume
 from e2e.scenarios.spark import (
@@ -28,7 +27,7 @@ from e2e.scenarios.spark import (
 )
 
 NAME: Final = "copies"
-PROGRAM: Final = (Path(images.__file__).with_name("spark_copies.py")).read_text()
+PROGRAM: Final = ROOT / "e2e/harness/spark_copies.py"
 DELIVERY: Final = "exactly-once"
 RECORDS: Final = 20_000
 """Of each part; in batches of BATCH."""
@@ -50,7 +49,7 @@ class Copies:
         text = text.replace(containers(deployment)[0]["image"], images.SPARK.tag)
         text = text.replace("totals-stream", NAME)
         claim, config, deployment = yaml.safe_load_all(text)
-        config["data"]["copies.py"] = PROGRAM
+        config["data"]["copies.py"] = PROGRAM.read_text()
         template = deployment["spec"]["template"]
         containers(deployment)[0]["args"] = [
             "python3", "/etc/spark/copies.py",
@@ -98,6 +97,7 @@ class Copies:
         streams = self.stage.penstock.streams
         streams.delete("pod", NAME)
         streams.apply(self.manifests()[-1])
+        streams.wait("pod", NAME, lambda pod: "nodeName" in pod["spec"])
 
     def batches(self, log: str) -> list[int]:
         """Numbers of the batches in a log of the checkpoint: `offsets` or `commits`."""
@@ -141,7 +141,7 @@ def spark_exactly_once(stage: Stage) -> None:
             stage.say(f"driver killed: batch {planned} was begun, {done} was noted as done")
             query.start_driver()
             query.wait(2 * RECORDS)
-            batch = wait_until("Spark has noted the last batch", lambda: (query.idle(),)[0])
+            batch = wait_until("Spark has noted the last batch", query.idle)
             assert batch is not None
             query.kill_driver()
             query.forget(batch)
