@@ -33,7 +33,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, list[Faults]]]:
+def module_faulty(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Cluster, list[Faults]]]:
     """Three brokers that die when a test says so."""
     folder = tmp_path_factory.mktemp("faulty")
     with Cluster(folder, brokers=3, broker_config=RESERVE, start=False) as cluster:
@@ -45,6 +47,19 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, 
         with Producer(cluster.bootstrap, transactional_id="first") as producer:
             producer.transaction().begin()  # creates the coordinators
         yield cluster, faults
+
+
+@pytest.fixture
+def faulty(module_faulty: tuple[Cluster, list[Faults]]) -> tuple[Cluster, list[Faults]]:
+    """All of them well and there, whatever the test before has done."""
+    cluster, faults = module_faulty
+    for broker, fault in zip(cluster.brokers.values(), faults, strict=True):
+        fault.heal()
+        if not broker.is_running:
+            broker.start(wait=False)
+    cluster.wait_alive(set(cluster.brokers))
+    cluster.wait_in_sync(TRANSACTIONS_TOPIC)
+    return cluster, faults
 
 
 def transact(producer: Producer, topic: str, value: bytes, how: str) -> str:
@@ -91,8 +106,6 @@ def test_what_was_told_is_so_wherever_a_broker_dies(
 ) -> None:
     cluster, faults = faulty
     name = f"{point}-{when}-{how}"
-    cluster.wait_alive(set(cluster.brokers))
-    cluster.wait_in_sync(TRANSACTIONS_TOPIC)
     victim = coordinator_of(cluster, name)
     others = [broker_id for broker_id in cluster.brokers if broker_id != victim]
     cluster.create_topic(name, assignment=[[victim, *others], [*reversed(others), victim]])
@@ -172,7 +185,6 @@ def test_a_disk_that_fills_up_before_the_markers_delays_them_and_nobody_else(
         transact(producer, "on-full", b"end", "commit")
         seen = [b"value", b"end"]
         assert read_to_the_end(cluster, "on-full") == {0: seen, 1: seen}
-    cluster.wait_in_sync(TRANSACTIONS_TOPIC)
 
 
 def test_a_marker_is_taken_while_a_nearly_full_disk_refuses_records(
