@@ -25,7 +25,7 @@ from penstock.client import (
     TransactionError,
     TransactionState,
 )
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 CHILD = Path(__file__).parents[1] / "support" / "transactional_child.py"
 
@@ -182,3 +182,27 @@ def test_a_topic_deleted_under_a_transaction_holds_nothing_up(cluster: Cluster, 
         write(producer, stays, b"end")
     assert read(cluster, stays, b"end") == ([b"before"] if how == "commit" else [])
     wait_at_rest(cluster, f"bereft-{how}")
+
+
+def test_a_commit_that_no_reader_can_see_yet_is_told_as_committed(cluster: Cluster) -> None:
+    """A partition of it has no leader: the decision stands, and is no "maybe"."""
+    name = "unseen"
+    with (
+        Producer(cluster.bootstrap, transactional_id=name) as producer,
+        Admin(cluster.bootstrap) as admin,
+    ):
+        transaction = producer.transaction()
+        transaction.begin()
+        coordinator = admin.describe_transaction(name).coordinator
+        away = next(broker_id for broker_id in cluster.brokers if broker_id != coordinator)
+        cluster.create_topic(name, assignment=[[away]])
+        transaction.send(name, b"value", partition=0).result(30)
+        cluster.brokers[away].kill()
+        cluster.wait_alive(set(cluster.brokers) - {away})
+        with pytest.raises(ClusterError, match="is committed, but") as late:
+            transaction.commit(wait_visible=True, timeout_s=10)
+        assert not isinstance(late.value, TransactionError), "it is committed, and that is known"
+        cluster.brokers[away].start()
+        write(producer, name, b"end")
+    assert read(cluster, name, b"end") == [b"value"]
+    wait_at_rest(cluster, name)

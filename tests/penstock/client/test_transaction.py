@@ -305,6 +305,15 @@ def test_a_commit_may_wait_until_every_partition_has_heard() -> None:
     assert made.handle(Begin(300_000), 61_000) == Ready(adopt=SECOND)
 
 
+@pytest.mark.parametrize(("deadline_ms", "wait_ms"), [(10_000, 9_000), (1_000, 500), (1, 1)])
+def test_a_wait_to_be_visible_leaves_time_for_the_answer(deadline_ms: int, wait_ms: int) -> None:
+    made = opened()
+    made.handle(Commit(deadline_ms, wait_visible=True), 0)
+    ready = made.handle(Flushed(0), 0)
+    assert ready.end is not None
+    assert ready.end.wait_visible_ms == wait_ms, "or nobody would know that it is committed"
+
+
 @pytest.mark.parametrize("last", [EndAnswered(SECOND, None, False), EndFailed(LOST)])
 def test_a_commit_that_is_not_visible_in_time_is_committed_all_the_same(last: Any) -> None:
     made = committing(wait_visible=True)

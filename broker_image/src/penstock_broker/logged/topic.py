@@ -55,6 +55,7 @@ async def create_topic(
     `settled` False: the cluster may be starting. Then, while fewer brokers are there than its
     default.replication.factor asks for, this raises ClusterError(LEADER_NOT_AVAILABLE), which is
     retriable: the topic would keep the few replicas that were possible in its first second.
+    How many replicas are possible the controller says; `view` may not have every broker yet.
     """
     alive = sum(info.alive for info in view.brokers.values())
     if alive < topic.replication and not settled:
@@ -67,8 +68,14 @@ async def create_topic(
                 f"{topic.name} waits for more brokers, {alive} are there: {error}; try again",
                 ErrorCode.LEADER_NOT_AVAILABLE,
             ) from error
-    alive = sum(info.alive for info in view.brokers.values())
-    await _create(topic, session, view, min(topic.replication, max(alive, 1)), validate_only=False)
+    for factor in range(topic.replication, 0, -1):
+        try:
+            await _create(topic, session, view, factor, validate_only=False)
+        except PenstockError as error:
+            if error.code is not ErrorCode.INVALID_REPLICATION_FACTOR or factor == 1:
+                raise
+        else:
+            return
 
 
 async def _create(
