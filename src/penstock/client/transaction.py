@@ -55,6 +55,9 @@ from penstock.errors import (
 )
 
 VISIBLE_WAIT_MAX_MS: Final = 60_000
+ANSWER_MS: Final = 1_000
+"""Kept of a deadline for the answer to a commit that waits to be visible: it says that the
+transaction is committed, also if it is not visible yet."""
 """What one EndTransaction may wait for the partitions; the protocol's limit."""
 _DOUBLINGS_MAX: Final = 16
 
@@ -268,7 +271,8 @@ class Transactions:
         assert self._identity is not None, "a transaction has an identity"
         self._ending = replace(ending, sent=True)
         left_ms = max(0, ending.deadline_ms - now_ms - pause_ms)
-        wait_ms = min(left_ms, VISIBLE_WAIT_MAX_MS) if ending.wait_visible else 0
+        wait_ms = min(left_ms - min(ANSWER_MS, left_ms // 2), VISIBLE_WAIT_MAX_MS)
+        wait_ms = wait_ms if ending.wait_visible else 0
         end = End(self._identity, ending.commit, now_ms + pause_ms, ending.deadline_ms, wait_ms)
         return Ready(end=end)
 

@@ -43,13 +43,13 @@ SUMS = InternalTopic(
 
 
 class Controller(AdminServiceServicer):
-    """Makes topics once `going` is set; answers what `answers` holds, then success."""
+    """Makes topics once `going` is set; answers what `answers` holds, None and later: success."""
 
     def __init__(self) -> None:
         self.going = asyncio.Event()
         self.going.set()
         self.asked: list[admin_pb2.CreateTopicsRequest] = []
-        self.answers: list[PenstockError] = []
+        self.answers: list[PenstockError | None] = []
 
     async def CreateTopics(  # type: ignore[override]  # noqa: N802
         self, request: admin_pb2.CreateTopicsRequest, context: Any
@@ -57,8 +57,9 @@ class Controller(AdminServiceServicer):
         self.asked.append(request)
         await self.going.wait()
         result = admin_pb2.TopicResult(topic=request.topics[0].topic)
-        if self.answers:
-            result.error.CopyFrom(error_to_wire(self.answers.pop(0)))
+        error = self.answers.pop(0) if self.answers else None
+        if error is not None:
+            result.error.CopyFrom(error_to_wire(error))
         return admin_pb2.CreateTopicsResponse(results=[result])
 
 
@@ -208,6 +209,33 @@ async def test_brokers_that_come_while_the_controller_is_asked_get_replicas() ->
         dry, real = world.controller.asked
         assert (dry.validate_only, real.validate_only) == (True, False)
         assert real.topics[0].replication_factor == 3
+
+
+async def test_brokers_that_only_the_controller_knows_of_yet_get_replicas() -> None:
+    """The third has just registered: the controller counts it, this broker's image does not."""
+    async with running(brokers=2) as world, asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(world.finder.locate("abc"))
+        await world.asked(2)
+        world.image(brokers=2, topic=True)
+        assert (await asking)[0] == 3
+        dry, real = world.controller.asked
+        assert (dry.validate_only, real.validate_only) == (True, False)
+        assert real.topics[0].replication_factor == 3
+
+
+async def test_there_are_as_many_replicas_as_the_controller_finds_brokers_for() -> None:
+    few = ClusterError("so many replicas on 1 broker", ErrorCode.INVALID_REPLICATION_FACTOR)
+    async with running(brokers=1) as world, asyncio.TaskGroup() as tasks:
+        world.controller.answers = [None, few, few]
+        asking = tasks.create_task(world.finder.locate("abc"))
+        await world.asked(4)
+        world.image(brokers=1, topic=True, leader=0)
+        assert (await asking)[0] == 3
+        factors = [request.topics[0].replication_factor for request in world.controller.asked]
+        assert factors == [0, 3, 2, 1]
+    async with running(brokers=1) as world:
+        world.controller.answers = [None, few, few, few]
+        assert (await world.refusal()).code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 async def test_a_partition_without_a_leader_is_said_to_be_so() -> None:
