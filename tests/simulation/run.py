@@ -17,15 +17,18 @@ from typing import Final, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from penstock_sim.planting import ALL_BUGS, HEADER, find, row
 from penstock_sim.seeds import fresh_seeds, kept_seeds
 from penstock_sim.totals import LOG_EVERY_S, TERMINAL_EVERY_S, Progress, Totals, report
-from penstock_sim.workers import Workers, cores
+from penstock_sim.workers import Lost, Workers, cores
 from penstock_sim.world import simulate
 
 _EXAMPLES: Final = """examples:
   run.py --seeds 2000 --kept --fresh-seconds 120   as `make sim` does
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
+  run.py --planted                                 every planted bug, and the seeds it took
+  run.py --planted pipes                           only those with "pipes" in the kind or name
 """
 _INTERRUPTED: Final = 130
 
@@ -49,6 +52,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
+    parser.add_argument(
+        "--planted",
+        nargs="?",
+        const="",
+        metavar="TEXT",
+        help="plant each bug, or those with TEXT in them, and print how many seeds found it",
+    )
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
     parser.add_argument("--workers", type=int, default=cores(), help="processes; one per core")
     options = parser.parse_args(arguments)
@@ -64,6 +74,8 @@ def main() -> int:
         return 0 if report(simulate(options.seed, traced=options.trace), everything=True) else 1
     held = True
     try:
+        if options.planted is not None:
+            return 0 if look_for_bugs(options.planted, options.workers) else 1
         with Workers(options.workers) as workers:
             for which, seeds in parts(options):
                 held = play(workers, which, seeds, keep_going=options.keep_going) and held
@@ -103,6 +115,27 @@ def play(workers: Workers, which: str, seeds: Iterable[int], *, keep_going: bool
     finally:
         print(totals.line(which), flush=True)
     return totals.failed == 0
+
+
+def look_for_bugs(text: str, count: int) -> bool:
+    """Prints a line per planted bug as it is found, or is not; whether all were."""
+    wanted = [number for number, bug in enumerate(ALL_BUGS) if text in str(bug)]
+    if not wanted:
+        print(f"no planted bug has {text!r} in its kind or name")
+        return False
+    print(f"looking for {len(wanted)} planted bugs, {count} at a time\n{HEADER}", flush=True)
+    missed = seeds = 0
+    with Workers(count, find) as workers:
+        for found in workers.histories(wanted):
+            if isinstance(found, Lost):
+                print(f"{ALL_BUGS[found.seed]}: the process ended: {found.exit_code}", flush=True)
+                missed += 1
+            elif found is not None:
+                print(row(found), flush=True)
+                missed += not found.as_expected
+                seeds = max(seeds, found.seeds)
+    print(f"{len(wanted)} planted bugs, {missed} not found, the most seeds were {seeds}")
+    return missed == 0
 
 
 def _interrupt(_signal: int, _frame: object) -> NoReturn:

@@ -40,6 +40,17 @@ sys.argv = ["run.py", *sys.argv[1:]]
 sys.exit(run.main())
 """
 
+HARMLESS_RUN = f"""
+import sys
+sys.path[:0] = [{str(HERE)!r}]
+import run
+from penstock_sim import planting
+harmless = planting.PlantedBug("replication", "nothing to see", lambda patch: None, 3)
+run.ALL_BUGS = planting.ALL_BUGS = (harmless,)
+sys.argv = ["run.py", *sys.argv[1:]]
+sys.exit(run.main())
+"""
+
 
 def command(*options: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
     script = [str(HERE / "run.py")] if code is None else ["-c", code]
@@ -206,3 +217,29 @@ def test_the_players_of_a_killed_run_end_by_themselves() -> None:
         players = descendants_of(process.pid)
         process.kill()
         wait_until(lambda: still_running(players) == {}, what="its players have ended")
+
+
+# ---------------------------------------------------------------- planted bugs
+
+
+def test_planted_bugs_are_told_with_the_seeds_that_found_them() -> None:
+    found = command("--planted", "follow_without", "--workers", "2")
+    assert found.returncode == 0, found.stdout
+    said = found.stdout.splitlines()
+    assert said[0] == "looking for 1 planted bugs, 2 at a time"
+    assert said[2].split()[:2] == ["replication", "follow_without_looking_up_the_divergence"]
+    assert int(said[2].split()[2]) >= 1
+    assert said[3].startswith("1 planted bugs, 0 not found, the most seeds were ")
+
+
+def test_a_planted_bug_that_is_not_found_is_a_failure() -> None:
+    found = command("--planted", "nothing to see", "--workers", "1", code=HARMLESS_RUN)
+    assert found.returncode == 1, found.stdout
+    assert "NOT FOUND in 3 seeds" in found.stdout
+    assert "1 planted bugs, 1 not found" in found.stdout
+
+
+def test_an_unknown_planted_bug_is_said() -> None:
+    found = command("--planted", "no such thing")
+    assert found.returncode == 1
+    assert "no planted bug has 'no such thing' in its kind or name" in found.stdout

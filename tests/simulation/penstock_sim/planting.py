@@ -14,7 +14,7 @@ from penstock_sim.planted import PLANTED
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS
-from penstock_sim.planted_spark import SPARK_BUGS
+from penstock_sim.planted_spark import DELETION_BUGS, SPARK_BUGS
 from penstock_sim.planted_transactions import TRANSACTION_BUGS
 from penstock_sim.world import simulate
 
@@ -140,5 +140,12 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     ),
     *_all_faults(
         "Spark", SPARK_BUGS, 500, {"groups": False, "transactions": True, "spark": True}, ("I11",)
+    ),
+    *_all_faults(
+        "deletion",
+        DELETION_BUGS,
+        500,
+        {"groups": False, "transactions": True, "deletion": True},
+        ("I11", "I14", "I24"),
     ),
 )

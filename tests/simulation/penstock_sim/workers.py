@@ -12,14 +12,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from penstock_sim.world import History, simulate
+from penstock_sim.world import simulate
 
 PAUSE_S: Final = 1.0
 """How often whoever waits for histories is given a turn when none ends."""
@@ -51,8 +51,10 @@ def cores() -> int:
 class Workers:
     """Use as a context manager. One worker is this process itself."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, play: Callable[[int], object] | None = None) -> None:
+        """`play`: what comes of a number; None: of a seed, its history."""
         self.count = count
+        self._play = play
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -77,8 +79,8 @@ class Workers:
             worker.pipe.close()
         self._workers = []
 
-    def histories(self, seeds: Iterable[int]) -> Iterator[History | Lost | None]:
-        """Plays `seeds` in order, yields histories as they end.
+    def histories(self, seeds: Iterable[int]) -> Iterator[Any]:
+        """Plays `seeds` in order, yields histories, or what `play` returns, as they end, or `Lost`.
 
         None: a second has passed. `seeds` is asked for the next one whenever a process is free; at
         its end, or when the caller wants no more, what is being played is played to its end or
@@ -86,7 +88,7 @@ class Workers:
         """
         waiting = iter(seeds)
         if self.count == 1:
-            yield from map(simulate, waiting)
+            yield from map(self._play or simulate, waiting)
             return
         for worker in list(self._workers):
             self._hand_out(worker, waiting)
@@ -104,7 +106,7 @@ class Workers:
         context = multiprocessing.get_context("fork")
         mine, theirs = context.Pipe()
         others = [mine, *(worker.pipe for worker in self._workers)]
-        process = context.Process(target=_play, args=(theirs, others), daemon=True)
+        process = context.Process(target=_play, args=(theirs, others, self._play), daemon=True)
         # Until the new process has said what it does about signals, it hears of none.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -122,7 +124,7 @@ class Workers:
         if worker.seed is not None:
             worker.pipe.send(worker.seed)
 
-    def _take(self, worker: _Worker) -> History | Lost:
+    def _take(self, worker: _Worker) -> Any:
         assert worker.seed is not None
         try:
             found = worker.pipe.recv()
@@ -131,11 +133,10 @@ class Workers:
             worker.pipe.close()
             self._workers.remove(worker)
             return Lost(worker.seed, worker.process.exitcode)
-        assert isinstance(found, History)
         return found
 
 
-def _play(pipe: Connection, others: list[Connection]) -> None:
+def _play(pipe: Connection, others: list[Connection], play: Callable[[int], object] | None) -> None:
     """A worker: plays what it is told until nobody is there to tell."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -144,6 +145,6 @@ def _play(pipe: Connection, others: list[Connection]) -> None:
         other.close()  # or the end of this worker's parent would not be seen by its siblings
     try:
         while True:
-            pipe.send(simulate(pipe.recv()))
+            pipe.send((play or simulate)(pipe.recv()))
     except (EOFError, ConnectionError):
         return
