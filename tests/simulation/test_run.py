@@ -188,7 +188,7 @@ def test_a_process_that_dies_is_a_failure_of_its_seed() -> None:
     assert found.returncode == 1, found.stderr
     assert "FAILED: the process that played seed 3 ended: 9" in found.stdout
     assert "run.py --seed 3 --trace" in found.stdout
-    assert "6 seeds from 0, 1 failed" in found.stdout
+    assert "6 seeds from 0, 1 failed (first 3)" in found.stdout
 
 
 # ---------------------------------------------------------------- the end

@@ -141,18 +141,14 @@ def take_offsets_of_a_transaction_that_has_ended(patch: Any) -> None:
 
 def commit_with_a_batch_on_its_way(patch: Any) -> None:
     """The end leaves with the flush, not behind it."""
-    commit, adopt = Transactions._commit, Lane.adopt
-
-    def forget(self: Lane[Any], identity: Identity) -> list[Entry[Any]]:
-        self.discard()
-        return adopt(self, identity)
+    commit = Transactions._commit
 
     def hasty(self: Transactions, event: Commit, now_ms: int) -> Ready:
         ready = commit(self, event, now_ms)
         return self._flushed(0, now_ms) if ready.flush else ready
 
     patch.setattr(Transactions, "_commit", hasty)
-    patch.setattr(Lane, "adopt", forget)
+    _forget_windows(patch)
 
 
 def commit_what_was_not_stored_in_time(patch: Any) -> None:
@@ -163,15 +159,27 @@ def commit_what_was_not_stored_in_time(patch: Any) -> None:
         return flushed(self, 0, now_ms)
 
     patch.setattr(Transactions, "_flushed", careless)
+    _forget_windows(patch)
+
+
+def _forget_windows(patch: Any) -> None:
+    """Else a lane says itself that something of the last transaction is on its way."""
+    adopt = Lane.adopt
+
+    def forget(self: Lane[Any], identity: Identity) -> list[Entry[Any]]:
+        self.discard()
+        return adopt(self, identity)
+
+    patch.setattr(Lane, "adopt", forget)
 
 
 def send_a_given_up_batch_in_the_next_transaction(patch: Any) -> None:
-    """What waited to be sent again when its transaction was aborted goes out in the next one."""
+    """What was not stored when its transaction was aborted goes out in the next one."""
     discard, adopt = Lane.discard, Lane.adopt
     left: dict[Lane[Any], list[Entry[Any]]] = {}
 
     def keep(self: Lane[Any]) -> list[Entry[Any]]:
-        left[self] = [entry for entry in self.window if not entry.outstanding]
+        left[self] = list(self.window)
         return discard(self)
 
     def again(self: Lane[Any], identity: Identity) -> list[Entry[Any]]:

@@ -11,6 +11,7 @@ from penstock_sim.workers import Lost
 from penstock_sim.world import History, simulate
 
 TRACE_LINES: Final = 60
+FAILING_SHOWN: Final = 10
 TERMINAL_EVERY_S: Final = 5.0
 LOG_EVERY_S: Final = 60.0
 _COUNTS: Final = {
@@ -36,6 +37,8 @@ class Totals:
     clock: Callable[[], float] = monotonic
     seeds: int = 0
     failed: int = 0
+    failing: list[int] = field(default_factory=list)
+    """The first of those that failed."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     started_s: float = field(init=False)
 
@@ -51,6 +54,8 @@ class Totals:
         held = isinstance(history, History) and history.violation is None
         self.seeds += 1
         self.failed += not held
+        if not held and len(self.failing) < FAILING_SHOWN:
+            self.failing.append(history.seed)
         for name in _COUNTS if isinstance(history, History) else ():
             self.counts[name] += getattr(history, name)
         return held
@@ -58,7 +63,13 @@ class Totals:
     def line(self, which: str) -> str:
         """Everything, at the end."""
         counts = ", ".join(f"{self.counts[name]} {word}" for name, word in _COUNTS.items())
-        return f"{self.seeds} {which}, {self.failed} failed, {self.seconds:.1f} s: {counts}"
+        return f"{self.seeds} {which}, {self.told_failures}, {self.seconds:.1f} s: {counts}"
+
+    @property
+    def told_failures(self) -> str:
+        """How many failed, and the first of them."""
+        seeds = ", ".join(map(str, self.failing))
+        return f"{self.failed} failed (first {seeds})" if seeds else f"{self.failed} failed"
 
 
 class Progress:
@@ -79,7 +90,7 @@ class Progress:
         pace = totals.seeds / totals.seconds
         self._say(
             f"… {totals.seeds} seeds in {totals.seconds:.0f} s, {pace:.1f} a second, "
-            f"{totals.failed} failed"
+            f"{totals.told_failures}"
         )
 
 
