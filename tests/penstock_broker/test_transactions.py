@@ -232,11 +232,17 @@ def test_offsets_count_with_the_transaction_that_they_are_part_of(
         assert late.code is ErrorCode.PRODUCER_FENCED, "it is over"
 
 
-def test_a_member_that_is_put_out_takes_its_transaction_along(cluster: Cluster) -> None:
-    producer = TransactionalProducer(cluster, new_id()).init()
+@pytest.mark.parametrize("same_broker", [True, False])
+def test_a_member_that_is_put_out_takes_its_transaction_along(
+    cluster: Cluster, *, same_broker: bool
+) -> None:
     with Groups(cluster) as groups:
+        group = new_id()
+        there = groups.find(group).broker_id
+        ids = (TransactionalProducer(cluster, new_id()) for _ in range(1_000))
+        producer = next(one for one in ids if (one.coordinator() == there) is same_broker).init()
         member = groups.join(
-            new_id(),
+            group,
             "t",
             transactional_id=producer.transactional_id,
             session_timeout_ms=1_000,
@@ -245,8 +251,24 @@ def test_a_member_that_is_put_out_takes_its_transaction_along(cluster: Cluster) 
         assert is_open(cluster, producer, 4)
         member.cut()
         wait_until(lambda: not is_open(cluster, producer, 4), what="its transaction is aborted")
-    answer = producer.end(commit=True)
-    assert error_from_wire(answer.error).code is ErrorCode.TRANSACTION_ABORTED
+    (branch,) = producer.description().branches
+    assert branch.last_reason == pb.TRANSACTION_END_REASON_MEMBER_GONE
+    told = error_from_wire(producer.end(commit=True).error)
+    assert told.code is ErrorCode.TRANSACTION_ABORTED
+    assert "by its group, which put the member out" in told.message
+
+
+@pytest.mark.parametrize(
+    "ended_by", [pb.TRANSACTION_END_REASON_PRODUCER, pb.TRANSACTION_END_REASON_TIMEOUT, 99]
+)
+def test_nobody_aborts_in_the_name_of_another(cluster: Cluster, ended_by: Any) -> None:
+    producer = TransactionalProducer(cluster, new_id()).init()
+    request = pb.AbortTransactionRequest(
+        transactional_id=producer.transactional_id, producer_epoch=-1, ended_by=ended_by
+    )
+    error = refusal(lambda: producer.ask("AbortTransaction", request))
+    assert error.code is ErrorCode.INVALID_REQUEST
+    assert "an operator, or for a member that is gone" in error.message
 
 
 def metric(cluster: Cluster, name: str, **labels: str) -> float:

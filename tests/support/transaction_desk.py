@@ -17,9 +17,11 @@ from penstock.core.transactions.records import (
     BranchRecord,
     EndReason,
     GroupParticipant,
+    IdKey,
     LedgerRecord,
     Participant,
     PartitionParticipant,
+    encode_key,
 )
 from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ErrorCode, PenstockError
@@ -30,6 +32,8 @@ P0 = PartitionParticipant(TopicId("t"), 0)
 P1 = PartitionParticipant(TopicId("t"), 1)
 U0 = PartitionParticipant(TopicId("u"), 0)
 GROUP = GroupParticipant("billing")
+CONFIRMATION = (encode_key(IdKey("")), None)
+"""The record that changes nothing, of a coordinator that shows that it still leads."""
 
 
 @dataclass
@@ -193,6 +197,16 @@ class Desk:
         last = self.record(name, branch).last
         assert last is not None
         return last.epoch, last.commit, last.reason
+
+    @property
+    def changes(self) -> list[tuple[bytes, bytes | None]]:
+        """Records of the last event that change the state."""
+        return [record for record in self.ready.records if record != CONFIRMATION]
+
+    @property
+    def confirmed(self) -> bool:
+        """What the last event says leaves behind a record, whatever that is."""
+        return bool(self.ready.records)
 
     @property
     def ends(self) -> list[tuple[Participant, int, bool]]:

@@ -42,6 +42,7 @@ class Settings:
     transaction_max_timeout_ms: int = _setting("transaction.max.timeout.ms")
     transactional_id_expiration_ms: int = _setting("transactional.id.expiration.ms")
     ledger_expiration_ms: int = _setting("ledger.expiration.ms")
+    transaction_orphan_grace_ms: int = _setting("transaction.orphan.grace.ms")
     transactions_partitions: int = _setting("transactions.topic.partitions")
     producer_snapshot_bytes: int = _setting("producer.snapshot.bytes")
     shutdown_timeout_ms: int = _setting("shutdown.timeout.ms")

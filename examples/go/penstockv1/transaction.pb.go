@@ -1820,6 +1820,9 @@ type AbortTransactionRequest struct {
 	// Only while this is its epoch; -1 = whatever is open. Branches take -1.
 	ProducerEpoch int32  `protobuf:"varint,3,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who ends it. UNSPECIFIED: an operator. MEMBER_GONE: a group, whose member had it. Nobody else
+	// asks for this.
+	EndedBy       TransactionEndReason `protobuf:"varint,5,opt,name=ended_by,json=endedBy,proto3,enum=penstock.proto.v1.TransactionEndReason" json:"ended_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1880,6 +1883,13 @@ func (x *AbortTransactionRequest) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *AbortTransactionRequest) GetEndedBy() TransactionEndReason {
+	if x != nil {
+		return x.EndedBy
+	}
+	return TransactionEndReason_TRANSACTION_END_REASON_UNSPECIFIED
 }
 
 type AbortTransactionResponse struct {
@@ -2669,13 +2679,14 @@ const file_penstock_proto_v1_transaction_proto_rawDesc = "" +
 	"\x14FinishingParticipant\x12K\n" +
 	"\vparticipant\x18\x01 \x01(\v2).penstock.proto.v1.TransactionParticipantR\vparticipant\x12%\n" +
 	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\x12\x16\n" +
-	"\x06commit\x18\x03 \x01(\bR\x06commit\"\xa2\x01\n" +
+	"\x06commit\x18\x03 \x01(\bR\x06commit\"\xe6\x01\n" +
 	"\x17AbortTransactionRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12)\n" +
 	"\x10transactional_id\x18\x02 \x01(\tR\x0ftransactionalId\x12%\n" +
 	"\x0eproducer_epoch\x18\x03 \x01(\x05R\rproducerEpoch\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"4\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12B\n" +
+	"\bended_by\x18\x05 \x01(\x0e2'.penstock.proto.v1.TransactionEndReasonR\aendedBy\"4\n" +
 	"\x18AbortTransactionResponse\x12\x18\n" +
 	"\aaborted\x18\x01 \x01(\rR\aaborted\"3\n" +
 	"\x12ListLedgersRequest\x12\x1d\n" +
@@ -2827,38 +2838,39 @@ var file_penstock_proto_v1_transaction_proto_depIdxs = []int32{
 	2,  // 12: penstock.proto.v1.BranchDescription.last_reason:type_name -> penstock.proto.v1.TransactionEndReason
 	22, // 13: penstock.proto.v1.TransactionParticipant.partition:type_name -> penstock.proto.v1.ParticipantPartition
 	21, // 14: penstock.proto.v1.FinishingParticipant.participant:type_name -> penstock.proto.v1.TransactionParticipant
-	28, // 15: penstock.proto.v1.ListLedgersResponse.ledgers:type_name -> penstock.proto.v1.Ledger
-	32, // 16: penstock.proto.v1.DescribePartitionTransactionsRequest.partitions:type_name -> penstock.proto.v1.TopicPartitionName
-	34, // 17: penstock.proto.v1.DescribePartitionTransactionsResponse.partitions:type_name -> penstock.proto.v1.PartitionTransactions
-	36, // 18: penstock.proto.v1.PartitionTransactions.error:type_name -> penstock.proto.v1.Error
-	35, // 19: penstock.proto.v1.PartitionTransactions.open:type_name -> penstock.proto.v1.OpenTransaction
-	3,  // 20: penstock.proto.v1.TransactionService.FindTransactionCoordinator:input_type -> penstock.proto.v1.FindTransactionCoordinatorRequest
-	5,  // 21: penstock.proto.v1.TransactionService.EndTransaction:input_type -> penstock.proto.v1.EndTransactionRequest
-	7,  // 22: penstock.proto.v1.TransactionService.BeginBranch:input_type -> penstock.proto.v1.BeginBranchRequest
-	10, // 23: penstock.proto.v1.TransactionService.CommitBatch:input_type -> penstock.proto.v1.CommitBatchRequest
-	12, // 24: penstock.proto.v1.TransactionService.AbortBatch:input_type -> penstock.proto.v1.AbortBatchRequest
-	14, // 25: penstock.proto.v1.TransactionService.ListTransactions:input_type -> penstock.proto.v1.ListTransactionsRequest
-	17, // 26: penstock.proto.v1.TransactionService.DescribeTransactions:input_type -> penstock.proto.v1.DescribeTransactionsRequest
-	24, // 27: penstock.proto.v1.TransactionService.AbortTransaction:input_type -> penstock.proto.v1.AbortTransactionRequest
-	26, // 28: penstock.proto.v1.TransactionService.ListLedgers:input_type -> penstock.proto.v1.ListLedgersRequest
-	29, // 29: penstock.proto.v1.TransactionService.ForgetLedger:input_type -> penstock.proto.v1.ForgetLedgerRequest
-	31, // 30: penstock.proto.v1.TransactionService.DescribePartitionTransactions:input_type -> penstock.proto.v1.DescribePartitionTransactionsRequest
-	4,  // 31: penstock.proto.v1.TransactionService.FindTransactionCoordinator:output_type -> penstock.proto.v1.FindTransactionCoordinatorResponse
-	6,  // 32: penstock.proto.v1.TransactionService.EndTransaction:output_type -> penstock.proto.v1.EndTransactionResponse
-	8,  // 33: penstock.proto.v1.TransactionService.BeginBranch:output_type -> penstock.proto.v1.BeginBranchResponse
-	11, // 34: penstock.proto.v1.TransactionService.CommitBatch:output_type -> penstock.proto.v1.CommitBatchResponse
-	13, // 35: penstock.proto.v1.TransactionService.AbortBatch:output_type -> penstock.proto.v1.AbortBatchResponse
-	15, // 36: penstock.proto.v1.TransactionService.ListTransactions:output_type -> penstock.proto.v1.ListTransactionsResponse
-	18, // 37: penstock.proto.v1.TransactionService.DescribeTransactions:output_type -> penstock.proto.v1.DescribeTransactionsResponse
-	25, // 38: penstock.proto.v1.TransactionService.AbortTransaction:output_type -> penstock.proto.v1.AbortTransactionResponse
-	27, // 39: penstock.proto.v1.TransactionService.ListLedgers:output_type -> penstock.proto.v1.ListLedgersResponse
-	30, // 40: penstock.proto.v1.TransactionService.ForgetLedger:output_type -> penstock.proto.v1.ForgetLedgerResponse
-	33, // 41: penstock.proto.v1.TransactionService.DescribePartitionTransactions:output_type -> penstock.proto.v1.DescribePartitionTransactionsResponse
-	31, // [31:42] is the sub-list for method output_type
-	20, // [20:31] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	2,  // 15: penstock.proto.v1.AbortTransactionRequest.ended_by:type_name -> penstock.proto.v1.TransactionEndReason
+	28, // 16: penstock.proto.v1.ListLedgersResponse.ledgers:type_name -> penstock.proto.v1.Ledger
+	32, // 17: penstock.proto.v1.DescribePartitionTransactionsRequest.partitions:type_name -> penstock.proto.v1.TopicPartitionName
+	34, // 18: penstock.proto.v1.DescribePartitionTransactionsResponse.partitions:type_name -> penstock.proto.v1.PartitionTransactions
+	36, // 19: penstock.proto.v1.PartitionTransactions.error:type_name -> penstock.proto.v1.Error
+	35, // 20: penstock.proto.v1.PartitionTransactions.open:type_name -> penstock.proto.v1.OpenTransaction
+	3,  // 21: penstock.proto.v1.TransactionService.FindTransactionCoordinator:input_type -> penstock.proto.v1.FindTransactionCoordinatorRequest
+	5,  // 22: penstock.proto.v1.TransactionService.EndTransaction:input_type -> penstock.proto.v1.EndTransactionRequest
+	7,  // 23: penstock.proto.v1.TransactionService.BeginBranch:input_type -> penstock.proto.v1.BeginBranchRequest
+	10, // 24: penstock.proto.v1.TransactionService.CommitBatch:input_type -> penstock.proto.v1.CommitBatchRequest
+	12, // 25: penstock.proto.v1.TransactionService.AbortBatch:input_type -> penstock.proto.v1.AbortBatchRequest
+	14, // 26: penstock.proto.v1.TransactionService.ListTransactions:input_type -> penstock.proto.v1.ListTransactionsRequest
+	17, // 27: penstock.proto.v1.TransactionService.DescribeTransactions:input_type -> penstock.proto.v1.DescribeTransactionsRequest
+	24, // 28: penstock.proto.v1.TransactionService.AbortTransaction:input_type -> penstock.proto.v1.AbortTransactionRequest
+	26, // 29: penstock.proto.v1.TransactionService.ListLedgers:input_type -> penstock.proto.v1.ListLedgersRequest
+	29, // 30: penstock.proto.v1.TransactionService.ForgetLedger:input_type -> penstock.proto.v1.ForgetLedgerRequest
+	31, // 31: penstock.proto.v1.TransactionService.DescribePartitionTransactions:input_type -> penstock.proto.v1.DescribePartitionTransactionsRequest
+	4,  // 32: penstock.proto.v1.TransactionService.FindTransactionCoordinator:output_type -> penstock.proto.v1.FindTransactionCoordinatorResponse
+	6,  // 33: penstock.proto.v1.TransactionService.EndTransaction:output_type -> penstock.proto.v1.EndTransactionResponse
+	8,  // 34: penstock.proto.v1.TransactionService.BeginBranch:output_type -> penstock.proto.v1.BeginBranchResponse
+	11, // 35: penstock.proto.v1.TransactionService.CommitBatch:output_type -> penstock.proto.v1.CommitBatchResponse
+	13, // 36: penstock.proto.v1.TransactionService.AbortBatch:output_type -> penstock.proto.v1.AbortBatchResponse
+	15, // 37: penstock.proto.v1.TransactionService.ListTransactions:output_type -> penstock.proto.v1.ListTransactionsResponse
+	18, // 38: penstock.proto.v1.TransactionService.DescribeTransactions:output_type -> penstock.proto.v1.DescribeTransactionsResponse
+	25, // 39: penstock.proto.v1.TransactionService.AbortTransaction:output_type -> penstock.proto.v1.AbortTransactionResponse
+	27, // 40: penstock.proto.v1.TransactionService.ListLedgers:output_type -> penstock.proto.v1.ListLedgersResponse
+	30, // 41: penstock.proto.v1.TransactionService.ForgetLedger:output_type -> penstock.proto.v1.ForgetLedgerResponse
+	33, // 42: penstock.proto.v1.TransactionService.DescribePartitionTransactions:output_type -> penstock.proto.v1.DescribePartitionTransactionsResponse
+	32, // [32:43] is the sub-list for method output_type
+	21, // [21:32] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_transaction_proto_init() }

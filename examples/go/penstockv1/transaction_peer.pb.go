@@ -380,6 +380,174 @@ func (x *EndAtParticipantsResponse) GetResults() []*Error {
 	return nil
 }
 
+type FindTransactionsRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	BrokerId  int32                  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
+	// 1,000 at most.
+	Transactions  []*TransactionName `protobuf:"bytes,3,rep,name=transactions,proto3" json:"transactions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindTransactionsRequest) Reset() {
+	*x = FindTransactionsRequest{}
+	mi := &file_penstock_proto_v1_transaction_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindTransactionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindTransactionsRequest) ProtoMessage() {}
+
+func (x *FindTransactionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_transaction_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindTransactionsRequest.ProtoReflect.Descriptor instead.
+func (*FindTransactionsRequest) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_transaction_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *FindTransactionsRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *FindTransactionsRequest) GetBrokerId() int32 {
+	if x != nil {
+		return x.BrokerId
+	}
+	return 0
+}
+
+func (x *FindTransactionsRequest) GetTransactions() []*TransactionName {
+	if x != nil {
+		return x.Transactions
+	}
+	return nil
+}
+
+type TransactionName struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ProducerId    int64                  `protobuf:"varint,1,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
+	ProducerEpoch int32                  `protobuf:"varint,2,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransactionName) Reset() {
+	*x = TransactionName{}
+	mi := &file_penstock_proto_v1_transaction_peer_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransactionName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransactionName) ProtoMessage() {}
+
+func (x *TransactionName) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_transaction_peer_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransactionName.ProtoReflect.Descriptor instead.
+func (*TransactionName) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_transaction_peer_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TransactionName) GetProducerId() int64 {
+	if x != nil {
+		return x.ProducerId
+	}
+	return 0
+}
+
+func (x *TransactionName) GetProducerEpoch() int32 {
+	if x != nil {
+		return x.ProducerEpoch
+	}
+	return 0
+}
+
+type FindTransactionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Partitions of the internal topic that are led here and whose coordinators have answered. One
+	// that loads, or ended meanwhile, is not among them.
+	Partitions []uint32 `protobuf:"varint,1,rep,packed,name=partitions,proto3" json:"partitions,omitempty"`
+	// Those of the request that one of them knows.
+	Known         []*TransactionName `protobuf:"bytes,2,rep,name=known,proto3" json:"known,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindTransactionsResponse) Reset() {
+	*x = FindTransactionsResponse{}
+	mi := &file_penstock_proto_v1_transaction_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindTransactionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindTransactionsResponse) ProtoMessage() {}
+
+func (x *FindTransactionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_penstock_proto_v1_transaction_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindTransactionsResponse.ProtoReflect.Descriptor instead.
+func (*FindTransactionsResponse) Descriptor() ([]byte, []int) {
+	return file_penstock_proto_v1_transaction_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FindTransactionsResponse) GetPartitions() []uint32 {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+func (x *FindTransactionsResponse) GetKnown() []*TransactionName {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
 var File_penstock_proto_v1_transaction_peer_proto protoreflect.FileDescriptor
 
 const file_penstock_proto_v1_transaction_peer_proto_rawDesc = "" +
@@ -411,10 +579,25 @@ const file_penstock_proto_v1_transaction_peer_proto_rawDesc = "" +
 	"\x0eproducer_epoch\x18\x04 \x01(\x05R\rproducerEpoch\x12\x16\n" +
 	"\x06commit\x18\x05 \x01(\bR\x06commit\"O\n" +
 	"\x19EndAtParticipantsResponse\x122\n" +
-	"\aresults\x18\x01 \x03(\v2\x18.penstock.proto.v1.ErrorR\aresults2\xf5\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\x18.penstock.proto.v1.ErrorR\aresults\"\x9d\x01\n" +
+	"\x17FindTransactionsRequest\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
+	"\tbroker_id\x18\x02 \x01(\x05R\bbrokerId\x12F\n" +
+	"\ftransactions\x18\x03 \x03(\v2\".penstock.proto.v1.TransactionNameR\ftransactions\"Y\n" +
+	"\x0fTransactionName\x12\x1f\n" +
+	"\vproducer_id\x18\x01 \x01(\x03R\n" +
+	"producerId\x12%\n" +
+	"\x0eproducer_epoch\x18\x02 \x01(\x05R\rproducerEpoch\"t\n" +
+	"\x18FindTransactionsResponse\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\x01 \x03(\rR\n" +
+	"partitions\x128\n" +
+	"\x05known\x18\x02 \x03(\v2\".penstock.proto.v1.TransactionNameR\x05known2\xe2\x02\n" +
 	"\x16TransactionPeerService\x12k\n" +
 	"\x10JoinTransactions\x12*.penstock.proto.v1.JoinTransactionsRequest\x1a+.penstock.proto.v1.JoinTransactionsResponse\x12n\n" +
-	"\x11EndAtParticipants\x12+.penstock.proto.v1.EndAtParticipantsRequest\x1a,.penstock.proto.v1.EndAtParticipantsResponseB\xc3\x01\n" +
+	"\x11EndAtParticipants\x12+.penstock.proto.v1.EndAtParticipantsRequest\x1a,.penstock.proto.v1.EndAtParticipantsResponse\x12k\n" +
+	"\x10FindTransactions\x12*.penstock.proto.v1.FindTransactionsRequest\x1a+.penstock.proto.v1.FindTransactionsResponseB\xc3\x01\n" +
 	"\x15com.penstock.proto.v1B\x14TransactionPeerProtoP\x01Z.penstock.dev/examples/go/penstockv1;penstockv1\xa2\x02\x03PPX\xaa\x02\x11Penstock.Proto.V1\xca\x02\x11Penstock\\Proto\\V1\xe2\x02\x1dPenstock\\Proto\\V1\\GPBMetadata\xea\x02\x13Penstock::Proto::V1b\x06proto3"
 
 var (
@@ -429,7 +612,7 @@ func file_penstock_proto_v1_transaction_peer_proto_rawDescGZIP() []byte {
 	return file_penstock_proto_v1_transaction_peer_proto_rawDescData
 }
 
-var file_penstock_proto_v1_transaction_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_penstock_proto_v1_transaction_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_penstock_proto_v1_transaction_peer_proto_goTypes = []any{
 	(*JoinTransactionsRequest)(nil),   // 0: penstock.proto.v1.JoinTransactionsRequest
 	(*JoinEntry)(nil),                 // 1: penstock.proto.v1.JoinEntry
@@ -437,25 +620,32 @@ var file_penstock_proto_v1_transaction_peer_proto_goTypes = []any{
 	(*EndAtParticipantsRequest)(nil),  // 3: penstock.proto.v1.EndAtParticipantsRequest
 	(*EndEntry)(nil),                  // 4: penstock.proto.v1.EndEntry
 	(*EndAtParticipantsResponse)(nil), // 5: penstock.proto.v1.EndAtParticipantsResponse
-	(*TransactionParticipant)(nil),    // 6: penstock.proto.v1.TransactionParticipant
-	(*Error)(nil),                     // 7: penstock.proto.v1.Error
+	(*FindTransactionsRequest)(nil),   // 6: penstock.proto.v1.FindTransactionsRequest
+	(*TransactionName)(nil),           // 7: penstock.proto.v1.TransactionName
+	(*FindTransactionsResponse)(nil),  // 8: penstock.proto.v1.FindTransactionsResponse
+	(*TransactionParticipant)(nil),    // 9: penstock.proto.v1.TransactionParticipant
+	(*Error)(nil),                     // 10: penstock.proto.v1.Error
 }
 var file_penstock_proto_v1_transaction_peer_proto_depIdxs = []int32{
-	1, // 0: penstock.proto.v1.JoinTransactionsRequest.joins:type_name -> penstock.proto.v1.JoinEntry
-	6, // 1: penstock.proto.v1.JoinEntry.participant:type_name -> penstock.proto.v1.TransactionParticipant
-	7, // 2: penstock.proto.v1.JoinTransactionsResponse.results:type_name -> penstock.proto.v1.Error
-	4, // 3: penstock.proto.v1.EndAtParticipantsRequest.ends:type_name -> penstock.proto.v1.EndEntry
-	6, // 4: penstock.proto.v1.EndEntry.participant:type_name -> penstock.proto.v1.TransactionParticipant
-	7, // 5: penstock.proto.v1.EndAtParticipantsResponse.results:type_name -> penstock.proto.v1.Error
-	0, // 6: penstock.proto.v1.TransactionPeerService.JoinTransactions:input_type -> penstock.proto.v1.JoinTransactionsRequest
-	3, // 7: penstock.proto.v1.TransactionPeerService.EndAtParticipants:input_type -> penstock.proto.v1.EndAtParticipantsRequest
-	2, // 8: penstock.proto.v1.TransactionPeerService.JoinTransactions:output_type -> penstock.proto.v1.JoinTransactionsResponse
-	5, // 9: penstock.proto.v1.TransactionPeerService.EndAtParticipants:output_type -> penstock.proto.v1.EndAtParticipantsResponse
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	1,  // 0: penstock.proto.v1.JoinTransactionsRequest.joins:type_name -> penstock.proto.v1.JoinEntry
+	9,  // 1: penstock.proto.v1.JoinEntry.participant:type_name -> penstock.proto.v1.TransactionParticipant
+	10, // 2: penstock.proto.v1.JoinTransactionsResponse.results:type_name -> penstock.proto.v1.Error
+	4,  // 3: penstock.proto.v1.EndAtParticipantsRequest.ends:type_name -> penstock.proto.v1.EndEntry
+	9,  // 4: penstock.proto.v1.EndEntry.participant:type_name -> penstock.proto.v1.TransactionParticipant
+	10, // 5: penstock.proto.v1.EndAtParticipantsResponse.results:type_name -> penstock.proto.v1.Error
+	7,  // 6: penstock.proto.v1.FindTransactionsRequest.transactions:type_name -> penstock.proto.v1.TransactionName
+	7,  // 7: penstock.proto.v1.FindTransactionsResponse.known:type_name -> penstock.proto.v1.TransactionName
+	0,  // 8: penstock.proto.v1.TransactionPeerService.JoinTransactions:input_type -> penstock.proto.v1.JoinTransactionsRequest
+	3,  // 9: penstock.proto.v1.TransactionPeerService.EndAtParticipants:input_type -> penstock.proto.v1.EndAtParticipantsRequest
+	6,  // 10: penstock.proto.v1.TransactionPeerService.FindTransactions:input_type -> penstock.proto.v1.FindTransactionsRequest
+	2,  // 11: penstock.proto.v1.TransactionPeerService.JoinTransactions:output_type -> penstock.proto.v1.JoinTransactionsResponse
+	5,  // 12: penstock.proto.v1.TransactionPeerService.EndAtParticipants:output_type -> penstock.proto.v1.EndAtParticipantsResponse
+	8,  // 13: penstock.proto.v1.TransactionPeerService.FindTransactions:output_type -> penstock.proto.v1.FindTransactionsResponse
+	11, // [11:14] is the sub-list for method output_type
+	8,  // [8:11] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_penstock_proto_v1_transaction_peer_proto_init() }
@@ -471,7 +661,7 @@ func file_penstock_proto_v1_transaction_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_penstock_proto_v1_transaction_peer_proto_rawDesc), len(file_penstock_proto_v1_transaction_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	TransactionPeerService_JoinTransactions_FullMethodName  = "/penstock.proto.v1.TransactionPeerService/JoinTransactions"
 	TransactionPeerService_EndAtParticipants_FullMethodName = "/penstock.proto.v1.TransactionPeerService/EndAtParticipants"
+	TransactionPeerService_FindTransactions_FullMethodName  = "/penstock.proto.v1.TransactionPeerService/FindTransactions"
 )
 
 // TransactionPeerServiceClient is the client API for TransactionPeerService service.
@@ -37,6 +38,10 @@ type TransactionPeerServiceClient interface {
 	// To the leader of the partition or the coordinator of the group. An entry is answered once the
 	// marker, or the group's record of the outcome, is on all in-sync replicas.
 	EndAtParticipants(ctx context.Context, in *EndAtParticipantsRequest, opts ...grpc.CallOption) (*EndAtParticipantsResponse, error)
+	// Which of these transactions may still end by the coordinators here: asked by a leader that has
+	// had them open for longer than any may be. Answered once those coordinators have written to all
+	// in-sync replicas, so that none answers that is deposed.
+	FindTransactions(ctx context.Context, in *FindTransactionsRequest, opts ...grpc.CallOption) (*FindTransactionsResponse, error)
 }
 
 type transactionPeerServiceClient struct {
@@ -67,6 +72,16 @@ func (c *transactionPeerServiceClient) EndAtParticipants(ctx context.Context, in
 	return out, nil
 }
 
+func (c *transactionPeerServiceClient) FindTransactions(ctx context.Context, in *FindTransactionsRequest, opts ...grpc.CallOption) (*FindTransactionsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FindTransactionsResponse)
+	err := c.cc.Invoke(ctx, TransactionPeerService_FindTransactions_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TransactionPeerServiceServer is the server API for TransactionPeerService service.
 // All implementations must embed UnimplementedTransactionPeerServiceServer
 // for forward compatibility.
@@ -76,6 +91,10 @@ type TransactionPeerServiceServer interface {
 	// To the leader of the partition or the coordinator of the group. An entry is answered once the
 	// marker, or the group's record of the outcome, is on all in-sync replicas.
 	EndAtParticipants(context.Context, *EndAtParticipantsRequest) (*EndAtParticipantsResponse, error)
+	// Which of these transactions may still end by the coordinators here: asked by a leader that has
+	// had them open for longer than any may be. Answered once those coordinators have written to all
+	// in-sync replicas, so that none answers that is deposed.
+	FindTransactions(context.Context, *FindTransactionsRequest) (*FindTransactionsResponse, error)
 	mustEmbedUnimplementedTransactionPeerServiceServer()
 }
 
@@ -91,6 +110,9 @@ func (UnimplementedTransactionPeerServiceServer) JoinTransactions(context.Contex
 }
 func (UnimplementedTransactionPeerServiceServer) EndAtParticipants(context.Context, *EndAtParticipantsRequest) (*EndAtParticipantsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EndAtParticipants not implemented")
+}
+func (UnimplementedTransactionPeerServiceServer) FindTransactions(context.Context, *FindTransactionsRequest) (*FindTransactionsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FindTransactions not implemented")
 }
 func (UnimplementedTransactionPeerServiceServer) mustEmbedUnimplementedTransactionPeerServiceServer() {
 }
@@ -150,6 +172,24 @@ func _TransactionPeerService_EndAtParticipants_Handler(srv interface{}, ctx cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TransactionPeerService_FindTransactions_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FindTransactionsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TransactionPeerServiceServer).FindTransactions(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TransactionPeerService_FindTransactions_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TransactionPeerServiceServer).FindTransactions(ctx, req.(*FindTransactionsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TransactionPeerService_ServiceDesc is the grpc.ServiceDesc for TransactionPeerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -164,6 +204,10 @@ var TransactionPeerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "EndAtParticipants",
 			Handler:    _TransactionPeerService_EndAtParticipants_Handler,
+		},
+		{
+			MethodName: "FindTransactions",
+			Handler:    _TransactionPeerService_FindTransactions_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -124,6 +124,14 @@ BROKER_SETTINGS: Final = (
         minimum=60_000,
     ),
     Setting(
+        "transaction.orphan.grace.ms",
+        "300000",
+        "A transaction that a partition has open for so long beyond transaction.max.timeout.ms is "
+        "aborted there if no coordinator knows of it, in ms.",
+        minimum=1_000,
+        maximum=2**31 - 1,
+    ),
+    Setting(
         "transactions.topic.partitions",
         "16",
         "Partitions of the internal topic __transactions, over whose leaders transactional ids are "

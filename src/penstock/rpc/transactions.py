@@ -4,7 +4,8 @@ Participants that a message does not name are INVALID_REQUEST; unknown states li
 brokers a result without code is success.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from penstock.core.transactions import contract as c
 from penstock.core.transactions.records import (
@@ -34,6 +35,25 @@ _REASONS = {
     EndReason.SUPERSEDED: pb.TRANSACTION_END_REASON_SUPERSEDED,
     EndReason.MEMBER_GONE: pb.TRANSACTION_END_REASON_MEMBER_GONE,
 }
+
+
+_ABORTERS: Final[Mapping[int, EndReason]] = {
+    pb.TRANSACTION_END_REASON_UNSPECIFIED: EndReason.OPERATOR,
+    pb.TRANSACTION_END_REASON_OPERATOR: EndReason.OPERATOR,
+    pb.TRANSACTION_END_REASON_MEMBER_GONE: EndReason.MEMBER_GONE,
+}
+
+
+def aborter_from_wire(reason: int) -> EndReason:
+    """Who asks for an abort. Raises ClusterError(INVALID_REQUEST) for who cannot."""
+    found = _ABORTERS.get(reason)
+    if found is None:
+        raise ClusterError(
+            f"ended_by is {reason}; a transaction is aborted on request by an operator, or for a "
+            "member that is gone",
+            ErrorCode.INVALID_REQUEST,
+        )
+    return found
 
 
 def participant_to_wire(participant: Participant) -> pb.TransactionParticipant:
@@ -210,3 +230,20 @@ def ledger(application_id: str, found: LedgerRecord) -> pb.Ledger:
         time_ms=found.time_ms,
         rows=rows.get(found.batch, 0),
     )
+
+
+def names_to_wire(
+    transactions: Iterable[tuple[ProducerId, int]],
+) -> list[transaction_peer_pb2.TransactionName]:
+    """(producer id, epoch) each."""
+    return [
+        transaction_peer_pb2.TransactionName(producer_id=producer_id, producer_epoch=epoch)
+        for producer_id, epoch in sorted(transactions)
+    ]
+
+
+def names_from_wire(
+    messages: Iterable[transaction_peer_pb2.TransactionName],
+) -> frozenset[tuple[ProducerId, int]]:
+    """(producer id, epoch) each."""
+    return frozenset((ProducerId(one.producer_id), one.producer_epoch) for one in messages)

@@ -243,6 +243,35 @@ async def test_a_member_that_is_gone_takes_its_transaction_along(*, remote: bool
 
 
 @near_and_far
+async def test_a_refusal_that_ends_a_client_is_told_by_nobody_who_may_be_deposed(
+    *, remote: bool
+) -> None:
+    """The coordinator's replicas do not answer: another broker may lead, and know the id."""
+    async with running(remote=remote) as world, asyncio.TaskGroup() as tasks:
+        coordinator = await world._host(world.coordinators, "app")
+        world.store.flowing.clear()
+        joining = tasks.create_task(world.commit_offset(7, 0))
+        await wait_until_async(lambda: coordinator._requests, what="the coordinator is asked")
+        await wait_until_async(lambda: coordinator._sent == 1, what="it shows that it leads")
+        assert not joining.done()
+        await world.lead(9, 2)
+        world.store.flowing.set()
+        error = await joining
+        assert error is not None
+        assert error.retriable, error
+
+
+@near_and_far
+async def test_an_id_that_nobody_has_is_refused_by_a_coordinator_that_leads(
+    *, remote: bool
+) -> None:
+    async with running(remote=remote) as world:
+        error = await world.commit_offset(7, 0)
+        assert error is not None
+        assert error.code is ErrorCode.UNKNOWN_TRANSACTIONAL_ID
+
+
+@near_and_far
 async def test_a_join_whose_coordinator_loses_its_partition_is_refused_and_retriable(
     *, remote: bool
 ) -> None:

@@ -9,6 +9,7 @@ Each part knows the next by a protocol; this is where they meet.
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from penstock.core.groups import GroupConfig
@@ -28,7 +29,8 @@ from penstock_broker.transactions.coordinators import Coordinators as Transactio
 from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import GroupLink, TransactionLinks
 from penstock_broker.transactions.metrics import TransactionMetrics
-from penstock_broker.transactions.partitions import Markers, PartitionJoins
+from penstock_broker.transactions.orphans import OrphanSweep
+from penstock_broker.transactions.partitions import Markers, PartitionJoins, open_here
 from penstock_broker.transactions.transport import GrpcTransport
 
 
@@ -66,10 +68,18 @@ class Coordination:
             self._links,
             TransactionMetrics(base.metrics.registry, around.clock.wall_ms),
         )
-        here = Here(
-            self.transactions, self.groups, Markers(around.replicas, around.clock), base.refusal
-        )
+        markers = Markers(around.replicas, around.clock)
+        here = Here(self.transactions, self.groups, markers, base.refusal)
         self._links.serve(here, self.transactions.finder, self.groups.finder)
+        grace_ms = base.settings.transaction_orphan_grace_ms
+        self._orphans = OrphanSweep(
+            partial(open_here, around.replicas),
+            self._links,
+            markers,
+            around.clock,
+            age_ms=base.settings.transaction_max_timeout_ms + grace_ms,
+            grace_ms=grace_ms,
+        )
         around.replicas.joins = PartitionJoins(self._links, around.replicas)
         self.calls = Transactions(self.transactions, producer_ids.take, base.refusal)
         self.group_service = GroupService(around.view, self.groups, base.refusal, base.observe)
@@ -78,7 +88,12 @@ class Coordination:
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """What runs until it is cancelled."""
-        return self._links.run(), self.groups.run(), self.transactions.run()
+        return (
+            self._links.run(),
+            self.groups.run(),
+            self.transactions.run(),
+            self._orphans.run(),
+        )
 
     async def close(self) -> None:
         """Ends the connections to other brokers; nothing runs any more."""

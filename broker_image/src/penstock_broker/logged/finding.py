@@ -57,6 +57,11 @@ class Finder:
         topic_id = self.topic_id
         return None if topic_id is None else self._view.state(ReplicaKey(topic_id, partition))
 
+    def states(self) -> tuple[PartitionState, ...]:
+        """Of all partitions, in order; () = there is no such topic, or not in the image."""
+        topic_id = self.topic_id
+        return () if topic_id is None else tuple(self._view.topics[topic_id].partitions)
+
     def elsewhere(self, partition: int, broker_id: int) -> ClusterError:
         """What those hear who ask this broker for a partition that it does not lead."""
         state = self.state(partition)

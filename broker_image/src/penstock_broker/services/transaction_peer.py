@@ -11,8 +11,15 @@ from typing import Any, Final, TypeVar
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import transaction_peer_pb2 as pb
 from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceServicer
-from penstock.rpc.transactions import end_from_wire, join_from_wire, results_to_wire
+from penstock.rpc.transactions import (
+    end_from_wire,
+    join_from_wire,
+    names_from_wire,
+    names_to_wire,
+    results_to_wire,
+)
 from penstock_broker.transactions.here import Here
+from penstock_broker.transactions.orphans import FIND_MAX
 
 _ENTRIES_MAX: Final = 10_000
 _M = TypeVar("_M")
@@ -38,6 +45,21 @@ class TransactionPeerService(TransactionPeerServiceServicer):
         """Answered once all entries are."""
         results = await _act(request.ends, end_from_wire, self._here.end)
         return pb.EndAtParticipantsResponse(results=results_to_wire(results))
+
+    async def FindTransactions(
+        self, request: pb.FindTransactionsRequest, context: Any
+    ) -> pb.FindTransactionsResponse:
+        """What coordinators here know, those that can say it."""
+        if len(request.transactions) > FIND_MAX:
+            raise ClusterError(
+                f"the request has {len(request.transactions):,} transactions; {FIND_MAX:,} are "
+                "looked for at once",
+                ErrorCode.INVALID_REQUEST,
+            )
+        found = await self._here.find(names_from_wire(request.transactions))
+        return pb.FindTransactionsResponse(
+            partitions=sorted(found.partitions), known=names_to_wire(found.known)
+        )
 
 
 async def _act(

@@ -246,14 +246,16 @@ class TransactionService(TransactionServiceServicer):
     async def AbortTransaction(
         self, request: pb.AbortTransactionRequest, context: Any
     ) -> pb.AbortTransactionResponse:
-        """An operator's."""
+        """An operator's, or a group's for a member that is gone."""
         if request.producer_epoch < -1:
             raise _invalid(f"producer_epoch is {request.producer_epoch}; -1 is whatever is open")
+        ended_by = wire.aborter_from_wire(request.ended_by)
         answer = await self._transactions.writable(request.transactional_id).ask(
             lambda number: c.AbortRequested(
                 request_id=number,
                 transactional_id=request.transactional_id,
                 producer_epoch=request.producer_epoch,
+                reason=ended_by,
                 comment=_bounded(request.reason, "reason"),
             )
         )

@@ -15,7 +15,14 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from penstock.core.groups.contract import SendAbort, TransactionEnded
-from penstock.core.transactions.contract import AbortRequested, End, JoinRequested
+from penstock.core.transactions.contract import (
+    AbortRequested,
+    End,
+    FindRequested,
+    Found,
+    JoinRequested,
+)
+from penstock.core.transactions.orphans import Answer, Transaction
 from penstock.core.transactions.records import EndReason, GroupParticipant, PartitionParticipant
 from penstock.errors import PenstockError
 from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
@@ -68,6 +75,21 @@ class Here:
                 comment=abort.reason,
             )
         )
+
+    async def find(self, transactions: frozenset[Transaction]) -> Answer:
+        """What coordinators here know; those that cannot say it now are left out of the answer."""
+        partitions: set[int] = set()
+        known: set[Transaction] = set()
+        for coordinator in self._coordinators.led:
+            try:
+                self._coordinators.writable(coordinator, self._refusal())
+                found = await coordinator.ask(lambda number: FindRequested(number, transactions))
+            except PenstockError:
+                continue
+            assert isinstance(found, Found)
+            partitions.add(coordinator.partition)
+            known |= found.known
+        return Answer(frozenset(partitions), frozenset(known))
 
     async def _join(self, entry: JoinRequested) -> None:
         coordinator = self._coordinators.find(entry.transactional_id)

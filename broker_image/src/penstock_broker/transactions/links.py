@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from penstock.core.groups.contract import SendAbort, SendJoin
 from penstock.core.transactions.contract import End, JoinRequested
+from penstock.core.transactions.orphans import Answer, Transaction
 from penstock.core.transactions.records import GroupParticipant, Participant
 from penstock.core.types import BrokerId, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -49,6 +50,9 @@ class Peer(Protocol):
     async def end(self, entries: Sequence[End]) -> Results: ...
     async def abort(self, abort: SendAbort) -> None:
         """Asks the coordinator there. Raises PenstockError."""
+
+    async def find(self, transactions: frozenset[Transaction]) -> Answer:
+        """What the coordinators there know of these. Raises PenstockError."""
 
 
 class Transport(Protocol):
@@ -181,6 +185,20 @@ class TransactionLinks:
             )
         finally:
             self._aborting -= 1
+
+    # ------------------------------------------------------------ questions
+
+    def coordinator_brokers(self) -> dict[int, int]:
+        """Who leads each partition of the internal topic, negative = nobody; {} = no topic."""
+        assert self._ids is not None, "serve comes first"
+        return {
+            partition: state.leader if state.leader in self._view.brokers else -1
+            for partition, state in enumerate(self._ids.states())
+        }
+
+    async def find(self, transactions: frozenset[Transaction], broker_id: BrokerId) -> Answer:
+        """What the coordinators of one broker know of these. Raises PenstockError."""
+        return await self._peer(broker_id).find(transactions)
 
     # ------------------------------------------------------------ peers
 

@@ -7,6 +7,7 @@ Whether a batch may wait, what a marker ends and when it counts is the machine's
 """
 
 import asyncio
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.core.replication.contract_leader import (
@@ -16,6 +17,7 @@ from penstock.core.replication.contract_leader import (
     ProduceReply,
 )
 from penstock.core.transactions.contract import End, JoinRequested
+from penstock.core.transactions.orphans import OpenHere
 from penstock.core.transactions.records import PartitionParticipant
 from penstock.core.types import ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, NotLeaderError, PenstockError
@@ -51,6 +53,14 @@ class PartitionJoins:
             participant=PartitionParticipant(replica.key.topic_id, replica.key.partition),
         )
         self._links.join(entry, heard)
+
+
+def open_here(replicas: ReplicaSet) -> Iterator[OpenHere]:
+    """What partitions led here have open, as their logs say."""
+    for key, replica in list(replicas.by_key.items()):
+        if replica.machine.error is None and replica.marks.is_leader:
+            for entry in replica.machine.open_transactions:
+                yield OpenHere(key, (entry.producer_id, entry.producer_epoch))
 
 
 class Markers:

@@ -13,6 +13,7 @@ import grpc
 
 from penstock.core.groups.contract import SendAbort
 from penstock.core.transactions.contract import End, JoinRequested
+from penstock.core.transactions.orphans import Answer, Transaction
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import transaction_pb2, transaction_peer_pb2
@@ -20,11 +21,19 @@ from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceStub
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
-from penstock.rpc.transactions import end_to_wire, join_to_wire, results_from_wire
+from penstock.rpc.transactions import (
+    end_to_wire,
+    join_to_wire,
+    names_from_wire,
+    names_to_wire,
+    results_from_wire,
+)
 from penstock_broker.metadata.image import ClusterView
 
 CALL_TIMEOUT_S: Final = 10.0
 """Longer than a join may be parked (5 s) and an End may wait for replicas."""
+FIND_TIMEOUT_S: Final = 60.0
+"""All coordinators of a broker write, one after another; nobody waits for it."""
 _A = TypeVar("_A")
 
 
@@ -74,12 +83,13 @@ class GrpcTransport:
         return results_from_wire(answer.results)
 
     async def abort(self, broker_id: BrokerId, abort: SendAbort) -> None:
-        """One AbortTransaction, as an operator would. Raises PenstockError."""
+        """One AbortTransaction, for a member that is gone. Raises PenstockError."""
         request = transaction_pb2.AbortTransactionRequest(
             cluster_id=self._view.cluster_id,
             transactional_id=abort.transactional_id,
             producer_epoch=-1,
             reason=abort.reason,
+            ended_by=transaction_pb2.TRANSACTION_END_REASON_MEMBER_GONE,
         )
 
         async def call(channel: grpc.aio.Channel) -> Any:
@@ -87,6 +97,21 @@ class GrpcTransport:
             return await stub.AbortTransaction(request, timeout=CALL_TIMEOUT_S)
 
         await self._call(broker_id, call)
+
+    async def find(self, broker_id: BrokerId, transactions: frozenset[Transaction]) -> Answer:
+        """One FindTransactions. Raises PenstockError."""
+        request = transaction_peer_pb2.FindTransactionsRequest(
+            cluster_id=self._view.cluster_id,
+            broker_id=self._broker_id,
+            transactions=names_to_wire(transactions),
+        )
+
+        async def call(channel: grpc.aio.Channel) -> Any:
+            stub: Any = TransactionPeerServiceStub(channel)
+            return await stub.FindTransactions(request, timeout=FIND_TIMEOUT_S)
+
+        answer = await self._call(broker_id, call)
+        return Answer(frozenset(answer.partitions), names_from_wire(answer.known))
 
     async def close(self) -> None:
         """Ends all connections."""
@@ -143,3 +168,7 @@ class RemotePeer:
     async def abort(self, abort: SendAbort) -> None:
         """See `GrpcTransport.abort`."""
         await self._transport.abort(self._broker_id, abort)
+
+    async def find(self, transactions: frozenset[Transaction]) -> Answer:
+        """See `GrpcTransport.find`."""
+        return await self._transport.find(self._broker_id, transactions)

@@ -13,6 +13,9 @@ when they are committed. What the shell owes:
   log. Whoever leads next feeds a new machine every record below the high watermark of its own
   leader epoch, in order (`load`), then `start`. Unanswered requests are refused by the shell with a
   retriable error.
+- A refusal that would end a client, or take a transaction for unknown, comes with a record that
+  changes nothing: a coordinator that was deposed and has not heard of it cannot have that
+  committed, so it never says such a thing from its old state.
 - A request has an id that is never used again, and one answer; joins may be answered late
   (parked), and ends whose caller waits until they are visible.
 - `SendEnds` may be lost: the machine repeats each End until `FinishedHeard`. A participant that
@@ -155,6 +158,14 @@ class AbortRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class FindRequested:
+    """Which of these (producer id, epoch) this coordinator knows, so that they will yet end."""
+
+    request_id: int
+    transactions: frozenset[tuple[ProducerId, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class LedgersRequested:
     request_id: int
 
@@ -194,6 +205,7 @@ Request = (
     | ListRequested
     | DescribeRequested
     | AbortRequested
+    | FindRequested
     | LedgersRequested
     | ForgetLedgerRequested
 )
@@ -301,6 +313,13 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """Those that are known."""
+
+    known: frozenset[tuple[ProducerId, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Ledgers:
     """By application id."""
 
@@ -324,6 +343,7 @@ Answer = (
     | Listed
     | Described
     | Aborted
+    | Found
     | Ledgers
     | LedgerForgotten
 )

@@ -27,6 +27,7 @@ from penstock.core.transactions.contract import (
     DescribeRequested,
     EndRequested,
     Event,
+    FindRequested,
     FinishedHeard,
     ForgetLedgerRequested,
     ImageChanged,
@@ -162,6 +163,8 @@ class TransactionCoordinator:
         try:
             answer = self._answered(event)
         except PenstockError as error:
+            if _is_final(event, error):
+                self._book.confirm()
             self._book.say(Reply(event.request_id, error))
         else:
             if answer is not None:
@@ -179,6 +182,9 @@ class TransactionCoordinator:
                 return producers.end(book, event)
             case AbortRequested():
                 return producers.abort(book, event)
+            case FindRequested():
+                book.confirm()
+                return views.find(book, event)
             case DescribeRequested():
                 return views.describe(book, event)
             case ListRequested():
@@ -320,6 +326,14 @@ class TransactionCoordinator:
         book.records, book.outputs, book.decisions = {}, [], []
         book.ends, book.ended, book.visible_ms = [], [], []
         return ready
+
+
+def _is_final(event: Request, error: PenstockError) -> bool:
+    """Whoever hears it gives up, and an old state may be why. To look at something ends nobody."""
+    if error.retriable or isinstance(event, DescribeRequested | ListRequested):
+        return False
+    is_misuse = error.code is ErrorCode.INVALID_REQUEST
+    return not is_misuse or isinstance(event, CommitBatchRequested)  # may name newer branches
 
 
 def _refusals(event: Event, error: PenstockError) -> tuple[Output, ...]:

@@ -41,8 +41,8 @@ def refusal(book: Book, branch: Branch, producer_id: ProducerId, epoch: int) -> 
 def _behind(branch: Branch, epoch: int) -> ClusterError:
     """Epochs come from coordinators: a later one has gone on, and this one is not told of it yet.
 
-    Nothing is appended for a refusal, so that a deposed coordinator can still tell one; what a
-    newer epoch proves wrong must not end a producer that is well.
+    A deposed coordinator can tell this, as nothing is appended for what is retriable; it must not
+    end a producer that is well.
     """
     return ClusterError(
         f"this coordinator of {branch} knows epochs up to {branch.record.epoch}, the request names "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from penstock.core.transactions.config import TransactionConfig
 from penstock.core.transactions.contract import (
@@ -270,6 +271,10 @@ class Book:
         self.state_bytes += size - before
         return size
 
+    def confirm(self) -> None:
+        """A record that changes nothing: what leaves with it, only the present leader can say."""
+        self.records.setdefault(_NO_ID, None)
+
     # ------------------------------------------------------------ for the Ready
 
     def say(self, reply: Reply) -> None:
@@ -306,6 +311,10 @@ def topics_of(record: BranchRecord) -> set[TopicId]:
     """Topics of partitions that have joined, or have yet to hear of an end."""
     participants = (*record.joined, *record.finishing)
     return {p.topic_id for p in participants if isinstance(p, PartitionParticipant)}
+
+
+_NO_ID: Final = encode_key(IdKey(""))
+"""Of an id that nobody can have: to remove it is no change."""
 
 
 class Loader:

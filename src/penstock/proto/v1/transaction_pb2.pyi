@@ -803,12 +803,17 @@ class AbortTransactionRequest(_message.Message):
     TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    ENDED_BY_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     transactional_id: _builtins.str
     """Every open branch of it."""
     producer_epoch: _builtins.int
     """Only while this is its epoch; -1 = whatever is open. Branches take -1."""
     reason: _builtins.str
+    ended_by: Global___TransactionEndReason.ValueType
+    """Who ends it. UNSPECIFIED: an operator. MEMBER_GONE: a group, whose member had it. Nobody else
+    asks for this.
+    """
     def __init__(
         self,
         *,
@@ -816,10 +821,11 @@ class AbortTransactionRequest(_message.Message):
         transactional_id: _builtins.str = ...,
         producer_epoch: _builtins.int = ...,
         reason: _builtins.str = ...,
+        ended_by: Global___TransactionEndReason.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "producer_epoch", b"producer_epoch", "reason", b"reason", "transactional_id", b"transactional_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "ended_by", b"ended_by", "producer_epoch", b"producer_epoch", "reason", b"reason", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

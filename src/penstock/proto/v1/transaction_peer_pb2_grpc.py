@@ -44,6 +44,11 @@ class TransactionPeerServiceStub:
                 request_serializer=penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.EndAtParticipantsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.EndAtParticipantsResponse.FromString,
                 _registered_method=True)
+        self.FindTransactions = channel.unary_unary(
+                '/penstock.proto.v1.TransactionPeerService/FindTransactions',
+                request_serializer=penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.FindTransactionsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.FindTransactionsResponse.FromString,
+                _registered_method=True)
 
 
 class TransactionPeerServiceServicer:
@@ -64,6 +69,15 @@ class TransactionPeerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindTransactions(self, request, context):
+        """Which of these transactions may still end by the coordinators here: asked by a leader that has
+        had them open for longer than any may be. Answered once those coordinators have written to all
+        in-sync replicas, so that none answers that is deposed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TransactionPeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +90,11 @@ def add_TransactionPeerServiceServicer_to_server(servicer, server):
                     servicer.EndAtParticipants,
                     request_deserializer=penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.EndAtParticipantsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.EndAtParticipantsResponse.SerializeToString,
+            ),
+            'FindTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindTransactions,
+                    request_deserializer=penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.FindTransactionsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.FindTransactionsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +151,33 @@ class TransactionPeerService:
             '/penstock.proto.v1.TransactionPeerService/EndAtParticipants',
             penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.EndAtParticipantsRequest.SerializeToString,
             penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.EndAtParticipantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.v1.TransactionPeerService/FindTransactions',
+            penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.FindTransactionsRequest.SerializeToString,
+            penstock_dot_proto_dot_v1_dot_transaction__peer__pb2.FindTransactionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

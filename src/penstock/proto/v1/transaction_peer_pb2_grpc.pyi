@@ -41,6 +41,11 @@ class TransactionPeerServiceStub:
     """To the leader of the partition or the coordinator of the group. An entry is answered once the
     marker, or the group's record of the outcome, is on all in-sync replicas.
     """
+    FindTransactions: _grpc.UnaryUnaryMultiCallable[_transaction_peer_pb2.FindTransactionsRequest, _transaction_peer_pb2.FindTransactionsResponse]
+    """Which of these transactions may still end by the coordinators here: asked by a leader that has
+    had them open for longer than any may be. Answered once those coordinators have written to all
+    in-sync replicas, so that none answers that is deposed.
+    """
 
 @_typing.type_check_only
 class TransactionPeerServiceAsyncStub(TransactionPeerServiceStub):
@@ -50,6 +55,11 @@ class TransactionPeerServiceAsyncStub(TransactionPeerServiceStub):
     EndAtParticipants: _aio.UnaryUnaryMultiCallable[_transaction_peer_pb2.EndAtParticipantsRequest, _transaction_peer_pb2.EndAtParticipantsResponse]  # type: ignore[assignment]
     """To the leader of the partition or the coordinator of the group. An entry is answered once the
     marker, or the group's record of the outcome, is on all in-sync replicas.
+    """
+    FindTransactions: _aio.UnaryUnaryMultiCallable[_transaction_peer_pb2.FindTransactionsRequest, _transaction_peer_pb2.FindTransactionsResponse]  # type: ignore[assignment]
+    """Which of these transactions may still end by the coordinators here: asked by a leader that has
+    had them open for longer than any may be. Answered once those coordinators have written to all
+    in-sync replicas, so that none answers that is deposed.
     """
 
 class TransactionPeerServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -69,6 +79,17 @@ class TransactionPeerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_transaction_peer_pb2.EndAtParticipantsResponse, _abc.Awaitable[_transaction_peer_pb2.EndAtParticipantsResponse]]:
         """To the leader of the partition or the coordinator of the group. An entry is answered once the
         marker, or the group's record of the outcome, is on all in-sync replicas.
+        """
+
+    @_abc_1.abstractmethod
+    def FindTransactions(
+        self,
+        request: _transaction_peer_pb2.FindTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_transaction_peer_pb2.FindTransactionsResponse, _abc.Awaitable[_transaction_peer_pb2.FindTransactionsResponse]]:
+        """Which of these transactions may still end by the coordinators here: asked by a leader that has
+        had them open for longer than any may be. Answered once those coordinators have written to all
+        in-sync replicas, so that none answers that is deposed.
         """
 
 def add_TransactionPeerServiceServicer_to_server(servicer: TransactionPeerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -46,7 +46,7 @@ def test_each_attempt_gets_a_branch_of_its_own(desk: Desk) -> None:
 def test_the_same_begin_again_is_the_same_branch(desk: Desk) -> None:
     first = desk.begin()
     assert desk.begin() == first
-    assert not desk.ready.records
+    assert not desk.changes
     desk.restart()
     assert desk.begin() == first
 
@@ -172,12 +172,12 @@ def test_a_replay_of_a_batch_that_is_in_writes_nothing_and_compares_rows(desk: D
     desk.commit_batch(written(desk, desk.begin()), rows=10)
     begun = desk.begin(run="r2")
     assert begun == c.BranchBegun(already_committed=True)
-    assert not desk.ready.records, "an older batch does not even supersede"
+    assert not desk.changes, "an older batch does not even supersede"
     assert desk.commit_batch(run="r2", rows=10) == c.BatchCommitted(True, 10)
     assert not desk.ready.decisions
     assert desk.commit_batch(run="r2", rows=11) == c.BatchCommitted(True, 10)
     assert desk.ready.decisions[0].fields["rows_then"] == 10
-    assert not desk.ready.records
+    assert not desk.changes
 
 
 def test_a_commit_again_after_a_lost_answer_is_already_committed(desk: Desk) -> None:
@@ -192,7 +192,7 @@ def test_an_abort_after_a_commit_does_nothing(desk: Desk) -> None:
     desk.commit_batch(begun)
     for run in ("r1", "r2"):
         assert desk.abort_batch(run=run) is True
-        assert not desk.ready.records
+        assert not desk.changes
     assert outcome(desk, begun) == (0, True, EndReason.PRODUCER)
     desk.begin(run="r1", batch=1)
 
@@ -206,7 +206,7 @@ def test_an_abort_ends_all_of_the_run_which_is_refused_from_then_on(desk: Desk) 
         with refused(ErrorCode.PRODUCER_FENCED, "it was aborted"):
             call()
     assert desk.abort_batch() is False
-    assert not desk.ready.records
+    assert not desk.changes
     assert desk.abort_batch(name="nobody") is False
     written(desk, retry := desk.begin(run="r2"), P1)
     desk.commit_batch(retry, run="r2")
@@ -220,7 +220,7 @@ def test_a_branch_that_expired_makes_the_commit_refused_as_a_whole(desk: Desk) -
         desk.commit_batch(long, short)
     assert desk.record("app", long.branch).is_open
     assert desk.ledger().batch == -1
-    assert not desk.ready.records
+    assert not desk.changes
 
 
 def test_an_expired_branch_that_another_task_uses_again_is_told_as_expired(desk: Desk) -> None:

@@ -56,6 +56,7 @@ EVENTS: tuple[c.Event, ...] = (
     c.ListRequested(request_id=REQUEST),
     c.DescribeRequested(request_id=REQUEST, transactional_id="tx"),
     c.AbortRequested(request_id=REQUEST, transactional_id="tx", comment="why"),
+    c.FindRequested(REQUEST, frozenset({(PLAIN, 1), (NEW, 0)})),
     c.LedgersRequested(request_id=REQUEST),
     c.ForgetLedgerRequested(request_id=REQUEST, application_id="app"),
     c.FinishedHeard(P0, PLAIN, 0),

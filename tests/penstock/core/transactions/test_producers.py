@@ -22,7 +22,7 @@ def test_a_new_id_gets_the_fresh_producer_id_with_epoch_0(desk: Desk) -> None:
 def test_the_same_instance_gets_the_same_again_idle_or_open(desk: Desk) -> None:
     who = desk.init()
     assert desk.init() == who
-    assert not desk.ready.records
+    assert not desk.changes
     desk.join(who)
     assert desk.init() == who
     assert desk.record().is_open
@@ -112,7 +112,7 @@ def test_a_join_again_is_answered_and_writes_nothing(desk: Desk) -> None:
     who = desk.init()
     desk.join(who)
     assert desk.join(who) == c.Joined()
-    assert not desk.ready.records
+    assert not desk.changes
 
 
 def test_a_join_of_an_unknown_id_or_producer_is_refused(desk: Desk) -> None:
@@ -132,7 +132,7 @@ def test_a_join_with_an_older_epoch_is_fenced_idle_or_open(desk: Desk) -> None:
         for epoch in (0, -1):
             with refused(ErrorCode.PRODUCER_FENCED, "epoch 1"):
                 desk.join((producer_id, epoch))
-        assert not desk.ready.records
+        assert not desk.changes
         desk.join((producer_id, 1))
 
 
@@ -200,7 +200,7 @@ def test_the_same_end_again_is_ok_idle_or_open() -> None:
         desk.finished(P0, who=who)
         for _ in range(2):
             assert desk.end(who, commit=commit) == c.Ended(who[0], 1, visible=True)
-            assert not desk.ready.records
+            assert not desk.changes
             assert not desk.ends
             desk.join((who[0], 1))
 

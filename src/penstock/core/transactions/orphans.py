@@ -1,0 +1,75 @@
+"""Transactions that a partition has open and that nobody will end: which ones a leader may end.
+
+    open here, now and then ─▶ Orphans.due ─▶ all coordinators are asked ─▶ orphaned ─▶ aborted
+
+A coordinator aborts at the timeout, so none is open for much longer than the longest timeout. One
+that is was lost by its coordinator, as after an unclean election of `__transactions`, and would
+hold up readers for ever (KAFKA-12671, KIP-664). To abort a transaction that some coordinator still
+knows could contradict a commit (I11). So nothing follows from an answer that is not whole: every
+partition of `__transactions` has a leader, and the coordinator there has answered.
+
+Age is what this leader has seen itself, on its own clock: times in records are the producers', and
+a new leader begins to count anew.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.core.types import ProducerId, ReplicaKey
+
+Transaction = tuple[ProducerId, int]
+"""(producer id, epoch): one transaction for ever."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OpenHere:
+    """A transaction that a partition led here has open."""
+
+    where: ReplicaKey
+    transaction: Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One broker's: the partitions of `__transactions` whose coordinators speak, what they know."""
+
+    partitions: frozenset[int]
+    known: frozenset[Transaction]
+
+
+class Orphans:
+    """Since when each transaction is seen open here."""
+
+    def __init__(self, age_ms: int) -> None:
+        """`age_ms`: open for so long, a transaction is asked about."""
+        self._age_ms = age_ms
+        self._since_ms: dict[OpenHere, int] = {}
+
+    def due(self, now_open: Iterable[OpenHere], now_ms: int) -> list[OpenHere]:
+        """Those to ask about. `now_open`: all there are; what is missing is forgotten."""
+        before = self._since_ms
+        self._since_ms = {one: before.get(one, now_ms) for one in now_open}
+        oldest_ms = now_ms - self._age_ms
+        return sorted(one for one, since_ms in self._since_ms.items() if since_ms <= oldest_ms)
+
+
+def orphaned(
+    asked: Iterable[OpenHere],
+    leaders: Mapping[int, int],
+    answers: Mapping[int, Answer],
+) -> list[OpenHere]:
+    """Those that nobody knows; [] unless everybody has answered.
+
+    Args:
+        asked: What the coordinators were asked about.
+        leaders: Of every partition of `__transactions`: a broker id, negative = it has none.
+        answers: By broker id. A coordinator speaks for the partitions that its broker leads.
+    """
+    if not leaders:
+        return []
+    for partition, leader in leaders.items():
+        answer = answers.get(leader)
+        if leader < 0 or answer is None or partition not in answer.partitions:
+            return []
+    known = frozenset[Transaction]().union(*(answer.known for answer in answers.values()))
+    return [one for one in asked if one.transaction not in known]
