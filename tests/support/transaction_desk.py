@@ -13,15 +13,14 @@ from penstock.core.defect import raise_defect
 from penstock.core.transactions import TransactionConfig, TransactionCoordinator
 from penstock.core.transactions import contract as c
 from penstock.core.transactions.records import (
+    CONFIRMATION_KEY,
     Attempt,
     BranchRecord,
     EndReason,
     GroupParticipant,
-    IdKey,
     LedgerRecord,
     Participant,
     PartitionParticipant,
-    encode_key,
 )
 from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ErrorCode, PenstockError
@@ -32,7 +31,7 @@ P0 = PartitionParticipant(TopicId("t"), 0)
 P1 = PartitionParticipant(TopicId("t"), 1)
 U0 = PartitionParticipant(TopicId("u"), 0)
 GROUP = GroupParticipant("billing")
-CONFIRMATION = (encode_key(IdKey("")), None)
+CONFIRMATION = (CONFIRMATION_KEY, None)
 """The record that changes nothing, of a coordinator that shows that it still leads."""
 
 

@@ -78,8 +78,8 @@ def _finding(found: list["BlockingTransaction"]) -> Finding:
             "transaction-unknown",
             f"holds up readers of committed records in {names}, and no coordinator knows of it",
             evidence=evidence,
-            do="bring back the brokers that are away: once all coordinators answer, the partition's "
-            "leader ends what none of them knows, minutes after the longest timeout",
+            do="bring back the brokers that are away: once all coordinators answer, the leader of "
+            "the partition ends what none of them knows, minutes after the longest timeout",
         )
     client = f"client {owner.client_id!r}" if owner.client_id else "a client without a name"
     of = f"of {client} at {owner.client_host or 'an unknown host'}"

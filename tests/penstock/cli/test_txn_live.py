@@ -1,7 +1,9 @@
 """`penstock txn …` against a real cluster of two brokers, with a transaction that stays open."""
 
 import json
+import uuid
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -9,10 +11,12 @@ from support.cluster import Cluster
 from support.group_wire import Groups
 from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
+from support.wire import now_ms
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from penstock.errors import ErrorCode
+from penstock.client import BatchOutcome, BatchRun, Producer
+from penstock.errors import ErrorCode, PenstockError
 from penstock.rpc.errors import error_from_wire
 
 
@@ -22,10 +26,18 @@ class Program:
     def __init__(self, cluster: Cluster) -> None:
         self._bootstrap = cluster.bootstrap
 
-    def ok(self, *words: object, group: str = "txn") -> str:
+    def run(self, *words: object, group: str = "txn", answer: str = "") -> Any:
         done = CliRunner().invoke(
-            app, [group, *map(str, words)], env={"PENSTOCK_BOOTSTRAP": self._bootstrap}
+            app,
+            [group, *map(str, words)],
+            env={"PENSTOCK_BOOTSTRAP": self._bootstrap},
+            input=answer,
         )
+        assert "Traceback" not in done.output, done.output
+        return done
+
+    def ok(self, *words: object, group: str = "txn") -> str:
+        done = self.run(*words, group=group)
         assert done.exit_code == 0, done.output
         return str(done.stdout)
 
@@ -135,5 +147,66 @@ def test_a_group_shows_whose_transaction_has_its_offsets_in_hand(
     assert "transactions" not in penstock.json("describe", "counters", group="group")
 
 
-def test_a_cluster_without_ledgers_says_so(penstock: Program) -> None:
+def commit_batch(
+    cluster: Cluster, batch: int, rows: int, *, checkpoint: str = "query"
+) -> BatchOutcome:
+    """As a Spark query does: one task writes, the driver commits."""
+    run = BatchRun("spark/flights", checkpoint, str(uuid.uuid4()), batch)
+    with Producer(cluster.bootstrap, transactional_id="spark/flights") as producer:
+        branches = producer.branches()
+        branch = branches.begin(run, 0, 0)
+        if branch is None:
+            return branches.commit_batch(run, rows, [])
+        branches.send_columns("aggregates", [b"row"] * rows)
+        branches.hand_over()
+        return branches.commit_batch(run, rows, [branch], wait_visible_ms=20_000)
+
+
+def test_a_ledger_is_shown_and_forgotten(cluster: Cluster, penstock: Program) -> None:
+    cluster.create_topic("aggregates")
+    done = penstock.run("ledgers")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "there are no ledgers\n")
     assert penstock.json("ledgers") == []
+    before_ms = now_ms()
+    for batch in range(2):
+        assert not commit_batch(cluster, batch, 3 + batch).already_committed
+
+    (row,) = penstock.json("ledgers")
+    assert (row["application"], row["batch"], row["rows"], row["checkpoint"]) == (
+        "spark/flights", 1, 4, "query",
+    )  # fmt: skip
+    uuid.UUID(row["run"])
+    committed = datetime.fromisoformat(row["committed"]).timestamp()
+    assert before_ms // 1000 <= committed <= now_ms() / 1000
+    table = penstock.ok("ledgers").splitlines()
+    assert table[0].split() == ["APPLICATION", "BATCH", "ROWS", "COMMITTED", "RUN", "CHECKPOINT"]
+    assert table[1].split()[:3] == ["spark/flights", "1", "4"]
+
+    assert commit_batch(cluster, 1, 4).already_committed, "the ledger tells a repetition"
+    with pytest.raises(PenstockError) as mismatch:
+        commit_batch(cluster, 0, 1, checkpoint="fresh")
+    assert mismatch.value.code is ErrorCode.LEDGER_MISMATCH
+
+    asked = penstock.run("forget-ledger", "spark/flights", answer="n\n")
+    assert (asked.exit_code, "Forget what spark/flights has committed?" in asked.stdout) == (
+        1,
+        True,
+    )
+    assert len(penstock.json("ledgers")) == 1, "the answer was no"
+    assert penstock.ok("forget-ledger", "spark/flights", "--yes") == (
+        "ledger of spark/flights forgotten\n"
+    )
+    assert penstock.json("ledgers") == []
+    again = penstock.run("forget-ledger", "spark/flights", "--yes")
+    assert (again.exit_code, len(again.stderr.splitlines())) == (1, 1)
+    assert "there is no ledger of 'spark/flights'; `penstock txn ledgers` shows all" in again.stderr
+
+    assert not commit_batch(cluster, 0, 1, checkpoint="fresh").already_committed
+    (row,) = penstock.json("ledgers")
+    assert (row["batch"], row["rows"], row["checkpoint"]) == (0, 1, "fresh")
+
+
+def test_every_command_has_help_with_an_example(penstock: Program) -> None:
+    names = ["list", "describe", "abort", "partition", "blocking", "ledgers", "forget-ledger"]
+    for name in names:
+        assert f"penstock txn {name}" in penstock.ok(name, "--help").partition("Example")[2], name

@@ -18,6 +18,7 @@ from penstock.core.replication import contract_leader as lc
 from penstock.core.transactions import TransactionCoordinator
 from penstock.core.transactions import contract as tc
 from penstock.core.transactions.records import (
+    CONFIRMATION_KEY,
     BranchKey,
     BranchRecord,
     GroupParticipant,
@@ -150,6 +151,8 @@ class TransactionChecks:
             raise RuleError(f"I11: {who}: {header} is stored, and its partition has not joined")
 
     def _recorded(self, encoded: bytes | None, value: bytes | None) -> None:
+        if encoded == CONFIRMATION_KEY:
+            return  # changes nothing
         key = decode_key(encoded)
         decoded = None if key is None or value is None else decode_value(key, value)
         match key, decoded:

@@ -5,6 +5,7 @@
     [1,"branch",id,n]    producer id and epoch, OPEN or IDLE, who joined, who has yet to hear of an
                          end (finishing), how the last transaction ended
     [1,"ledger",id]      the last batch of an application, rows of the last few, refused runs
+    [1,"confirm"]        never one: see CONFIRMATION_KEY
 
 A plain producer is branch 0. A value's "v" is the format's version. The newest value per key is the
 state; a null value removes it, so a compacted log holds exactly what is live (I16). Participants
@@ -182,6 +183,10 @@ Value = IdRecord | BranchRecord | LedgerRecord
 
 
 # ---------------------------------------------------------------- out
+
+
+CONFIRMATION_KEY: Final = encode([VERSION, "confirm"]).encode()
+"""Its record, without value, is of no state: whoever has it committed still leads."""
 
 
 def encode_key(key: Key) -> bytes:

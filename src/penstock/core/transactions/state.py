@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from penstock.core.transactions.config import TransactionConfig
 from penstock.core.transactions.contract import (
@@ -26,6 +25,7 @@ from penstock.core.transactions.contract import (
     Reply,
 )
 from penstock.core.transactions.records import (
+    CONFIRMATION_KEY,
     Attempt,
     BranchKey,
     BranchRecord,
@@ -273,7 +273,7 @@ class Book:
 
     def confirm(self) -> None:
         """A record that changes nothing: what leaves with it, only the present leader can say."""
-        self.records.setdefault(_NO_ID, None)
+        self.records.setdefault(CONFIRMATION_KEY, None)
 
     # ------------------------------------------------------------ for the Ready
 
@@ -311,10 +311,6 @@ def topics_of(record: BranchRecord) -> set[TopicId]:
     """Topics of partitions that have joined, or have yet to hear of an end."""
     participants = (*record.joined, *record.finishing)
     return {p.topic_id for p in participants if isinstance(p, PartitionParticipant)}
-
-
-_NO_ID: Final = encode_key(IdKey(""))
-"""Of an id that nobody can have: to remove it is no change."""
 
 
 class Loader:
