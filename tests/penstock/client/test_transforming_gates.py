@@ -96,6 +96,10 @@ class Gate:
 
         setattr(owner, method, held)
 
+    async def holds(self) -> None:
+        """Waits until somebody stands before it."""
+        await wait_until_async(self.reached.is_set, what="the gate is reached")
+
 
 async def has_all_in_hand(member: AsyncTransformer, source: str) -> None:
     """Everything is sent in one transaction, which nothing has committed yet."""
@@ -121,7 +125,7 @@ async def test_a_partition_that_is_wanted_during_a_commit_leaves_after_it(
     gate = Gate(one._consumer, "store_offsets")
     async with asyncio.TaskGroup() as group:
         committing = group.create_task(one.commit())
-        await gate.reached.wait()
+        await gate.holds()
         second = group.create_task(two.run(async_copy(source)))
         session = one._consumer._session
         await wait_until_async(lambda: session._leaving, what="one is to give some up")
@@ -153,7 +157,7 @@ async def test_a_member_that_is_put_out_during_a_commit_does_not_commit(
     }[held]()
     async with asyncio.TaskGroup() as group:
         committing = group.create_task(one.commit())
-        await gate.reached.wait()
+        await gate.holds()
         second = group.create_task(two.run(async_copy(source)))
         await written(output)
         gate.opened.set()
@@ -223,7 +227,7 @@ async def test_a_call_that_is_cancelled_in_a_commit_leaves_nothing_half_done(
         else Gate(manager.coordinator, "end")
     )
     committing = asyncio.get_running_loop().create_task(one.commit())
-    await gate.reached.wait()
+    await gate.holds()
     committing.cancel()
     await asyncio.wait([committing])
     assert committing.cancelled()
