@@ -88,7 +88,11 @@ class Transformer:
         return self._core
 
     def __enter__(self) -> Self:
-        self._loop.run(self._core.__aenter__())
+        try:
+            self._loop.run(self._core.__aenter__())
+        except BaseException:
+            self._loop.release(self)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
@@ -106,27 +110,30 @@ class Transformer:
         Other threads may call `stop`, and so may signal handlers.
         """
         check_handle(handle, is_async=False)
+        with self._core.handling():
+            for batches, out in self:
+                self._handle_all(handle, batches, out)
+
+    def _handle_all(self, handle: Handle, batches: list[ConsumedBatch], out: Out) -> None:
         core = self._core
-        for batches, given in self:
-            out = given
-            for record in core.one_by_one(batches):
-                letter = core.model.letter(record)
-                answer: object = None
-                try:
-                    if letter is None:
-                        answer = handle(record, out)  # type: ignore[func-returns-value]  # who knows
-                    else:
-                        out.send(*letter[:3], headers=letter.headers)
-                except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                    core.handler_failed(record, error)
-                    break
-                if answer is not None:
-                    _check_answer(answer)
-                if core.handled(record, as_letter=letter is not None):
-                    more = self._loop.run(core.between())
-                    if more is None:
-                        break
-                    out = Out(self._loop, more)
+        for record in core.one_by_one(batches):
+            letter = core.model.letter(record)
+            answer: object = None
+            try:
+                if letter is None:
+                    answer = handle(record, out)  # type: ignore[func-returns-value]  # who knows
+                else:
+                    out.send(*letter[:3], headers=letter.headers)
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises
+                core.handler_failed(record, error, letter)
+                return
+            if answer is not None:
+                _check_answer(answer)
+            if core.handled(record, letter):
+                more = self._loop.run(core.between())
+                if more is None:
+                    return
+                out = Out(self._loop, more)
 
     def commit(self) -> None:
         """The batches in hand are done: commits now; see `AsyncTransformer.commit`."""
@@ -134,6 +141,7 @@ class Transformer:
 
     def stop(self) -> None:
         """Hands out no more; the loop ends when what is done is committed. From any thread."""
+        self._core.model.stop()  # seen by a handler's thread after its present record
         self._loop.loop.call_soon_threadsafe(self._core.stop)
 
     def close(self) -> None:

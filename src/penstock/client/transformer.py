@@ -19,7 +19,7 @@ One transaction is open at a time; while it is committed, the consumer fetches a
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, Self, Unpack
 
 from penstock.client.accumulator import now_ms
@@ -36,7 +36,7 @@ from penstock.client.transform_config import (
     check_handle,
     transactional_id,
 )
-from penstock.client.transform_model import State, Step, TransformModel
+from penstock.client.transform_model import Letter, State, Step, TransformModel
 from penstock.client.transform_out import AsyncOut
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
@@ -102,6 +102,7 @@ class AsyncTransformer:
         self._transaction: AsyncTransaction | None = None
         self._out: AsyncOut | None = None
         self._in_hand = 0
+        self._handling = False
         self._alone = asyncio.Lock()
         self._stop = asyncio.Event()
         self._started = False
@@ -177,23 +178,24 @@ class AsyncTransformer:
         async function; HandlerFailedError without a dead-letter topic; otherwise as `take`.
         """
         check_handle(handle, is_async=True)
-        while (found := await self.take()) is not None:
-            batches, out = found
-            for record in self.one_by_one(batches):
-                letter = self._model.letter(record)
-                try:
-                    if letter is None:
-                        await handle(record, out)
-                    else:
-                        await out.send(*letter[:3], headers=letter.headers)
-                except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                    self.handler_failed(record, error)
-                    break
-                if self.handled(record, as_letter=letter is not None):
-                    more = await self.between()
-                    if more is None:
+        with self.handling():
+            while (found := await self.take()) is not None:
+                batches, out = found
+                for record in self.one_by_one(batches):
+                    letter = self._model.letter(record)
+                    try:
+                        if letter is None:
+                            await handle(record, out)
+                        else:
+                            await out.send(*letter[:3], headers=letter.headers)
+                    except Exception as error:  # noqa: BLE001 - whatever a handler raises
+                        self.handler_failed(record, error, letter)
                         break
-                    out = more
+                    if self.handled(record, letter):
+                        more = await self.between()
+                        if more is None:
+                            break
+                        out = more
 
     def stop(self) -> None:
         """Hands out no more; the loop ends when what is done is committed."""
@@ -201,19 +203,22 @@ class AsyncTransformer:
         self._stop.set()
 
     async def close(self) -> None:
-        """Commits what is done and leaves the group. Batches in hand are not done: nobody has asked
-        for the next ones. May be called again."""
+        """Commits what is done and leaves the group; may be called again.
+
+        Batches in hand are not done: nobody has asked for the next ones. While `run` is under way
+        nothing is committed: call `stop` and let it return before.
+        """
         await self.end(None)
 
     async def end(self, kind: type[BaseException] | None) -> None:
         """As `close`; by an error: aborts, briefly if somebody wants the program to end now."""
+        self.stop()  # a pass that is waited for elsewhere ends
         async with self._alone:
             if self._closed:
                 return
             self._closed = True
-            self._model.stop()
             try:
-                if kind is None and not self._in_hand:
+                if kind is None and not self._in_hand and not self._handling:
                     self._finish_pass()
                     if self._model.state is State.OPEN:
                         await self._commit()
@@ -229,6 +234,13 @@ class AsyncTransformer:
 
     # ------------------------------------------------------------ one record after the other
 
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """Internal: a record may be in hand whose handler has not returned."""
+        self._handling = True
+        yield  # left by an error, it stays so
+        self._handling = False
+
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """Internal: the records of a pass, each done when the next is taken."""
         self._in_hand = 0
@@ -238,17 +250,23 @@ class AsyncTransformer:
                 return
             yield record
 
-    def handled(self, record: Record, *, as_letter: bool) -> bool:
+    def handled(self, record: Record, letter: Letter | None) -> bool:
         """Internal: True if `between` is to be called before the next record."""
         assert self._out is not None, "a record was handed out"
-        at_ms = now_ms()
-        return self._model.handled(record, at_ms, as_letter=as_letter) or bool(self._out.failure)
+        stop = self._model.handled(record, now_ms(), as_letter=letter is not None)
+        return stop or self._out.failure is not None
 
-    def handler_failed(self, record: Record, cause: Exception) -> None:
+    def handler_failed(self, record: Record, cause: Exception, letter: Letter | None) -> None:
         """Internal: raises what ends the loop."""
         assert self._out is not None, "a record was handed out"
-        if self._out.unknown_topic is not None:
-            raise self._out.unknown_topic
+        if letter is not None:
+            raise cause
+        unknown = self._out.unknown_topic
+        behind: BaseException | None = cause
+        while unknown is not None and behind is not None:
+            if behind is unknown:
+                raise unknown
+            behind = behind.__cause__ or behind.__context__
         text = cause_text(cause)
         final = self._model.handler_failed(record, text)
         if final is not None:
