@@ -139,7 +139,8 @@ async def test_a_partition_that_is_wanted_during_a_commit_leaves_after_it(
         one.stop()
         two.stop()
         await asyncio.wait([first, second])
-    assert (one.model.commits, one.model.aborts) == (1, 0)
+    assert one.model.aborts == 0
+    assert one.model.committed_records >= COUNT
     await written(output)
 
 
@@ -163,7 +164,7 @@ async def test_a_member_that_is_put_out_during_a_commit_does_not_commit(
         await written(output)
         gate.opened.set()
         await committing
-        assert (one.model.commits, one.model.aborts) == (0, 1)
+        assert (one.model.committed_records, one.model.aborts) == (0, 1)
         first = group.create_task(one.run(async_copy(source)))
         await wait_until_async(one._consumer.assignment, what="one is a member again")
         one.stop()
@@ -182,7 +183,7 @@ async def test_partitions_lost_between_two_passes_doom_what_is_open(
         await written(output)
         first = group.create_task(one.run(async_copy(source)))
         await wait_until_async(one._consumer.assignment, what="one is a member again")
-        assert (one.model.commits, one.model.aborts) == (0, 1)
+        assert (one.model.committed_records, one.model.aborts) == (0, 1)
         one.stop()
         two.stop()
         await asyncio.wait([first, second])
@@ -296,7 +297,7 @@ async def test_leaving_the_loop_commits_only_what_was_said_to_be_done(
                 if said:
                     await loop.commit()
                 break
-        assert loop.model.commits == said
+        assert bool(loop.model.committed_records) == said
     done = sum(batch.record_count for batch in batches)
     assert len(await asyncio.to_thread(output.all, done)) == done
 
@@ -359,7 +360,7 @@ def test_closing_while_a_handler_runs_does_not_commit_its_record(
     go_on.set()
     running.join(60)
     assert not running.is_alive()
-    assert loop.core.model.commits == 0
+    assert loop.core.model.committed_records == 0
     one = Running(shared_cluster, source, copy_to(source))
     try:
         output.check(range(COUNT))
