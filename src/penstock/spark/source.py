@@ -59,7 +59,7 @@ class PenstockDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
         """Appends micro-batches. Raises MisuseError for options or columns that cannot be."""
-        _refuse_overwrite(overwrite, "outputMode('append') or outputMode('update')")
+        _refuse_overwrite(overwrite, "outputMode('append')")
         options = self._checked_sink(schema, streaming=True)
         if options.delivery is Delivery.EXACTLY_ONCE:
             return ExactlyOnceStreamWriter(options)

@@ -109,21 +109,30 @@ def test_a_stream_writes_every_micro_batch(bench: Any, run: Any, tmp_path: Path)
     assert query.lastProgress is not None
 
 
-def test_complete_mode_is_refused(bench: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("complete", "a topic cannot be overwritten"),
+        ("update", "penstock does not support Update mode"),  # says Spark, of all sinks in Python
+    ],
+)
+def test_other_modes_than_append_are_refused(
+    bench: Any, tmp_path: Path, mode: str, words: str
+) -> None:
     bench.create(1)
     bench.send("a")
     counts = bench.stream(startingOffsets="earliest").load().groupBy("value").count()
     query = (
         counts.selectExpr("value")
         .writeStream.format("penstock")
-        .outputMode("complete")
+        .outputMode(mode)
         .option("penstock.bootstrap.servers", bench.cluster.bootstrap)
         .option("topic", bench.topic)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
-    assert "a topic cannot be overwritten" in error_of(lambda: query.awaitTermination(60))
+    assert words in error_of(lambda: query.awaitTermination(200))
 
 
 # ---------------------------------------------------------------- exactly once
