@@ -19,7 +19,7 @@ $(VENV)/.stamp: requirements.lock pyproject.toml tools/setup.sh
 	@bash tools/setup.sh "$(PYTHON)" "$(VENV)"
 	@touch $@
 
-demo: setup  ## Stream real flights, kill a leader, let Spark prove that nothing was lost
+demo: setup  ## Stream real flights exactly once, kill a broker, the transformer and Spark on the way
 	@$(BIN)/python -m examples.flights.demo
 
 test: check proto-check types unit sim wheel  ## All that CI checks

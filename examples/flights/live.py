@@ -1,4 +1,4 @@
-"""The live view: what is produced, replicated and read, who leads, what was killed.
+"""The live view: how far the flights are, transactions, who leads, what was killed.
 
 `Board` is the state, filled by the demo's threads; `render` turns it into one screen. Without a
 terminal (CI, a pipe) `line` gives the same in one line.
@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-EVENTS_SHOWN = 7
+EVENTS_SHOWN = 8
 
 
 @dataclass(slots=True)
@@ -30,15 +30,25 @@ class PartitionRow:
 
 @dataclass(slots=True)
 class Board:
-    """Counts are flights; written by one thread each, read by the view."""
+    """Counts are flights unless said otherwise; written by one thread each, read by the view.
+
+    `transactions_ended`: "commit", or the reason of an abort, and how many.
+    """
 
     total: int
     began: float = field(default_factory=monotonic)
     produced: int = 0
     acknowledged: int = 0
     replicated: int = 0
-    read: int = 0
+    enriched: int = 0
+    in_windows: int = 0
+    windows: int = 0
+    updates: int = 0
+    transactions_open: int = 0
+    transactions_ended: dict[str, int] = field(default_factory=dict)
     down: set[int] = field(default_factory=set)
+    dead: set[str] = field(default_factory=set)
+    killed: list[str] = field(default_factory=list)
     brokers: tuple[int, ...] = ()
     partitions: list[PartitionRow] = field(default_factory=list)
     events: list[tuple[float, str, str]] = field(default_factory=list)
@@ -48,6 +58,10 @@ class Board:
     def tell(self, text: str, style: str = "") -> None:
         """Adds a line to the story, with the time since the start."""
         self.events.append((monotonic() - self.began, text, style))
+
+    @property
+    def aborted(self) -> int:
+        return sum(count for how, count in self.transactions_ended.items() if how != "commit")
 
     @property
     def gap_text(self) -> str:
@@ -76,14 +90,26 @@ def _bars(board: Board) -> Table:
         ("produced", board.produced, "white"),
         ("acknowledged by all replicas", board.acknowledged, "green"),
         ("below the high watermark", board.replicated, "cyan"),
-        ("in Spark's hourly windows", board.read, "magenta"),
+        ("enriched, committed", board.enriched, "yellow"),
+        ("in Spark's windows, committed", board.in_windows, "magenta"),
     ]
     for label, count, style in rows:
         bar = ProgressBar(total=board.total, completed=count, complete_style=style, width=54)
         grid.add_row(label, bar, f"{count:,}")
+    sink = f"{board.updates:,} updates of {board.windows:,} hourly windows"
+    grid.add_row("written back by Spark", Text(sink, style="magenta"))
+    grid.add_row("transactions", _transactions(board))
     style = "bold red" if board.waiting_since is not None else "bold"
     grid.add_row("longest write gap, killed leader's partition", Text(board.gap_text, style=style))
     return grid
+
+
+def _transactions(board: Board) -> Text:
+    """`1 open · 1,024 committed · 2 aborted`"""
+    ended = board.transactions_ended
+    text = Text(f"{board.transactions_open} open · ")
+    text.append(f"{ended.get('commit', 0):,} committed", style="green")
+    return text.append(f" · {board.aborted} aborted", style="bold red" if board.aborted else "")
 
 
 def _leaders(board: Board) -> Panel:
@@ -102,9 +128,15 @@ def _leaders(board: Board) -> Panel:
         table.add_row(
             str(row.partition), leader, str(row.leader_epoch), in_sync, f"{row.high_watermark:,}"
         )
-    down = ", ".join(str(broker) for broker in sorted(board.down))
-    title = f"who leads · broker {down} is down" if board.down else "who leads"
-    return Panel(table, title=title, border_style="red" if board.down else "blue")
+    down = _down(board)
+    title = f"who leads · {down}" if down else "who leads"
+    return Panel(table, title=title, border_style="red" if down else "blue")
+
+
+def _down(board: Board) -> str:
+    """`broker 1, the transformer down`; "" when all run."""
+    names = [*(f"broker {broker}" for broker in sorted(board.down)), *sorted(board.dead)]
+    return f"{', '.join(names)} down" if names else ""
 
 
 def _story(board: Board) -> Panel:
@@ -113,17 +145,19 @@ def _story(board: Board) -> Panel:
         text.append(f"{at:5.1f} s  ", style="dim")
         text.append(line + "\n", style=style)
     return Panel(
-        text, title="what happened", border_style="blue", height=max(len(board.partitions), 6) + 3
+        text, title="what happened", border_style="blue", height=max(len(board.partitions), 6) + 4
     )
 
 
 def line(board: Board) -> str:
     """The board in one line, for logs."""
-    down = f" · broker {sorted(board.down)} down" if board.down else ""
+    down = _down(board)
     return (
         f"{monotonic() - board.began:5.1f} s · produced {board.produced:,} · acknowledged "
-        f"{board.acknowledged:,} · replicated {board.replicated:,} · read by Spark "
-        f"{board.read:,}{down}"
+        f"{board.acknowledged:,} · replicated {board.replicated:,} · enriched {board.enriched:,} · "
+        f"in windows {board.in_windows:,} · transactions {board.transactions_open} open, "
+        f"{board.transactions_ended.get('commit', 0):,} committed, {board.aborted} aborted"
+        + (f" · {down}" if down else "")
     )
 
 

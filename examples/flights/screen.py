@@ -16,6 +16,8 @@ from rich.table import Table
 from examples.flights.live import Board, line, render
 from examples.flights.verdict import Outcome
 
+PROCESSES_KILLED = 3
+
 
 @contextlib.contextmanager
 def showing(console: Console, board: Board, screenshot: Path | None) -> Iterator[None]:
@@ -54,10 +56,10 @@ def _print_lines(console: Console, board: Board, stop: threading.Event) -> None:
 
 
 def _shoot(board: Board, screenshot: Path, stop: threading.Event) -> None:
-    """Takes the picture a moment after writes go on: the story is on the screen then."""
+    """Takes the picture a moment after the last kill: the story is on the screen then."""
     while not stop.wait(0.2):
-        if board.down and board.waiting_since is None:
-            stop.wait(2)
+        if len(board.killed) >= PROCESSES_KILLED and board.waiting_since is None:
+            stop.wait(1)
             picture = Console(record=True, width=118, file=io.StringIO())
             picture.print(render(board))
             drawn = picture.export_svg(title="make demo")
@@ -73,7 +75,7 @@ def show_outcome(console: Console, board: Board, outcome: Outcome) -> None:
         columns=["carrier", "flights", "departed", "delay"],
     )
     sums = frame.groupby("carrier").sum().sort_values("flights", ascending=False)
-    table = Table(title="What Spark kept while the stream ran", title_style="bold")
+    table = Table(title="What Spark has written back, by carrier", title_style="bold")
     for column in ("carrier", "flights", "cancelled", "mean delay", ""):
         table.add_column(column, justify="left" if column in ("carrier", "") else "right")
     most = int(sums["flights"].max())
@@ -90,14 +92,17 @@ def show_outcome(console: Console, board: Board, outcome: Outcome) -> None:
         )
     console.print(table)
     console.print(
-        f"{outcome.flights:,} flights in the log · {len(outcome.streamed):,} hourly windows · "
-        f"nothing could be written to the killed leader's busiest partition for "
+        f"{outcome.flights:,} flights enriched · {len(outcome.streamed):,} hourly windows in "
+        f"{outcome.updates:,} updates · aborted and seen by nobody: "
+        f"{outcome.aborted['enriched']:,} flights, {outcome.aborted['delays']:,} updates · nothing "
+        f"could be written to the killed leader's busiest partition for "
         f"{board.write_gap_s or 0:.2f} s · {time.monotonic() - board.began:.0f} s in all"
     )
     for reason in outcome.reasons:
         console.print(f"[bold red]FAIL[/]: {reason}")
     if not outcome.reasons:
         console.print(
-            "[bold green]PASS[/]: every flight arrived exactly once, in order per carrier, and "
-            "the streamed aggregates equal the source file's"
+            "[bold green]PASS[/]: every flight arrived and was enriched exactly once, in order per "
+            "carrier; the last value of every window equals the source file's, no update is there "
+            "twice, and nothing of an aborted transaction is seen"
         )

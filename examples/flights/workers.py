@@ -1,104 +1,26 @@
-"""The demo's three workers beside the main thread: Spark's process, the sender, the watcher.
+"""The demo's threads beside the main one: the sender, and those who look at the cluster.
 
 Each has a `stop` that may be called at any time and leaves nothing behind.
 """
 
 import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
+import urllib.request
 from collections import Counter, deque
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 from examples.flights.flights import Flights
 from examples.flights.live import Board, PartitionRow
-from penstock.client import LATEST, Admin, Delivery, Producer, TopicPartition
-from penstock.errors import ClusterError, PenstockError
+from penstock.client import LATEST, Admin, Consumer, Delivery, Producer, TopicPartition
+from penstock.errors import PenstockError
 
-TOPIC = "flights"
+FLIGHTS = "flights"
+ENRICHED = "enriched"
+DELAYS = "delays"
 WRITE_SECONDS = 60.0
-ROOT = Path(__file__).parent.parent.parent
-
-
-class SparkJob:
-    """The Spark process: progress on its stdout, orders on its stdin."""
-
-    def __init__(self, bootstrap: str, results: Path) -> None:
-        command = [sys.executable, "-m", "examples.flights.spark_job", "--bootstrap", bootstrap]
-        self._log = (results / "spark.log").open("w")
-        self._process = subprocess.Popen(
-            [*command, "--topic", TOPIC, "--results", str(results)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            start_new_session=True,
-            cwd=ROOT,
-            # What Spark leaves in temporary directories when it is stopped goes with the results.
-            env={**os.environ, "TMPDIR": str(results), "SPARK_LOCAL_DIRS": str(results)},
-        )
-        self.ready = threading.Event()
-        self.done = threading.Event()
-        self.rows = 0
-        self.late = 0
-        self._reader = threading.Thread(target=self._listen, daemon=True)
-        self._reader.start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for text in self._process.stdout:
-            with contextlib.suppress(ValueError):
-                event: dict[str, Any] = json.loads(text)
-                self.rows = event.get("rows", self.rows)
-                self.late = event.get("late", self.late)
-                if event.get("ready"):
-                    self.ready.set()
-                if event.get("done"):
-                    self.done.set()
-        self.ready.set()  # it ended: nobody need wait on
-        self.done.set()
-
-    def finish(self, rows: int) -> None:
-        assert self._process.stdin is not None
-        if not self.alive():
-            raise ClusterError(f"Spark ended early: {self.complaint()}")
-        self._process.stdin.write(f"finish {rows}\n")
-        self._process.stdin.flush()
-
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def ended_well(self) -> bool:
-        try:
-            return self._process.wait(timeout=30) == 0
-        except subprocess.TimeoutExpired:
-            return False
-
-    def complaint(self) -> str:
-        """The line of its log that says what went wrong."""
-        lines = Path(self._log.name).read_text().splitlines()
-        errors = r"(pyspark|penstock|py4j|: org\.apache)\S*(Error|Exception)"
-        telling = [text for text in lines if re.match(errors, text)]
-        said = [text for text in lines if text.strip()]
-        return (telling or said or ["it wrote nothing"])[-1][:300]
-
-    def stop(self) -> None:
-        """Ends the process and the JVM it started."""
-        if self.alive():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGTERM)
-            try:
-                self._process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-        self._log.close()
 
 
 class Sender:
@@ -138,7 +60,7 @@ class Sender:
                 if self._stop.is_set():
                     return
                 delivery = producer.send(
-                    TOPIC,
+                    FLIGHTS,
                     flights.values[index],
                     flights.keys[index],
                     timestamp_ms=flights.timestamps_ms[index],
@@ -201,18 +123,105 @@ class Watcher:
                     self._look(admin)
 
     def _look(self, admin: Admin) -> None:
-        topic = admin.describe_topics([TOPIC])[TOPIC]
+        topic = admin.describe_topics([FLIGHTS])[FLIGHTS]
         rows = [
             PartitionRow(each.partition, each.leader, each.leader_epoch, each.isr, each.replicas)
             for each in topic.partitions
         ]
-        led = [TopicPartition(TOPIC, row.partition) for row in rows if row.leader >= 0]
+        led = [TopicPartition(FLIGHTS, row.partition) for row in rows if row.leader >= 0]
         known = {row.partition: row.high_watermark for row in self._board.partitions}
         self._board.partitions = rows
         for row in rows:
             row.high_watermark = known.get(row.partition, 0)
         ends = admin.list_offsets(dict.fromkeys(led, LATEST))
         for row in rows:
-            if found := ends.get(TopicPartition(TOPIC, row.partition)):
+            if found := ends.get(TopicPartition(FLIGHTS, row.partition)):
                 row.high_watermark = max(row.high_watermark, found.offset)
         self._board.replicated = sum(row.high_watermark for row in rows)
+
+
+class Reader:
+    """Reads both outputs as they become visible, as a dashboard would."""
+
+    def __init__(self, bootstrap: str, board: Board) -> None:
+        self._bootstrap, self._board = bootstrap, board
+        self._windows: dict[bytes, int] = {}
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        with Admin(self._bootstrap) as admin:
+            topics = admin.describe_topics([ENRICHED, DELAYS])
+        places = [
+            TopicPartition(name, each.partition)
+            for name, topic in topics.items()
+            for each in topic.partitions
+        ]
+        with Consumer(self._bootstrap, start="earliest") as consumer:
+            consumer.assign(places)
+            while not self._stop.is_set():
+                with contextlib.suppress(PenstockError):
+                    for batch in consumer.poll(0.2):
+                        if batch.topic == ENRICHED:
+                            self._board.enriched += batch.record_count
+                        else:
+                            self._keep(batch.keys(), batch.values())
+
+    def _keep(self, keys: list[bytes | None], values: list[bytes | None]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            flights = json.loads(value or b"{}").get("flights", 0)
+            window = key or b""
+            self._board.in_windows += flights - self._windows.get(window, 0)
+            self._windows[window] = flights
+        self._board.updates += len(keys)
+        self._board.windows = len(self._windows)
+
+
+ENDED = re.compile(r"^penstock_transactions_ended_total\{(.*?)\} ([0-9.e+]+)$", re.MULTILINE)
+OPEN = re.compile(r"^penstock_transactions_open(?:\{.*?\})? ([0-9.e+]+)$", re.MULTILINE)
+
+
+class Transactions:
+    """Counts transactions by the brokers' metrics, twice a second."""
+
+    def __init__(self, metrics: Callable[[], dict[int, str]], board: Board) -> None:
+        """`metrics`: the addresses of the brokers that run."""
+        self._metrics, self._board = metrics, board
+        self._before: dict[int, Counter[str]] = {}
+        self._now: dict[int, Counter[str]] = {}
+        self._stop = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.5):
+            opened = 0
+            for broker, address in self._metrics().items():
+                with contextlib.suppress(OSError):
+                    text = self._page(address)
+                    opened += sum(int(float(found)) for found in OPEN.findall(text))
+                    self._count(broker, text)
+            self._board.transactions_open = opened
+            total = sum((*self._before.values(), *self._now.values()), Counter[str]())
+            self._board.transactions_ended = dict(total)
+
+    def _page(self, address: str) -> str:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=2) as answer:
+            return str(answer.read().decode())
+
+    def _count(self, broker: int, text: str) -> None:
+        """A broker that was started again counts from 0."""
+        seen: Counter[str] = Counter()
+        for labels, value in ENDED.findall(text):
+            named = dict(re.findall(r'(\w+)="(.*?)"', labels))
+            name = "commit" if named["outcome"] == "commit" else named["reason"]
+            seen[name] += int(float(value))
+        known = self._now.get(broker, Counter())
+        if sum(seen.values()) < sum(known.values()):
+            self._before[broker] = self._before.get(broker, Counter()) + known
+        self._now[broker] = seen
