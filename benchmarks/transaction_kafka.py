@@ -34,7 +34,8 @@ def create_topic(bootstrap: str, topic: str, partitions: int, replication: int) 
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    for future in AdminClient({"bootstrap.servers": bootstrap}).delete_topics([topic]).values():
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its answers end with it
+    for future in admin.delete_topics([topic]).values():
         future.result()
 
 
