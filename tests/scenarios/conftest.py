@@ -1,4 +1,7 @@
-"""A cluster per module that every scenario finds healthy, and loads on topics of their own."""
+"""A cluster per module that every scenario finds healthy, and loads on topics of their own.
+
+`faulty` is another one, whose brokers die or run out of disk by word of the test.
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,10 +10,16 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.faults import Faults
 from support.load import Load, MakeLoad
+
+from penstock.client import Producer
+from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 
 SESSION_TIMEOUT_MS = 2_500
 """Shorter than the longest freeze of the random harm; other tests' load must not reach it."""
+
+RESERVE = {"disk.reserve.bytes": str(1 << 30)}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +62,36 @@ def make_load(
         return Load(cluster, tmp_path / "history.jsonl", topic=_topic(request), **options)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def module_faulty(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Cluster, list[Faults]]]:
+    """Three brokers that die when a test says so."""
+    folder = tmp_path_factory.mktemp("faulty")
+    with Cluster(folder, brokers=3, broker_config=RESERVE, start=False) as cluster:
+        faults = [
+            Faults(broker, folder / f"faults-{broker_id}")
+            for broker_id, broker in cluster.brokers.items()
+        ]
+        cluster.start()
+        with Producer(cluster.bootstrap, transactional_id="first") as producer:
+            producer.transaction().begin()  # creates the coordinators
+        yield cluster, faults
+
+
+@pytest.fixture
+def faulty(module_faulty: tuple[Cluster, list[Faults]]) -> tuple[Cluster, list[Faults]]:
+    """All of them well and there, whatever the test before has done."""
+    cluster, faults = module_faulty
+    for broker, fault in zip(cluster.brokers.values(), faults, strict=True):
+        fault.heal()
+        if not broker.is_running:
+            broker.start(wait=False)
+    cluster.wait_alive(set(cluster.brokers))
+    cluster.wait_in_sync(TRANSACTIONS_TOPIC)
+    return cluster, faults
 
 
 def _topic(request: pytest.FixtureRequest) -> str:

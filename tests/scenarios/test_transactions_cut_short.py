@@ -7,7 +7,6 @@ write (`support.faulty_child`) and comes back. What the producer was told is wha
 same producer goes on, and nothing stays open or unfinished. Disks fill up by word of the test, too.
 """
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,9 +19,8 @@ from penstock.client import Admin, Consumer, Producer, TopicPartition, Transacti
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC, coordinator_partition
 from penstock.errors import ErrorCode, PenstockError
 
-RESERVE = {"disk.reserve.bytes": str(1 << 30)}
 NEARLY_FULL_BYTES = 512 << 20
-"""Less than the reserve, so that records are refused; more than the store keeps for itself."""
+"""Less than the reserve (`conftest.py`), so that records are refused; more than the store needs."""
 ENDS = ("decision", "marker")
 CASES = [
     (point, when, how)
@@ -30,36 +28,6 @@ CASES = [
     for when in ("before", "after")
     for how in (("commit", "abort") if point in ENDS else ("commit",))
 ]
-
-
-@pytest.fixture(scope="module")
-def module_faulty(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Cluster, list[Faults]]]:
-    """Three brokers that die when a test says so."""
-    folder = tmp_path_factory.mktemp("faulty")
-    with Cluster(folder, brokers=3, broker_config=RESERVE, start=False) as cluster:
-        faults = [
-            Faults(broker, folder / f"faults-{broker_id}")
-            for broker_id, broker in cluster.brokers.items()
-        ]
-        cluster.start()
-        with Producer(cluster.bootstrap, transactional_id="first") as producer:
-            producer.transaction().begin()  # creates the coordinators
-        yield cluster, faults
-
-
-@pytest.fixture
-def faulty(module_faulty: tuple[Cluster, list[Faults]]) -> tuple[Cluster, list[Faults]]:
-    """All of them well and there, whatever the test before has done."""
-    cluster, faults = module_faulty
-    for broker, fault in zip(cluster.brokers.values(), faults, strict=True):
-        fault.heal()
-        if not broker.is_running:
-            broker.start(wait=False)
-    cluster.wait_alive(set(cluster.brokers))
-    cluster.wait_in_sync(TRANSACTIONS_TOPIC)
-    return cluster, faults
 
 
 def transact(producer: Producer, topic: str, value: bytes, how: str) -> str:

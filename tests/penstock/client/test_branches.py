@@ -9,6 +9,7 @@ from support.cluster import Cluster
 from support.waiting import wait_until
 
 from penstock.client import (
+    Admin,
     BatchRun,
     Branch,
     Consumer,
@@ -168,6 +169,43 @@ def test_a_branch_that_the_cluster_ended_cannot_be_handed_over(job: Job) -> None
             late.hand_over()
         job.driver.branches().commit_batch(newer, 1, branches)
     assert job.seen() == ["b"]
+
+
+def test_a_branch_that_expired_fails_its_batch_as_a_whole_and_the_replay_is_in(job: Job) -> None:
+    run = job.run(0)
+    with job.producer(transaction_timeout_ms=1_500) as producer:
+        calls = producer.branches()
+        expired = calls.begin(run, 0, 0)
+        calls.send_columns(job.topic, [b"lost"], partition=0)
+        calls.hand_over()
+    stays = job.write(run, 1, "lost too")
+    with Admin(job.cluster.bootstrap) as admin:
+        wait_until(
+            lambda: any(
+                one.last_reason == "timeout"
+                for one in admin.describe_transaction(job.application_id).branches
+            ),
+            what="the first branch expires",
+        )
+    with pytest.raises(ClusterError) as refused:
+        job.driver.branches().commit_batch(run, 2, named(expired, stays))
+    assert refused.value.code is ErrorCode.TRANSACTION_ABORTED
+    replay = job.run(0)
+    branches = named(job.write(replay, 0, "a"), job.write(replay, 1, "b"))
+    assert not job.driver.branches().commit_batch(replay, 2, branches).already_committed
+    assert job.seen() == ["a", "b"]
+
+
+def test_an_operator_ends_what_a_driver_that_never_came_back_left(job: Job) -> None:
+    run = job.run(0)
+    left = named(job.write(run, 0, "lost"), job.write(run, 1, "lost too"))
+    with Admin(job.cluster.bootstrap) as admin:
+        assert admin.abort_transaction(job.application_id, reason="a test") == 2
+    assert job.seen() == [], "readers go on at once"
+    with pytest.raises(ClusterError) as late:
+        job.driver.branches().commit_batch(run, 2, left)
+    assert late.value.code is ErrorCode.TRANSACTION_ABORTED
+    assert "operator" in late.value.message
 
 
 def test_another_checkpoint_is_refused_with_the_way_out(job: Job) -> None:
