@@ -166,11 +166,11 @@ def abort(
         count = sum(one.started_ms is not None for one in seen.branches)
         if not yes:
             owner = f"of {seen.client_id or 'a client'} at {seen.client_host or 'no known host'}"
-            typer.confirm(f"Abort {count} open transactions {owner}?", abort=True)
+            typer.confirm(f"Abort {_open_ones(count)} {owner}?", abort=True)
         # Also if none was open just now: one may have begun since.
         aborted = admin.abort_transaction(transactional_id, producer_epoch=epoch, reason=reason)
     if aborted:
-        typer.echo(f"{transactional_id}: {aborted} open transactions aborted")
+        typer.echo(f"{transactional_id}: {_open_ones(aborted)} aborted")
     else:
         typer.echo(f"{transactional_id}: nothing was open, so nothing was aborted")
 
@@ -312,6 +312,10 @@ def forget_ledger(
             f"there is no ledger of {application_id!r}; `penstock txn ledgers` shows all"
         )
     typer.echo(f"ledger of {application_id} forgotten")
+
+
+def _open_ones(count: int) -> str:
+    return "1 open transaction" if count == 1 else f"{count} open transactions"
 
 
 def _seconds(milliseconds: int | None) -> float | None:

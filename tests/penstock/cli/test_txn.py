@@ -254,10 +254,10 @@ def test_a_description_names_owner_participants_and_the_last_end(penstock: Progr
 def test_an_abort_asks_first_and_tells_what_it_did(penstock: Program) -> None:
     asked = penstock.run("abort", "payments-0", typed="n\n")
     assert asked.exit_code == 1
-    assert "Abort 1 open transactions of billing at 10.0.0.7?" in asked.stdout
+    assert "Abort 1 open transaction of billing at 10.0.0.7?" in asked.stdout
     assert penstock.brokers[1].requests == []
     out = penstock.ok("abort", "payments-0", "--reason", "its host is gone", typed="y\n")
-    assert out.endswith("payments-0: 1 open transactions aborted\n")
+    assert out.endswith("payments-0: 1 open transaction aborted\n")
     (request,) = penstock.brokers[1].requests
     assert (request.producer_epoch, request.reason) == (-1, "its host is gone")
     out = penstock.ok("abort", "payments-0", "--epoch", 6, "--yes")

@@ -85,7 +85,7 @@ def test_an_open_transaction_is_seen_from_all_sides_and_aborted(
     assert penstock.json("partition", "flights/0")["open"] == []
 
     out = penstock.ok("abort", "payments-0", "--reason", "a test", "--yes")
-    assert out == "payments-0: 1 open transactions aborted\n"
+    assert out == "payments-0: 1 open transaction aborted\n"
     wait_until(lambda: not penstock.json("partition", "flights/1")["open"], what="it is ended")
     assert penstock.json("list", "--state", "open") == []
     (branch,) = penstock.json("describe", "payments-0")["branches"]
