@@ -14,6 +14,7 @@ from penstock.core.groups import contract as gc
 from penstock.core.groups import offsets, pending
 from penstock.core.groups.records import PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock_sim import world
 from penstock_sim.pipe import PipeReader
 
 _AGAIN_MS: Final = 1_000
@@ -91,6 +92,7 @@ def expire_offsets_that_a_transaction_may_change(patch: Any) -> None:
             group.pending = kept
 
     patch.setattr(offsets, "sweep", eager)
+    patch.setattr(world, "EXPIRY_EVERY", 1)  # they expire in all histories
 
 
 def store_offsets_without_a_member_epoch(patch: Any) -> None:
@@ -115,25 +117,6 @@ def keep_offsets_before_the_group_has_joined(patch: Any) -> None:
         return pending._commit_joined(book, key, event)
 
     patch.setattr(pending, "commit", commit)
-
-
-def take_offsets_of_a_transaction_that_has_ended(patch: Any) -> None:
-    """A late copy of a commit finds nothing pending, and begins anew."""
-    joined = pending._commit_joined
-
-    def late(book: Book, key: Any, event: gc.CommitRequested) -> gc.Committed:
-        known = book.ended.pop(key, None)
-        try:
-            return joined(book, key, event)
-        finally:
-            if known is not None:
-                book.ended[key] = known
-
-    def guards_survive(_book: Any, _key: Any, _guard: Any, _error: Any) -> None:
-        """The end leaves the commits that wait for the join where they are."""
-
-    patch.setattr(pending, "_commit_joined", late)
-    patch.setattr(pending, "_give_up", guards_survive)
 
 
 # ---------------------------------------------------------------- clients
@@ -226,6 +209,7 @@ PIPE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         commit_what_was_not_stored_in_time,
         send_a_given_up_batch_in_the_next_transaction,
         stop_behind_what_is_hidden,
+        leave_a_partition_without_a_commit,
     )
 }
 """How each is planted. Found with all faults, in histories with pipes."""
