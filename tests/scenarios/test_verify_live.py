@@ -90,6 +90,21 @@ def test_the_command_judges_and_keeps_the_history(cluster: Cluster, tmp_path: Pa
         assert len(admin.describe_topics(["by-command"])["by-command"].partitions) == 3
 
 
+def test_the_command_transfers_money_and_pipes_it(cluster: Cluster, tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    ran = verify(
+        "run", "--bootstrap", cluster.bootstrap, "--duration", "1.5", "--topic", "money",
+        "--partitions", "3", "--bank", "--pipe", "--members", "2", "--history", history,
+        "-o", "json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)
+    assert (figures["verdict"], figures["balance"]) == ("PASS", 0)
+    assert figures["transfers_in_log"] == figures["transactions_committed"] > 0
+    assert figures["piped"] == figures["in_log"] == 2 * figures["transfers_in_log"]
+    assert "sum of all accounts" in verify("check", history).stdout
+
+
 def test_ctrl_c_ends_the_writing_and_judges_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
     with running_verify(cluster, tmp_path / "history.jsonl", "interrupted") as process:
         process.send_signal(signal.SIGINT)

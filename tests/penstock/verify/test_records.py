@@ -55,7 +55,7 @@ def test_records_of_another_run_are_odd() -> None:
     assert parse_values(6, build_values(5, 3, 0, 2, 64), 64, 0) == ([], [0, 1])
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20))), st.integers(0, 60))
 def test_interval_sets_agree_with_sets_of_integers(
     ranges: list[tuple[int, int]], probe: int
