@@ -34,6 +34,7 @@ class FollowerProgress:
 
     `started`: it follows on a live stream. `caught_up_ms`: when it last had the whole log.
     `seen_end` / `seen_ms`: the log end it must reach to have been caught up at that time.
+    `told_swept_end`: below which markers may be gone, as the last answer to its look-up said.
     """
 
     caught_up_ms: int
@@ -42,6 +43,7 @@ class FollowerProgress:
     started: bool = False
     written_end: Offset = Offset(0)
     synced_end: Offset = Offset(0)
+    told_swept_end: Offset = Offset(0)
 
     def start(self) -> None:
         """It follows anew; what it has is not known before its first ack."""

@@ -225,6 +225,7 @@ class Leader:
         if progress is None:
             return
         self._stop_feed(query.follower, progress, out)
+        progress.told_swept_end = self._log.swept_end
         end = self._log.epochs.end_of(query.last_epoch, self._log.written_end)
         out.messages.append(
             SendEpochAnswer(
@@ -257,6 +258,10 @@ class Leader:
                 )
             )
             return
+        if start.from_offset < log.swept_end != progress.told_swept_end:
+            # Markers went since it was answered: it does not know that it may wait in vain.
+            self._ask_again(start.follower, start.from_offset, out)
+            return
         progress.start()
         out.feeds.append(Feed(start.follower, self.epoch, start.from_offset))
 
@@ -275,13 +280,15 @@ class Leader:
         for follower, progress in self._followers.items():
             if progress.started and progress.written_end < self._log.swept_end:
                 self._stop_feed(follower, progress, out)
-                refusal = OffsetOutOfRangeError(
-                    f"markers of transactions go below offset {self._log.swept_end}, broker "
-                    f"{follower} has written up to {progress.written_end}: ask for the divergence "
-                    "again",
-                    OffsetRange(self._log.log_start_offset, self._log.log_end),
-                )
-                out.messages.append(SendRefusal(follower, refusal))
+                self._ask_again(follower, progress.written_end, out)
+
+    def _ask_again(self, follower: BrokerId, written_end: Offset, out: Outbox) -> None:
+        refusal = OffsetOutOfRangeError(
+            f"markers of transactions go below offset {self._log.swept_end}, broker {follower} has "
+            f"written up to {written_end}: ask for the divergence again",
+            OffsetRange(self._log.log_start_offset, self._log.log_end),
+        )
+        out.messages.append(SendRefusal(follower, refusal))
 
     def peer_lost(self, peer: BrokerId, out: Outbox) -> None:
         """The follower's stream broke. It keeps its ISR seat until it lags for too long."""

@@ -136,3 +136,27 @@ def test_a_follower_that_has_all_the_markers_need_not_tell(drive: Any) -> None:
     driver = away(drive)
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=10)
     assert (ready.swept_end, ready.persist_id) == (None, 0)
+
+
+def test_a_follower_that_was_answered_before_markers_went_has_to_ask_again(leader: Any) -> None:
+    """The answer was on its way when the pass began: it says nothing of them."""
+    leader.produce(9)
+    leader.written()
+    leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))
+    leader.do(c.MarkersSwept(Offset(5)))
+    ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(4)))
+    assert ready.feeds == ()
+    (refusal,) = ready.messages
+    assert (refusal.follower, refusal.error.code) == (TWO, ErrorCode.OFFSET_OUT_OF_RANGE)
+    leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))
+    ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(4)))
+    assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(1), Offset(4)),)
+
+
+def test_one_that_lacks_none_of_them_follows_at_once(leader: Any) -> None:
+    leader.produce(9)
+    leader.written()
+    leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))
+    leader.do(c.MarkersSwept(Offset(5)))
+    ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(5)))
+    assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(1), Offset(5)),)
