@@ -9,13 +9,15 @@ but the disk.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
+from penstock.core.compaction.plan import Cleaned
+from penstock.core.compaction.rewrite import trimmed
 from penstock.core.defect import raise_defect
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_follower as fc
@@ -24,8 +26,9 @@ from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.transactions.contract import End
 from penstock.core.types import BrokerId, Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock_broker.store.interface import PartitionWrite, Slot
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 from penstock_broker.store.losses import promise_nothing
+from penstock_sim.compaction import Compactor
 from penstock_sim.coordinator import OFFSETS_KEY, Coordinators
 from penstock_sim.disk import SimDisk
 from penstock_sim.group_participants import GroupLink
@@ -65,6 +68,7 @@ class Replica:
     feeds: dict[int, FeedState] = field(default_factory=dict)
     replies: dict[int, Any] = field(default_factory=dict)
     isr_asked: int = 0
+    truncations: int = 0
 
 
 @dataclass(slots=True)
@@ -78,7 +82,17 @@ class _Pending:
     checkpoint: rc.Checkpoint | None = None
     producers: Any = None
     swept_end: Offset | None = None
+    rewrites: list[Rewrite] = field(default_factory=list)
+    cleaned: Cleaned | None = None
+    rewriting: list[Callable[[bool], None]] = field(default_factory=list)
     persist_ids: list[int] = field(default_factory=list)
+
+    def rewritten(self, *, done: bool) -> None:
+        """Tells compaction what became of its rewrites; those not done are left out."""
+        waiting, self.rewriting = self.rewriting, []
+        self.rewrites, self.cleaned = [], None
+        for tell in waiting:
+            tell(done)
 
 
 class SimBroker:
@@ -128,6 +142,8 @@ class SimBroker:
             self.coordinators = Coordinators(self)
         if self.world.transactions is not None:
             self.transactions = TransactionHosts(self)
+        if self.world.compacts:
+            Compactor(self).start()
         self.world.scheduler.after(TICK_MS, self._tick, self.incarnation)
 
     def kill(self, *, power: bool) -> None:
@@ -250,6 +266,8 @@ class SimBroker:
             pending = self._pending[replica.slot] = _Pending(replica)
         if ready.truncate_to is not None:
             assert not pending.batches, "a truncation must find the log still"
+            replica.truncations += 1
+            pending.rewritten(done=False)
             pending.truncate_to = ready.truncate_to
             assert ready.checkpoint is not None
             if ready.checkpoint.log_start_offset != replica.machine.marks.log_start_offset:
@@ -290,7 +308,29 @@ class SimBroker:
             log_start_offset=checkpoint.log_start_offset if checkpoint is not None else None,
             producers=producers,
             swept_end=entry.swept_end,
+            rewrites=tuple(entry.rewrites),
+            cleaned=entry.cleaned,
         )
+
+    def rewrite(
+        self,
+        replica: Replica,
+        rewrite: Rewrite | None,
+        cleaned: Cleaned | None,
+        done: Callable[[bool], None],
+    ) -> None:
+        """Replaces batches with the next write, or stores what a pass did (`LogWriter.rewrite`)."""
+        pending = self._pending.get(replica.slot)
+        if pending is None:
+            pending = self._pending[replica.slot] = _Pending(replica)
+        if pending.truncate_to is not None:
+            done(False)
+            return
+        if rewrite is not None:
+            pending.rewrites.append(rewrite)
+        pending.cleaned = cleaned or pending.cleaned
+        pending.rewriting.append(done)
+        self._write_next()
 
     def _write_to_disk(self, writes: list[PartitionWrite], *, sync: bool) -> ClusterError | None:
         slots = set(self.disk.slots().values())
@@ -314,14 +354,18 @@ class SimBroker:
                 if entry.truncate_to is not None:
                     log = self.disk.recover(entry.replica.slot)
                     self.handle(entry.replica, rc.Truncated(log))
-                self.handle(entry.replica, rc.Persisted(entry.persist_ids[-1], sync))
+                entry.rewritten(done=True)
+                if entry.persist_ids:
+                    self.handle(entry.replica, rc.Persisted(entry.persist_ids[-1], sync))
         else:
             # What piled up was built on what failed: gone, before anything new is written.
             for entry in entries:
                 self._pending.pop(entry.replica.slot, None)
             self._writing = None
             for entry in entries:
-                self.handle(entry.replica, rc.PersistFailed(entry.persist_ids[0], error))
+                entry.rewritten(done=False)
+                if entry.persist_ids:
+                    self.handle(entry.replica, rc.PersistFailed(entry.persist_ids[0], error))
         self._write_next()
 
     # ------------------------------------------------------------ streams to leaders
@@ -455,6 +499,8 @@ class SimBroker:
         if not self.up or not current or marks == feed.marks or not marks.is_leader:
             return
         batches = self.read(replica, feed.position, marks.written_end, 4)
+        if self.world.compacts and batches and batches[0].base_offset < feed.position:
+            batches[0] = trimmed(batches[0], feed.position)
         if batches:
             feed.position = batches[-1].next_offset
         feed.marks = marks

@@ -138,6 +138,11 @@ class Checks:
         assert checkpoint is not None
         who = f"{broker.name} p{replica.key.partition}"
         reset = checkpoint.log_start_offset != before.log_start_offset
+        if self.world.compacts and not checkpoint.epochs and target <= before.log_start_offset:
+            # It was away until markers were swept that it lacks: no seat counts on it.
+            reset = True
+            if self._is_holder(broker, replica.key) and target < before.high_watermark:
+                raise RuleError(f"I4: {who} holds a seat and begins anew at {checkpoint}")
         if reset:
             self.world.resets.add(replica.key)
         if reset and self._is_holder(broker, replica.key) and target < before.log_start_offset:
@@ -211,10 +216,13 @@ class Checks:
             canon = self.canon(key)
             for batch in write.batches:
                 known = canon.by_base.get(batch.base_offset)
-                if batch.base_offset < canon.end and known is not batch and known != batch:
+                differs = known is not batch and known != batch
+                if batch.base_offset < canon.end and differs and not self.world.compacts:
                     raise RuleError(f"I6: {broker.name} {key} wrote {batch.header} over {known}")
             if write.truncate_to is not None:
                 self._check_holds(broker, key, f"I4: {broker.name} after truncation")
+            if self.world.compacts and key in self.world.keys:
+                self.world.compaction_checks.check_log(broker, key)
 
     def broker_down(self, broker: SimBroker) -> None:
         """After a crash; a broker that is not intact is excused where it held a seat."""
@@ -380,6 +388,8 @@ class Checks:
             log = broker.disk.batches(replica.slot, durable=durable)
             first = bisect_right(log, reply.base_offset, key=_next_offset)
             found = log[first : first + 1]
+            if self.world.compacts:
+                return
             if not found or found[0].payload != batch.payload:
                 log_start = replica.machine.marks.log_start_offset
                 if reply.base_offset >= log_start:
@@ -387,6 +397,8 @@ class Checks:
 
     def _acknowledged_on_disk(self, batch: Batch, key: ReplicaKey, who: str) -> None:
         self.canon(key).disk_end = max(self.canon(key).disk_end, batch.next_offset)
+        if self.world.compacts:
+            return
         holders = set()
         for broker in self.world.brokers.values():
             slot = broker.disk.slots().get(key)
@@ -414,6 +426,9 @@ class Checks:
         for batch in batches:
             known = canon.by_base.get(batch.base_offset)
             if known is not batch and known != batch:
+                if self.world.compacts:
+                    self.world.compaction_checks.check(key, batch, who)
+                    continue
                 raise RuleError(f"I6: {who} served {batch.header}, committed is {known}")
 
     # ------------------------------------------------------------ helpers
@@ -437,6 +452,9 @@ class Checks:
 
     def _compare(self, broker: SimBroker, key: ReplicaKey, batches: list[Batch], rule: str) -> None:
         """The broker's log has these batches, but for what retention removed from its front."""
+        if self.world.compacts and key in self.world.keys:
+            self.world.compaction_checks.check_log(broker, key)
+            return
         if not batches:
             return
         slot = broker.disk.slots().get(key)

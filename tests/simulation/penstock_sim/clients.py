@@ -16,6 +16,7 @@ from penstock.core.records import build_batch
 from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, ProducerId, ReplicaKey, Sync
 from penstock.errors import TRAITS, Applied, ErrorCode
+from penstock_sim.compaction import some_keys
 from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 
@@ -95,7 +96,7 @@ class Producer:
     def _new_batch(self) -> Batch:
         count = self.world.scheduler.random.randrange(1, 6)
         text = f"{self.name}:{len(self.sent)}"
-        if self.world.groups is not None:
+        if self.world.groups is not None or self.world.compacts:
             return self._real_batch(text, count)
         payload = text.encode()
         header = BatchHeader(
@@ -115,6 +116,7 @@ class Producer:
         """With records inside: members of groups open what they read."""
         columns = encode_columns(
             [f"{text}:{index}".encode() for index in range(count)],
+            some_keys(self.world, count),
             timestamps_ms=BASE_TIME_MS + self.world.scheduler.now_ms,
         )
         sequence, self._sequence = self._sequence, self._sequence + count

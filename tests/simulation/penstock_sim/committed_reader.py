@@ -13,6 +13,7 @@ from penstock.core.types import Offset, ReplicaKey
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
+    from penstock.core.batch import Batch
     from penstock.core.replication import contract as rc
     from penstock_sim.broker import Replica, SimBroker
     from penstock_sim.world import World
@@ -65,10 +66,16 @@ class CommittedReader:
         end = batches[-1].next_offset
         aborted = broker.disk.aborted(replica.slot, self.position, end)
         hidden = {(one.producer_id, one.producer_epoch) for one in aborted}
-        for batch in batches:
-            header = batch.header
-            transaction = (header.producer_id, header.producer_epoch)
-            self._read(batch, is_hidden=header.is_control or transaction in hidden)
+        hides = [
+            batch.header.is_control
+            or (batch.header.is_transactional and _transaction(batch) in hidden)
+            for batch in batches
+        ]
+        if self.world.compacts:
+            batches = self.world.compaction_checks.seen(self.key, batches, hides)
+            hides = [False] * len(batches)
+        for batch, is_hidden in zip(batches, hides, strict=True):
+            self._read(batch, is_hidden=is_hidden)
         self.position = end
 
     def _read(self, batch: Any, *, is_hidden: bool) -> None:
@@ -93,3 +100,7 @@ class CommittedReader:
             if self.position <= batch.base_offset < to:
                 self.missed.add(batch.payload)
         self.position = to
+
+
+def _transaction(batch: Batch) -> tuple[int, int]:
+    return batch.header.producer_id, batch.header.producer_epoch

@@ -85,5 +85,10 @@ class SimDisk:
         """As the store answers."""
         return self._current.aborted(slot, start, end)
 
+    @property
+    def store(self) -> MemoryLogStore:
+        """To be read."""
+        return self._current
+
     def log_end(self, slot: Slot) -> Offset:
         return self._current._log(slot).log_end_offset

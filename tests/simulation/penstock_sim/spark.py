@@ -358,7 +358,7 @@ class TaskAttempt(Process):
             key = self.world.scheduler.random.choice(self.world.written_keys)
             text = f"{run.application_id}:{run.batch}:{self.name}:{index}"
             sequence = sequences.get(key, 0)
-            batch = transactional_batch(text, producer, sequence, rows)
+            batch = transactional_batch(self.world, text, producer, sequence, rows)
             sequences[key] = sequence + rows
             self._lanes.setdefault(key, []).append(batch)
             if key in self.world.keys:  # the others cannot be read in the end

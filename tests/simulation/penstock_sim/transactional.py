@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.batch import Batch, BatchFlags, BatchHeader
+from penstock.core.encode import encode_columns
+from penstock.core.records import build_batch
 from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.transactions import contract as tc
 from penstock.core.types import (
@@ -26,7 +28,9 @@ from penstock.core.types import (
     Sync,
 )
 from penstock.errors import ErrorCode, PenstockError
+from penstock_sim.compaction import some_keys
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
+from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.process import Process
 from penstock_sim.scheduler import RuleError
 from penstock_sim.transactions import TRANSACTIONS_KEY
@@ -169,7 +173,7 @@ class Transactor(Process):
             count = self.world.scheduler.random.randrange(1, 4)
             moved = 0 if index else amount
             text = f"{self.name}:{self._life}:{len(self.sent)}:{key.partition}:{index}:{moved}"
-            lane.append(transactional_batch(text, who, sequence, count))
+            lane.append(transactional_batch(self.world, text, who, sequence, count))
             sequence += count
         return lane
 
@@ -247,8 +251,21 @@ class Transactor(Process):
         self._next((answer.producer_id, answer.producer_epoch))
 
 
-def transactional_batch(text: str, who: Who, sequence: int, count: int) -> Batch:
+def transactional_batch(world: World, text: str, who: Who, sequence: int, count: int) -> Batch:
     """`count` records of a transaction; the batch is told from all others by `text`."""
+    if world.compacts:
+        columns = encode_columns(
+            [f"{text}/{index}".encode() for index in range(count)],
+            some_keys(world, count),
+            timestamps_ms=BASE_TIME_MS + world.scheduler.now_ms,
+        )
+        return build_batch(
+            columns,
+            flags=BatchFlags.TRANSACTIONAL,
+            producer_id=who[0],
+            producer_epoch=who[1],
+            base_sequence=sequence,
+        )
     header = BatchHeader(
         record_count=count,
         first_timestamp_ms=0,

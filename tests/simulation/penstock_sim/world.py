@@ -24,6 +24,7 @@ from penstock_sim.broker import SimBroker
 from penstock_sim.checks import Checks
 from penstock_sim.clients import Consumer, Plan, Producer
 from penstock_sim.committed_reader import CommittedReader
+from penstock_sim.compaction_checks import CompactionChecks
 from penstock_sim.controller import MetaStore, SimController
 from penstock_sim.coordinator import CONFIG as GROUP_CONFIG
 from penstock_sim.coordinator import OFFSETS_KEY
@@ -55,6 +56,8 @@ TRANSACTIONS_IN: Final = (2, 4)
 """A third of the seeds, by their remainder of 6, has transactions, but none that has groups."""
 SPARK_IN: Final = (2, 8, 10)
 """Half of those have a Spark query, by their remainder of 18."""
+COMPACTION_IN: Final = (2, 8, 26, 28)
+"""In some of them partitions are compacted, by their remainder of 36."""
 DELETION_IN: Final = (4, 8, 10, 32)
 """In some of those a topic is deleted under them, by their remainder of 36."""
 PIPES_IN: Final = (3, 6)
@@ -105,6 +108,7 @@ class World:
         transactions: bool | None = None,
         spark: bool | None = None,
         deletion: bool | None = None,
+        compaction: bool | None = None,
         pipe: bool | None = None,
         bank: bool | None = None,
     ) -> None:
@@ -132,12 +136,15 @@ class World:
         self.transactions: SimTransactions | None = None
         self.spark: SimSpark | None = None
         self.deletion: Deletion | None = None
+        self.compacts = False
+        """Every replica of `keys` shrinks its own log; producers give their records keys."""
+        self.compaction_checks = CompactionChecks(self)
         self.committed_readers: list[CommittedReader] = []
         self.sinks: list[ReplicaKey] = []
         self.ledger = Ledger()
         self.group_config = GROUP_CONFIG
         self.transaction_checks = TransactionChecks(self)
-        if None is groups is transactions is spark is deletion is pipe is bank:
+        if None is groups is transactions is spark is deletion is compaction is pipe is bank:
             pipe, bank = seed % 12 in PIPES_IN, seed % 36 in BANK_IN
         if pipe and not self.blackout:
             self._set_up_pipe()
@@ -145,6 +152,8 @@ class World:
             self._set_up_bank()
         else:
             self._set_up_others(groups, transactions, spark, deletion)
+            wanted = seed % 36 in COMPACTION_IN if compaction is None else compaction
+            self.compacts = wanted and self.transactions is not None
 
     def _set_up_pipe(self) -> None:
         chance = self.scheduler.random
@@ -414,6 +423,7 @@ def simulate(
     transactions: bool | None = None,
     spark: bool | None = None,
     deletion: bool | None = None,
+    compaction: bool | None = None,
     pipe: bool | None = None,
     bank: bool | None = None,
 ) -> History:
@@ -422,7 +432,7 @@ def simulate(
     `faults`: names of the nemesis's methods to use, all if empty. `groups`: whether there are
     consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
     `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
-    `deletion`: see `DELETION_IN`.
+    `deletion`: see `DELETION_IN`. `compaction`: see `COMPACTION_IN`.
     `pipe`, `bank`: instead of all these; see `PIPES_IN`.
     """
     world = World(
@@ -434,6 +444,7 @@ def simulate(
         transactions=transactions,
         spark=spark,
         deletion=deletion,
+        compaction=compaction,
         pipe=pipe,
         bank=bank,
     )

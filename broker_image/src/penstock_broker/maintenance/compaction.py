@@ -58,8 +58,11 @@ class Pass:
         plan: Plan,
         keys: KeyMap,
         stable_offset: Offset,
+        *,
+        chunk_bytes: int = _CHUNK_BYTES,
     ) -> None:
-        """`stable_offset`: where the last stable offset was when the pass was planned, or later."""
+        """`stable_offset`: where the last stable offset was when the pass was planned, or later.
+        `chunk_bytes`: how much is read and rewritten in one step, one batch at least."""
         self.plan = plan
         self.keys = keys
         self.cleaned = facts.cleaned
@@ -68,6 +71,7 @@ class Pass:
         self._slot = slot
         self._start = facts.start
         self._stable_offset = stable_offset
+        self._chunk_bytes = chunk_bytes
         self._known: Outcomes | None = None
         self._reached = plan.first_dirty
         self._rewriter: Rewriter | None = None
@@ -93,7 +97,7 @@ class Pass:
         if self._reached >= self.plan.end or self.keys.is_full:
             return self._settled()
         size_bytes = 0
-        for batch in self._store.read(self._slot, self._reached, _CHUNK_BYTES, self.plan.end):
+        for batch in self._store.read(self._slot, self._reached, self._chunk_bytes, self.plan.end):
             if self.keys.is_full:
                 return size_bytes or self._settled()
             self._take_in(batch)
@@ -121,11 +125,11 @@ class Pass:
         end = self._reached
         if end <= self._start:
             return None
-        begin = max(self._start, self._store.chunk_start(self._slot, end, _CHUNK_BYTES))
+        begin = max(self._start, self._store.chunk_start(self._slot, end, self._chunk_bytes))
         chunk: list[Batch] = []
         offset = begin
         while offset < end:
-            found = self._store.read(self._slot, offset, _CHUNK_BYTES, end)
+            found = self._store.read(self._slot, offset, self._chunk_bytes, end)
             if not found:
                 break
             chunk += found

@@ -1,0 +1,143 @@
+"""Compaction of a broker under simulation: production passes, step by step, as its shell goes.
+
+    a replica ─▶ plan_compaction ─▶ Pass: keys ─▶ rewrites, newest first ─▶ what the pass did
+                                              └ before the first marker goes: stored, MarkersSwept
+
+Between any two steps the world goes on: the log is truncated or begins anew, the process dies, the
+disk is full. What a pass that is cut off leaves is what the next one finds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.compaction.keymap import KeyMap
+from penstock.core.compaction.plan import Cleaned, plan_compaction
+from penstock.core.replication.contract import MarkersSwept, Marks
+from penstock.core.topic import TopicConfig
+from penstock.core.types import Offset
+from penstock_broker.maintenance.compaction import Pass
+from penstock_broker.store.interface import Rewrite
+from penstock_sim.hosting import BASE_TIME_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock_sim.broker import Replica, SimBroker
+    from penstock_sim.world import World
+
+_KEYS: Final = (b"a", b"b", b"c", b"d", b"e", b"f")
+_KEY_MAP_BYTES: Final = 1 << 20
+
+
+def some_keys(world: World, count: int) -> list[bytes | None] | None:
+    """Of records; few different ones, so that most are superseded soon."""
+    return [world.scheduler.random.choice(_KEYS) for _ in range(count)] if world.compacts else None
+
+
+def compacted_up_to(marks: Marks) -> Offset:
+    """What is not decided, nobody touches."""
+    return marks.last_stable_offset
+
+
+class _SimPass(Pass):
+    """Virtual time does not pass within a step."""
+
+    def _breathe(self) -> None:
+        pass
+
+
+class Compactor:
+    """Of one run of a broker: one log after the other."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        chance = broker.world.scheduler.random
+        self._broker = broker
+        self._incarnation = broker.incarnation
+        self._pause_ms = chance.choice((10, 40, 120))
+        self._config = TopicConfig(
+            min_cleanable_dirty_ratio=0.01, delete_retention_ms=chance.choice((0, 30, 150))
+        )
+        self._replica: Replica | None = None
+        self._truncations = 0
+
+    def start(self) -> None:
+        """After a while, the next log."""
+        scheduler = self._broker.world.scheduler
+        self._after(scheduler.between(0.3, 2) * self._pause_ms, self._begin)
+
+    def _after(self, delay_ms: float, step: Callable[[], None]) -> None:
+        self._broker.world.scheduler.after(delay_ms, self._run, step)
+
+    def _run(self, step: Callable[[], None]) -> None:
+        broker = self._broker
+        if broker.up and broker.incarnation == self._incarnation:
+            step()
+
+    def _soon(self, step: Callable[[], None]) -> None:
+        self._after(self._broker.world.scheduler.between(0.05, 4), step)
+
+    def _now_ms(self) -> int:
+        return BASE_TIME_MS + self._broker.world.scheduler.now_ms
+
+    # ------------------------------------------------------------ a pass
+
+    def _begin(self) -> None:
+        broker, world = self._broker, self._broker.world
+        replica = broker.replicas.get(world.scheduler.random.choice(world.keys))
+        if replica is None or replica.machine.error is not None:
+            self.start()
+            return
+        store, slot = broker.disk.store, replica.slot
+        end = compacted_up_to(replica.machine.marks)
+        facts = store.compaction_facts(slot, end)
+        plan = plan_compaction(facts, self._config, self._now_ms())
+        if plan is None:
+            self.start()
+            return
+        self._replica, self._truncations = replica, replica.truncations
+        world.scheduler.note(broker.name, "compacts", replica.key, plan)
+        keys, size = KeyMap(_KEY_MAP_BYTES), world.scheduler.random.choice((300, 1000, 5000))
+        job = _SimPass(store, slot, facts, plan, keys, end, chunk_bytes=size)
+        self._soon(lambda: self._read_keys(job))
+
+    def _read_keys(self, job: Pass) -> None:
+        if job.read_keys():
+            self._soon(lambda: self._read_keys(job))
+        else:
+            self._soon(lambda: self._rewrite_next(job))
+
+    def _rewrite_next(self, job: Pass) -> None:
+        step = job.rewrite_next()
+        if step is None:
+            tombstones = job.rewriter.statistics.tombstones
+            cleaned = job.cleaned.after(job.plan, tombstones, self._now_ms())
+            self._write(None, cleaned, self.start)
+            return
+        rewrite = step[1]
+        swept = job.cleaned.before_markers_go(job.plan)
+        if not job.rewriter.sweeps_markers or swept == job.cleaned:
+            self._write(rewrite, None, lambda: self._rewrite_next(job))
+            return
+
+        def told() -> None:
+            assert self._replica is not None
+            job.cleaned = swept
+            self._broker.handle(self._replica, MarkersSwept(swept.markers_end))
+            self._write(rewrite, None, lambda: self._rewrite_next(job))
+
+        self._write(None, swept, told)
+
+    def _write(
+        self, rewrite: Rewrite | None, cleaned: Cleaned | None, then: Callable[[], None]
+    ) -> None:
+        """`then` when it is stored; the pass is over if the log is another one by now."""
+        broker, replica = self._broker, self._replica
+        assert replica is not None
+        is_same = broker.replicas.get(replica.key) is replica
+        if not is_same or replica.truncations != self._truncations or replica.machine.error:
+            self.start()
+            return
+        broker.rewrite(
+            replica, rewrite, cleaned, lambda done: self._soon(then if done else self.start)
+        )

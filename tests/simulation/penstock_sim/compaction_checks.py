@@ -1,0 +1,149 @@
+"""What must hold of compacted partitions: I3, I6, I11 and I20, record by record.
+
+The committed log of a partition says which records are visible: those of no transaction, or of one
+that committed, below its last stable offset. A batch that compaction wrote may lack a record only
+if it was aborted, or a newer visible one has its key; what it has is what was committed there, and
+nothing that was aborted. No log has data of a transaction without its marker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from penstock.core.batch import Batch
+from penstock.core.records import decode_batch
+from penstock_sim.scheduler import RuleError
+
+if TYPE_CHECKING:
+    from penstock.core.types import ReplicaKey
+    from penstock_sim.broker import SimBroker
+    from penstock_sim.world import World
+
+_Record = tuple[bytes | None, bytes | None]
+_next_offset = attrgetter("next_offset")
+
+
+@dataclass(slots=True)
+class _Visible:
+    """Of one partition, up to `end`: its visible records, and the newest offset of each key."""
+
+    end: int = 0
+    batches: int = 0
+    records: dict[int, _Record] = field(default_factory=dict)
+    newest: dict[bytes | None, int] = field(default_factory=dict)
+    checked: dict[int, Batch] = field(default_factory=dict)
+
+
+class CompactionChecks:
+    """Of all partitions that are compacted."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._visible: dict[ReplicaKey, _Visible] = {}
+
+    def _known(self, key: ReplicaKey) -> _Visible:
+        """With all that is committed and stable by now."""
+        known = self._visible.setdefault(key, _Visible())
+        canon, view = self.world.checks.canon(key), self.world.transaction_checks.view(key)
+        stable = view.stable[canon.end]
+        while known.batches < len(canon.batches):
+            batch = canon.batches[known.batches]
+            if batch.next_offset > stable:
+                break
+            known.batches, known.end = known.batches + 1, batch.next_offset
+            header = batch.header
+            _, commit = view.ended.get((header.producer_id, header.producer_epoch), (0, False))
+            if not header.is_control and (commit or not header.is_transactional):
+                for offset, record in records_of(batch).items():
+                    known.records[offset] = record
+                    known.newest[record[0]] = offset
+        return known
+
+    def _is_void(self, key: ReplicaKey) -> bool:
+        return self.world.transaction_checks.void or key in self.world.checks.lossy
+
+    def check(self, key: ReplicaKey, batch: Batch, who: str) -> None:
+        """A batch that is not the one that was committed there: compaction wrote it."""
+        if self._is_void(key):
+            return
+        known = self._known(key)
+        if known.checked.get(id(batch)) is batch:
+            return
+        if batch.header.is_control or batch.header.is_transactional:
+            raise RuleError(f"I20: {who} has {batch.header}, compaction never writes such")
+        if batch.next_offset > known.end:
+            raise RuleError(f"I20: {who} compacted {batch.header} past the stable end {known.end}")
+        found = records_of(batch)
+        for offset, record in found.items():
+            if known.records.get(offset) != record:
+                raise RuleError(f"I20: {who} has {record} at {offset}, which is not visible there")
+        for offset in range(batch.base_offset, batch.next_offset):
+            wanted = known.records.get(offset)
+            if wanted is not None and offset not in found and known.newest[wanted[0]] <= offset:
+                raise RuleError(f"I20: {who} lost {wanted} at {offset}, the newest of its key")
+        known.checked[id(batch)] = batch
+
+    def check_log(self, broker: SimBroker, key: ReplicaKey) -> None:
+        """A replica that holds a seat has every committed offset, compacted or not."""
+        checks, slot = self.world.checks, broker.disk.slots().get(key)
+        if slot is None or self._is_void(key) or not checks._is_holder(broker, key):
+            return
+        canon, who = checks.canon(key), f"{broker.name} {key}"
+        position, flagged, marked = -1, set(), set()
+        for batch in broker.disk.batches(slot):
+            if position not in {-1, batch.base_offset}:
+                raise RuleError(f"I3: {who} has a gap at {position}: {batch.header}")
+            position, header = batch.next_offset, batch.header
+            if batch.base_offset >= canon.end:
+                break
+            transaction = (header.producer_id, header.producer_epoch)
+            if header.is_marker:
+                marked.add(transaction)
+            elif header.is_transactional:
+                flagged.add(transaction)
+            at = canon.by_base.get(batch.base_offset)
+            if at is not batch and at != batch:
+                self.check(key, batch, who)
+        ended = self.world.transaction_checks.view(key).ended
+        for transaction in flagged - marked:
+            marker, _ = ended.get(transaction, (position, False))
+            if marker < position:
+                raise RuleError(f"I20: {who} has data of {transaction}, its marker is gone")
+
+    def seen(self, key: ReplicaKey, batches: list[Batch], hidden: list[bool]) -> list[Batch]:
+        """The committed batches, in place of those that a reader of committed records was given.
+
+        A batch counts as seen if it is visible and each of its records is there or superseded.
+        """
+        canon, known = self.world.checks.canon(key), self._known(key)
+        start, end = batches[0].base_offset, batches[-1].next_offset
+        given: dict[int, _Record] = {}
+        for batch, is_hidden in zip(batches, hidden, strict=True):
+            if not is_hidden:
+                given.update(records_of(batch))
+        first = bisect_right(canon.batches, start, key=_next_offset)
+        found = []
+        for batch in canon.batches[first:]:
+            if batch.base_offset >= end:
+                break
+            offsets = range(batch.base_offset, batch.next_offset)
+            for offset in offsets:
+                record, wanted = given.get(offset), known.records.get(offset)
+                if record is not None and record != wanted:
+                    raise RuleError(f"I11: a reader was given {record} at {offset} of {key}")
+                if record is None and wanted is not None and known.newest[wanted[0]] <= offset:
+                    raise RuleError(f"I20: a reader was not given {wanted} at {offset} of {key}")
+            if any(offset in known.records for offset in offsets):
+                found.append(batch)
+        return found
+
+
+def records_of(batch: Batch) -> dict[int, _Record]:
+    """By offset."""
+    columns = decode_batch(batch)
+    return dict(
+        zip(columns.offsets(), zip(columns.keys(), columns.values(), strict=True), strict=True)
+    )

@@ -1,0 +1,83 @@
+"""Bugs of compacting what transactions wrote, put in on purpose as those of `planted` are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.core.compaction.outcomes import Outcomes
+from penstock.core.compaction.rewrite import Rewriter
+from penstock.core.records import decode_batch
+from penstock.core.replication.follower import Follower
+from penstock.core.replication.leader import Leader
+from penstock.core.types import Offset
+from penstock_broker.maintenance.compaction import Pass
+from penstock_sim import compaction
+
+
+def sweep_markers_in_the_pass_of_their_data(patch: Any) -> None:
+    """The newest chunk comes first: for a while the data is there without its marker."""
+    init = Rewriter.__init__
+
+    def hasty(self: Rewriter, keys: Any, plan: Any, *more: Any) -> None:
+        init(self, keys, replace(plan, tombstones_end=plan.end), *more)
+
+    patch.setattr(Rewriter, "__init__", hasty)
+
+
+def wait_for_markers_that_were_swept(patch: Any) -> None:
+    """A replica that was away does not look at what its leader says of swept markers."""
+    answered = Follower.answered
+
+    def deaf(self: Follower, answer: Any, out: Any, now_ms: int) -> None:
+        answered(self, replace(answer, swept_end=Offset(0)), out, now_ms)
+
+    patch.setattr(Follower, "answered", deaf)
+
+
+def feed_a_follower_that_does_not_know_of_swept_markers(patch: Any) -> None:
+    """The pass began between the answer to its look-up and its start."""
+    follow_started = Leader.follow_started
+
+    def hasty(self: Leader, start: Any, out: Any) -> None:
+        for progress in self._followers.values():
+            progress.told_swept_end = self._log.swept_end
+        follow_started(self, start, out)
+
+    patch.setattr(Leader, "follow_started", hasty)
+
+
+def let_aborted_records_supersede(patch: Any) -> None:
+    """Keys of aborted transactions are in the key map: what they would have replaced goes."""
+
+    def careless(self: Pass, batch: Any) -> None:
+        if not batch.header.is_control:
+            self.keys.add(decode_batch(batch))
+
+    patch.setattr(Pass, "_take_in", careless)
+
+
+def compact_with_half_of_the_outcomes(patch: Any) -> None:
+    """Some of what was aborted loses its flag, and is there for everyone (redpanda#7143)."""
+    init = Outcomes.__init__
+    patch.setattr(Outcomes, "__init__", lambda self, aborted=(): init(self, tuple(aborted)[::2]))
+
+
+def compact_what_is_not_decided(patch: Any) -> None:
+    """A pass goes up to the high watermark, past the last stable offset."""
+    patch.setattr(compaction, "compacted_up_to", lambda marks: marks.high_watermark)
+
+
+COMPACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    bug.__name__: bug
+    for bug in (
+        sweep_markers_in_the_pass_of_their_data,
+        wait_for_markers_that_were_swept,
+        feed_a_follower_that_does_not_know_of_swept_markers,
+        let_aborted_records_supersede,
+        compact_with_half_of_the_outcomes,
+        compact_what_is_not_decided,
+    )
+}
+"""How each is planted. Found with all faults."""
