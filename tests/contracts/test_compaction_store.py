@@ -9,8 +9,15 @@ import pytest
 
 from penstock.core.batch import Batch, BatchFlags, BatchHeader, compute_crc
 from penstock.core.compaction.plan import Cleaned, CleanPoint, LogFacts
-from penstock.core.replication.contract import Checkpoint
-from penstock.core.types import LeaderEpoch, Offset, ProducerId, ReplicaKey, TopicId
+from penstock.core.replication.contract import Checkpoint, ProducerEntry
+from penstock.core.types import (
+    TRANSACTIONAL_PRODUCER_BIT,
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+    ReplicaKey,
+    TopicId,
+)
 from penstock.errors import ClusterError
 from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
 from penstock_broker.store.memory import MemoryLogStore
@@ -192,6 +199,44 @@ def test_where_markers_may_be_gone_is_never_taken_back_by_a_pass(log: Harness) -
         assert log.facts(9).cleaned == done.without_markers(Offset(7))
         assert log.store.recover(log.slot).swept_end == 7
         log.reopen()
+
+
+def test_what_a_snapshot_has_open_has_ended_if_its_marker_was_swept(log: Harness) -> None:
+    """The snapshot is older than the marker, and the marker is in the log no more."""
+    first, second = (
+        ProducerEntry(
+            producer_id=ProducerId(TRANSACTIONAL_PRODUCER_BIT + offset),
+            producer_epoch=3,
+            batches=(),
+            last_timestamp_ms=0,
+            open_offset=Offset(offset),
+        )
+        for offset in (2, 4)
+    )
+    log.write(batches=[batch(n) for n in range(5)], producers=(first, second))
+    log.write(batches=[batch(n) for n in range(5, 8)])
+    log.write(swept_end=Offset(9))
+    assert log.store.recover(log.slot).producers == (first, second), "it has not got so far yet"
+    log.write(batches=[batch(8)])
+    log.write(cleaned=Cleaned((CleanPoint(Offset(9), 5),), Offset(4), 0))
+    ended = replace(first, producer_epoch=4, open_offset=None)
+    for _ in range(2):
+        found = {one.producer_id: one for one in log.store.recover(log.slot).producers}
+        assert found[first.producer_id] == ended
+        assert found[second.producer_id].open_offset is None
+        log.reopen()
+
+
+def test_what_a_snapshot_has_open_behind_all_swept_markers_is_open(log: Harness) -> None:
+    entry = ProducerEntry(
+        producer_id=ProducerId(TRANSACTIONAL_PRODUCER_BIT + 1),
+        producer_epoch=3,
+        batches=(),
+        last_timestamp_ms=0,
+        open_offset=Offset(4),
+    )
+    log.write(batches=[batch(n) for n in range(8)], producers=(entry,), swept_end=Offset(4))
+    assert log.store.recover(log.slot).producers == (entry,)
 
 
 def test_what_passes_did_is_kept_with_the_log_until_it_is_dropped(log: Harness) -> None:

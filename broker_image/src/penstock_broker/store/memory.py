@@ -13,7 +13,7 @@ from penstock.core.aborted import AbortedTransaction, overlapping
 from penstock.core.batch import Batch, BatchFlags, pack_batch, unpack_batch
 from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
-from penstock.core.replication.producers import ProducerTable
+from penstock.core.replication.producers import ProducerTable, ended_by_swept_markers
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import state
@@ -78,7 +78,10 @@ class _Log:
     def producers_as_of(self, end: Offset) -> tuple[ProducerEntry, ...]:
         older = [as_of for as_of in self.snapshots if as_of <= end]
         start = max(older, default=Offset(0))
-        table = ProducerTable(self.snapshots.get(start, ()))
+        known = self.snapshots.get(start, ())
+        if self.log_end_offset >= self.cleaned.markers_end:  # else it copies, or begins anew
+            known = ended_by_swept_markers(known, self.cleaned.markers_end)
+        table = ProducerTable(known)
         for batch in self.batches:
             if start <= batch.base_offset < end:
                 table.apply(batch.header)

@@ -26,7 +26,7 @@ from penstock.core.aborted import AbortedTransaction, overlapping
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import LogFacts
 from penstock.core.replication.contract import RecoveredLog
-from penstock.core.replication.producers import ProducerTable
+from penstock.core.replication.producers import ProducerTable, ended_by_swept_markers
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import checks, compacting, layout
@@ -147,11 +147,14 @@ class RocksLogStore:
             tail = self._tail(slot)
             snapshots = self._database.index.producer_snapshots(slot)
             scan_from = snapshots[-1] if snapshots else Offset(0)
-            table = ProducerTable(self._database.snapshot(slot, scan_from) if snapshots else ())
+            swept_end = self._database.cleaned(slot).markers_end
+            known = self._database.snapshot(slot, scan_from) if snapshots else ()
+            if tail.log_end_offset >= swept_end:  # else it copies, or begins anew
+                known = ended_by_swept_markers(known, swept_end)
+            table = ProducerTable(known)
             for entry in self._database.index.from_offset(slot, scan_from):
                 self.headers_scanned += 1
                 table.apply(entry.header)
-            swept_end = self._database.cleaned(slot).markers_end
             return RecoveredLog(
                 tail.log_end_offset, tail.checkpoint, table.snapshot(), swept_end=swept_end
             )

@@ -30,7 +30,7 @@ could end it any more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.aborted import AbortedTransaction
@@ -246,6 +246,22 @@ def _written(old: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
         open_offset=opened,
         marker_offset=old.marker_offset if old is not None else Offset(-1),
         ended_first_offset=old.ended_first_offset if old is not None else Offset(-1),
+    )
+
+
+def ended_by_swept_markers(
+    entries: Iterable[ProducerEntry], swept_end: Offset
+) -> tuple[ProducerEntry, ...]:
+    """A snapshot that is older than the sweep: what it has open below `swept_end` has ended.
+
+    Markers go only below an offset that the last stable offset had reached: all that began before
+    it was decided, and a marker that is not in the log any more tells nobody.
+    """
+    return tuple(
+        replace(entry, producer_epoch=entry.producer_epoch + 1, batches=(), open_offset=None)
+        if entry.open_offset is not None and entry.open_offset < swept_end
+        else entry
+        for entry in entries
     )
 
 
