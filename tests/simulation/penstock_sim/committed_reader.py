@@ -72,7 +72,7 @@ class CommittedReader:
             for batch in batches
         ]
         if self.world.compacts:
-            batches = self.world.compaction_checks.seen(self.key, batches, hides)
+            batches = self.world.compaction_checks.seen(self.key, self.position, batches, hides)
             hides = [False] * len(batches)
         for batch, is_hidden in zip(batches, hides, strict=True):
             self._read(batch, is_hidden=is_hidden)

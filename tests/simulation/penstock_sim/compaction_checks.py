@@ -113,18 +113,21 @@ class CompactionChecks:
             if marker < position:
                 raise RuleError(f"I20: {who} has data of {transaction}, its marker is gone")
 
-    def seen(self, key: ReplicaKey, batches: list[Batch], hidden: list[bool]) -> list[Batch]:
-        """The committed batches, in place of those that a reader of committed records was given.
+    def seen(
+        self, key: ReplicaKey, position: int, batches: list[Batch], hidden: list[bool]
+    ) -> list[Batch]:
+        """The committed batches from `position` on, for what a reader of committed records got.
 
+        The first one that it got may begin before that: compaction merged them meanwhile.
         A batch counts as seen if it is visible and each of its records is there or superseded.
         """
         canon, known = self.world.checks.canon(key), self._known(key)
-        start, end = batches[0].base_offset, batches[-1].next_offset
+        end = batches[-1].next_offset
         given: dict[int, _Record] = {}
         for batch, is_hidden in zip(batches, hidden, strict=True):
             if not is_hidden:
                 given.update(records_of(batch))
-        first = bisect_right(canon.batches, start, key=_next_offset)
+        first = bisect_right(canon.batches, position, key=_next_offset)
         found = []
         for batch in canon.batches[first:]:
             if batch.base_offset >= end:

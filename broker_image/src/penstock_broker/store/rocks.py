@@ -148,7 +148,7 @@ class RocksLogStore:
             snapshots = self._database.index.producer_snapshots(slot)
             scan_from = snapshots[-1] if snapshots else Offset(0)
             swept_end = self._database.cleaned(slot).markers_end
-            known = self._database.snapshot(slot, scan_from) if snapshots else ()
+            known = tuple(self._database.snapshot(slot, scan_from)) if snapshots else ()
             if tail.log_end_offset >= swept_end:  # else it copies, or begins anew
                 known = ended_by_swept_markers(known, swept_end)
             table = ProducerTable(known)
