@@ -92,6 +92,23 @@ class Copies:
         self.stage.nodes.kill_process(NAME, streams)
         streams.wait("pod", NAME, lambda pod: pod["status"]["phase"] == "Failed")
 
+    def kill_driver_within_a_batch(self) -> int:
+        """As `kill_driver`, when a batch has begun and is not done; returns which."""
+        nodes, streams = self.stage.nodes, self.stage.penstock.streams
+
+        def stopped() -> tuple[int] | None:
+            nodes.kill_process(NAME, streams, signal="STOP")
+            planned, done = self.batches("offsets")[-1], self.batches("commits")[-1]
+            if planned > done:
+                return (planned,)
+            nodes.kill_process(NAME, streams, signal="CONT")
+            return None
+
+        found = wait_until("the driver is stopped within a batch", stopped, DONE_S)
+        assert found is not None
+        self.kill_driver()
+        return found[0]
+
     def start_driver(self) -> None:
         """A new pod on the same checkpoint; what the old one started goes with it."""
         streams = self.stage.penstock.streams
@@ -136,18 +153,17 @@ def spark_exactly_once(stage: Stage) -> None:
             query.wait(RECORDS)
             produce(stage, source, RECORDS + 1, 2 * RECORDS)
             wait_until("more is copied", lambda: query.copied().total() > RECORDS, DONE_S)
-            query.kill_driver()
-            planned, done = query.batches("offsets")[-1], query.batches("commits")[-1]
-            stage.say(f"driver killed: batch {planned} was begun, {done} was noted as done")
+            batch = query.kill_driver_within_a_batch()
+            stage.say(f"driver killed within batch {batch}")
             query.start_driver()
             query.wait(2 * RECORDS)
-            batch = wait_until("Spark has noted the last batch", query.idle)
-            assert batch is not None
+            last = wait_until("Spark has noted the last batch", query.idle)
+            assert last is not None
             query.kill_driver()
-            query.forget(batch)
-            stage.say(f"driver killed, batch {batch} is not in Spark's commit log")
+            query.forget(last)
+            stage.say(f"driver killed, batch {last} is not in Spark's commit log")
             query.start_driver()
-            wait_until("the batch is replayed", lambda: batch in query.batches("commits"), DONE_S)
+            wait_until("the batch is replayed", lambda: last in query.batches("commits"), DONE_S)
             produce(stage, source, 2 * RECORDS + 1, 2 * RECORDS + BATCH)
             query.wait(2 * RECORDS + BATCH)
             stage.say(ledger(stage))
