@@ -9,7 +9,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.batch import Batch
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 Transaction = tuple[ProducerId, int]
 Part = tuple[TopicId, int]
+_next_offset = attrgetter("next_offset")
 
 
 class SinkReader(FoldingReader):
@@ -242,10 +246,14 @@ class PipeChecks(GroupChecks):
         if reading is None:
             return
         start = max(reading.handed or 0, self.log_start(key))
-        for batch in self.world.checks.canon(key).batches:
-            if batch.next_offset > start and batch.base_offset < to and self._is_visible(batch):
+        canon = self.world.checks.canon(key)
+        first = bisect_right(canon.batches, start, key=_next_offset)
+        for batch in islice(canon.batches, first, None):
+            if batch.base_offset >= to:
+                break
+            if self._is_visible(batch):
                 return
-        if start < to <= self.world.checks.canon(key).end:
+        if start < to <= canon.end:
             reading.handed = to
 
     # ------------------------------------------------------------ the end

@@ -60,8 +60,8 @@ COMPACTION_IN: Final = (2, 8, 26, 28)
 """In some of them partitions are compacted, by their remainder of 36."""
 DELETION_IN: Final = (4, 8, 10, 32)
 """In some of those a topic is deleted under them, by their remainder of 36."""
-PIPES_IN: Final = (3, 6)
-"""Pipes, by the remainder of 12: groups whose members write what they make of records, and the
+PIPES_IN: Final = (3, 18)
+"""Pipes, by the remainder of 24: groups whose members write what they make of records, and the
 offsets behind them, in transactions; a bank writes what they read."""
 BANK_IN: Final = (34,)
 """By the remainder of 36, a bank instead of other transactional producers, and no group."""
@@ -145,7 +145,7 @@ class World:
         self.group_config = GROUP_CONFIG
         self.transaction_checks = TransactionChecks(self)
         if None is groups is transactions is spark is deletion is compaction is pipe is bank:
-            pipe, bank = seed % 12 in PIPES_IN, seed % 36 in BANK_IN
+            pipe, bank = seed % 24 in PIPES_IN, seed % 36 in BANK_IN
         if pipe and not self.blackout:
             self._set_up_pipe()
         elif bank and not self.blackout:
