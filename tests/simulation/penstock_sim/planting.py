@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock_sim.planted import PLANTED
+from penstock_sim.planted_compaction import COMPACTION_BUGS
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS
@@ -147,5 +148,11 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
         500,
         {"groups": False, "transactions": True, "deletion": True},
         ("I11", "I14", "I24"),
+    ),
+    *_all_faults(
+        "compaction",
+        COMPACTION_BUGS,
+        500,
+        {"groups": False, "transactions": True, "deletion": False, "compaction": True},
     ),
 )
