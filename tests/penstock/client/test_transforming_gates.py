@@ -322,6 +322,13 @@ def test_positions_behind_the_markers_of_the_source_are_committed(
     one = Running(shared_cluster, source, copy_to(source))
     try:
         output.all(COUNT + 10)
+        wait_until(lambda: one.model.committed_records == COUNT + 10, what="all is committed")
+        with Producer(shared_cluster.bootstrap, transactional_id=f"{source}.after") as producer:
+            tx = producer.transaction()
+            tx.begin()
+            for partition in range(PARTITIONS):  # nothing of it will ever be handed out
+                tx.send(source, b"-1", partition=partition).result(60)
+            tx.abort()
         with Admin(shared_cluster.bootstrap) as admin:
 
             def has_no_lag() -> bool:
