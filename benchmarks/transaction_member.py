@@ -8,6 +8,7 @@ started it, and is the only one of its process group: Ctrl-C does not reach it.
 import argparse
 import os
 import sys
+import threading
 
 from penstock.client import ConsumedBatch, Consumer, Producer
 
@@ -22,6 +23,8 @@ def main() -> None:
     parser.add_argument("source")
     parser.add_argument("target")
     args = parser.parse_args()
+    orphaned = threading.Thread(target=_end_with_input, daemon=True)
+    orphaned.start()
     with (
         Consumer(
             args.bootstrap,
@@ -46,8 +49,13 @@ def main() -> None:
         producer.flush()
         tx.commit_offsets(consumer)
         print("open", flush=True)
-        sys.stdin.read()
-        os._exit(0)  # whoever started this is gone: the cluster ends what is open
+        orphaned.join()
+
+
+def _end_with_input() -> None:
+    """Whoever started this is gone, whatever this waits for: the cluster ends what is open."""
+    sys.stdin.read()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -403,7 +403,8 @@ def test_prometheus_hears_the_same_lag_as_group_describe(shared_cluster: Cluster
         assert seen["members"] == {(): 0}
         assert seen["state"] == {("Empty",): 1}
         idlers = scraped(shared_cluster, "idlers")
-        assert idlers == {"members": {(): 1}, "state": {("Stable",): 1}}, "no offset, no lag"
+        expected = {"members": {(): 1}, "state": {("Stable",): 1}, "pending_offsets": {(): 0}}
+        assert idlers == expected, "no offset, no lag"
         member.leave()
 
         groups.commit("billing", {("orders", 1): 5})

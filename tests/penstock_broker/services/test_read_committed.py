@@ -120,7 +120,7 @@ async def test_readers_see_what_was_committed_and_stop_before_what_is_open(tmp_p
         assert await here.read(0, UNCOMMITTED) == [b"0", b"1", b"2", b"3", b"4", b"5"]
         result = await here.fetch(0)
         assert (result.high_watermark, result.last_stable_offset) == (7, 4)
-        assert here.broker.process.totals().stable_offset_lag == 3
+        assert here.broker.process.totals().stable_offset_lags == {("t", 0): 3}
         await log.end(2, commit=False)  # 7
         assert await here.read(0) == [b"0", b"1", b"2", b"3", b"5"]
         assert (await here.fetch(0)).last_stable_offset == 8
