@@ -23,10 +23,16 @@ class Canon:
         self.end = 0
         self.disk_end = 0
         self._sequences: dict[int, tuple[int, int]] = {}
+        self._ends: dict[int, int] = {}
+        """Behind the last record of each producer."""
         self._skipped = False
 
-    def extend(self, batch: Batch, who: str) -> None:
-        """Takes in the next committed batch; checks I9."""
+    def extend(self, batch: Batch, who: str, log_start: int = 0) -> None:
+        """Takes in the next committed batch; checks I9.
+
+        `log_start`: of the log that has it. Whoever copied a log from there knows nothing of
+        producers whose records have all been removed: their first batch may come again.
+        """
         header = batch.header
         if header.is_marker:
             known = self._sequences.get(header.producer_id, (-1, 0))
@@ -40,10 +46,14 @@ class Canon:
                 if header.producer_epoch < epoch:
                     raise RuleError(f"I10: {who} committed {header} after producer epoch {epoch}")
                 expected = 0
-            if header.base_sequence != expected:
+            forgotten = (
+                header.base_sequence == 0 and self._ends.get(header.producer_id, 0) <= log_start
+            )
+            if header.base_sequence != expected and not forgotten:
                 raise RuleError(f"I9: {who} committed {header}, expected sequence {expected}")
             following = header.last_sequence + 1
             self._sequences[header.producer_id] = (header.producer_epoch, following)
+            self._ends[header.producer_id] = batch.next_offset
         self.batches.append(batch)
         self.by_base[batch.base_offset] = batch
         self.payloads.add(batch.payload)
@@ -63,12 +73,12 @@ class Canon:
         self.__init__()  # type: ignore[misc]  # starting over is what is meant
         self.disk_end = disk_end
         for batch in kept:
-            self.extend(batch, "rewind")
+            self.extend(batch, "rewind", batch.base_offset)  # it was checked when it came
         self.end = max(self.end, end)
 
     def skip_to(self, end: int, left: Sequence[Batch]) -> None:
         """Retention removed all before `end` in a history of which less was left."""
-        self._sequences, self._skipped, self.end = {}, True, end
+        self._sequences, self._ends, self._skipped, self.end = {}, {}, True, end
         for batch in left:
             if batch.base_offset < end < batch.next_offset:
                 self.extend(batch, "skip")

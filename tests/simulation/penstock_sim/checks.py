@@ -186,7 +186,7 @@ class Checks:
         for batch in fresh:
             if batch.base_offset != canon.end:
                 raise RuleError(f"I6: {who} commits {batch.header} at {canon.end}")
-            canon.extend(batch, who)
+            canon.extend(batch, who, marks.log_start_offset)
             if key == OFFSETS_KEY:
                 self.world.group_checks.committed(batch)
             self.world.transaction_checks.committed(key, batch, who)
