@@ -91,7 +91,7 @@ def _lose_coordinator(cluster: LocalCluster, admin: Admin, turn: int) -> float:
         tx.send(TOPIC, b"x")
     await_whole(admin, TOPIC, TRANSACTIONS_TOPIC)
     coordinators, leader = Coordinators(admin), leader_of(admin, TOPIC)
-    victim = next(broker for broker in cluster.broker_ids if broker != leader)
+    victim = next(broker for broker in coordinators.brokers if broker != leader)
     name = next(coordinators.ids(f"deaths-{turn}", on=victim))
     with Committing(cluster.bootstrap, name) as committing:
         committing.await_commits(WARM_COMMITS)

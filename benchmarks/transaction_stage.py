@@ -107,8 +107,14 @@ class Coordinators:
     def of(self, transactional_id: str) -> int:
         return self._leaders[coordinator_partition(transactional_id, len(self._leaders))]
 
+    @property
+    def brokers(self) -> list[int]:
+        """Those that coordinate something."""
+        return sorted(set(self._leaders))
+
     def ids(self, prefix: str, *, on: int) -> Iterator[str]:
-        """New ids for ever, all coordinated by broker `on`."""
+        """New ids for ever, all coordinated by broker `on`, one of `brokers`."""
+        assert on in self.brokers, f"broker {on} coordinates nothing"
         return (name for name in (f"{prefix}-{n}" for n in count()) if self.of(name) == on)
 
 
