@@ -43,7 +43,6 @@ from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 AsyncHandle = Callable[[Record, AsyncOut], Awaitable[None]]
 Pass = tuple[list[ConsumedBatch], AsyncOut]
-_GROUP_BYTES_MAX: Final = 200
 _MENDED_BY_NOBODY: Final = frozenset(
     {ErrorCode.MISUSE, ErrorCode.INVALID_REQUEST, ErrorCode.CLOSED}
 )

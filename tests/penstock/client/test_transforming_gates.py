@@ -16,6 +16,7 @@ from support.transforming import PARTITIONS, Output, Running, copy_to, fill
 from support.waiting import wait_until, wait_until_async
 
 from penstock.client import (
+    LATEST,
     Admin,
     AsyncAdmin,
     AsyncConsumer,
@@ -336,6 +337,14 @@ def test_positions_behind_the_markers_of_the_source_are_committed(
                 return len(lags) == PARTITIONS and all(each.records == 0 for each in lags)
 
             wait_until(has_no_lag, what="no lag is left")
+            places = [TopicPartition(source, number) for number in range(PARTITIONS)]
+            ends = admin.list_offsets(dict.fromkeys(places, LATEST))
+
+            def is_at_the_ends() -> bool:
+                found = {at: one.offset for at, one in admin.describe_group(source).offsets.items()}
+                return found == {at: end.offset for at, end in ends.items()}
+
+            wait_until(is_at_the_ends, what="what was aborted is passed for good")
     finally:
         one.stop()
 

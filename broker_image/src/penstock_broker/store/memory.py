@@ -78,10 +78,8 @@ class _Log:
     def producers_as_of(self, end: Offset) -> tuple[ProducerEntry, ...]:
         older = [as_of for as_of in self.snapshots if as_of <= end]
         start = max(older, default=Offset(0))
-        known = self.snapshots.get(start, ())
-        if self.log_end_offset >= self.cleaned.markers_end:  # else it copies, or begins anew
-            known = ended_by_swept_markers(known, self.cleaned.markers_end)
-        table = ProducerTable(known)
+        known, swept_end = self.snapshots.get(start, ()), self.cleaned.markers_end
+        table = ProducerTable(ended_by_swept_markers(known, swept_end, self.log_end_offset))
         for batch in self.batches:
             if start <= batch.base_offset < end:
                 table.apply(batch.header)

@@ -148,10 +148,8 @@ class RocksLogStore:
             snapshots = self._database.index.producer_snapshots(slot)
             scan_from = snapshots[-1] if snapshots else Offset(0)
             swept_end = self._database.cleaned(slot).markers_end
-            known = tuple(self._database.snapshot(slot, scan_from)) if snapshots else ()
-            if tail.log_end_offset >= swept_end:  # else it copies, or begins anew
-                known = ended_by_swept_markers(known, swept_end)
-            table = ProducerTable(known)
+            known = self._database.snapshot(slot, scan_from) if snapshots else ()
+            table = ProducerTable(ended_by_swept_markers(known, swept_end, tail.log_end_offset))
             for entry in self._database.index.from_offset(slot, scan_from):
                 self.headers_scanned += 1
                 table.apply(entry.header)

@@ -250,13 +250,16 @@ def _written(old: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
 
 
 def ended_by_swept_markers(
-    entries: Iterable[ProducerEntry], swept_end: Offset
+    entries: Iterable[ProducerEntry], swept_end: Offset, log_end: Offset
 ) -> tuple[ProducerEntry, ...]:
     """A snapshot that is older than the sweep: what it has open below `swept_end` has ended.
 
     Markers go only below an offset that the last stable offset had reached: all that began before
-    it was decided, and a marker that is not in the log any more tells nobody.
+    it was decided, and a marker that is not in the log any more tells nobody. A log that ends
+    before `swept_end` copies what is missing, or begins anew: its snapshot stays as it is.
     """
+    if log_end < swept_end:
+        return tuple(entries)
     return tuple(
         replace(entry, producer_epoch=entry.producer_epoch + 1, batches=(), open_offset=None)
         if entry.open_offset is not None and entry.open_offset < swept_end
