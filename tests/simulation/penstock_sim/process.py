@@ -2,23 +2,25 @@
 
 later ─▶ a step, unless it has died meanwhile; when it is not frozen any more
 ask ─▶ the transactions' coordinator, until there is an answer that is not "try again"
-deliver ─▶ a produce, perhaps twice
+deliver ─▶ a batch to whoever leads, perhaps twice; one answer, or that there is none
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock.core.batch import Batch
 from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.transactions import contract as tc
-from penstock.core.types import LeaderEpoch, ReplicaKey
+from penstock.core.types import Acks, LeaderEpoch, ReplicaKey, Sync
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_sim.transactions import CALL_TIMEOUT_MS, LATE_MS, ask_coordinator
 
 if TYPE_CHECKING:
-    from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
+
+_PRODUCE_TIMEOUT_MS: Final = 150
 
 
 class Process:
@@ -101,24 +103,43 @@ class Process:
 
     def _deliver(
         self,
-        broker: SimBroker,
         key: ReplicaKey,
-        request: dict[str, Any],
+        batch: Batch,
+        transactional_id: str,
         answered: Callable[[ProduceReply | None], None],
     ) -> None:
-        """Perhaps twice, the second time whenever the network likes, to whoever leads then."""
+        """To whoever seems to lead; `answered` hears its reply, or None if that takes too long.
+
+        Perhaps twice, the second time whenever the network likes, to whoever leads then.
+        """
         world, scheduler, life = self.world, self.world.scheduler, self._life
+        broker, epoch = world.find_leader(key)
+        settled = False
+        request = {
+            "batch": batch,
+            "acks": Acks.ALL,
+            "sync": Sync.OS,
+            "timeout_ms": _PRODUCE_TIMEOUT_MS,
+            "expected_epoch": epoch if scheduler.chance(0.5) else LeaderEpoch(0),
+            "transactional_id": transactional_id,
+        }
+
+        def heard(reply: ProduceReply | None) -> None:
+            nonlocal settled
+            if not settled:
+                settled = True
+                answered(reply)
 
         def respond(reply: ProduceReply) -> None:
             if reply.error is None:
-                replica = broker.replicas[key]
-                world.checks.acknowledged(broker, replica, request["batch"], reply)
-            scheduler.after(world.net.delay_ms(), self._run, life, answered, (reply,))
+                world.checks.acknowledged(broker, broker.replicas[key], batch, reply)
+            scheduler.after(world.net.delay_ms(), self._run, life, heard, (reply,))
 
         world.net.call(self.node, int(broker.id), broker.produce, key, request, respond)
         if scheduler.chance(0.08):
             copy = {**request, "expected_epoch": LeaderEpoch(0)}
             scheduler.after(scheduler.between(1, LATE_MS), self._deliver_copy, key, copy)
+        self._later(_PRODUCE_TIMEOUT_MS * 1.2, heard, None)
 
     def _deliver_copy(self, key: ReplicaKey, request: dict[str, Any]) -> None:
         self.world.find_leader(key)[0].produce(key, request, lambda _reply: None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.lane import Entry, Identity, Lane
@@ -38,11 +39,8 @@ from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.transactions import contract as tc
 from penstock.core.types import (
     TRANSACTIONAL_PRODUCER_BIT,
-    Acks,
-    LeaderEpoch,
     ProducerId,
     ReplicaKey,
-    Sync,
 )
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_sim.hosting import BASE_TIME_MS
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
 Done = Callable[[PenstockError | None], None]
 Who = tuple[ProducerId, int]
 DELIVERY_MS: Final = 500
-_PRODUCE_TIMEOUT_MS: Final = 150
 _END_MS: Final = 400
 _TICK_MS: Final = 40
 _BACKOFF_MS: Final = 5
@@ -345,7 +342,6 @@ class SimProducer(Process):
             self._later(max(1, lane.retry_at_ms - now_ms), self._pump, key)
 
     def _send(self, key: ReplicaKey, lane: Lane[Outgoing], entry: Entry[Outgoing]) -> None:
-        world, scheduler, settled = self.world, self.world.scheduler, False
         assert entry.identity is not None
         batch = build_batch(
             entry.batch.columns,
@@ -354,24 +350,8 @@ class SimProducer(Process):
             base_sequence=entry.sequence,
             flags=BatchFlags.TRANSACTIONAL,
         )
-        broker, epoch = world.find_leader(key)
-        request = {
-            "batch": batch,
-            "acks": Acks.ALL,
-            "sync": Sync.OS,
-            "timeout_ms": _PRODUCE_TIMEOUT_MS,
-            "expected_epoch": epoch if scheduler.chance(0.5) else LeaderEpoch(0),
-            "transactional_id": self.transactional_id,
-        }
-
-        def answered(reply: ProduceReply | None) -> None:
-            nonlocal settled
-            if not settled:
-                settled = True
-                self._answered(key, lane, entry, reply)
-
-        self._deliver(broker, key, request, answered)
-        self._later(_PRODUCE_TIMEOUT_MS * 1.2, answered, None)
+        answered = partial(self._answered, key, lane, entry)
+        self._deliver(key, batch, self.transactional_id, answered)
 
     def _answered(
         self,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
@@ -22,11 +23,8 @@ from penstock.core.transactions import contract as tc
 from penstock.core.transactions.records import Attempt
 from penstock.core.types import (
     TRANSACTIONAL_PRODUCER_BIT,
-    Acks,
-    LeaderEpoch,
     ProducerId,
     ReplicaKey,
-    Sync,
 )
 from penstock.errors import PenstockError
 from penstock.spark.decision import Decision, TaskResult, check_outcome, decision_of
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 Plan = tuple[tuple[int, ...], ...]
 """Of each task, the rows of each batch that it sends."""
 _NODE: Final = 900
-_PRODUCE_TIMEOUT_MS: Final = 150
 _PRODUCE_ATTEMPTS: Final = 6
 _CALL_MS: Final = 600
 """How long a driver or a task asks before it gives up."""
@@ -368,25 +365,9 @@ class TaskAttempt(Process):
     # ------------------------------------------------------------ rows
 
     def _produce(self, key: ReplicaKey, attempt: int) -> None:
-        world, scheduler, settled = self.world, self.world.scheduler, False
-        broker, epoch = world.find_leader(key)
-        request = {
-            "batch": self._lanes[key][-self._left[key]],
-            "acks": Acks.ALL,
-            "sync": Sync.OS,
-            "timeout_ms": _PRODUCE_TIMEOUT_MS,
-            "expected_epoch": epoch if scheduler.chance(0.5) else LeaderEpoch(0),
-            "transactional_id": self._execution.run.application_id,
-        }
-
-        def answered(reply: ProduceReply | None) -> None:
-            nonlocal settled
-            if not settled:
-                settled = True
-                self._produced(key, attempt, reply)
-
-        self._deliver(broker, key, request, answered)
-        self._later(_PRODUCE_TIMEOUT_MS * 1.2, answered, None)
+        batch = self._lanes[key][-self._left[key]]
+        answered = partial(self._produced, key, attempt)
+        self._deliver(key, batch, self._execution.run.application_id, answered)
 
     def _produced(self, key: ReplicaKey, attempt: int, reply: ProduceReply | None) -> None:
         error = None if reply is None else reply.error

@@ -12,6 +12,7 @@ which answer, is kept in `Transaction`; `transaction_checks` judges it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.batch import Batch, BatchFlags, BatchHeader
@@ -21,11 +22,8 @@ from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.transactions import contract as tc
 from penstock.core.types import (
     TRANSACTIONAL_PRODUCER_BIT,
-    Acks,
-    LeaderEpoch,
     ProducerId,
     ReplicaKey,
-    Sync,
 )
 from penstock.errors import ErrorCode, PenstockError
 from penstock_sim.compaction import some_keys
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
 
 Who = tuple[ProducerId, int]
 _CLIENT_NODE: Final = 800
-_PRODUCE_TIMEOUT_MS: Final = 150
 _ATTEMPTS: Final = 8
 
 
@@ -181,25 +178,8 @@ class Transactor(Process):
         if self._is_over(transaction):
             return
         batch = transaction.lanes[key][self._lanes[key]]
-        world, scheduler, settled = self.world, self.world.scheduler, False
-        broker, epoch = world.find_leader(key)
-        request = {
-            "batch": batch,
-            "acks": Acks.ALL,
-            "sync": Sync.OS,
-            "timeout_ms": _PRODUCE_TIMEOUT_MS,
-            "expected_epoch": epoch if scheduler.chance(0.5) else LeaderEpoch(0),
-            "transactional_id": self.transactional_id,
-        }
-
-        def answered(reply: ProduceReply | None) -> None:
-            nonlocal settled
-            if not settled:
-                settled = True
-                self._produced(transaction, key, attempt, reply)
-
-        self._deliver(broker, key, request, answered)
-        self._later(_PRODUCE_TIMEOUT_MS * 1.2, answered, None)
+        answered = partial(self._produced, transaction, key, attempt)
+        self._deliver(key, batch, self.transactional_id, answered)
 
     def _produced(
         self, transaction: Transaction, key: ReplicaKey, attempt: int, reply: ProduceReply | None
