@@ -30,6 +30,9 @@ CONTROLLER_CONFIG = {
 }
 """For tests: quick fail-over when a process is killed, and leaders that stay where a test finds
 them. Silence is no death before four seconds: another worker's Java may take every core for two."""
+BROKER_CONFIG = {"log.retention.check.interval.ms": "3600000"}
+"""For tests: nothing is removed unless a test asks for it. Records whose times a test has chosen
+are older than any topic keeps, and would go in the first round, 30 seconds after the start."""
 
 
 class Cluster:
@@ -70,7 +73,7 @@ class Cluster:
         self._made.append(self.controller)
         self.controller_metrics_port = metrics.port
         self.metrics_ports: dict[int, int] = {}
-        self._broker_config = broker_config or {}
+        self._broker_config = {**BROKER_CONFIG, **(broker_config or {})}
         self._racks = racks or []
         self.brokers: dict[int, ServerProcess] = {}
         for broker_id in range(brokers):

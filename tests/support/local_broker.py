@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.cluster import BROKER_CONFIG
+
 from penstock.core.types import BrokerId
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import controller_pb2
@@ -77,7 +79,9 @@ def topic_info(
 
 @asynccontextmanager
 async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]:
-    """Runs a broker on `path`; stops it cleanly."""
+    """Runs a broker on `path`; stops it cleanly. It removes old records only if `settings` say so:
+    tests choose the times of theirs."""
+    kept = [f"{key}={value}" for key, value in BROKER_CONFIG.items()]
     config = BrokerConfig(
         broker_id=BrokerId(0),
         data_dir=path,
@@ -85,7 +89,7 @@ async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]
         advertise_host="127.0.0.1",
         advertise_port=0,
         controllers=("127.0.0.1:1",),
-        settings=parse_settings(list(settings)),
+        settings=parse_settings([*kept, *settings]),
     )
     directory = DataDirectory.open(path, cluster_id=None, broker_id=config.broker_id)
     store = RocksLogStore(directory.log_path)
