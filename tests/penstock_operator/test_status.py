@@ -85,6 +85,16 @@ def test_the_phase_is_one_word_for_what_goes_on(waits: tuple[Wait, ...], phase: 
     assert status["conditions"][0]["status"] == "True", "it serves all the while"
 
 
+def test_nothing_is_settled_in_the_pass_that_applies_a_new_template() -> None:
+    """The roll that the template asks for is planned in the next one."""
+    observed, newer = settled(WISH).observed(), desired(image="penstock-broker:2")
+    plan = plan_cluster(newer, observed)
+    assert plan.actions
+    status = cluster_status(newer, observed, plan, {}, NOW)
+    shown = {each["type"]: each["status"] for each in status["conditions"]}
+    assert shown == {"Ready": "True", "Reconciling": "True", "Stalled": "False"}
+
+
 def test_while_no_broker_answers_the_last_numbers_stay() -> None:
     world = settled(WISH)
     before = ready_status()

@@ -74,9 +74,8 @@ def cluster_status(
     newest = template_hash(desired)
     pods = observed.pods.values()
     not_ready = why_not_ready(desired, observed, plan)
-    shown = conditions(
-        not_ready, plan.waits, desired.generation, before.get("conditions") or (), now
-    )
+    waits = plan.waits or _applying(plan)
+    shown = conditions(not_ready, waits, desired.generation, before.get("conditions") or (), now)
     wanted = f"{COMPONENT}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
     ready = sum(pod.ready and not pod.terminating for pod in pods)
@@ -100,6 +99,12 @@ def cluster_status(
         "storage": {"size": desired.spec.storage_size},
         "brokerStatuses": _broker_statuses(observed, before),
     }
+
+
+def _applying(plan: Plan) -> tuple[Wait, ...]:
+    """What was changed in this pass may have more in its train, as a template has a roll: nobody
+    may take the generation for settled before the next pass has looked."""
+    return (Wait("Applying", "changes are being made"),) if plan.actions else ()
 
 
 def failed_status(generation: int, wait: Wait, before: Mapping[str, Any], now: str) -> Object:
