@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
+from support.judging import judge
 
-from penstock.verify.check import Judge, Verdict
 from penstock.verify.history import Event
 
 
@@ -18,17 +18,6 @@ def history(*group: Event, count: int = 10) -> Iterator[Event]:
     yield from group
     yield {"e": "ends", "p": 0, "lo": 0, "hi": count}
     yield {"e": "final", "r": "final", **at}
-
-
-def judge(*group: Event) -> Verdict:
-    made = Judge()
-    events = list(history(*group))
-    for event in events:
-        made.first_pass(event)
-    made.settle()
-    for event in events:
-        made.second_pass(event)
-    return made.finish()
 
 
 def owns(member: str) -> Event:
@@ -51,7 +40,7 @@ GOOD = [owns("a"), got("a", 0, 6), stored(4), leaves("a"), owns("b"), got("b", 4
 
 
 def test_a_good_history_passes_and_counts_what_came_again() -> None:
-    verdict = judge(*GOOD)
+    verdict = judge(history(*GOOD))
     assert verdict.passed, verdict.breaches
     assert (verdict.delivered, verdict.redelivered) == (12, 2)
 
@@ -75,22 +64,20 @@ def test_a_good_history_passes_and_counts_what_came_again() -> None:
     ],
 )
 def test_each_broken_promise_is_caught(rule: str, records: int, events: list[Event]) -> None:
-    verdict = judge(*events)
+    verdict = judge(history(*events))
     assert set(verdict.breaches) == {rule}
     assert verdict.breaches[rule].records == records
 
 
 def test_a_member_that_learns_late_that_it_lost_is_no_breach() -> None:
     verdict = judge(
-        owns("a"), got("a", 0, 6), stored(4), owns("b"), got("b", 4, 10), got("a", 6, 8),
-        leaves("a", "lost"),
+        history(
+            owns("a"), got("a", 0, 6), stored(4), owns("b"), got("b", 4, 10), got("a", 6, 8),
+            leaves("a", "lost"),
+        )
     )  # fmt: skip
     assert verdict.passed, verdict.breaches
 
 
 def test_a_run_without_a_group_is_not_judged_as_one() -> None:
-    made = Judge()
-    for event in history():
-        if event["e"] != "stored":
-            made.first_pass(event)
-    assert made.finish().passed
+    assert judge(event for event in history() if event["e"] != "stored").passed

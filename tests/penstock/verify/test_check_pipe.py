@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from support.judging import judge
 
-from penstock.verify.check import Judge, Verdict
 from penstock.verify.history import Event
 
 Edit = Callable[[list[Event]], None]
@@ -23,16 +23,6 @@ def good() -> list[Event]:
             where = {"s": stream, "q": first, "n": 5, "p": stream, "o": first + first // 5}
             events.append({"e": "piped", "r": "pipe", **where, "t": 3.0})
     return events
-
-
-def judge(events: list[Event]) -> Verdict:
-    made = Judge()
-    for event in events:
-        made.first_pass(event)
-    made.settle()
-    for event in events:
-        made.second_pass(event)
-    return made.finish()
 
 
 def piped(events: list[Event], stream: int, first: int) -> Event:

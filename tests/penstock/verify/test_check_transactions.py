@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
+from support.judging import judge
 
-from penstock.verify.check import Judge, Verdict
 from penstock.verify.history import Event
 from penstock.verify.report import summary
 
@@ -38,16 +38,6 @@ def good() -> list[Event]:
         events.append({"e": "reached", "p": partition, "o": end})
         events.append({"e": "ends", "p": partition, "lo": 0, "hi": end, "hw": end})
     return events
-
-
-def judge(events: list[Event]) -> Verdict:
-    made = Judge()
-    for event in events:
-        made.first_pass(event)
-    made.settle()
-    for event in events:
-        made.second_pass(event)
-    return made.finish()
 
 
 def found(events: list[Event], **fields: object) -> Event:
