@@ -6,19 +6,16 @@ gets at the end, and compares it with what the producers were told (I10, I11, I1
 """
 
 import os
-from collections.abc import Callable
 
 import pytest
 from support.cluster import Cluster
+from support.kills import Victims, everybody, kill_in_rounds
 from support.load import Load, MakeLoad
 
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC, coordinator_partition
 
 ROUNDS = int(os.environ.get("PENSTOCK_BANK_ROUNDS", "1"))
 """Of harm; each takes some seconds."""
-
-
-Victims = Callable[[Cluster, Load], list[int]]
 
 
 def coordinator(cluster: Cluster, load: Load) -> list[int]:
@@ -34,27 +31,14 @@ def leader(cluster: Cluster, load: Load) -> list[int]:
     return [cluster.leader(load.config.topic, 0)]
 
 
-def everybody(cluster: Cluster, load: Load) -> list[int]:
-    return list(cluster.brokers)
-
-
 @pytest.mark.timeout(120 + 30 * ROUNDS)
 @pytest.mark.parametrize("victims", [coordinator, leader, everybody], ids=lambda who: who.__name__)
 def test_money_is_neither_made_nor_lost_by_kills(
     cluster: Cluster, make_load: MakeLoad, victims: Victims
 ) -> None:
     with make_load(bank=True, rate=200, settle_s=60.0) as load:
-        for _ in range(ROUNDS):
-            cluster.wait_in_sync(load.config.topic)
-            cluster.wait_in_sync(TRANSACTIONS_TOPIC)
-            killed = [cluster.brokers[broker_id] for broker_id in victims(cluster, load)]
-            for broker in killed:
-                broker.kill()
-            if len(killed) < len(cluster.brokers):
-                load.wait_writing(timeout_s=60)
-            for broker in killed:
-                broker.start(wait=False)
-            load.wait_writing(timeout_s=60)
+        topics = (load.config.topic, TRANSACTIONS_TOPIC)
+        kill_in_rounds(cluster, load, victims, rounds=ROUNDS, topics=topics)
         verdict = load.judge()
     assert verdict.passed, verdict.to_dict()
     assert verdict.balance == 0

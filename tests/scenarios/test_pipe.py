@@ -6,10 +6,10 @@ compares what read_committed readers see of both topics at the end.
 """
 
 import os
-from collections.abc import Callable
 
 import pytest
 from support.cluster import Cluster
+from support.kills import Victims, everybody, kill_in_rounds
 from support.load import Load, MakeLoad
 
 from penstock.core.groups.config import OFFSETS_TOPIC, coordinator_partition
@@ -18,7 +18,6 @@ from penstock.verify.pipe import target_of
 
 ROUNDS = int(os.environ.get("PENSTOCK_PIPE_ROUNDS", "1"))
 """Of harm; each takes some seconds."""
-Victims = Callable[[Cluster, Load], list[int]]
 
 
 def coordinator(cluster: Cluster, load: Load) -> list[int]:
@@ -34,28 +33,15 @@ def leader(cluster: Cluster, load: Load) -> list[int]:
     return [cluster.leader(target_of(load.config.topic), 0)]
 
 
-def everybody(cluster: Cluster, load: Load) -> list[int]:
-    return list(cluster.brokers)
-
-
 @pytest.mark.timeout(120 + 30 * ROUNDS)
 @pytest.mark.parametrize("victims", [coordinator, leader, everybody], ids=lambda who: who.__name__)
 def test_a_pipe_copies_each_record_once(
     cluster: Cluster, make_load: MakeLoad, victims: Victims
 ) -> None:
     with make_load(pipe=True, members=3, churn_s=1.5, rate=1_000, settle_s=60.0) as load:
-        for _ in range(ROUNDS):
-            cluster.wait_in_sync(load.config.topic)
-            cluster.wait_in_sync(target_of(load.config.topic))
-            cluster.wait_in_sync(TRANSACTIONS_TOPIC)
-            killed = [cluster.brokers[broker_id] for broker_id in victims(cluster, load)]
-            for broker in killed:
-                broker.kill()
-            if len(killed) < len(cluster.brokers):
-                load.wait_writing(timeout_s=60)
-            for broker in killed:
-                broker.start(wait=False)
-            load.wait_writing(timeout_s=60)
+        topic = load.config.topic
+        topics = (topic, target_of(topic), TRANSACTIONS_TOPIC)
+        kill_in_rounds(cluster, load, victims, rounds=ROUNDS, topics=topics)
         verdict = load.judge()
     assert verdict.passed, verdict.to_dict()
     assert verdict.piped == verdict.final > 0
