@@ -19,6 +19,10 @@ sys.path.append(str(Path(__file__).parent))
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(2**31)))
 
+# Containers often set it. Every process would compile all that it imports, which is half of what it
+# costs to start a broker.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A shell's background jobs ignore SIGINT, and children inherit that: the tests of Ctrl-C could not
 # end what they start.
