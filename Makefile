@@ -36,7 +36,7 @@ types: setup  ## mypy, strict
 	$(BIN)/mypy -p penstock -p penstock_broker -p penstock_operator -p pyspark_penstock
 
 unit: setup  ## Unit, contract and process-level tests
-	$(BIN)/pytest -q -n logical --maxprocesses 8 --dist loadfile --durations=15
+	$(BIN)/pytest -q -n auto --maxprocesses 8 --dist loadfile --durations=15
 
 sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 FRESH_SECONDS=120
 	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS) --kept --fresh-seconds $(FRESH_SECONDS)

@@ -33,6 +33,27 @@ def pytest_report_header() -> str:
     return f"PENSTOCK_TEST_SEED={SEED}"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    from support import spreading  # noqa: PLC0415 - found from here on
+
+    return spreading.processes()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """`--dist loadfile` in our order; others as they are."""
+    from support import spreading  # noqa: PLC0415 - found from here on
+
+    return spreading.LongFirst(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    from support import spreading  # noqa: PLC0415 - found from here on
+
+    items.sort(key=lambda item: spreading.rank(item.nodeid))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]  # a hook wrapper is a generator
     """Shows the seed and the logs of the test's own servers with every failure."""

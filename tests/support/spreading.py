@@ -1,0 +1,55 @@
+"""How tests are spread over processes: whole files, those that take long first.
+
+A file's tests share a cluster, so one process runs all of them; the files with a JVM share that,
+too. Many tests wait for clusters more than they compute: more processes than cores keep the cores
+busy. Long files come first, because one that begins last would leave the other cores idle.
+"""
+
+import os
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadFileScheduling
+
+SPARK = "tests/penstock/spark/test_spark_"
+LONG_FIRST = (
+    "tests/simulation/",
+    SPARK,
+    "tests/scenarios/",
+    "tests/examples/",
+    "tests/benchmarks/",
+    "tests/penstock_broker/",
+    "tests/penstock/cli/",
+    "tests/penstock/verify/",
+    "tests/go/",
+    "tests/penstock_operator/",
+    "tests/penstock/client/",
+)
+"""How node ids begin. All others take parts of a second and fill the gaps at the end."""
+
+
+def processes() -> int:
+    """For `-n auto`: half as many again as there are cores."""
+    return -(-3 * (os.cpu_count() or 1) // 2)
+
+
+def rank(nodeid: str) -> int:
+    """The lowest is first."""
+    ranks = (at for at, begin in enumerate(LONG_FIRST) if nodeid.startswith(begin))
+    return next(ranks, len(LONG_FIRST))
+
+
+def scope_of(nodeid: str) -> str:
+    """What one process runs as a whole."""
+    return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+
+class LongFirst(LoadFileScheduling):
+    """Hands out scopes in the order in which their tests were collected."""
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)

@@ -1,0 +1,30 @@
+"""Files are handed out long ones first, those on Spark together."""
+
+from pathlib import Path
+
+import pytest
+from support.spreading import LONG_FIRST, processes, rank, scope_of
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = "tests/penstock/core/test_records.py::test_x"
+SCENARIO = "tests/scenarios/test_bank.py::test_x[a::b]"
+RECIPE = "tests/penstock/spark/test_spark_recipe.py::test_x"
+SINK = "tests/penstock/spark/test_spark_sink.py::TestX::test_y"
+
+
+def test_what_takes_parts_of_a_second_comes_last() -> None:
+    assert sorted([QUICK, SCENARIO, SINK], key=rank) == [SINK, SCENARIO, QUICK]
+
+
+@pytest.mark.parametrize("begin", LONG_FIRST)
+def test_what_is_said_to_take_long_is_there(begin: str) -> None:
+    assert list(ROOT.glob(f"{begin}*"))
+
+
+def test_there_is_work_for_every_core_while_tests_wait() -> None:
+    assert processes() >= 2
+
+
+def test_a_file_stays_whole_and_all_with_a_jvm_stay_together() -> None:
+    assert scope_of(SCENARIO) == "tests/scenarios/test_bank.py"
+    assert scope_of(RECIPE) == scope_of(SINK) != scope_of(QUICK)
