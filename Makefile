@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 2000
-FRESH_SECONDS ?= 120
+FRESH_SECONDS ?= 60
 BUF := node_modules/.bin/buf
 
 .PHONY: help setup demo test check types unit sim proto proto-check crds wheel bench images e2e e2e-up e2e-down lock clean
@@ -38,7 +38,7 @@ types: setup  ## mypy, strict
 unit: setup  ## Unit, contract and process-level tests
 	$(BIN)/pytest -q -n auto --maxprocesses 8 --dist loadfile --durations=15
 
-sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 FRESH_SECONDS=120
+sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 FRESH_SECONDS=60
 	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS) --kept --fresh-seconds $(FRESH_SECONDS)
 
 proto: setup  ## Regenerate the protocol stubs

@@ -24,7 +24,7 @@ from penstock_sim.workers import Lost, Workers, cores
 from penstock_sim.world import simulate
 
 _EXAMPLES: Final = """examples:
-  run.py --seeds 2000 --kept --fresh-seconds 120   as `make sim` does
+  run.py --seeds 2000 --kept --fresh-seconds 60    as `make sim` does
   run.py --first 5000 --seeds 1000 --keep-going    a thousand seeds, all failures
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took

@@ -138,7 +138,7 @@ def test_it_replays_a_seed_event_by_event() -> None:
 def test_its_help_has_examples() -> None:
     found = command("--help")
     assert found.returncode == 0
-    assert "run.py --seeds 2000 --kept --fresh-seconds 120" in found.stdout
+    assert "run.py --seeds 2000 --kept --fresh-seconds 60" in found.stdout
 
 
 def test_nonsense_is_refused() -> None:
