@@ -22,8 +22,6 @@ from support.waiting import wait_until
 from penstock.client import LATEST, Admin, Codec, Consumer, Producer, Record, TopicPartition
 from penstock.core.partitioner import partition_for_key
 
-pytestmark = pytest.mark.timeout(400)  # a cold build of gRPC for Go takes minutes
-
 MODULE = Path(__file__).resolve().parents[2] / "examples" / "go"
 PARTITIONS = 3
 MakeCluster = Callable[..., Cluster]

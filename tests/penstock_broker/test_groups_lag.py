@@ -374,7 +374,6 @@ def described(cluster: Cluster, group: str) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.timeout(120)
 def test_prometheus_hears_the_same_lag_as_group_describe(shared_cluster: Cluster) -> None:
     shared_cluster.create_topic("orders", partitions=4)
     with Producer(shared_cluster.bootstrap) as producer:

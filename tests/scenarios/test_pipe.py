@@ -33,7 +33,7 @@ def leader(cluster: Cluster, load: Load) -> list[int]:
     return [cluster.leader(target_of(load.config.topic), 0)]
 
 
-@pytest.mark.timeout(120 + 30 * ROUNDS)
+@pytest.mark.timeout(1_500 + 30 * ROUNDS)
 @pytest.mark.parametrize("victims", [coordinator, leader, everybody], ids=lambda who: who.__name__)
 def test_a_pipe_copies_each_record_once(
     cluster: Cluster, make_load: MakeLoad, victims: Victims

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from support.waiting import unwatch, wait_until, watch
+from support.waiting import unwatch, wait_exit, wait_until, watch
 
 from penstock.rpc.channel import open_channel
 from penstock_broker.local.ports import HOST, ReservedPort
@@ -148,7 +148,7 @@ class ServerProcess:
         with open_channel(self.address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             try:
-                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=1.0)
+                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=10.0)
             except grpc.RpcError:
                 return False
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
@@ -187,7 +187,7 @@ class ServerProcess:
         """The exit code of a process that ends by itself."""
         assert self.process is not None
         unwatch(self)
-        code = self.process.wait(timeout_s)
+        code = wait_exit(self.process, timeout_s)
         self._close_pipe()
         return code
 
@@ -198,10 +198,10 @@ class ServerProcess:
             self.process.send_signal(number)
             self.process.send_signal(signal.SIGCONT)
         try:
-            code = self.process.wait(timeout_s)
+            code = wait_exit(self.process, timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(20.0)
+            wait_exit(self.process, 20.0)
             raise AssertionError(
                 f"{self.name} did not end within {timeout_s} s after signal {number}\n{self.tail()}"
             ) from None

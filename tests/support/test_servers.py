@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from support.cluster import Cluster
 from support.processes import HOST, ReservedPort, reserve_row
-from support.waiting import unwatch, wait_until, wait_until_async, watch
+from support.waiting import (
+    Patience,
+    unwatch,
+    wait_exit,
+    wait_until,
+    wait_until_async,
+    watch,
+)
 from support.wire import Wire
 
 from penstock.proto.v1 import admin_pb2
@@ -60,6 +67,44 @@ async def test_every_kind_of_wait_ends_when_what_it_watches_has_ended() -> None:
         assert wait_until(lambda: True, what="what is so already")
     finally:
         unwatch(ended)
+
+
+def test_patience_is_time_of_a_machine_to_oneself() -> None:
+    now_s, tasks_per_core = [0.0], 30.0
+    patience = Patience(10.0, clock=lambda: now_s[0], crowd=lambda: tasks_per_core)
+
+    def pass_by(seconds: float) -> None:
+        for _ in range(int(seconds)):
+            now_s[0] += 1.0
+            patience.is_over()
+
+    pass_by(240)
+    assert not patience.is_over(), "of thirty tasks each got eight seconds"
+    tasks_per_core = 1.0
+    pass_by(3)
+    assert patience.is_over()
+
+
+def test_a_machine_that_stood_still_was_no_time_to_do_anything() -> None:
+    now_s = [0.0]
+    patience = Patience(10.0, clock=lambda: now_s[0], crowd=lambda: 1.0)
+    now_s[0] += 3_600
+    assert not patience.is_over()
+    now_s[0] += 3_600
+    now_s[0] += 3_600
+    assert not patience.is_over()
+    now_s[0] += 1
+    assert patience.is_over()
+
+
+def test_a_child_that_does_not_end_is_told_of() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        with pytest.raises(subprocess.TimeoutExpired):
+            wait_exit(child, -1.0)
+        assert child.stdin is not None
+        child.stdin.write(b"\n")
+        child.stdin.close()
+        assert wait_exit(child, 30.0) == 0
 
 
 def test_a_killed_brokers_ports_are_given_to_nobody_and_free_when_the_cluster_is_closed(

@@ -97,7 +97,7 @@ func (c *Client) refresh(ctx context.Context, topic string) error {
 			return err
 		}
 	}
-	return err
+	return fmt.Errorf("nobody says where topic %q is: %w", topic, err)
 }
 
 func (c *Client) metadata(

@@ -11,7 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
 
@@ -93,7 +92,6 @@ class Seen:
         return self.values
 
 
-@pytest.mark.timeout(900)  # two JVMs, one after the other
 def test_the_recipe_for_spark_writes_each_order_once_though_its_driver_is_killed(
     cluster: Cluster, admin: Admin, tmp_path: Path
 ) -> None:

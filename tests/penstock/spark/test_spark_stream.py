@@ -11,7 +11,7 @@ from penstock.client import Consumer, Producer
 from penstock.core.types import TopicPartition
 from penstock.spark.progress import offsets_behind_latest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.spark
 EARLIEST = {"startingOffsets": "earliest"}
 
 

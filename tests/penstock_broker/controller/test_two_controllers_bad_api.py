@@ -141,7 +141,6 @@ async def two_controllers(
                 proxy.heal()
 
 
-@pytest.mark.timeout(240)
 async def test_what_is_stored_and_told_stays_consistent(
     run: Any, api_server: ApiServer, proxies: list[ApiProxy], tmp_path: Path, rng: random.Random
 ) -> None:
