@@ -1,16 +1,28 @@
-"""A transaction whose coordinators have forgotten it, on real brokers: readers go on."""
+"""A transaction whose coordinators have forgotten it, on real brokers: readers and groups go on."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from support.cluster import Cluster
+from support.group_wire import Groups
 from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
 
 from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.errors import ErrorCode, PenstockError
+from penstock.proto.v1 import group_pb2
 from penstock_broker.controller.metadata_store.interface import Delete
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 
 QUICK = {"transaction.max.timeout.ms": "10000", "transaction.orphan.grace.ms": "1000"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path, brokers=2, broker_config=QUICK) as running:
+        running.create_topic("t")
+        yield running
 
 
 def forget_transactions(cluster: Cluster) -> None:
@@ -34,15 +46,17 @@ def forget_transactions(cluster: Cluster) -> None:
     cluster.wait_leaders("t")
 
 
+def told(cluster: Cluster) -> list[int]:
+    """Brokers that say in their log that they ended an orphan."""
+    text = "aborted a transaction that no coordinator knows"
+    return [one for one, broker in cluster.brokers.items() if text in broker.log_text()]
+
+
 def test_a_transaction_that_no_coordinator_knows_is_aborted_by_the_partitions_leader(
-    tmp_path: Path,
+    cluster: Cluster,
 ) -> None:
     where = TopicPartition("t", 0)
-    with (
-        Cluster(tmp_path, brokers=2, broker_config=QUICK) as cluster,
-        Admin(cluster.bootstrap) as admin,
-    ):
-        cluster.create_topic("t")
+    with Admin(cluster.bootstrap) as admin:
         lost = TransactionalProducer(cluster, "lost", transaction_timeout_ms=10_000).init()
         lost.send("t", b"never")
         forget_transactions(cluster)
@@ -67,6 +81,43 @@ def test_a_transaction_that_no_coordinator_knows_is_aborted_by_the_partitions_le
 
             wait_until(is_read, what="readers go on")
         assert seen == [b"behind", b"committed"]
-        logs = [broker.log_text() for broker in cluster.brokers.values()]
-        told = [log for log in logs if "aborted a transaction that no coordinator knows" in log]
-        assert len(told) == 1, "the leader's"
+        assert told(cluster) == [cluster.leader("t")]
+
+
+def test_offsets_in_a_transaction_that_no_coordinator_knows_are_dropped_by_the_group(
+    cluster: Cluster,
+) -> None:
+    lost = TransactionalProducer(cluster, "lost", transaction_timeout_ms=10_000).init()
+    part_of = {
+        "transactional_id": "lost",
+        "producer_id": lost.producer_id,
+        "producer_epoch": lost.epoch,
+    }
+    reset = group_pb2.ResetOffsetsRequest(
+        group_id="g",
+        partitions=[group_pb2.ResetPartition(topic="t", partition=0, offset=1)],
+    )
+    with Groups(cluster) as groups:
+        groups.commit("g", {("t", 0): 3})
+        assert groups.commit("g", {("t", 0): 9}, **part_of) == [ErrorCode.UNSPECIFIED]
+        forget_transactions(cluster)
+
+        def offset() -> int | ErrorCode:
+            request = group_pb2.FetchOffsetsRequest(group_id="g")
+            (found,) = groups.call("FetchOffsets", request).offsets
+            return ErrorCode(found.error.code) if found.HasField("error") else found.offset
+
+        def reset_code() -> ErrorCode:
+            (line,) = groups.call("ResetOffsets", reset).results
+            return ErrorCode(line.error.code)
+
+        assert offset() is ErrorCode.UNSTABLE_OFFSETS
+        assert reset_code() is ErrorCode.UNSTABLE_OFFSETS
+        TransactionalProducer(cluster, "known").init()  # the internal topic is made anew
+        wait_until(lambda: offset() == 3, what="the orphan is aborted")
+        assert reset_code() is ErrorCode.UNSPECIFIED
+        assert told(cluster) == [groups.find("g").broker_id]
+        with pytest.raises(PenstockError) as late:
+            groups.commit("g", {("t", 0): 9}, **part_of)
+        assert late.value.code is ErrorCode.PRODUCER_FENCED
+        assert groups.commit("g", {("t", 0): 5}) == [ErrorCode.UNSPECIFIED]

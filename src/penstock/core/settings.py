@@ -126,8 +126,8 @@ BROKER_SETTINGS: Final = (
     Setting(
         "transaction.orphan.grace.ms",
         "300000",
-        "A transaction that a partition has open for so long beyond transaction.max.timeout.ms is "
-        "aborted there if no coordinator knows of it, in ms.",
+        "A transaction that a partition or a group has open for so long beyond "
+        "transaction.max.timeout.ms is aborted there if no coordinator knows of it, in ms.",
         minimum=1_000,
         maximum=2**31 - 1,
     ),

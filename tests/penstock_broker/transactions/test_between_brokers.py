@@ -5,7 +5,7 @@ links see it, on another one. What waits is held while the world changes.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
@@ -22,6 +22,7 @@ from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.transactions import TransactionConfig
 from penstock.core.transactions import contract as c
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
+from penstock.core.transactions.orphans import OpenHere
 from penstock.core.transactions.records import (
     GroupParticipant,
     Participant,
@@ -35,6 +36,7 @@ from penstock.proto.v1.transaction_peer_pb2_grpc import (
     add_TransactionPeerServiceServicer_to_server,
 )
 from penstock.rpc.errors import error_from_rpc
+from penstock_broker.clock import SystemClock
 from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
 from penstock_broker.logged.hosts import Hosts
 from penstock_broker.metrics import Metrics
@@ -44,6 +46,7 @@ from penstock_broker.transactions.coordinators import Coordinators
 from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import GroupLink, TransactionLinks
 from penstock_broker.transactions.metrics import TransactionMetrics
+from penstock_broker.transactions.orphans import OrphanSweep
 from penstock_broker.transactions.transport import GrpcTransport
 
 T = TopicId("id-t")
@@ -55,6 +58,9 @@ NO_SESSION = cast("Any", None)
 
 class NoPartitions:
     """No partition here takes part."""
+
+    def open_here(self) -> Iterable[OpenHere]:
+        return ()
 
     async def end(self, participant: PartitionParticipant, end: c.End) -> None:
         raise ClusterError(f"{participant} is not led here", ErrorCode.NOT_LEADER)
@@ -240,6 +246,28 @@ async def test_a_member_that_is_gone_takes_its_transaction_along(*, remote: bool
         if not remote:  # over gRPC it is a call of another service, see the services' tests
             await wait_until_async(world.stable, what="nothing is pending")
             assert await world.committed() == -1
+
+
+@near_and_far
+async def test_what_no_coordinator_knows_any_more_is_ended_in_groups_too(*, remote: bool) -> None:
+    async with running(remote=remote) as world:
+        sweep = OrphanSweep(world.here, world.links, SystemClock(), age_ms=0, grace_ms=1_000)
+        await world.init()
+        assert await world.commit_offset(7, 0) is None
+        await sweep.sweep()
+        assert not await world.stable(), "its coordinator knows it, so that it will end it"
+        await world.lead(0, 2, without=frozenset({TRANSACTIONS_TOPIC}))
+        await world._host(world.groups, "g")
+        await sweep.sweep()
+        assert not await world.stable(), "nobody can say that nobody knows it"
+        world.topics[TRANSACTIONS_TOPIC] = ("id-new", 1)
+        await world.lead(0, 3)
+        await world._host(world.coordinators, "app")
+        await sweep.sweep()
+        assert await world.committed() == -1
+        late = await world.commit_offset(8, 0)
+        assert late is not None
+        assert late.code is ErrorCode.PRODUCER_FENCED, "it is over"
 
 
 @near_and_far

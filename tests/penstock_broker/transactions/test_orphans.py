@@ -1,25 +1,30 @@
 """The sweep asks all coordinators, and looks again at what moved while they answered."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from support.waiting import wait_until_async
 
 from penstock.core.transactions.contract import End
 from penstock.core.transactions.orphans import Answer, OpenHere, Transaction
-from penstock.core.transactions.records import PartitionParticipant
-from penstock.core.types import BrokerId, ProducerId, ReplicaKey, TopicId
-from penstock.errors import ClusterError, ErrorCode
+from penstock.core.transactions.records import (
+    GroupParticipant,
+    Participant,
+    PartitionParticipant,
+)
+from penstock.core.types import BrokerId, ProducerId, TopicId
+from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import SystemClock
 from penstock_broker.transactions.orphans import OrphanSweep
 
-A, B = (ReplicaKey(TopicId("t"), partition) for partition in range(2))
+A = PartitionParticipant(TopicId("t"), 0)
+B = GroupParticipant("billing")
 X, Y = ((ProducerId((1 << 62) + number), 3) for number in range(2))
 
 
 class World:
-    """Two coordinators, on brokers 1 and 2, that answer behind a gate; markers are noted."""
+    """Two coordinators, on brokers 1 and 2, that answer behind a gate; ends are noted."""
 
     def __init__(self) -> None:
         self.open = [OpenHere(A, X), OpenHere(B, Y)]
@@ -31,11 +36,11 @@ class World:
         self.answering = asyncio.Event()
         self.answering.set()
         self.ended: list[End] = []
-        self.refused: set[int] = set()
-        """Partitions that take no marker."""
-        self.sweep = OrphanSweep(self.now_open, self, self, SystemClock(), age_ms=0, grace_ms=1_000)
+        self.refused: set[Participant] = set()
+        """Those that cannot store an end."""
+        self.sweep = OrphanSweep(self, self, SystemClock(), age_ms=0, grace_ms=1_000)
 
-    def now_open(self) -> Iterable[OpenHere]:
+    def open_here(self) -> Iterable[OpenHere]:
         return iter(self.open)
 
     def coordinator_brokers(self) -> dict[int, int]:
@@ -49,16 +54,15 @@ class World:
             raise ClusterError(f"broker {broker_id} is away", ErrorCode.UNREACHABLE)
         return Answer(led - self.loading, transactions & self.known)
 
-    async def end(self, participant: PartitionParticipant, end: End) -> None:
-        if participant.partition in self.refused:
-            raise ClusterError("not enough replicas", ErrorCode.NOT_ENOUGH_REPLICAS)
-        self.ended.append(end)
+    async def end(self, entries: Sequence[End]) -> list[PenstockError | None]:
+        error = ClusterError("not enough replicas", ErrorCode.NOT_ENOUGH_REPLICAS)
+        self.ended += [one for one in entries if one.participant not in self.refused]
+        return [error if one.participant in self.refused else None for one in entries]
 
-    def told(self) -> list[tuple[int, Transaction, bool]]:
+    def told(self) -> list[tuple[Participant, Transaction, bool]]:
         return [
-            (one.participant.partition, (one.producer_id, one.producer_epoch), one.commit)
+            (one.participant, (one.producer_id, one.producer_epoch), one.commit)
             for one in self.ended
-            if isinstance(one.participant, PartitionParticipant)
         ]
 
 
@@ -67,12 +71,12 @@ async def test_what_nobody_knows_is_aborted_and_nothing_else() -> None:
     world.known = {Y}
     await world.sweep.sweep()
     assert world.asked == [1, 2]
-    assert world.told() == [(0, X, False)]
+    assert world.told() == [(A, X, False)]
 
 
 async def test_nobody_is_asked_while_nothing_is_old() -> None:
     world = World()
-    young = OrphanSweep(world.now_open, world, world, SystemClock(), age_ms=60_000, grace_ms=1_000)
+    young = OrphanSweep(world, world, SystemClock(), age_ms=60_000, grace_ms=1_000)
     await young.sweep()
     assert world.asked == []
 
@@ -121,22 +125,23 @@ async def test_a_coordinator_that_moves_while_it_is_asked_makes_the_answers_void
     assert world.ended == []
 
 
-async def test_what_has_ended_while_they_answered_gets_no_marker() -> None:
+@pytest.mark.parametrize("ended", [0, 1])
+async def test_what_has_ended_while_they_answered_is_left_alone(ended: int) -> None:
     world = World()
     world.answering.clear()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(world.sweep.sweep())
         await wait_until_async(lambda: world.asked, what="a coordinator is asked")
-        del world.open[0]
+        del world.open[ended]
         world.answering.set()
-    assert world.told() == [(1, Y, False)]
+    assert world.told() == [(A, X, False), (B, Y, False)][1 - ended :][:1]
 
 
-async def test_a_partition_that_takes_no_marker_does_not_hold_back_the_others() -> None:
+async def test_one_that_cannot_store_its_end_does_not_hold_back_the_others() -> None:
     world = World()
-    world.refused = {0}
+    world.refused = {A}
     await world.sweep.sweep()
-    assert world.told() == [(1, Y, False)]
+    assert world.told() == [(B, Y, False)]
     world.refused.clear()
     await world.sweep.sweep()
-    assert world.told()[1:] == [(0, X, False), (1, Y, False)]
+    assert world.told()[1:] == [(A, X, False), (B, Y, False)]

@@ -9,7 +9,6 @@ Each part knows the next by a protocol; this is where they meet.
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from penstock.core.groups import GroupConfig
@@ -30,7 +29,7 @@ from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import GroupLink, TransactionLinks
 from penstock_broker.transactions.metrics import TransactionMetrics
 from penstock_broker.transactions.orphans import OrphanSweep
-from penstock_broker.transactions.partitions import Markers, PartitionJoins, open_here
+from penstock_broker.transactions.partitions import Markers, PartitionJoins
 from penstock_broker.transactions.transport import GrpcTransport
 
 
@@ -73,9 +72,8 @@ class Coordination:
         self._links.serve(here, self.transactions.finder, self.groups.finder)
         grace_ms = base.settings.transaction_orphan_grace_ms
         self._orphans = OrphanSweep(
-            partial(open_here, around.replicas),
+            here,
             self._links,
-            markers,
             around.clock,
             age_ms=base.settings.transaction_max_timeout_ms + grace_ms,
             grace_ms=grace_ms,

@@ -9,7 +9,7 @@ A refusal is retriable where whoever asked may find another leader, or this one 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -22,7 +22,7 @@ from penstock.core.transactions.contract import (
     Found,
     JoinRequested,
 )
-from penstock.core.transactions.orphans import Answer, Transaction
+from penstock.core.transactions.orphans import Answer, OpenHere, Transaction
 from penstock.core.transactions.records import EndReason, GroupParticipant, PartitionParticipant
 from penstock.errors import PenstockError
 from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
@@ -34,8 +34,9 @@ Results = list[PenstockError | None]
 
 
 class Partitions(Protocol):
-    """Ends transactions on partitions led here (`markers`)."""
+    """Transactions on partitions led here (`partitions.Markers`)."""
 
+    def open_here(self) -> Iterable[OpenHere]: ...
     async def end(self, participant: PartitionParticipant, end: End) -> None:
         """Returns once the marker is below the high watermark. Raises PenstockError."""
 
@@ -90,6 +91,15 @@ class Here:
             partitions.add(coordinator.partition)
             known |= found.known
         return Answer(frozenset(partitions), frozenset(known))
+
+    def open_here(self) -> Iterator[OpenHere]:
+        """What participants here have open: partitions led here, groups coordinated here."""
+        yield from self._partitions.open_here()
+        for coordinator in self._groups.led:
+            if coordinator.serving:
+                for key, record in coordinator.machine.open_transactions:
+                    where = GroupParticipant(key.group_id)
+                    yield OpenHere(where, (key.producer_id, record.producer_epoch))
 
     async def _join(self, entry: JoinRequested) -> None:
         coordinator = self._coordinators.find(entry.transactional_id)

@@ -1,13 +1,14 @@
-"""Ends transactions on partitions led here that no coordinator knows: asks, decides, appends.
+"""Ends transactions of participants here that no coordinator knows: asks, decides, has them ended.
 
-    partitions led here ─▶ Orphans.due ─▶ every broker that coordinates ─▶ orphaned ─▶ Markers.end
+    partitions led, groups coordinated here ─▶ Orphans.due ─▶ every broker that coordinates
+        ─▶ orphaned ─▶ End(abort), as if their coordinator had sent it
 
-Which ones, and when: `penstock.core.transactions.orphans`. After the answers the world is looked at
-again: leaders of `__transactions` that moved meanwhile make them incomplete, and a transaction that
-has ended is left alone.
+Which ones, and when: `penstock.core.transactions.orphans`. After the answers the world is looked
+at again: leaders of `__transactions` that moved meanwhile make them incomplete, and a transaction
+that has ended is left alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from penstock.core.transactions.contract import End
@@ -18,7 +19,6 @@ from penstock.core.transactions.orphans import (
     Transaction,
     orphaned,
 )
-from penstock.core.transactions.records import PartitionParticipant
 from penstock.core.types import BrokerId
 from penstock.errors import PenstockError
 from penstock_broker.clock import Clock
@@ -38,11 +38,12 @@ class Coordinators(Protocol):
         """Raises PenstockError."""
 
 
-class Ender(Protocol):
-    """Appends markers (`partitions.Markers`)."""
+class Participants(Protocol):
+    """Whoever takes part, on this broker (`here.Here`)."""
 
-    async def end(self, participant: PartitionParticipant, end: End) -> None:
-        """Raises PenstockError."""
+    def open_here(self) -> Iterable[OpenHere]: ...
+    async def end(self, entries: Sequence[End]) -> Sequence[PenstockError | None]:
+        """Has them store how transactions ended; one result per entry, None: done."""
 
 
 class OrphanSweep:
@@ -50,21 +51,19 @@ class OrphanSweep:
 
     def __init__(
         self,
-        now_open: Callable[[], Iterable[OpenHere]],
+        participants: Participants,
         coordinators: Coordinators,
-        markers: Ender,
         clock: Clock,
         *,
         age_ms: int,
         grace_ms: int,
     ) -> None:
-        """`now_open`: on partitions led here. `age_ms`: asked about once open for so long.
+        """`age_ms`: asked about once open for so long.
 
         `grace_ms`, the part of it beyond the longest timeout, says how often to look.
         """
-        self._now_open = now_open
+        self._participants = participants
         self._coordinators = coordinators
-        self._markers = markers
         self._clock = clock
         self._interval_s = min(_INTERVAL_MAX_S, grace_ms / 4_000)
         self._orphans = Orphans(age_ms)
@@ -80,17 +79,18 @@ class OrphanSweep:
 
     async def sweep(self) -> None:
         """One look, and what follows from it."""
-        due = self._orphans.due(self._now_open(), self._clock.now_ms())[:FIND_MAX]
+        now_open = self._participants.open_here()
+        due = self._orphans.due(now_open, self._clock.now_ms())[:FIND_MAX]
         if not due:
             return
         before = self._coordinators.coordinator_brokers()
         answers = await self._ask(frozenset(one.transaction for one in due), before)
         if self._coordinators.coordinator_brokers() != before:
             return  # the next sweep asks again
-        still_open = set(self._now_open())
-        for one in orphaned(due, before, answers):
-            if one in still_open:
-                await self._end(one)
+        still_open = set(self._participants.open_here())
+        found = [one for one in orphaned(due, before, answers) if one in still_open]
+        if found:
+            await self._end(found)
 
     async def _ask(
         self, transactions: frozenset[Transaction], leaders: Mapping[int, int]
@@ -110,26 +110,29 @@ class OrphanSweep:
                 return {}
         return answers
 
-    async def _end(self, one: OpenHere) -> None:
-        producer_id, epoch = one.transaction
-        participant = PartitionParticipant(one.where.topic_id, one.where.partition)
-        try:
-            await self._markers.end(
-                participant,
-                End(
-                    participant=participant,
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    commit=False,
-                    transactional_id="",
-                ),
+    async def _end(self, found: Sequence[OpenHere]) -> None:
+        """All at once: one that cannot store it now does not hold back the others."""
+        results = await self._participants.end([_aborted(one) for one in found])
+        for one, error in zip(found, results, strict=True):
+            who = str(one.participant)
+            producer_id, epoch = one.transaction
+            if error is not None:
+                _events.info("a transaction is not ended yet", participant=who, reason=error)
+                continue
+            _events.warning(
+                "aborted a transaction that no coordinator knows",
+                participant=who,
+                producer_id=producer_id,
+                producer_epoch=epoch,
             )
-        except PenstockError as error:
-            _events.info("a transaction is not ended yet", partition=str(one.where), reason=error)
-            return
-        _events.warning(
-            "aborted a transaction that no coordinator knows",
-            partition=str(one.where),
-            producer_id=producer_id,
-            producer_epoch=epoch,
-        )
+
+
+def _aborted(one: OpenHere) -> End:
+    producer_id, epoch = one.transaction
+    return End(
+        participant=one.participant,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        commit=False,
+        transactional_id="",
+    )

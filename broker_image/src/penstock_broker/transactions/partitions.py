@@ -55,20 +55,20 @@ class PartitionJoins:
         self._links.join(entry, heard)
 
 
-def open_here(replicas: ReplicaSet) -> Iterator[OpenHere]:
-    """What partitions led here have open, as their logs say."""
-    for key, replica in list(replicas.by_key.items()):
-        if replica.machine.error is None and replica.marks.is_leader:
-            for entry in replica.machine.open_transactions:
-                yield OpenHere(key, (entry.producer_id, entry.producer_epoch))
-
-
 class Markers:
     """Ends transactions on partitions led here (`here.Partitions`)."""
 
     def __init__(self, replicas: ReplicaSet, clock: Clock) -> None:
         self._replicas = replicas
         self._clock = clock
+
+    def open_here(self) -> Iterator[OpenHere]:
+        """What partitions led here have open, as their logs say."""
+        for key, replica in list(self._replicas.by_key.items()):
+            if replica.machine.error is None and replica.marks.is_leader:
+                where = PartitionParticipant(key.topic_id, key.partition)
+                for entry in replica.machine.open_transactions:
+                    yield OpenHere(where, (entry.producer_id, entry.producer_epoch))
 
     async def end(self, participant: PartitionParticipant, end: End) -> None:
         """Returns once the marker is below the high watermark.

@@ -39,6 +39,7 @@ from penstock.core.groups.contract import (
     TransactionEnded,
     TransactionJoined,
 )
+from penstock.core.groups.records import PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, Loader, Member
 from penstock.core.groups.views import Census
 from penstock.core.types import TopicId
@@ -124,6 +125,11 @@ class GroupCoordinator:
         if self._census is None:
             self._census = views.take_census(self._book)
         return self._census
+
+    @property
+    def open_transactions(self) -> tuple[tuple[PendingKey, PendingRecord], ...]:
+        """Those that hold offsets of groups here until they end."""
+        return tuple(views.open_transactions(self._book))
 
     @property
     def groups(self) -> dict[str, Group]:

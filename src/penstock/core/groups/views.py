@@ -1,6 +1,7 @@
 """What a coordinator tells about its groups, as of its newest record."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.core.groups.config import check_group_id
@@ -16,6 +17,7 @@ from penstock.core.groups.contract import (
     Subscription,
 )
 from penstock.core.groups.offsets import committed
+from penstock.core.groups.records import PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Member
 
 
@@ -40,6 +42,13 @@ def take_census(book: Book) -> Census:
     """Looks at every group. All that it depends on is durable."""
     groups = book.groups.values()
     return Census(Counter(g.state for g in groups), sum(len(g.members) for g in groups))
+
+
+def open_transactions(book: Book) -> Iterator[tuple[PendingKey, PendingRecord]]:
+    """Those that hold offsets of groups here. Looks at every group."""
+    for group in book.groups.values():
+        for producer_id, record in group.pending.items():
+            yield PendingKey(group.group_id, producer_id), record
 
 
 def describe(book: Book, event: DescribeRequested) -> Described:

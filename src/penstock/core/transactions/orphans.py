@@ -1,12 +1,13 @@
-"""Transactions that a partition has open and that nobody will end: which ones a leader may end.
+"""Transactions that a participant has open and nobody will end: which ones its leader may end.
 
     open here, now and then ─▶ Orphans.due ─▶ all coordinators are asked ─▶ orphaned ─▶ aborted
 
-A coordinator aborts at the timeout, so none is open for much longer than the longest timeout. One
-that is was lost by its coordinator, as after an unclean election of `__transactions`, and would
-hold up readers for ever (KAFKA-12671, KIP-664). To abort a transaction that some coordinator still
-knows could contradict a commit (I11). So nothing follows from an answer that is not whole: every
-partition of `__transactions` has a leader, and the coordinator there has answered.
+A participant is a partition, led here, or a group, coordinated here. A coordinator aborts at the
+timeout, so none is open for much longer than the longest timeout. One that is was lost by its
+coordinator, as after an unclean election of `__transactions`, and would hold up the partition's
+readers, or the group's offsets, for ever (KAFKA-12671, KIP-664). To abort a transaction that some
+coordinator still knows could contradict a commit (I11). So nothing follows from an answer that is
+not whole: every partition of `__transactions` has a leader, and the coordinator there has answered.
 
 Age is what this leader has seen itself, on its own clock: times in records are the producers', and
 a new leader begins to count anew.
@@ -15,17 +16,18 @@ a new leader begins to count anew.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.core.types import ProducerId, ReplicaKey
+from penstock.core.transactions.records import Participant
+from penstock.core.types import ProducerId
 
 Transaction = tuple[ProducerId, int]
 """(producer id, epoch): one transaction for ever."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class OpenHere:
-    """A transaction that a partition led here has open."""
+    """A transaction that a participant here has open."""
 
-    where: ReplicaKey
+    participant: Participant
     transaction: Transaction
 
 
@@ -46,11 +48,12 @@ class Orphans:
         self._since_ms: dict[OpenHere, int] = {}
 
     def due(self, now_open: Iterable[OpenHere], now_ms: int) -> list[OpenHere]:
-        """Those to ask about. `now_open`: all there are; what is missing is forgotten."""
+        """Those to ask about, in the order given. `now_open`: all there are; what is missing is
+        forgotten."""
         before = self._since_ms
         self._since_ms = {one: before.get(one, now_ms) for one in now_open}
         oldest_ms = now_ms - self._age_ms
-        return sorted(one for one, since_ms in self._since_ms.items() if since_ms <= oldest_ms)
+        return [one for one, since_ms in self._since_ms.items() if since_ms <= oldest_ms]
 
 
 def orphaned(

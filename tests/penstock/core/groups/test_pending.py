@@ -314,6 +314,26 @@ def test_nothing_expires_while_it_is_pending_and_outcomes_are_forgotten_after_a_
     assert not desk.machine._book.ended
 
 
+def test_what_is_open_here_is_told_until_it_ends_also_by_the_next_coordinator(desk: Any) -> None:
+    def seen() -> list[tuple[str, int, int]]:
+        found = desk.machine.open_transactions
+        return [(key.group_id, key.producer_id, one.producer_epoch) for key, one in found]
+
+    other = ProducerId(PID + 1)
+    desk.feed(request(desk, new(0, 1), group_id="waits"))
+    assert seen() == [], "it has yet to join"
+    commit(desk, new(0, 5), epoch=3)
+    commit(desk, new(1, 5), group_id="h")
+    commit(desk, new(1, 6), producer_id=other)
+    expected = [("g", PID, 3), ("h", PID, 0), ("g", other, 0)]
+    assert sorted(seen()) == sorted(expected)
+    desk.restart()
+    assert sorted(seen()) == sorted(expected)
+    end(desk, commit=False, epoch=3)
+    end(desk, commit=True, producer_id=other)
+    assert seen() == [("h", PID, 0)]
+
+
 def test_describe_tells_whose_offsets_are_pending(desk: Any) -> None:
     commit(desk, new(0, 5))
     described = desk.ask(c.DescribeRequested(desk.new_id(), "g", include_offsets=True))

@@ -3,11 +3,13 @@
 import pytest
 
 from penstock.core.transactions.orphans import Answer, OpenHere, Orphans, orphaned
-from penstock.core.types import ProducerId, ReplicaKey, TopicId
+from penstock.core.transactions.records import GroupParticipant, PartitionParticipant
+from penstock.core.types import ProducerId, TopicId
 
-A, B = (ReplicaKey(TopicId("t"), partition) for partition in range(2))
+A, B = (PartitionParticipant(TopicId("t"), partition) for partition in range(2))
+GROUP = GroupParticipant("t")
 X, Y = ((ProducerId((1 << 62) + number), 3) for number in range(2))
-ASKED = [OpenHere(A, X), OpenHere(B, X), OpenHere(B, Y)]
+ASKED = [OpenHere(A, X), OpenHere(GROUP, X), OpenHere(B, X), OpenHere(B, Y)]
 LEADERS = {0: 1, 1: 2, 2: 1}
 NOTHING = frozenset[tuple[ProducerId, int]]()
 ANSWERS = {1: Answer(frozenset({0, 2}), NOTHING), 2: Answer(frozenset({1}), NOTHING)}
@@ -55,7 +57,7 @@ def test_never_without_the_internal_topic() -> None:
 
 def test_age_is_what_was_seen_here_without_a_break() -> None:
     orphans = Orphans(100)
-    old, young = ASKED[0], ASKED[1]
+    old, young = ASKED[:2]
     assert orphans.due([old], 1_000) == []
     assert orphans.due([old, young], 1_099) == []
     assert orphans.due([old, young], 1_100) == [old]
