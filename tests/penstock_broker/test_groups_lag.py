@@ -5,12 +5,13 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import Cluster
+from support.counting_child import LAUNCHER
 from support.group_wire import Groups
 from support.waiting import wait_until, wait_until_async
 
@@ -350,6 +351,12 @@ async def test_a_round_that_fails_leaves_nothing_stale_and_ends_nothing(
 # ---------------------------------------------------------------- real processes
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("lag"), brokers=3, launcher=LAUNCHER) as running:
+        yield running
+
+
 def scraped(cluster: Cluster, group: str) -> dict[str, dict[tuple[str, ...], float]]:
     """The group's samples of all brokers, by short name and the other labels, by label name."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
@@ -374,23 +381,24 @@ def described(cluster: Cluster, group: str) -> dict[str, object]:
     return json.loads(done.stdout)
 
 
-def test_prometheus_hears_the_same_lag_as_group_describe(shared_cluster: Cluster) -> None:
-    shared_cluster.create_topic("orders", partitions=4)
-    with Producer(shared_cluster.bootstrap) as producer:
+def test_prometheus_hears_the_same_lag_as_group_describe(cluster: Cluster) -> None:
+    cluster.create_topic("orders", partitions=4)
+    with Producer(cluster.bootstrap) as producer:
         for partition in range(3):
             for _ in range(5):
                 producer.send("orders", b"v", partition=partition).result(30)
-    with Groups(shared_cluster) as groups:
+    with Groups(cluster) as groups:
         groups.commit("billing", {("orders", 0): 5, ("orders", 1): 2, ("orders", 2): 0})
         member = groups.join("idlers", "orders")
         wait_until(lambda: len(member.owned) == 4, what="the member owns all")
 
-        def told() -> bool:
-            return "partition_lag_seconds" in scraped(shared_cluster, "billing")
+        def told() -> dict[str, dict[tuple[str, ...], float]] | None:
+            """The samples of a round in which every leader answered in time."""
+            samples = scraped(cluster, "billing")
+            return samples if len(samples.get("partition_lag_seconds", {})) == 3 else None
 
-        wait_until(told, what="the first round is over", timeout_s=30)
-        shown = described(shared_cluster, "billing")
-        seen = scraped(shared_cluster, "billing")
+        seen = wait_until(told, what="a round is over")
+        shown = described(cluster, "billing")
         partitions = {(str(p["partition"]), "orders"): p for p in shown["partitions"]}
         assert seen["partition_lag_records"] == {k: p["lag"] for k, p in partitions.items()}
         assert sorted(seen["partition_lag_records"].values()) == [0, 3, 5]
@@ -401,14 +409,15 @@ def test_prometheus_hears_the_same_lag_as_group_describe(shared_cluster: Cluster
             assert (waits_s == 0) == (key == ("0", "orders"))
         assert seen["members"] == {(): 0}
         assert seen["state"] == {("Empty",): 1}
-        idlers = scraped(shared_cluster, "idlers")
+        idlers = scraped(cluster, "idlers")
         expected = {"members": {(): 1}, "state": {("Stable",): 1}, "pending_offsets": {(): 0}}
         assert idlers == expected, "no offset, no lag"
         member.leave()
 
         groups.commit("billing", {("orders", 1): 5})
-        wait_until(
-            lambda: scraped(shared_cluster, "billing")["partition_lag_records"]["1", "orders"] == 0,
-            what="the next round sees the commit",
-            timeout_s=40,
-        )
+
+        def seen_by_a_round() -> bool:
+            records = scraped(cluster, "billing").get("partition_lag_records", {})
+            return records.get(("1", "orders")) == 0
+
+        wait_until(seen_by_a_round, what="the next round sees the commit")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.cluster import Cluster
+from support.counting_child import LAUNCHER
 from support.group_wire import Groups
 from support.metrics import scrape
 from support.transaction_wire import TransactionalProducer
@@ -19,7 +20,7 @@ from penstock.client import Admin, BatchRun, Producer
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with Cluster(tmp_path_factory.mktemp("metrics"), brokers=2) as running:
+    with Cluster(tmp_path_factory.mktemp("metrics"), brokers=2, launcher=LAUNCHER) as running:
         running.create_topic("t", partitions=2)
         yield running
 

@@ -46,8 +46,10 @@ class Cluster:
         controller_config: dict[str, str] | None = None,
         broker_config: dict[str, str] | None = None,
         racks: list[str] | None = None,
+        launcher: list[str] | None = None,
         start: bool = True,
     ) -> None:
+        """`launcher`: of the brokers, other than `local.child`: words after `python`."""
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self._made: list[ServerProcess] = []
@@ -75,6 +77,7 @@ class Cluster:
         self.metrics_ports: dict[int, int] = {}
         self._broker_config = {**BROKER_CONFIG, **(broker_config or {})}
         self._racks = racks or []
+        self._launcher = launcher
         self.brokers: dict[int, ServerProcess] = {}
         for broker_id in range(brokers):
             self.brokers[broker_id] = self.new_broker(broker_id)
@@ -110,6 +113,7 @@ class Cluster:
             port,
             metrics,
         )
+        made.launcher = self._launcher or made.launcher
         self._made.append(made)
         return made
 
