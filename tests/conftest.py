@@ -24,6 +24,9 @@ SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A JVM of a test ends before thorough compiling pays, and has no cores for collecting in parallel.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # A shell's background jobs ignore SIGINT, and children inherit that: the tests of Ctrl-C could not
 # end what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
