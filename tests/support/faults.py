@@ -11,6 +11,8 @@ from support.processes import ServerProcess
 POINTS = ("join", "data", "decision", "marker", "finished")
 """The writes of a transaction, in their order. The coordinator's: a participant joins, how it ends,
 all participants have heard. The leader's: records, the marker."""
+OFFSET_POINTS = ("pending", "ended")
+"""The group coordinator's writes: offsets are kept until the transaction ends, how it ended."""
 CHILD = Path(__file__).with_name("faulty_child.py")
 
 

@@ -22,6 +22,7 @@ from penstock_broker.store.rocks import RocksLogStore
 
 FOLDER = Path(os.environ["PENSTOCK_TEST_FAULTS"])
 _MARKER = BatchFlags.COMMIT | BatchFlags.ABORT
+_OF_OFFSETS = {b'"pending"': "pending", b'"ended"': "ended"}
 _statvfs = os.statvfs
 _write = RocksLogStore.write
 
@@ -35,7 +36,10 @@ def points_of(batch: Batch) -> set[str]:
     records = decode_batch(batch)
     found = set()
     for key, value in zip(records.keys(), records.values(), strict=True):
-        if key is None or value is None or b'"branch"' not in key:
+        if key is None or value is None:
+            continue
+        found |= {point for kind, point in _OF_OFFSETS.items() if kind in key}
+        if b'"branch"' not in key:
             continue
         what = decode_key(key)
         branch = decode_value(what, value) if what is not None else None
