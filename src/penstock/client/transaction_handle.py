@@ -12,11 +12,13 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.client.accumulator import SENDING_IN
 from penstock.client.delivery import ColumnsDelivery, Delivery
 from penstock.client.group_model import OffsetAndMetadata
+from penstock.client.transaction_contract import TransactionError
 from penstock.client.transactional import TransactionManager
 from penstock.core.columns import Header
 from penstock.core.types import TopicPartition
@@ -32,6 +34,14 @@ INTERRUPTED_ABORT_S: Final = 2.0
 _log = logging.getLogger("penstock.client")
 
 
+class _End(Enum):
+    """What became of a transaction that needs no call any more."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    FENCED = "fenced"
+
+
 class AsyncTransaction:
     """Records that become visible to read_committed readers as a whole, or never.
 
@@ -44,14 +54,14 @@ class AsyncTransaction:
         self._producer = producer
         self._manager: TransactionManager | None = None
         self._number = 0
-        self._over = False
+        self._end: _End | None = None
 
     async def __aenter__(self) -> Self:
         await self.begin()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        if self._over or self._manager is None:
+        if self.over or self._manager is None:
             return
         if kind is None:
             try:
@@ -67,7 +77,7 @@ class AsyncTransaction:
     @property
     def over(self) -> bool:
         """It was ended, or its producer has lost the id: no call is needed any more."""
-        return self._over
+        return self._ended is not None
 
     async def begin(self) -> None:
         """Opens the transaction; the producer's first one takes the transactional id.
@@ -139,27 +149,37 @@ class AsyncTransaction:
             timeout_s: None = `delivery_timeout_ms`.
 
         Returns when the transaction is committed: no crash undoes it. Raises TransactionError: it
-        is not committed; if TRANSACTION_ABORTED, abort it unless that has happened. With
-        `unknown_outcome` (REQUEST_TIMED_OUT) nobody answered in time: call commit again, it asks
-        on. ClusterError(REQUEST_TIMED_OUT) with `wait_visible`: committed, but not visible yet.
+        is not committed; if TRANSACTION_ABORTED, abort it, which is a success if the coordinator
+        has done it. With `unknown_outcome` (REQUEST_TIMED_OUT) nobody answered in time: call commit
+        again, it asks on. ClusterError(REQUEST_TIMED_OUT) with `wait_visible`: committed, but not
+        visible yet.
         """
         manager = self._begun("commit")
         try:
             await manager.commit(wait_visible=wait_visible, timeout_s=timeout_s)
-        finally:
-            self._over = manager.over
+        except PenstockError as error:
+            self._end = _end_told_by(error, manager)
+            raise
+        self._end = _End.COMMITTED
 
     async def abort(self, *, timeout_s: float | None = None) -> None:
         """Gives up what was sent; none of it will ever be visible to read_committed readers.
 
-        `timeout_s` None = `delivery_timeout_ms`. Raises TransactionError: nobody confirmed it in
-        time (the next transaction asks on), or the producer has lost its id.
+        Done again, or after the coordinator has aborted it by itself, it is a success: so it may
+        follow whatever `commit` has raised. `timeout_s` None = `delivery_timeout_ms`. Raises
+        TransactionError: nobody confirmed it in time (the next transaction asks on), or the
+        producer has lost its id; MisuseError: it is committed, or may be (`unknown_outcome`).
         """
-        manager = self._begun("abort")
+        if self._manager is not None and self._ended is _End.ABORTED:
+            return
+        manager = self._manager if self._ended is _End.FENCED else self._begun("abort")
+        assert manager is not None, "what has ended was begun"
         try:
             await manager.abort(timeout_s)
-        finally:
-            self._over = manager.over
+        except PenstockError as error:
+            self._end = _end_told_by(error, manager)
+            raise
+        self._end = _End.ABORTED
 
     @contextmanager
     def sending(self) -> Iterator[None]:
@@ -174,9 +194,19 @@ class AsyncTransaction:
     def _begun(self, what: str) -> TransactionManager:
         if self._manager is None:
             raise MisuseError(f"{what} before begin: use `with producer.transaction() as tx`")
-        if self._over:
-            raise MisuseError(f"{what} after the end of the transaction; begin another one")
+        if self._ended is not None:
+            raise MisuseError(
+                f"{what} after the end of the transaction, which is {self._ended.value}; begin "
+                "another one"
+            )
         return self._manager
+
+    @property
+    def _ended(self) -> "_End | None":
+        """An abort that nobody had confirmed was confirmed before the producer's next one began."""
+        if self._end is None and self._manager is not None and self._manager.number > self._number:
+            self._end = _End.ABORTED
+        return self._end
 
     async def _abort_quietly(self, timeout_s: float | None) -> None:
         """The error on its way up says more than one of the abort, which time makes good."""
@@ -184,3 +214,13 @@ class AsyncTransaction:
             await self.abort(timeout_s=timeout_s)
         except PenstockError as error:
             _log.warning("transaction not aborted yet: %s", error)
+
+
+def _end_told_by(error: PenstockError, manager: TransactionManager) -> _End | None:
+    """None: it needs a call yet."""
+    if isinstance(error, MisuseError) or not manager.over:
+        return None
+    if manager.fenced:
+        return _End.FENCED
+    # The other error is of a commit that is not visible in time.
+    return _End.ABORTED if isinstance(error, TransactionError) else _End.COMMITTED

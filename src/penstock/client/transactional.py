@@ -110,6 +110,11 @@ class TransactionManager:
         return self._machine.state in (State.READY, State.FENCED)
 
     @property
+    def fenced(self) -> bool:
+        """Another producer has taken the id."""
+        return self._machine.state is State.FENCED
+
+    @property
     def cluster_id(self) -> str:
         """ "" before any broker has answered."""
         return self._cluster.view.cluster_id

@@ -235,6 +235,76 @@ async def test_a_timeout_is_told_and_the_producer_goes_on(double: TransactionDou
     assert double.visible() == [b"next"]
 
 
+@pytest.mark.parametrize("form", ["calls", "block"])
+async def test_an_abort_after_the_coordinators_own_is_a_success(
+    double: TransactionDouble, form: str
+) -> None:
+    """`except: abort()` is what people write, and there is nothing left to do."""
+
+    async def commit_or_abort(tx: AsyncTransaction) -> None:
+        await send(tx, b"a")
+        await producer.flush()
+        double.branch.decide(commit=False, reason="timeout")
+        try:
+            await tx.commit()
+        except TransactionError as error:
+            assert error.code is ErrorCode.TRANSACTION_ABORTED
+            await tx.abort()
+            await tx.abort()
+        else:
+            pytest.fail("it was aborted")
+
+    async with producing(double) as producer:
+        if form == "block":
+            await within(producer, commit_or_abort)
+        else:
+            tx = producer.transaction()
+            await tx.begin()
+            await commit_or_abort(tx)
+            with pytest.raises(MisuseError, match="which is aborted"):
+                await tx.commit()
+        asked = len(double.asked)
+        async with producer.transaction() as tx:
+            await send(tx, b"next")
+        assert len(double.asked) == asked + 1
+        with pytest.raises(MisuseError, match="which is committed"):
+            await tx.abort()
+    assert double.visible() == [b"next"]
+
+
+async def test_an_abort_after_a_commit_that_nobody_sees_yet_is_refused(
+    double: TransactionDouble,
+) -> None:
+    double.ends = iter(["invisible"] * 10_000)
+    async with producing(double) as producer:
+        tx = producer.transaction()
+        await tx.begin()
+        await send(tx, b"a")
+        with pytest.raises(ClusterError, match="is committed, but"):
+            await tx.commit(wait_visible=True, timeout_s=0.5)
+        with pytest.raises(MisuseError, match="which is committed"):
+            await tx.abort()
+
+
+async def test_an_abort_of_one_that_was_aborted_meanwhile_leaves_the_next_one_alone(
+    double: TransactionDouble,
+) -> None:
+    double.ends = iter([refused(ErrorCode.COORDINATOR_LOADING)] * 10_000)
+    async with producing(double) as producer:
+        old = producer.transaction()
+        await old.begin()
+        await send(old, b"old")
+        with pytest.raises(TransactionError, match="nobody has confirmed"):
+            await old.abort(timeout_s=0.2)
+        double.ends = iter(())
+        async with producer.transaction() as tx:  # asks on, and begins
+            await send(tx, b"next")
+            await old.abort()
+            with pytest.raises(MisuseError, match="which is aborted"):
+                await old.commit()
+    assert double.visible() == [b"next"]
+
+
 async def test_who_comes_later_fences_who_was_there(double: TransactionDouble) -> None:
     async with producing(double) as first, producing(double) as second:
         old = first.transaction()
@@ -247,6 +317,8 @@ async def test_who_comes_later_fences_who_was_there(double: TransactionDouble) -
             await old.commit()
         assert fenced.value.code is ErrorCode.PRODUCER_FENCED
         assert not fenced.value.unknown_outcome
+        with pytest.raises(TransactionError, match="new producer"):
+            await old.abort()
         with pytest.raises(TransactionError, match="new producer"):
             await first.transaction().begin()
     assert double.visible() == [b"new"]
