@@ -12,6 +12,7 @@ from penstock.client.config import (
     check_group_id,
     check_group_name,
 )
+from penstock.core.limits import SESSION_TIMEOUT_MAX_MS, SESSION_TIMEOUT_MIN_MS
 from penstock.errors import MisuseError
 
 RECORDS_PER_COMMIT: Final = 10_000
@@ -23,6 +24,7 @@ _LIMITS: Final = (
     ("backoff_ms", 0, 600_000),
     ("backoff_max_ms", 0, 600_000),
     ("transaction_timeout_ms", 1_000, 2**31 - 1),
+    ("session_timeout_ms", SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS),
 )
 
 
@@ -45,6 +47,8 @@ class TransformConfig(ClientConfig):
         transaction_timeout_ms: A transaction that is open for longer is aborted by the cluster and
             done again: more than one pass takes. 10,000, as in Kafka Streams: others read on
             so much later, if the program is frozen. 1,000 to the cluster's limit.
+        session_timeout_ms: Others take the partitions over if the program is frozen for so long,
+            45,000 as for every consumer; 1,000 to 1,800,000. One that ends is noticed at once.
         client_id: A name for people, shown by `penstock group describe` and `penstock txn list`.
     """
 
@@ -57,6 +61,7 @@ class TransformConfig(ClientConfig):
     backoff_max_ms: int = 10_000
     dead_letter_topic: str = ""
     transaction_timeout_ms: int = 10_000
+    session_timeout_ms: int = 45_000
     client_id: str = "penstock-transformer"
 
     def __post_init__(self) -> None:
@@ -111,6 +116,7 @@ class TransformOptions(ClientOptions, total=False):
     backoff_max_ms: int
     dead_letter_topic: str
     transaction_timeout_ms: int
+    session_timeout_ms: int
     client_id: str
 
 

@@ -94,6 +94,7 @@ class AsyncTransformer:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             transactional_id=self.transactional_id,
+            session_timeout_ms=self.config.session_timeout_ms,
             client_id=self.config.client_id,
             **self._connecting(),
         )

@@ -365,6 +365,7 @@ def test_whatever_happens_each_record_has_its_effect_once(seed: int, retries: in
         ({"retries": -1}, "retries"),
         ({"backoff_ms": 20_000}, "backoff_max_ms"),
         ({"transaction_timeout_ms": 10}, "transaction_timeout_ms"),
+        ({"session_timeout_ms": 999}, "session_timeout_ms"),
         ({"commit_interval_ms": "100"}, "commit_interval_ms"),
         ({"dead_letter_topic": "in"}, "dead_letter_topic"),
         ({"source": ("a", "b"), "dead_letter_topic": "b"}, "dead_letter_topic"),
