@@ -261,6 +261,7 @@ class Transactions:
         self.state = State.FAILED
         self._ending = None
         self._failure = self._aborted(f"it cannot be committed any more: {error.message}")
+        self._failure.__cause__ = error
         return Ready(discard=self._failure)
 
     # -- the coordinator's answers -------------------------------------------------------------

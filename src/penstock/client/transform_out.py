@@ -5,7 +5,7 @@ the transformer does the whole transaction again. What is raised is the caller's
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from penstock.client.delivery import ColumnsDelivery, Delivery, DeliveryError, Outcome
 from penstock.client.producer import AsyncProducer
@@ -15,6 +15,17 @@ from penstock.errors import ClusterError, ErrorCode
 
 Arguments = tuple[Any, Any, int | None, int | None, Any]
 """value, key, partition, timestamp_ms, headers"""
+_REFUSED_FOR_GOOD: Final = frozenset(
+    {
+        ErrorCode.RECORD_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_CODEC,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.MISUSE,
+    }
+)
+"""Of records: the same ones are refused the next time as well."""
 
 
 class AsyncOut:
@@ -84,3 +95,20 @@ class AsyncOut:
             )
         )
         return outcome
+
+
+def refused_for_good(error: BaseException) -> ClusterError | None:
+    """What ends the loop if a transaction has failed because of records that the topic does not
+    take: to make them again would be to fail again, for ever."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, DeliveryError) and behind.code in _REFUSED_FOR_GOOD:
+            return ClusterError(
+                f"{behind.message}; the topic refuses what the handler sends, so the program has "
+                "stopped, and has not committed the records it was made of. Mend the handler or "
+                "the topic's settings; to have such a record sent to the dead_letter_topic, wait "
+                "in the handler until its output is stored: out.send(...).result()",
+                behind.code,
+            )
+        behind = behind.__cause__
+    return None

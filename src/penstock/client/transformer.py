@@ -37,7 +37,7 @@ from penstock.client.transform_config import (
     transactional_id,
 )
 from penstock.client.transform_model import Letter, State, Step, TransformModel
-from penstock.client.transform_out import AsyncOut
+from penstock.client.transform_out import AsyncOut, refused_for_good
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
@@ -150,7 +150,9 @@ class AsyncTransformer:
         after `stop`, when all is committed.
 
         Raises what stops a consumer (see `AsyncConsumer.poll`), MisuseError, and what no retry
-        helps against: INVALID_REQUEST for a timeout that the cluster does not allow.
+        helps against: INVALID_REQUEST for a timeout that the cluster does not allow, and, with
+        nothing committed, INVALID_TIMESTAMP, RECORD_TOO_LARGE and whatever else a topic refuses for
+        good in what was sent; UNKNOWN_TOPIC if that is deleted.
         """
         async with self._turn():
             await self.start()
@@ -176,6 +178,8 @@ class AsyncTransformer:
         A handler that raises is called again, in another transaction, after a pause; after
         `retries` the record goes to `dead_letter_topic`. Raises MisuseError unless `handle` is an
         async function; HandlerFailedError without a dead-letter topic; otherwise as `take`.
+        Output that its topic refuses for good ends the loop; it is a handler's failure if the
+        handler waits for it: `await (await out.send(...))`.
         """
         check_handle(handle, is_async=True)
         with self.handling():
@@ -382,6 +386,9 @@ class AsyncTransformer:
         self._model.failed()
         if error.code in _MENDED_BY_NOBODY:
             raise error
+        final = refused_for_good(error)
+        if final is not None:
+            raise final from error
         _log.warning("group %s: %s, trying again: %s", self.config.group_id, what, error)
 
     async def _abort(

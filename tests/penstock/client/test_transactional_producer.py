@@ -245,14 +245,11 @@ async def test_an_abort_after_the_coordinators_own_is_a_success(
         await send(tx, b"a")
         await producer.flush()
         double.branch.decide(commit=False, reason="timeout")
-        try:
+        with pytest.raises(TransactionError) as aborted:
             await tx.commit()
-        except TransactionError as error:
-            assert error.code is ErrorCode.TRANSACTION_ABORTED
-            await tx.abort()
-            await tx.abort()
-        else:
-            pytest.fail("it was aborted")
+        assert aborted.value.code is ErrorCode.TRANSACTION_ABORTED
+        await tx.abort()
+        await tx.abort()
 
     async with producing(double) as producer:
         if form == "block":

@@ -1,0 +1,132 @@
+"""What a topic refuses for good of a transformer's output: it ends, or it is one record's fault.
+
+To make the same records again would be to fail again. Kafka Streams ends by default, too.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.cluster import Cluster
+from support.transforming import PARTITIONS, Output, Running, fill
+
+from penstock.client import (
+    AsyncAdmin,
+    AsyncOut,
+    AsyncTransformer,
+    Consumer,
+    Out,
+    Record,
+    TopicPartition,
+    async_transform,
+)
+from penstock.errors import ClusterError, ErrorCode
+
+COUNT = 200
+FAR_MS = 4_102_444_800_000
+"""In the year 2100; topics take an hour ahead of the broker's clock."""
+
+
+@pytest.fixture
+def source(shared_cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """A filled topic; also the group's name. Its output goes to `.out`."""
+    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    shared_cluster.create_topic(name, partitions=PARTITIONS)
+    shared_cluster.create_topic(f"{name}.out", partitions=PARTITIONS)
+    fill(shared_cluster, name, range(COUNT))
+    return name
+
+
+@pytest.mark.parametrize("way", ["run", "by hand"])
+async def test_output_that_its_topic_refuses_for_good_ends_it_and_commits_nothing_of_it(
+    shared_cluster: Cluster, source: str, way: str
+) -> None:
+    calls = 0
+
+    async def ahead(record: Record, out: AsyncOut) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > COUNT:
+            pytest.fail("it is tried again")
+        await out.send(f"{source}.out", record.value, timestamp_ms=FAR_MS, partition=0)
+
+    async def by_hand(loop: AsyncTransformer) -> None:
+        async for batches, out in loop:
+            for batch in batches:
+                for record in batch.records():
+                    await ahead(record, out)
+
+    given: dict[str, Any] = {"group_id": source, "source": source, "backoff_ms": 0}
+    async with AsyncTransformer(shared_cluster.bootstrap, **given) as loop:
+        with pytest.raises(ClusterError) as ended:
+            await (loop.run(ahead) if way == "run" else by_hand(loop))
+    assert ended.value.code is ErrorCode.INVALID_TIMESTAMP
+    assert f"{source}.out/0" in ended.value.message
+    assert "message.timestamp.after.max.ms" in ended.value.message
+    assert "dead_letter_topic" in ended.value.message
+    assert "\n" not in str(ended.value)
+    with Consumer(shared_cluster.bootstrap, group_id=source) as onlooker:
+        places = [TopicPartition(source, number) for number in range(PARTITIONS)]
+        assert not any(onlooker.committed(places).values())
+
+
+async def test_output_that_is_refused_for_good_is_its_records_failure_if_the_handler_waits_for_it(
+    shared_cluster: Cluster, source: str
+) -> None:
+    shared_cluster.create_topic(f"{source}.dlt")
+    letters = Output(shared_cluster, f"{source}.dlt", 1)
+
+    def ahead(record: Record, out: Out) -> None:
+        bad = record.value == b"7"
+        stamp = FAR_MS if bad else None
+        delivery = out.send(f"{source}.out", record.value, record.key, timestamp_ms=stamp)
+        if bad:
+            delivery.result(60)
+
+    one = Running(
+        shared_cluster, source, ahead, retries=1, backoff_ms=1, dead_letter_topic=f"{source}.dlt"
+    )
+    output = Output(shared_cluster, f"{source}.out")
+    try:
+        assert await asyncio.to_thread(letters.all, 1) == [7]
+        good = [number for number in range(COUNT) if number != 7]
+        assert sorted(await asyncio.to_thread(output.all, COUNT - 1)) == good
+    finally:
+        await asyncio.to_thread(one.stop)
+        output.close()
+        letters.close()
+    assert not one.errors
+    headers = dict(letters.seen[0].headers)
+    assert b"DeliveryError" in headers["penstock-dlt-error"]
+
+
+async def test_a_topic_that_is_deleted_under_it_ends_it_by_its_name(
+    shared_cluster: Cluster, source: str
+) -> None:
+    handled = asyncio.Event()
+
+    async def copy(record: Record, out: AsyncOut) -> None:
+        await out.send(f"{source}.gone", record.value)
+        handled.set()
+
+    async def run() -> ClusterError:
+        with pytest.raises(ClusterError) as ended:
+            await async_transform(
+                shared_cluster.bootstrap,
+                handle=copy,
+                group_id=source,
+                source=source,
+                transaction_timeout_ms=3_000,
+                unknown_topic_timeout_ms=500,
+            )
+        return ended.value
+
+    shared_cluster.create_topic(f"{source}.gone")
+    async with AsyncAdmin(shared_cluster.bootstrap) as admin, asyncio.TaskGroup() as group:
+        running = group.create_task(run())
+        await handled.wait()
+        await admin.delete_topic(f"{source}.gone")
+        await asyncio.to_thread(fill, shared_cluster, source, range(COUNT))
+        error = await running
+    assert error.code is ErrorCode.UNKNOWN_TOPIC
+    assert f"{source}.gone" in error.message
