@@ -85,7 +85,8 @@ def why(
 ) -> None:
     """Say what is awaited and why, since when, and what to do.
 
-    Exit code 1 if it is not Ready.
+    Exit code 1 if it is not Ready, or if somebody cannot write or read: partitions without a leader
+    or enough replicas in sync, transactions that hold up readers.
     """
     api, choice = _open(namespace, context, kubeconfig)
     judge = _module("kube_why")
@@ -100,7 +101,7 @@ def why(
         picture.show_explanation(explanation, picture.make_console())
     else:
         print_document(explanation.to_dict(), output)
-    if not explanation.ready:
+    if not explanation.served:
         raise typer.Exit(1)
 
 

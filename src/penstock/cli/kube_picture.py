@@ -54,7 +54,7 @@ def show_explanation(explanation: Explanation, console: Console) -> None:
     if not explanation.findings:
         console.print(f"[{GOOD}]✔[/] {explanation.subject} is ready, and nothing is awaited")
         return
-    head = f"[{GOOD}]✔[/]" if explanation.ready else f"[{BAD}]✘[/]"
+    head = f"[{GOOD}]✔[/]" if explanation.served else f"[{BAD}]✘[/]"
     state = "is ready, but" if explanation.ready else "is not ready"
     console.print(f"{head} [bold]{escape(explanation.subject)}[/] {state}")
     for number, one in enumerate(explanation.findings, 1):

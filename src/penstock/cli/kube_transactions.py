@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BLOCKING_MS: Final = 30_000
 """Longer than a transaction of the defaults takes, shorter than anybody waits before asking."""
 TIMEOUT_MS: Final = 5_000
+TRANSACTION_CODES: Final = ("transaction-open", "transaction-finishing", "transaction-unknown")
+"""Of findings that are about readers who stand still."""
 
 
 def look(api: KubeApi, snapshot: Snapshot) -> Snapshot:

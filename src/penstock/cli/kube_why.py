@@ -35,7 +35,7 @@ from penstock.cli.kube_status import (
     some,
     topic_name,
 )
-from penstock.cli.kube_transactions import transaction_findings
+from penstock.cli.kube_transactions import TRANSACTION_CODES, transaction_findings
 from penstock.cli.kube_words import Finding, warnings_about
 
 TOPICS_SHOWN: Final = 10
@@ -49,20 +49,29 @@ _TO_DO: Final = {
     "under_min_isr": "bring back the brokers that are away; they catch up by themselves",
     "under_replicated": "nothing, if the brokers are back and catching up",
 }
+_NOT_SERVED: Final = frozenset({"offline", "under-min-isr", *TRANSACTION_CODES})
+"""Codes of findings that say: somebody can not write or read. Whatever `Ready` says, which is the
+operator's word of a moment ago and knows nothing of transactions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`waiting` False: there is nothing to explain."""
+    """`ready`: what the resource says of itself. Without findings nothing is awaited."""
 
     subject: str
     ready: bool
     findings: tuple[Finding, ...]
 
+    @property
+    def served(self) -> bool:
+        """It is ready, and nothing that was found keeps anybody from writing or reading."""
+        return self.ready and not any(one.code in _NOT_SERVED for one in self.findings)
+
     def to_dict(self) -> Json:
         return {
             "subject": self.subject,
             "ready": self.ready,
+            "served": self.served,
             "findings": [asdict(one) for one in self.findings],
         }
 

@@ -227,6 +227,7 @@ def test_partitions_in_trouble_are_named_with_what_they_lack(scene: Scene, run: 
         f"Topic {scene.namespace}/flights of Cluster flights"
     )
     assert {"offline", "under-min-isr", "under-replicated"} <= set(codes(topic))
+    assert topic.exit_code == 1, "though the operator has called the Topic ready"
 
 
 def test_a_pod_without_a_session_is_found(scene: Scene, run: Run) -> None:

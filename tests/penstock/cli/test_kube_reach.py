@@ -146,9 +146,12 @@ def why(reachable: Reachable, *thing: str) -> list[dict[str, object]]:
     """What it finds about transactions, and what it could not read of them."""
     where = ["--kubeconfig", str(reachable.scene.kubeconfig), "-n", reachable.scene.namespace]
     done = CliRunner().invoke(app, ["why", *thing, *where, "-o", "json"])
-    assert done.exit_code == 0, "the Cluster itself is ready"
-    findings: list[dict[str, object]] = json.loads(done.stdout)["findings"]
-    return [one for one in findings if "transaction" in f"{one['code']} {one['what']}"]
+    told = json.loads(done.stdout)
+    assert told["ready"], "the Cluster says so of itself"
+    findings: list[dict[str, object]] = told["findings"]
+    found = [one for one in findings if "transaction" in f"{one['code']} {one['what']}"]
+    assert (done.exit_code, told["served"]) == (1 if found else 0, not found)
+    return found
 
 
 def test_why_asks_the_brokers_whose_transaction_holds_up_readers(
