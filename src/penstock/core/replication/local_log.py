@@ -72,7 +72,7 @@ class LocalLog:
             max(self.log_start_offset, min(checkpoint.high_watermark, self.log_end))
         )
         self.epochs = EpochHistory(checkpoint.epochs).cut(self.log_end)
-        self.producers = ProducerTable(recovered.producers, now_ms)
+        self.producers = ProducerTable(recovered.producers, now_ms, self.high_watermark)
         self.swept_end = recovered.swept_end
 
     def _stable_offset(self) -> Offset:

@@ -24,11 +24,13 @@ could be appended twice, a week late.
 An entry also says whether a transaction of its producer is open here (`stable`). The marker of
 epoch e ends it, and makes e + 1 the epoch: what comes late of the ended transaction is fenced, and
 what follows begins at sequence 0. A producer with an open transaction is never forgotten: nobody
-could end it any more.
+could end it any more. Nor is one whose marker is not committed: the last stable offset rests on it,
+here and in whatever begins with a snapshot.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -47,6 +49,7 @@ PRODUCERS_MAX: Final = 20_000
 """Producers remembered per partition (about 10 MB); the longest idle is forgotten first (I23)."""
 _SEQUENCES: Final = 1 << 31
 _UNKNOWN_OFFSET: Final = Offset(-1)
+_NOTHING_COMMITTED: Final = Offset(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +85,25 @@ class ProducerTable:
     Entries are immutable, so `get` and `restore` are enough to undo an `apply`.
     """
 
-    def __init__(self, entries: Iterable[ProducerEntry] = (), now_ms: int = 0) -> None:
-        """`now_ms` starts the idle time of `entries`: a restart prolongs, never shortens."""
+    def __init__(
+        self,
+        entries: Iterable[ProducerEntry] = (),
+        now_ms: int = 0,
+        high_watermark: Offset = _NOTHING_COMMITTED,
+    ) -> None:
+        """`now_ms` starts the idle time of `entries`: a restart prolongs, never shortens.
+        `high_watermark`: below it everything is committed, markers too."""
         self._entries = {entry.producer_id: entry for entry in entries}
         self._now_ms = now_ms
-        # Those that may be forgotten; whoever has a transaction open is not here.
+        self._high_watermark = high_watermark
+        # Those that may be forgotten, longest idle first.
         self._used_ms = {
             producer_id: now_ms
             for producer_id, entry in self._entries.items()
-            if entry.open_offset is None
+            if not self._is_needed(entry)
         }
         self._transactions = OpenTransactions(self._entries.values())
+        self._uncommitted = self._uncommitted_markers()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -111,6 +122,12 @@ class ProducerTable:
 
     def stable_offset(self, high_watermark: Offset) -> Offset:
         """The last stable offset at this high watermark, which never falls from call to call."""
+        self._high_watermark = high_watermark
+        while self._uncommitted and self._uncommitted[0][0] < high_watermark:
+            _, producer_id = self._uncommitted.popleft()
+            entry = self._entries.get(producer_id)
+            if entry is not None and not self._is_needed(entry):
+                self._used_ms.setdefault(producer_id, self._now_ms)
         return self._transactions.stable_offset(high_watermark)
 
     def check(self, header: BatchHeader) -> Verdict:
@@ -157,8 +174,10 @@ class ProducerTable:
         entry = _marked(old, header) if header.is_marker else _written(old, header)
         self._entries[producer_id] = entry
         was_open = old is not None and old.open_offset is not None
-        if entry.open_offset is None:
+        if not self._is_needed(entry):
             self._used_ms[producer_id] = now_ms
+        elif entry.open_offset is None:
+            self._uncommitted.append((entry.marker_offset, producer_id))
         elif not was_open:
             self._transactions.began(producer_id, entry.open_offset)
         aborted = None
@@ -195,11 +214,28 @@ class ProducerTable:
                 self._entries.pop(producer_id, None)
             else:
                 self._entries[producer_id] = entry
-            if entry is None or entry.open_offset is not None:
+            if entry is None or self._is_needed(entry):
                 self._used_ms.pop(producer_id, None)
             else:
                 self._used_ms.setdefault(producer_id, self._now_ms)
         self._transactions = OpenTransactions(self._entries.values())
+        self._uncommitted = self._uncommitted_markers()
+
+    def _is_needed(self, entry: ProducerEntry) -> bool:
+        """It has a transaction open, or ended one by a marker that a new leader may not have."""
+        if entry.open_offset is not None:
+            return True
+        return entry.ended_first_offset >= 0 and entry.marker_offset >= self._high_watermark
+
+    def _uncommitted_markers(self) -> deque[tuple[Offset, ProducerId]]:
+        """Whose producers may be forgotten once the high watermark has passed them, in order."""
+        return deque(
+            sorted(
+                (entry.marker_offset, producer_id)
+                for producer_id, entry in self._entries.items()
+                if entry.open_offset is None and self._is_needed(entry)
+            )
+        )
 
     def _forget_idle(self, now_ms: int) -> None:
         """Drops from the front: both dicts are in order of use."""

@@ -166,12 +166,46 @@ def test_a_producer_with_an_open_transaction_is_never_forgotten(
     assert open_set(again) == [(A, 10)]
 
 
+def test_a_producer_whose_marker_is_not_committed_is_never_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who goes on from a snapshot, or after a failed write, would tell readers of more than who
+    leads next, and has lost the marker, will."""
+    monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
+
+    def others(
+        table: ProducerTable, *numbers: int
+    ) -> list[tuple[ProducerId, ProducerEntry | None]]:
+        taken = []
+        for number in numbers:
+            header = data(ProducerId(number), 0, flags=BatchFlags.NONE)
+            taken.append((header.producer_id, table.get(header.producer_id)))
+            table.apply(header, now_ms=producers.EXPIRY_MS * number)
+        return taken
+
+    found = table(data(A, 3, at=10), marker(A, 3, at=15))
+    assert found.stable_offset(Offset(12)) == 10
+    taken = others(found, 1, 2, 3)
+    assert [entry.producer_id for entry in found.snapshot()] == [A, 2, 3]
+    again = ProducerTable(found.snapshot(), 0, Offset(12))
+    assert again.stable_offset(Offset(12)) == 10
+    others(again, 4, 5)
+    assert [entry.producer_id for entry in again.snapshot()] == [A, 4, 5]
+    found.restore(taken)
+    assert found.stable_offset(Offset(15)) == 10
+    for each in (found, again):
+        assert each.stable_offset(Offset(16)) == 16
+        others(each, 6, 7, 8)
+        assert [entry.producer_id for entry in each.snapshot()] == [7, 8], "as any other now"
+
+
 def test_a_marker_counts_as_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producers, "PRODUCERS_MAX", 2)
     found = ProducerTable()
     found.apply(data(A, 3, at=10), now_ms=0)
     found.apply(data(ProducerId(1), 0, flags=BatchFlags.NONE), now_ms=5)
     found.apply(marker(A, 3, at=15), now_ms=10)
+    assert found.stable_offset(Offset(16)) == 16, "it is committed"
     found.apply(data(ProducerId(2), 0, flags=BatchFlags.NONE), now_ms=10)
     assert [entry.producer_id for entry in found.snapshot()] == [A, 2]
 
