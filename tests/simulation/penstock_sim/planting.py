@@ -80,15 +80,15 @@ class Patch:
 _NOT_HERE: Final = object()
 
 
-def find(number: int) -> Found:
-    """Plants `ALL_BUGS[number]` and plays until it shows, or gives up."""
+def find(number: int, first: int = 0) -> Found:
+    """Plants `ALL_BUGS[number]` and plays from this seed on until it shows, or gives up."""
     bug, patch = ALL_BUGS[number], Patch()
     bug.plant(patch)
     try:
-        for seed in range(bug.seeds):
-            violation = simulate(seed, **bug.options).violation
+        for played in range(1, bug.seeds + 1):
+            violation = simulate(first + played - 1, **bug.options).violation
             if violation is not None:
-                return Found(number, seed + 1, violation)
+                return Found(number, played, violation)
     finally:
         patch.undo()
     return Found(number, bug.seeds, None)
