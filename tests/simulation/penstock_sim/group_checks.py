@@ -30,7 +30,7 @@ from penstock.core.groups.records import (
 from penstock.core.groups.state import Group, Loader
 from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
-from penstock.core.types import ProducerId, ReplicaKey, TopicId
+from penstock.core.types import ProducerId, ReplicaKey
 from penstock_sim.coordinator import OFFSETS_KEY, SimCoordinator
 from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
@@ -87,9 +87,9 @@ class Coverage:
 class GroupChecks:
     """Hears of every record, decision, answer and hand-out; raises `RuleError`."""
 
-    def __init__(self, world: World, topic: str, topic_id: TopicId, partitions: int) -> None:
+    def __init__(self, world: World, *topics: gc.CatalogTopic) -> None:
         self.world = world
-        self.catalog = gc.Catalog.of(gc.CatalogTopic(topic, topic_id, partitions))
+        self.catalog = gc.Catalog.of(*topics)
         self.reset_ids: set[str] = set()
         self.commits = 0
         self.rebalances = 0
@@ -353,11 +353,11 @@ class GroupChecks:
             if told.lag_ms != max(0, now_ms - oldest.header.first_timestamp_ms):
                 raise RuleError(f"I19: {oldest.header} waits in {key}, told was {told}")
 
-    def check_end(self, groups: list[str], keys: list[ReplicaKey]) -> None:
+    def check_end(self, places: list[Place]) -> None:
         """I19: every group was handed out everything that retention has left."""
         if self.void:
             return
-        for place in ((group_id, key) for group_id in groups for key in keys):
+        for place in places:
             covered, end = self._coverage(place), self.world.checks.canon(place[1]).end
             missing = set(range(max(covered.below, self.log_start(place[1])), end))
             missing -= covered.beyond

@@ -32,7 +32,7 @@ class SimGroups:
         self.world = world
         self.members: list[SimMember] = []
         self._random = world.scheduler.random
-        self.ids = [f"g{number}" for number in range(self._random.choice((1, 1, 2)))]
+        self.ids = self._new_ids()
         self._resets = 0
         self._menu: list[tuple[int, Callable[[], None]]] = [
             (8, self._kill_member),
@@ -49,6 +49,13 @@ class SimGroups:
         self._pace_ms = world.scheduler.between(40, 250)
         for group_id in self.ids:
             self._plan_group(group_id, topic)
+
+    def _new_ids(self) -> list[str]:
+        return [f"g{number}" for number in range(self._random.choice((1, 1, 2)))]
+
+    def sources(self, _group_id: str) -> list[ReplicaKey]:
+        """What a group reads."""
+        return self.world.keys
 
     def _plan_group(self, group_id: str, topic: str) -> None:
         chance, static = self._random, self._random.random() < 0.3
@@ -279,7 +286,7 @@ class SimGroups:
             problem = self._unsettled_members(group_id)
             if problem:
                 return problem
-            for key in self.world.keys:
+            for key in self.sources(group_id):
                 committed = self.world.group_checks.committed_offset((group_id, key))
                 if max(committed, 0) < self.world.checks.canon(key).end:
                     return f"group {group_id} has committed {committed} of {key}"
@@ -295,9 +302,10 @@ class SimGroups:
             if member.reader.behind:
                 return f"{member.name} {member.reader.behind}"
             owned += [(each.topic_id, each.partition) for each in member.membership.owned]
-        every = [(key.topic_id, key.partition) for key in self.world.keys]
+        every = [(key.topic_id, key.partition) for key in self.sources(group_id)]
         return "" if sorted(owned) == every else f"members of {group_id} own {owned}"
 
     def check_end(self) -> None:
         """See `GroupChecks.check_end`."""
-        self.world.group_checks.check_end(self.ids, self.world.keys)
+        places = [(group_id, key) for group_id in self.ids for key in self.sources(group_id)]
+        self.world.group_checks.check_end(places)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -29,9 +28,11 @@ from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
 from penstock.errors import ErrorCode, Lost, PenstockError
 from penstock_sim.commits import COMMIT_MS, Offsets
 from penstock_sim.groups import SimGroups
+from penstock_sim.ledger import hops_of
 from penstock_sim.members import MemberPlan, SimMember
 from penstock_sim.producing import Done, SimProducer, Who
 from penstock_sim.reading import Reader
+from penstock_sim.reads import Input
 
 if TYPE_CHECKING:
     from penstock_sim.broker import Replica, SimBroker
@@ -39,16 +40,6 @@ if TYPE_CHECKING:
 
 _ADMIN_PAUSE_MS: Final = 100
 _HASTY_RESETS: Final = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """A record that was handed out."""
-
-    source: ReplicaKey
-    offset: int
-    key: bytes
-    value: bytes
 
 
 def priced(group_id: str, source: ReplicaKey, offset: int, value: bytes) -> bytes:
@@ -134,6 +125,12 @@ class PipeReader(Reader):
         self._checks.shown(replica.key, shown, f"{broker.name} to {self.member.name}")
         return isolation.with_end_covered(shown, offset, found[-1])
 
+    @property
+    def _pipes(self) -> PipeGroups:
+        groups = self.world.groups
+        assert isinstance(groups, PipeGroups)
+        return groups
+
     # ------------------------------------------------------------ one round
 
     def _hand_out(self, batch: ConsumedBatch, first: int, end: int) -> None:
@@ -171,11 +168,15 @@ class PipeReader(Reader):
 
     def _transform(self) -> None:
         inputs, self._inputs = self._inputs, []
-        written, sinks = self.producer.written, self.world.sinks
+        written, pipes, group_id = self.producer.written, self._pipes, self._plan.group_id
         assert written is not None
+        self._checks.reads.took(group_id, written, inputs)
+        sinks = pipes.sinks(group_id)
         lines: dict[ReplicaKey, list[tuple[bytes, bytes]]] = defaultdict(list)
         for one in inputs:
-            output = priced(self._plan.group_id, one.source, one.offset, one.value)
+            if hops_of(one.value) >= pipes.hops_max:
+                continue  # it ends here
+            output = priced(group_id, one.source, one.offset, one.value)
             value = written.name.encode() + b"|" + output
             lines[sinks[crc32(one.key) % len(sinks)]].append((one.key, value))
         for key, records in lines.items():
@@ -183,7 +184,7 @@ class PipeReader(Reader):
         self._end_or_poll()
 
     def _end_or_poll(self) -> None:
-        if self._handed_out() and (not self.world.chaotic or self.world.scheduler.chance(0.5)):
+        if self._handed_out() and self._pipes.ends_here():
             self._finish(self._poll)
         else:
             self._poll()
@@ -349,6 +350,17 @@ class PipeReader(Reader):
 class PipeGroups(SimGroups):
     """The pipes of a history: its groups, and who breaks them."""
 
+    hops_max = 1
+    """How many pipes make something of a record, one after the other."""
+
+    def ends_here(self) -> bool:
+        """Whether a round is the last one of its transaction."""
+        return not self.world.chaotic or self.world.scheduler.chance(0.5)
+
+    def sinks(self, _group_id: str) -> list[ReplicaKey]:
+        """What a group writes to."""
+        return self.world.sinks
+
     def _plan_group(self, group_id: str, topic: str) -> None:
         chance, static = self._random, self._random.random() < 0.3
         for _ in range(chance.choice((1, 2, 2, 3))):
@@ -399,7 +411,8 @@ class PipeGroups(SimGroups):
 
     def _place(self) -> tuple[str, gc.NewOffset]:
         """A group, and one of its offsets as it is."""
-        group_id, key = self._random.choice(self.ids), self._random.choice(self.world.keys)
+        group_id = self._random.choice(self.ids)
+        key = self._random.choice(self.sources(group_id))
         offset = self.world.group_checks.committed_offset((group_id, key))
         return group_id, gc.NewOffset(self._named(key), max(0, offset))
 

@@ -2,6 +2,7 @@
 
 - In the log of `__consumer_offsets`: offsets that are pending change by the end of their
   transaction only, by its outcome, in the batch that says so; what was answered was kept.
+- Of what goes in: `reads` (I13).
 - Of what comes out: each record of the input that can be read, below the group's committed offset
   and not expired before it was read, is there as f(record) exactly once; per partition of the
   input in order; nothing else is there.
@@ -29,9 +30,10 @@ from penstock.core.records import decode_batch
 from penstock.core.transactions.records import GroupParticipant
 from penstock.core.types import Offset, ProducerId, ReplicaKey, TopicId
 from penstock_sim.coordinator import SimCoordinator
-from penstock_sim.group_checks import Asked, GroupChecks
-from penstock_sim.ledger import FoldingReader
-from penstock_sim.pipe import priced
+from penstock_sim.group_checks import Asked, GroupChecks, Place
+from penstock_sim.ledger import FoldingReader, hops_of
+from penstock_sim.pipe import PipeGroups, priced
+from penstock_sim.reads import Reads
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -54,16 +56,25 @@ class SinkReader(FoldingReader):
         before = len(self.values)
         super()._read(batch, is_hidden=is_hidden)
         for _, value in self.values[before:]:
-            _, output = value.split(b"|", 1)
-            group_id, partition, offset, _ = output.split(b"|", 3)
-            place = (group_id.decode(), int(partition))
-            found = self.outputs.setdefault(place, [])
-            if found and found[-1][0] >= int(offset) and not self._is_excused(place[0]):
-                raise RuleError(
-                    f"I15: {place} offset {int(offset)} comes out of {self.key} after "
-                    f"{found[-1]}: {output!r}"
-                )
-            found.append((int(offset), output))
+            self._came_out(value)
+
+    def _lose(self, value: bytes) -> None:
+        super()._lose(value)
+        self._came_out(value)
+
+    def _came_out(self, value: bytes) -> None:
+        if self.key in self.world.keys and not hops_of(value):
+            return  # a bank writes here too
+        _, output = value.split(b"|", 1)
+        group_id, partition, offset, _ = output.split(b"|", 3)
+        place = (group_id.decode(), int(partition))
+        found = self.outputs.setdefault(place, [])
+        if found and found[-1][0] >= int(offset) and not self._is_excused(place[0]):
+            raise RuleError(
+                f"I15: {place} offset {int(offset)} comes out of {self.key} after "
+                f"{found[-1]}: {output!r}"
+            )
+        found.append((int(offset), output))
 
     def _is_excused(self, group_id: str) -> bool:
         checks = self.world.group_checks
@@ -73,8 +84,9 @@ class SinkReader(FoldingReader):
 class PipeChecks(GroupChecks):
     """Of a history in which groups take part in transactions."""
 
-    def __init__(self, world: World, topic: str, topic_id: TopicId, partitions: int) -> None:
-        super().__init__(world, topic, topic_id, partitions)
+    def __init__(self, world: World, *topics: gc.CatalogTopic) -> None:
+        super().__init__(world, *topics)
+        self.reads = Reads(world)
         self.excused: set[str] = set()
         """Groups whose offsets were reset to others, or have expired: they rightly read again."""
         self._pending: dict[str, dict[ProducerId, PendingRecord]] = {}
@@ -258,22 +270,28 @@ class PipeChecks(GroupChecks):
 
     # ------------------------------------------------------------ the end
 
-    def check_end(self, groups: list[str], keys: list[ReplicaKey]) -> None:
-        """I15: the output is f(input)."""
+    def check_end(self, places: list[Place]) -> None:
+        """I13, I15: the output is f(input), made of what was committed before."""
         if self.void:
             return
+        self.reads.check_provenance()
         sinks = [one for one in self.world.committed_readers if isinstance(one, SinkReader)]
-        known = {(group_id, key.partition) for group_id in groups for key in keys}
+        known = {(group_id, key.partition) for group_id, key in places}
         for sink in sinks:
             if sink.outputs.keys() - known:
                 raise RuleError(f"I15: {sink.key} has outputs of {sink.outputs.keys() - known}")
-        for group_id in groups:
-            for key in keys if group_id not in self.excused else ():
-                self._check_output(group_id, key, sinks)
+        for place in places:
+            if place[0] not in self.excused:
+                inputs = self._inputs(place[1])
+                span = range(self.log_start(place[1]), self.committed_offset(place))
+                self.reads.check_once(place, inputs, span)
+                self._check_output(place, inputs, span, sinks)
 
-    def _check_output(self, group_id: str, key: ReplicaKey, sinks: list[SinkReader]) -> None:
-        place = (group_id, key)
-        inputs = self._inputs(key)
+    def _check_output(
+        self, place: Place, inputs: dict[Offset, bytes], span: range, sinks: list[SinkReader]
+    ) -> None:
+        (group_id, key), groups = place, self.world.groups
+        assert isinstance(groups, PipeGroups)
         found: dict[int, bytes] = {}
         for sink in sinks:
             for offset, output in sink.outputs.get((group_id, key.partition), ()):
@@ -281,17 +299,17 @@ class PipeChecks(GroupChecks):
                     raise RuleError(f"I15: {place} offset {offset} came out twice: {output!r}")
                 found[offset] = output
         self.piped += len(found)
-        committed, log_start = self.committed_offset(place), self.log_start(key)
         for offset, output in found.items():
-            if offset >= committed:
-                raise RuleError(f"I15: {place}: {output!r} is out, committed is {committed}")
+            if offset >= span.stop:
+                raise RuleError(f"I15: {place}: {output!r} is out, committed is {span.stop}")
             if offset not in inputs:
                 raise RuleError(f"I15: {place}: {output!r} is out, nothing like it came in")
             if output != priced(group_id, key, offset, inputs[Offset(offset)]):
                 raise RuleError(f"I15: {place}: {output!r} came out of {inputs[Offset(offset)]!r}")
-        missing = [o for o in inputs if log_start <= o < committed and o not in found]
+        goes_on = [offset for offset, value in inputs.items() if hops_of(value) < groups.hops_max]
+        missing = [offset for offset in goes_on if offset in span and offset not in found]
         if missing:
-            raise RuleError(f"I15: {place}: {missing[:9]} never came out, committed is {committed}")
+            raise RuleError(f"I15: {place}: {missing[:9]} never came out, committed is {span.stop}")
 
     def _inputs(self, key: ReplicaKey) -> dict[Offset, bytes]:
         found: dict[Offset, bytes] = {}

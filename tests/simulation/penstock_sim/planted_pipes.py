@@ -10,10 +10,13 @@ from penstock.client.lane import Entry, Identity, Lane
 from penstock.client.transaction import Transactions
 from penstock.client.transaction_contract import Commit, Ready
 from penstock.core import isolation
+from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
 from penstock.core.groups import offsets, pending
 from penstock.core.groups.records import PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock.core.replication.contract import Marks
+from penstock.core.types import NO_PRODUCER, Offset
 from penstock_sim import world
 from penstock_sim.pipe import PipeReader
 
@@ -194,6 +197,62 @@ def leave_a_partition_without_a_commit(patch: Any) -> None:
     patch.setattr(PipeReader, "_give_up", drop)
 
 
+def commit_positions_outside_the_transaction(patch: Any) -> None:
+    """They count at once, and what is aborted then is never read again."""
+    store = PipeReader._store
+
+    def outside(self: PipeReader, *args: Any) -> None:
+        call = self.member.call
+        plain = {"transactional_id": "", "producer_id": NO_PRODUCER, "producer_epoch": -1}
+
+        def call_plainly(make: Callable[[int], Any], *rest: Any) -> None:
+            call(lambda number: replace(make(number), **plain), *rest)
+
+        self.member.call = call_plainly  # type: ignore[method-assign]
+        try:
+            store(self, *args)
+        finally:
+            del self.member.call
+
+    patch.setattr(PipeReader, "_store", outside)
+
+
+# ---------------------------------------------------------------- what members are shown
+
+
+def read_what_is_open(patch: Any) -> None:
+    """A fetch is answered to the high watermark, without what is known to be aborted."""
+    _serve(patch, to=lambda marks: marks.high_watermark, hides_aborted=True)
+
+
+def ask_for_read_uncommitted(patch: Any) -> None:
+    """The pipe does not say what it wants."""
+    _serve(patch, to=lambda marks: marks.high_watermark, hides_aborted=False)
+
+
+def read_what_was_aborted(patch: Any) -> None:
+    """An answer ends where it should, and nobody looks into the index."""
+    _serve(patch, to=lambda marks: marks.last_stable_offset, hides_aborted=False)
+
+
+def _serve(patch: Any, *, to: Callable[[Marks], Offset], hides_aborted: bool) -> None:
+    """The checks are not told what is served: they have to find it in what comes of it."""
+
+    def read(_self: PipeReader, broker: Any, replica: Any, offset: Offset) -> list[Batch]:
+        found = broker.read(replica, offset, to(replica.machine.marks), 8)
+        if not found:
+            return []
+        aborted = isolation.NONE_ABORTED
+        if hides_aborted:
+            aborted = isolation.named(
+                broker.disk.aborted(replica.slot, offset, found[-1].next_offset)
+            )
+        shown = isolation.visible(found, aborted)
+        return isolation.with_end_covered(shown, offset, found[-1])
+
+    patch.setattr(PipeReader, "_read", read)
+
+
 PIPE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     bug.__name__: bug
     for bug in (
@@ -210,6 +269,13 @@ PIPE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         send_a_given_up_batch_in_the_next_transaction,
         stop_behind_what_is_hidden,
         leave_a_partition_without_a_commit,
+        commit_positions_outside_the_transaction,
     )
 }
 """How each is planted. Found with all faults, in histories with pipes."""
+RING_BUGS: Final[dict[str, tuple[Callable[[Any], None], str]]] = {
+    "read_what_is_open": (read_what_is_open, "I13"),
+    "ask_for_read_uncommitted": (ask_for_read_uncommitted, "I13"),
+    "read_what_was_aborted": (read_what_was_aborted, "I11"),
+}
+"""How each is planted, and what finds it. With all faults, in histories with rings."""

@@ -14,7 +14,7 @@ from penstock_sim.planted import PLANTED
 from penstock_sim.planted_compaction import COMPACTION_BUGS
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
-from penstock_sim.planted_pipes import PIPE_BUGS
+from penstock_sim.planted_pipes import PIPE_BUGS, RING_BUGS
 from penstock_sim.planted_spark import DELETION_BUGS, SPARK_BUGS
 from penstock_sim.planted_transactions import TRANSACTION_BUGS
 from penstock_sim.world import simulate
@@ -27,6 +27,7 @@ class PlantedBug:
     """One of them. `options`: of `simulate`, which histories it is looked for in.
 
     seeds: it is found within so many. found_by: how what is found may begin; (): as it likes.
+    only_by: seeds in which others find it first are passed over.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class PlantedBug:
     seeds: int
     options: Mapping[str, Any] = field(default_factory=dict)
     found_by: tuple[str, ...] = ()
+    only_by: bool = False
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.name}"
@@ -87,7 +89,8 @@ def find(number: int, first: int = 0) -> Found:
     try:
         for played in range(1, bug.seeds + 1):
             violation = simulate(first + played - 1, **bug.options).violation
-            if violation is not None:
+            passed_over = bug.only_by and not (violation or "").startswith(bug.found_by)
+            if violation is not None and not passed_over:
                 return Found(number, played, violation)
     finally:
         patch.undo()
@@ -138,6 +141,10 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_all_faults("transactions", TRANSACTION_BUGS, 300, {"groups": False, "transactions": True}),
     *_all_faults(
         "pipes", PIPE_BUGS, 500, {"pipe": True}, ("I8", "I11", "I15", "I16", "I18", "I24")
+    ),
+    *(
+        PlantedBug("rings", name, plant, 500, {"ring": True}, (found_by,), only_by=True)
+        for name, (plant, found_by) in RING_BUGS.items()
     ),
     *_all_faults(
         "Spark", SPARK_BUGS, 500, {"groups": False, "transactions": True, "spark": True}, ("I11",)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.core.control import contract as cc
+from penstock.core.groups import contract as gc
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.core.types import (
@@ -38,6 +39,7 @@ from penstock_sim.ledger import FoldingReader, Ledger
 from penstock_sim.network import Network
 from penstock_sim.pipe import PipeGroups
 from penstock_sim.pipe_checks import PipeChecks, SinkReader
+from penstock_sim.ring import Ring
 from penstock_sim.scheduler import RuleError, Scheduler
 from penstock_sim.spark import SimSpark
 from penstock_sim.spark_checks import SparkChecks
@@ -63,6 +65,8 @@ DELETION_IN: Final = (4, 8, 10, 32)
 PIPES_IN: Final = (3, 18)
 """Pipes, by the remainder of 24: groups whose members write what they make of records, and the
 offsets behind them, in transactions; a bank writes what they read."""
+RINGS_IN: Final = (27, 90)
+"""A quarter of those, by the remainder of 96: the second pipe writes where the first reads."""
 BANK_IN: Final = (34,)
 """By the remainder of 36, a bank instead of other transactional producers, and no group."""
 EXPIRY_EVERY: Final = 96
@@ -111,6 +115,7 @@ class World:
         compaction: bool | None = None,
         pipe: bool | None = None,
         bank: bool | None = None,
+        ring: bool | None = None,
     ) -> None:
         self.seed = seed
         self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
@@ -144,10 +149,21 @@ class World:
         self.ledger = Ledger()
         self.group_config = GROUP_CONFIG
         self.transaction_checks = TransactionChecks(self)
-        if None is groups is transactions is spark is deletion is compaction is pipe is bank:
+        if (
+            None
+            is groups
+            is transactions
+            is spark
+            is deletion
+            is compaction
+            is pipe
+            is bank
+            is ring
+        ):
             pipe, bank = seed % 24 in PIPES_IN, seed % 36 in BANK_IN
-        if pipe and not self.blackout:
-            self._set_up_pipe()
+            ring = seed % 96 in RINGS_IN
+        if (pipe or ring) and not self.blackout:
+            self._set_up_pipe(ring=bool(ring))
         elif bank and not self.blackout:
             self._set_up_bank()
         else:
@@ -155,7 +171,7 @@ class World:
             wanted = seed % 36 in COMPACTION_IN if compaction is None else compaction
             self.compacts = wanted and self.transactions is not None
 
-    def _set_up_pipe(self) -> None:
+    def _set_up_pipe(self, *, ring: bool) -> None:
         chance = self.scheduler.random
         self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(chance.choice((1, 2, 2)))]
         self.sinks = [ReplicaKey(SINK_ID, index) for index in range(chance.choice((1, 1, 2)))]
@@ -163,15 +179,20 @@ class World:
             self.group_config = replace(
                 GROUP_CONFIG, offsets_retention_ms=200, sweep_interval_ms=80
             )
-        self.groups = PipeGroups(self, TOPIC)
+        sinks = gc.CatalogTopic(SINK_TOPIC, SINK_ID, len(self.sinks))
+        self.groups = Ring(self, TOPIC, SINK_TOPIC) if ring else PipeGroups(self, TOPIC)
         self.transactions = Bank(self)
-        self.group_checks: GroupChecks = PipeChecks(self, TOPIC, TOPIC_ID, len(self.keys))
+        self.group_checks: GroupChecks = PipeChecks(self, self._topic, sinks)
+
+    @property
+    def _topic(self) -> gc.CatalogTopic:
+        return gc.CatalogTopic(TOPIC, TOPIC_ID, len(self.keys))
 
     def _set_up_bank(self) -> None:
         count = self.scheduler.random.choice((2, 2, 3))
         self.keys = [ReplicaKey(TOPIC_ID, index) for index in range(count)]
         self.transactions = Bank(self)
-        self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
+        self.group_checks = GroupChecks(self, self._topic)
 
     def _set_up_others(
         self,
@@ -194,7 +215,7 @@ class World:
                 self.spark = SimSpark(self, SparkChecks(self))
             if seed % 36 in DELETION_IN if deletion is None else deletion:
                 self.deletion = Deletion(self)
-        self.group_checks = GroupChecks(self, TOPIC, TOPIC_ID, len(self.keys))
+        self.group_checks = GroupChecks(self, self._topic)
 
     @property
     def all_keys(self) -> list[ReplicaKey]:
@@ -327,7 +348,7 @@ class World:
             self.deletion.start()
 
     def _committed_reader(self, key: ReplicaKey) -> CommittedReader:
-        if key in self.sinks:
+        if key in self.sinks or isinstance(self.groups, Ring):
             return SinkReader(self, key)
         return (FoldingReader if isinstance(self.transactions, Bank) else CommittedReader)(
             self, key
@@ -426,6 +447,7 @@ def simulate(
     compaction: bool | None = None,
     pipe: bool | None = None,
     bank: bool | None = None,
+    ring: bool | None = None,
 ) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
@@ -433,7 +455,7 @@ def simulate(
     consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
     `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
     `deletion`: see `DELETION_IN`. `compaction`: see `COMPACTION_IN`.
-    `pipe`, `bank`: instead of all these; see `PIPES_IN`.
+    `pipe`, `bank`, `ring`: instead of all these; see `PIPES_IN`.
     """
     world = World(
         seed,
@@ -447,6 +469,7 @@ def simulate(
         compaction=compaction,
         pipe=pipe,
         bank=bank,
+        ring=ring,
     )
     violation = None
     try:
