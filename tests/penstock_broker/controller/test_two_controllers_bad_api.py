@@ -9,6 +9,7 @@ epoch never goes back; a document's metadata version only grows; what was confir
 
 import json
 import random
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -80,10 +81,12 @@ class History:
                     )
 
     def close(self) -> None:
-        self._stream.connection.sock.close() if self._stream.connection else None
+        # Closing would wait for the thread, which waits for the next change, for a minute at most.
+        self._stream.connection.sock.shutdown(socket.SHUT_RDWR)
+        self._thread.join(10)
+        assert not self._thread.is_alive()
         self._stream.close()
         self._pool.clear()
-        self._thread.join(10)
 
 
 class Recording:
