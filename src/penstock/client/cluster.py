@@ -249,7 +249,7 @@ class Cluster:
                     answer = await call(self.connections.to(address), attempt_s)
                 except PenstockError as error:
                     self._note_failure(address, error, final)
-                    reasons[address] = error
+                    _keep_word(reasons, address, error)
                 else:
                     self._suspects.pop(address, None)
                     self._silent.clear()
@@ -322,6 +322,17 @@ def _all_refused(reasons: dict[str, PenstockError]) -> bool:
     return bool(reasons) and all(
         isinstance(error, UnreachableError) and error.refused for error in reasons.values()
     )
+
+
+def _keep_word(reasons: dict[str, PenstockError], address: str, error: PenstockError) -> None:
+    """What each address said last, in the order of time; silence after a word takes nothing back.
+
+    The last attempt is cut off by the caller's limit, and would be silent for that alone.
+    """
+    before = reasons.get(address)
+    if before is None or is_silence(before) or not is_silence(error):
+        reasons.pop(address, None)
+        reasons[address] = error
 
 
 def _nobody_answered(

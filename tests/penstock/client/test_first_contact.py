@@ -26,7 +26,7 @@ from penstock.proto.v1.broker_pb2_grpc import (
 )
 
 FOR_EVER_MS = 600_000
-IN_TIME_S = 60
+IN_TIME_S = 300
 
 
 class Knowing(BrokerServiceServicer):
@@ -134,6 +134,20 @@ async def test_a_limit_is_kept_while_somebody_else_asks_the_same(mute: str) -> N
             await cluster.refresh(0.1)
         assert not given_up.value.refused
         patient.cancel()
+    await cluster.aclose()
+
+
+async def test_what_a_broker_said_is_told_although_the_last_attempt_was_cut_off(mute: str) -> None:
+    said = [ClusterError("planted", ErrorCode.CONTROLLER_UNAVAILABLE)]
+
+    async def call(connection: Any, timeout_s: float) -> None:
+        raise said.pop() if said else UnreachableError(f"{mute}: Deadline Exceeded")
+
+    cluster = Cluster((mute,), ClientConfig())
+    with pytest.raises(ClusterError, match="planted") as told:
+        await cluster.ask(call, 0.3)
+    assert not said
+    assert told.value.code is ErrorCode.CONTROLLER_UNAVAILABLE
     await cluster.aclose()
 
 
