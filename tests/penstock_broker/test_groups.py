@@ -78,13 +78,13 @@ def test_commits_on_a_stream_are_answered_in_order_until_one_is_refused_as_a_who
     sent = [request(9), request(8), request(10), request(11, member_id="nobody"), request(12)]
     answers: list[pb.CommitOffsetsResponse] = []
     with pytest.raises(grpc.RpcError) as ended:
-        answers.extend(stub.CommitOffsetsStream(iter(sent), timeout=20))
+        answers.extend(stub.CommitOffsetsStream(iter(sent), timeout=120))
     assert call_error(ended.value).code is ErrorCode.UNKNOWN_MEMBER
     assert groups.fetch(name) == {(name, 0): 10}
     with pytest.raises(grpc.RpcError) as ended:
-        list(stub.CommitOffsetsStream(iter([request(11, cluster_id="another")]), timeout=20))
+        list(stub.CommitOffsetsStream(iter([request(11, cluster_id="another")]), timeout=120))
     assert call_error(ended.value).code is ErrorCode.CLUSTER_ID_MISMATCH
-    told = list(stub.CommitOffsetsStream(iter(sent[:3]), timeout=20))
+    told = list(stub.CommitOffsetsStream(iter(sent[:3]), timeout=120))
     codes = [ErrorCode(answer.results[0].error.code) for answer in told]
     back, none = ErrorCode.OFFSET_WENT_BACK, ErrorCode.UNSPECIFIED
     assert codes == [back, back, none]
@@ -272,7 +272,7 @@ def refusal(groups: Groups, shared_broker: Cluster, *messages: pb.JoinRequest) -
 
     def ended() -> PenstockError | None:
         with pytest.raises(grpc.RpcError) as caught:
-            list(stub.Join(iter(messages), timeout=20))
+            list(stub.Join(iter(messages), timeout=120))
         error = call_error(caught.value)
         return None if error.code in AGAIN else error
 
@@ -308,7 +308,7 @@ def test_a_stream_that_is_not_what_it_should_be_ends_with_a_reason(
         stub.ListGroups(pb.ListGroupsRequest(states=[77]))
     assert call_error(caught.value).code is ErrorCode.INVALID_REQUEST
     # A stream that says nothing and closes is nobody.
-    assert list(stub.Join(iter([]), timeout=20)) == []
+    assert list(stub.Join(iter([]), timeout=120)) == []
 
 
 def test_a_member_that_goes_without_a_word_has_little_time_to_come_back(
@@ -316,7 +316,7 @@ def test_a_member_that_goes_without_a_word_has_little_time_to_come_back(
 ) -> None:
     groups.fetch(name)
     stub = groups.at(shared_broker.brokers[0].address)
-    list(stub.Join(iter([hello(name)]), timeout=20))  # closes its side, and so the stream ends
+    list(stub.Join(iter([hello(name)]), timeout=120))  # closes its side, and so the stream ends
     wait_until(
         lambda: groups.describe(name).state == pb.GROUP_STATE_EMPTY, what="the member is out"
     )

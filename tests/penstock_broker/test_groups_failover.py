@@ -187,7 +187,7 @@ def test_a_commit_is_answered_only_when_the_replicas_have_it(groups: Groups) -> 
 
     def refused() -> bool:
         try:
-            stub.CommitOffsets(request, timeout=5)
+            stub.CommitOffsets(request, timeout=120)
         except Exception as error:  # noqa: BLE001 - the code is looked at
             return "in-sync replicas" in str(error)
         return False

@@ -275,7 +275,7 @@ def metric(cluster: Cluster, name: str, **labels: str) -> float:
     """Summed over the brokers."""
     total = 0.0
     for port in cluster.metrics_ports.values():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as page:
             for family in text_string_to_metric_families(page.read().decode()):
                 for sample in family.samples:
                     if sample.name == name and labels.items() <= sample.labels.items():

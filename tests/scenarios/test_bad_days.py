@@ -97,7 +97,7 @@ def test_below_min_isr_writes_fail_definitely_and_resume_by_themselves(
             Producer(cluster.bootstrap, delivery_timeout_ms=500) as producer,
             pytest.raises(PenstockError, match=r"min\.insync\.replicas is 2: nothing was"),
         ):
-            producer.send(topic, b"refused", partition=0).result(10)
+            producer.send(topic, b"refused", partition=0).result(120)
         for broker_id in (1, 2):
             cluster.brokers[broker_id].start(wait=False)
         load.wait_writing()

@@ -54,7 +54,7 @@ class Guests:
         finally:
             self._readers.abandon()
             for thread in threads:
-                thread.join(timeout=20)
+                thread.join(timeout=120)
             assert not any(thread.is_alive() for thread in threads)
 
     def _record(self, reader: str, kind: str, batch: ConsumedBatch) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Self
 
 import grpc
+from support.channels import patient_channel
 from support.processes import ReservedPort, ServerProcess
 from support.waiting import wait_until
 
-from penstock.errors import PenstockError
+from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2, broker_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
-from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 
 CONTROLLER_CONFIG = {
@@ -184,20 +184,20 @@ class Cluster:
 
     def metadata(self, at: int | None = None) -> broker_pb2.MetadataResponse:
         """What a broker (None: the first running one) knows; raises PenstockError."""
-        with open_channel(self._at(at)) as channel:
+        with patient_channel(self._at(at)) as channel:
             try:
                 return BrokerServiceStub(channel).Metadata(
-                    broker_pb2.MetadataRequest(), timeout=5.0
+                    broker_pb2.MetadataRequest(), timeout=20.0
                 )
             except grpc.RpcError as error:
                 raise error_from_rpc(error) from error
 
     def describe(self, at: int | None = None) -> admin_pb2.DescribeClusterResponse:
         """Counts; raises PenstockError."""
-        with open_channel(self._at(at)) as channel:
+        with patient_channel(self._at(at)) as channel:
             try:
                 return AdminServiceStub(channel).DescribeCluster(
-                    admin_pb2.DescribeClusterRequest(), timeout=5.0
+                    admin_pb2.DescribeClusterRequest(), timeout=20.0
                 )
             except grpc.RpcError as error:
                 raise error_from_rpc(error) from error
@@ -229,30 +229,54 @@ class Cluster:
         else:
             new.partitions = partitions
             new.replication_factor = replication_factor or min(len(self.brokers), 3)
-        with open_channel(self._at(None)) as channel:
+        request = admin_pb2.CreateTopicsRequest(topics=[new])
+        asked = 0
+
+        def made() -> tuple[str] | None:
+            nonlocal asked
+            asked += 1
             try:
-                answer = AdminServiceStub(channel).CreateTopics(
-                    admin_pb2.CreateTopicsRequest(topics=[new]), timeout=15.0
-                )
+                return (self._create(request, is_first=asked == 1),)
+            except PenstockError as error:
+                # A session with the controller that broke is renewed; only it can make topics.
+                if error.code is not ErrorCode.CONTROLLER_UNAVAILABLE:
+                    raise
+                return None
+
+        (topic_id,) = wait_until(made, what=f"the controller makes {topic}")
+        self.wait_leaders(topic, topic_id)
+        return topic_id or self._known(topic).topic_id
+
+    def _create(self, request: admin_pb2.CreateTopicsRequest, *, is_first: bool) -> str:
+        """The topic's id; "" if it was there already, made by a call that was not answered."""
+        with patient_channel(self._at(None)) as channel:
+            try:
+                answer = AdminServiceStub(channel).CreateTopics(request, timeout=120.0)
             except grpc.RpcError as error:
                 raise error_from_rpc(error) from error
         (result,) = answer.results
-        if result.HasField("error"):
-            raise error_from_wire(result.error)
-        self.wait_leaders(topic, result.topic_id)
-        return result.topic_id
+        if not result.HasField("error"):
+            return result.topic_id
+        error = error_from_wire(result.error)
+        if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and not is_first:
+            return ""
+        raise error
 
     def topic(self, topic: str, at: int | None = None) -> broker_pb2.TopicInfo | None:
         """One topic as a broker knows it."""
         found = [info for info in self.metadata(at).topics if info.topic == topic]
         return found[0] if found else None
 
+    def _known(self, topic: str, at: int | None = None) -> broker_pb2.TopicInfo:
+        info = self.topic(topic, at)
+        assert info is not None, f"no topic {topic}"
+        return info
+
     def partition(
         self, topic: str, partition: int, at: int | None = None
     ) -> broker_pb2.PartitionInfo:
         """One partition as a broker knows it."""
-        info = self.topic(topic, at)
-        assert info is not None, f"no topic {topic}"
+        info = self._known(topic, at)
         return next(part for part in info.partitions if part.partition == partition)
 
     def leader(self, topic: str, partition: int = 0) -> int:

@@ -71,5 +71,5 @@ async def all_serve(brokers: list[Broker], epoch: int) -> float:
 async def create(pod: Pod, topic: str, **fields: Any) -> None:
     async with open_aio_channel(pod.address) as channel:
         request = admin_pb2.CreateTopicsRequest(topics=[admin_pb2.NewTopic(topic=topic, **fields)])
-        answer = await AdminServiceStub(channel).CreateTopics(request, timeout=20.0)
+        answer = await AdminServiceStub(channel).CreateTopics(request, timeout=120)
     assert not answer.results[0].HasField("error"), answer

@@ -110,7 +110,7 @@ class Groups:
     @staticmethod
     def _call(method, request):  # type: ignore[no-untyped-def]  # any method
         try:
-            return method(request, timeout=20.0)
+            return method(request, timeout=120)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
 

@@ -138,7 +138,7 @@ W = TypeVar("W", bound=LedPartitions)
 @asynccontextmanager
 async def running(world: W, *hosts: Callable[[W], Runnable]) -> AsyncIterator[W]:
     """Runs the parts and `hosts`, leading in epoch 1; all gates are open at the end."""
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(600), asyncio.TaskGroup() as tasks:
         parts = [
             tasks.create_task(part)
             for part in (

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from support.channels import patient_aio_channel
 from support.cluster import BROKER_CONFIG
 
 from penstock.core.types import BrokerId
@@ -12,7 +13,6 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock_broker.broker.process import BrokerProcess
 from penstock_broker.config import BrokerConfig, parse_settings
 from penstock_broker.datadir import DataDirectory
@@ -26,7 +26,7 @@ class LocalBroker:
         self.process = process
         self.tasks = tasks
         """Owns what a test starts beside itself."""
-        self.channel = open_aio_channel(address)
+        self.channel = patient_aio_channel(address)
         self.data = BrokerServiceStub(self.channel)
         self.admin = AdminServiceStub(self.channel)
         self.version = process.metadata_version
@@ -97,7 +97,7 @@ async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]
     try:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(process.run())
-            await asyncio.wait_for(process.listening.wait(), 20)
+            await asyncio.wait_for(process.listening.wait(), 120)
             await process.registered(
                 controller_pb2.Registered(
                     cluster_id="cluster", controller_epoch=process.controller_epoch or 1
@@ -109,7 +109,7 @@ async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]
             finally:
                 await broker.channel.close()
                 process.stop_requested.set()
-                await asyncio.wait_for(running, 30)
+                await asyncio.wait_for(running, 120)
     finally:
         store.close()
         directory.close(clean=True)

@@ -20,7 +20,7 @@ class Page:
 
 def scrape(port: int) -> Page:
     """The page of a process on this machine."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     page = Page()
     for family in text_string_to_metric_families(text):

@@ -100,7 +100,9 @@ class Operator:
         raise AssertionError(f"no metric {name}")
 
     def ask(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self._reserved.address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://{self._reserved.address}{path}", timeout=120
+        ) as answer:
             return str(answer.read().decode())
 
     @property

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from support.channels import patient_channel
 from support.waiting import unwatch, wait_exit, wait_until, watch
 
-from penstock.rpc.channel import open_channel
 from penstock_broker.local.ports import HOST, ReservedPort
 
 __all__ = ["HOST", "ReservedPort", "ServerProcess", "logs_of_this_test", "reserve_row"]
@@ -145,10 +145,10 @@ class ServerProcess:
 
     def is_serving(self) -> bool:
         """Whether health says SERVING now."""
-        with open_channel(self.address) as channel:
+        with patient_channel(self.address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             try:
-                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=10.0)
+                answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=20.0)
             except grpc.RpcError:
                 return False
             return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

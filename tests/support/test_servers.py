@@ -127,7 +127,7 @@ def test_a_topic_made_again_is_known_everywhere_when_it_was_created(tmp_path: Pa
         delete = admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic="t")])
         for _ in range(3):
             cluster.brokers[1].pause()
-            wire.admin.DeleteTopics(delete, timeout=10)
+            wire.admin.DeleteTopics(delete, timeout=120)
             wakes = threading.Timer(0.5, cluster.brokers[1].resume)
             wakes.start()
             made = cluster.create_topic("t", assignment=[[0]])

@@ -78,7 +78,7 @@ class Transactions:
         named = {"producer_id": -1, "instance_id": str(uuid.uuid4()), **fields}
         request = broker_pb2.InitProducerRequest(**named)
         try:
-            answer = self.wire.data.InitProducer(request, timeout=20)
+            answer = self.wire.data.InitProducer(request, timeout=120)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
         if answer.HasField("error"):
@@ -152,7 +152,7 @@ class TransactionalProducer:
             leader = self.cluster.leader(topic, partition)
             with Wire(self.cluster.brokers[leader].address) as wire:
                 try:
-                    (result,) = wire.data.Produce(request, timeout=15).results
+                    (result,) = wire.data.Produce(request, timeout=120).results
                 except grpc.RpcError as error:
                     raise error_from_rpc(error) from error
             if result.HasField("error"):

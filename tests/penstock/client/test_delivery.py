@@ -43,10 +43,10 @@ def test_a_failure_is_raised_every_time_it_is_asked_for() -> None:
 def test_a_thread_waits_until_the_outcome_is_there() -> None:
     outcome = Outcome(None)
     seen: list[int] = []
-    waiting = threading.Thread(target=lambda: seen.append(Delivery(outcome, 1).result(10).offset))
+    waiting = threading.Thread(target=lambda: seen.append(Delivery(outcome, 1).result(120).offset))
     waiting.start()
     outcome.resolve(REPORT)
-    waiting.join(10)
+    waiting.join(120)
     assert seen == [101]
 
 

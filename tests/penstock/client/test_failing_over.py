@@ -175,20 +175,24 @@ def test_the_only_broker_comes_back_and_the_producer_goes_on(make_cluster: MakeC
 def test_too_few_replicas_time_out_definitely_naming_the_cause(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=2)
     cluster.create_topic("t", assignment=[[0, 1]], configs=SAFE)
-    with Producer(cluster.bootstrap, delivery_timeout_ms=4_000) as producer:
-        producer.send("t", b"before").result(30)
+    with (
+        Producer(cluster.bootstrap, delivery_timeout_ms=4_000) as producer,
+        Producer(cluster.bootstrap) as patient,
+    ):
+        patient.send("t", b"before").result(120)
         cluster.brokers[1].kill()
         wait_until(lambda: cluster.partition("t", 0, 0).isr == [0], what="the ISR has shrunk")
         refused = producer.send("t", b"v")
         with pytest.raises(DeliveryError, match=r"4000 ms.*min\.insync\.replicas") as raised:
-            refused.result(30)
+            refused.result(120)
         assert raised.value.code is ErrorCode.DELIVERY_TIMED_OUT
         assert not raised.value.unknown_outcome
         assert (raised.value.topic, raised.value.partition) == ("t", 0)
-        patient = producer.send("t", b"after")
-        cluster.brokers[1].start()
-        assert patient.result(30).offset == 1, "what failed definitely is not in the log"
+        waiting = patient.send("t", b"after")
+        cluster.brokers[1].start(wait=False)
+        assert waiting.result(120).offset == 1, "what failed definitely is not in the log"
         assert producer.close() == 1
+        assert patient.close() == 0
 
 
 def test_a_producer_whose_cluster_is_gone_gives_up_in_time_and_closes(
@@ -196,15 +200,13 @@ def test_a_producer_whose_cluster_is_gone_gives_up_in_time_and_closes(
 ) -> None:
     cluster = make_cluster(brokers=1)
     cluster.create_topic("t")
-    producer = Producer(cluster.bootstrap, delivery_timeout_ms=2_000)
-    producer.send("t", b"v").result(30)
+    producer = Producer(cluster.bootstrap, delivery_timeout_ms=4_000, request_timeout_ms=600_000)
+    producer.send("t", b"v").result(120)
     cluster.brokers[0].kill()
     cluster.controller.kill()
-    begun = time.monotonic()
     deliveries = [producer.send("t", b"v") for _ in range(10)]
-    with pytest.raises(DeliveryError, match="2000 ms"):
-        deliveries[0].result(30)
-    assert time.monotonic() - begun < 25, "less than the request timeout, 30 s"
+    with pytest.raises(DeliveryError, match="4000 ms"):
+        deliveries[0].result(300)  # the request timeout is longer
     assert producer.close() == 10
 
 
@@ -245,7 +247,7 @@ def test_nobody_answering_is_one_error_that_lists_every_address(
     reserve: Callable[[], ReservedPort],
 ) -> None:
     dead = [reserve().address for _ in range(2)]
-    with Producer(dead, connect_timeout_ms=1_000) as producer:
+    with Producer(dead) as producer:
         with pytest.raises(UnreachableError) as silent:
             producer.send("t", b"v")
         for address in dead:

@@ -47,7 +47,7 @@ async def member(shared_broker: Cluster, name: str) -> AsyncIterator[AsyncConsum
 async def commit_calls(broker: Cluster) -> float:
     """How many CommitOffsets the broker has answered."""
     url = f"http://{HOST}:{broker.metrics_ports[0]}/metrics"
-    page = await asyncio.to_thread(lambda: urlopen(url, timeout=10).read().decode())
+    page = await asyncio.to_thread(lambda: urlopen(url, timeout=120).read().decode())
     return sum(
         sample.value
         for family in text_string_to_metric_families(page)

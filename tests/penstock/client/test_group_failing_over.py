@@ -166,7 +166,7 @@ def test_what_a_killed_member_read_and_did_not_commit_is_read_again(
             readers.close()
     finally:
         killed.kill()
-        killed.wait(10)
+        killed.wait(120)
         if killed.stdout is not None:
             killed.stdout.close()
 
@@ -198,7 +198,7 @@ def test_a_frozen_member_is_fenced_and_its_commits_are_refused(make_cluster: Mak
             readers.close()
     finally:
         frozen.kill()
-        frozen.wait(10)
+        frozen.wait(120)
         frozen.stdin.close()
         frozen.stdout.close()
 

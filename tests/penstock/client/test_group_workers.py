@@ -175,7 +175,7 @@ def test_plain_functions_run_in_threads_beside_each_other(
     shared_broker: Cluster, name: str
 ) -> None:
     fill(shared_broker, name, 4, keys=4)
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=120)
 
     def handle(record: Record) -> None:
         if record.key in (b"key-0", b"key-1"):

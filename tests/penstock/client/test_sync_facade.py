@@ -114,7 +114,7 @@ def test_closing_while_the_process_ends_harms_nothing(shared_broker: Cluster) ->
         "    except Exception as error: print(error)\n"
         "atexit.register(close)\n"
         "producer = Producer(sys.argv[1])\n"
-        "producer.send('ending', b'v').result(20)\n",
+        "producer.send('ending', b'v').result(120)\n",
         shared_broker.bootstrap,
     )
     assert (ended.returncode, ended.stdout) == (0, "0\nthe producer is closed\n"), ended.stderr
@@ -126,7 +126,7 @@ def test_a_program_that_closes_ends_silently_and_at_once(shared_broker: Cluster)
         "import sys\n"
         "from penstock.client import Consumer, Producer, TopicPartition\n"
         "with Producer(sys.argv[1]) as producer, Consumer(sys.argv[1]) as consumer:\n"
-        "    producer.send('closing', b'v').result(20)\n"
+        "    producer.send('closing', b'v').result(120)\n"
         "    consumer.assign([TopicPartition('closing', 0)])\n"
         "    print(len(consumer.poll(20)))\n",
         shared_broker.bootstrap,
@@ -141,7 +141,7 @@ def test_a_child_process_is_told_to_make_its_own_client(shared_broker: Cluster) 
         "from penstock.client import Producer\n"
         "from penstock.errors import MisuseError\n"
         "with Producer(sys.argv[1]) as producer:\n"
-        "    producer.send('forked', b'parent').result(20)\n"
+        "    producer.send('forked', b'parent').result(120)\n"
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        try:\n"
@@ -150,7 +150,7 @@ def test_a_child_process_is_told_to_make_its_own_client(shared_broker: Cluster) 
         "            os._exit(7 if 'make it in the child' in str(error) else 1)\n"
         "        os._exit(2)\n"
         "    _, status = os.waitpid(child, 0)\n"
-        "    producer.send('forked', b'parent').result(20)\n"
+        "    producer.send('forked', b'parent').result(120)\n"
         "    print(os.waitstatus_to_exitcode(status))\n",
         shared_broker.bootstrap,
     )
@@ -170,7 +170,7 @@ def test_a_child_of_a_process_that_only_imported_the_client_makes_its_own(
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        with Producer(sys.argv[1]) as producer:\n"
-        "            producer.send('children', b'v').result(20)\n"
+        "            producer.send('children', b'v').result(120)\n"
         "        os._exit(0)\n"
         "    children.append(child)\n"
         "print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])\n",

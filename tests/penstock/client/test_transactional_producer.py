@@ -531,7 +531,7 @@ async def test_what_a_thread_sends_is_in_the_transaction_it_was_sent_in_or_refus
                 current[0] = following
             stop.set()
             for thread in threads:
-                thread.join(20)
+                thread.join(120)
             current[0].abort()
         expected = sorted(value for tx in committed for value in accepted[tx])
         assert expected, "the threads got something through"

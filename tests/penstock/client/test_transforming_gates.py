@@ -19,7 +19,6 @@ from penstock.client import (
     LATEST,
     Admin,
     AsyncAdmin,
-    AsyncConsumer,
     AsyncOut,
     AsyncTransformer,
     Consumer,
@@ -32,6 +31,8 @@ from penstock.client import (
     async_transform,
     transform,
 )
+from penstock.client.membership import Phase
+from penstock.client.membership_contract import Tick
 from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 PATIENT = {"commit_interval_ms": 500_000, "transaction_timeout_ms": 600_000}
@@ -63,14 +64,10 @@ async def make(shared_cluster: Cluster, source: str) -> AsyncIterator[Make]:
     """Makes members of the test's group."""
     async with AsyncExitStack() as ends:
 
-        async def member(*, leaves: bool = False, **options: Any) -> AsyncTransformer:
-            """`leaves`: the group, when it has not polled for a second."""
+        async def member(**options: Any) -> AsyncTransformer:
             made = AsyncTransformer(
                 shared_cluster.bootstrap, group_id=source, source=source, **options
             )
-            if leaves:
-                config = replace(made._consumer.config, max_poll_interval_ms=1_000)
-                made._consumer = AsyncConsumer(shared_cluster.bootstrap, config)
             return await ends.enter_async_context(made)
 
         yield member
@@ -101,6 +98,16 @@ class Gate:
     async def holds(self) -> None:
         """Waits until somebody stands before it."""
         await wait_until_async(self.reached.is_set, what="the gate is reached")
+
+
+def leaves(member: AsyncTransformer) -> None:
+    """What it does when it has not polled for `max_poll_interval_ms`: the next poll joins again."""
+    link = member._consumer._session._link
+    timing = link.membership._timing
+    link.membership._timing = replace(timing, max_poll_interval_ms=0)
+    link.handle(Tick(link.yielded()))
+    link.membership._timing = timing
+    assert link.membership.phase is Phase.LEAVING
 
 
 async def has_all_in_hand(member: AsyncTransformer, source: str) -> None:
@@ -149,7 +156,7 @@ async def test_a_partition_that_is_wanted_during_a_commit_leaves_after_it(
 async def test_a_member_that_is_put_out_during_a_commit_does_not_commit(
     source: str, output: Output, make: Make, held: str
 ) -> None:
-    one, two = await make(leaves=True, **PATIENT), await make()
+    one, two = await make(**PATIENT), await make()
     await has_all_in_hand(one, source)
     assert one._producer is not None
     manager = await one._producer.transactions()
@@ -161,6 +168,7 @@ async def test_a_member_that_is_put_out_during_a_commit_does_not_commit(
     async with asyncio.TaskGroup() as group:
         committing = group.create_task(one.commit())
         await gate.holds()
+        leaves(one)
         second = group.create_task(two.run(async_copy(source)))
         await written(output)
         gate.opened.set()
@@ -177,8 +185,9 @@ async def test_a_member_that_is_put_out_during_a_commit_does_not_commit(
 async def test_partitions_lost_between_two_passes_doom_what_is_open(
     source: str, output: Output, make: Make
 ) -> None:
-    one, two = await make(leaves=True, **PATIENT), await make()
+    one, two = await make(**PATIENT), await make()
     await has_all_in_hand(one, source)
+    leaves(one)
     async with asyncio.TaskGroup() as group:
         second = group.create_task(two.run(async_copy(source)))
         await written(output)
@@ -279,7 +288,7 @@ async def test_closing_ends_a_loop_that_waits_for_records(
     one = await make(commit_interval_ms=20)
     running = asyncio.get_running_loop().create_task(one.run(async_copy(source)))
     await wait_until_async(lambda: one.model.committed_records == COUNT, what="it is idle")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         await one.close()
         await running
 

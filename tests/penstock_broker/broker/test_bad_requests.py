@@ -44,7 +44,7 @@ def test_garbage_bytes_are_an_invalid_request(
 ) -> None:
     call = wire.channel.unary_unary(f"/penstock.proto.v1.BrokerService/{method}")
     with pytest.raises(grpc.RpcError) as failed:
-        call(b"\xff\xfe\xfd this is no message", timeout=10)
+        call(b"\xff\xfe\xfd this is no message", timeout=120)
     error = call_error(failed.value)
     assert error.code is ErrorCode.INVALID_REQUEST
     assert "22 bytes" in str(error)
@@ -55,7 +55,7 @@ def test_garbage_bytes_are_an_invalid_request(
 def test_garbage_bytes_end_a_stream(wire: Wire, method: str) -> None:
     call = wire.channel.stream_stream(f"/penstock.proto.v1.BrokerService/{method}")
     with pytest.raises(grpc.RpcError) as failed:
-        list(call(iter([b"\xff\xfe garbage"]), timeout=10))
+        list(call(iter([b"\xff\xfe garbage"]), timeout=120))
     assert call_error(failed.value).code is ErrorCode.INVALID_REQUEST
 
 
@@ -63,14 +63,14 @@ def test_garbage_bytes_end_a_stream(wire: Wire, method: str) -> None:
 def test_another_clusters_id_fails_the_whole_call(wire: Wire, method: str) -> None:
     request = getattr(pb, f"{method}Request")(cluster_id="another")
     with pytest.raises(grpc.RpcError) as failed:
-        getattr(wire.data, method)(request, timeout=10)
+        getattr(wire.data, method)(request, timeout=120)
     assert call_error(failed.value).code is ErrorCode.CLUSTER_ID_MISMATCH
 
 
 def test_the_right_cluster_id_passes(shared_broker: Cluster, wire: Wire) -> None:
     cluster_id = shared_broker.metadata().cluster_id
     assert cluster_id
-    wire.data.Metadata(pb.MetadataRequest(cluster_id=cluster_id), timeout=10)
+    wire.data.Metadata(pb.MetadataRequest(cluster_id=cluster_id), timeout=120)
 
 
 def test_a_crc_that_lies_is_corrupt(wire: Wire, topic: str) -> None:
@@ -90,7 +90,7 @@ def test_an_unknown_codec_is_refused(wire: Wire, topic: str) -> None:
     message = batch_to_wire(make_batch([b"abc"]))
     message.codec = 9
     part = pb.ProducePartition(topic=topic, batch=message)
-    (result,) = wire.data.Produce(pb.ProduceRequest(partitions=[part]), timeout=10).results
+    (result,) = wire.data.Produce(pb.ProduceRequest(partitions=[part]), timeout=120).results
     assert result.error.code == ErrorCode.UNSUPPORTED_CODEC
     assert "9" in result.error.message
 
@@ -137,10 +137,10 @@ def test_another_topic_id_is_a_mismatch(wire: Wire, topic: str) -> None:
 
 def test_unknown_acks_and_missing_batches_are_invalid(wire: Wire, topic: str) -> None:
     with pytest.raises(grpc.RpcError) as failed:
-        wire.data.Produce(pb.ProduceRequest(acks=77), timeout=10)
+        wire.data.Produce(pb.ProduceRequest(acks=77), timeout=120)
     assert call_error(failed.value).code is ErrorCode.INVALID_REQUEST
     request = pb.ProduceRequest(partitions=[pb.ProducePartition(topic=topic)])
-    (result,) = wire.data.Produce(request, timeout=10).results
+    (result,) = wire.data.Produce(request, timeout=120).results
     assert result.error.code == ErrorCode.INVALID_REQUEST
 
 

@@ -48,9 +48,9 @@ def _check_services(inside: str, outside: str) -> None:
     ask = transaction_pb2.ListTransactionsRequest()
     for address, code in ((inside, None), (outside, grpc.StatusCode.UNIMPLEMENTED)):
         with open_channel(address) as channel:
-            TransactionServiceStub(channel).ListTransactions(ask, timeout=10)
+            TransactionServiceStub(channel).ListTransactions(ask, timeout=120)
             try:
-                TransactionPeerServiceStub(channel).JoinTransactions(joins, timeout=10)
+                TransactionPeerServiceStub(channel).JoinTransactions(joins, timeout=120)
                 answered = None
             except grpc.RpcError as error:
                 answered = error.code()

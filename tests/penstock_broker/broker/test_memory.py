@@ -37,6 +37,8 @@ is batches, message and gRPC's copy."""
 BOUND_BYTES = (_PARTS_BYTES + WIRE_BYTES) * 5 // 4
 """A quarter for what the allocator cannot give back."""
 OFFERED_BYTES = 768 * MIB
+HANGS_S = 1_200
+"""No call takes that long, whatever else the machine does: 60 s were too few at load 60."""
 ANSWER_BYTES = 32 * MIB
 
 
@@ -69,10 +71,12 @@ def offer(cluster: Cluster, partition: int, outcomes: Counter[str]) -> None:
 
     def requests() -> Iterator[pb.ProduceRequest]:
         for number in range(count):
-            yield pb.ProduceRequest(correlation_id=number + 1, timeout_ms=60_000, partitions=[part])
+            yield pb.ProduceRequest(
+                correlation_id=number + 1, timeout_ms=HANGS_S * 1_000, partitions=[part]
+            )
 
     with Wire(cluster.brokers[0].address) as wire:
-        for answer in wire.data.ProduceStream(requests(), timeout=90):
+        for answer in wire.data.ProduceStream(requests(), timeout=HANGS_S):
             (result,) = answer.results
             outcomes[ErrorCode(result.error.code).name if result.HasField("error") else "done"] += 1
 
@@ -87,7 +91,7 @@ def fetch_everything(cluster: Cluster, done: threading.Event, outcomes: Counter[
     with Wire(cluster.brokers[0].address) as wire:
         while not done.is_set():
             try:
-                answer = wire.data.Fetch(request, timeout=60)
+                answer = wire.data.Fetch(request, timeout=HANGS_S)
                 outcomes["answered"] += answer.ByteSize()
             except grpc.RpcError as error:
                 outcomes[call_error(error).code.name] += 1
@@ -100,7 +104,7 @@ def subscribe_and_sleep(wire: Wire, done: threading.Event) -> Any:
     def requests() -> Iterator[pb.SubscribeRequest]:
         parts = [pb.FetchPartition(topic="t", partition=p, offset=0) for p in range(STREAMS)]
         yield pb.SubscribeRequest(subscribe=parts, credit_bytes=1 << 30, generation=1)
-        done.wait(90)
+        done.wait(HANGS_S)
 
     return wire.data.Subscribe(requests())
 

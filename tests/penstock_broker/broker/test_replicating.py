@@ -277,7 +277,9 @@ def test_without_a_controller_data_flows_and_metadata_changes_say_so(
         assert refused.value.code is ErrorCode.CONTROLLER_UNAVAILABLE
         assert refused.value.retriable
         assert "reads and writes go on" in str(refused.value)
-        answer = wire.admin.DescribeConfigs(admin_pb2.DescribeConfigsRequest(topic="t"), timeout=10)
+        answer = wire.admin.DescribeConfigs(
+            admin_pb2.DescribeConfigsRequest(topic="t"), timeout=120
+        )
         assert not answer.HasField("error")
     cluster.controller.start()
     wait_until(lambda: cluster.describe().controller_reachable, what="the session is back")

@@ -58,7 +58,7 @@ def test_partitions_of_one_request_have_results_of_their_own(wire: Wire, topic: 
             pb.ProducePartition(topic="no-such-topic", partition=0, batch=batch),
         ]
     )
-    good, no_partition, no_topic = wire.data.Produce(request, timeout=10).results
+    good, no_partition, no_topic = wire.data.Produce(request, timeout=120).results
     assert not good.HasField("error")
     assert no_partition.error.code == 23
     assert no_topic.error.code == 20
@@ -139,7 +139,7 @@ def test_the_whole_answer_is_limited_over_many_partitions(
         max_bytes=25_000,
         partitions=[pb.FetchPartition(topic=topic + ".many", partition=n) for n in range(4)],
     )
-    results = wire.data.Fetch(request, timeout=10).results
+    results = wire.data.Fetch(request, timeout=120).results
     assert sum(len(result.batches) for result in results) == 2
 
 
@@ -180,7 +180,7 @@ def test_log_append_time_is_the_brokers_clock(shared_broker: Cluster, wire: Wire
 
 
 def test_a_retried_batch_lands_once_and_a_gap_is_refused(wire: Wire, topic: str) -> None:
-    given = wire.data.InitProducer(pb.InitProducerRequest(producer_id=-1), timeout=10)
+    given = wire.data.InitProducer(pb.InitProducerRequest(producer_id=-1), timeout=120)
     producer = {"producer_id": given.producer_id, "producer_epoch": 0}
     first = make_batch([b"a", b"b"], base_sequence=0, **producer)
     assert not wire.produce(topic, first).duplicate
@@ -195,7 +195,7 @@ def test_a_retried_batch_lands_once_and_a_gap_is_refused(wire: Wire, topic: str)
 
 def test_producer_ids_are_never_given_twice_and_epochs_grow(wire: Wire) -> None:
     asked = [
-        wire.data.InitProducer(pb.InitProducerRequest(producer_id=-1), timeout=10)
+        wire.data.InitProducer(pb.InitProducerRequest(producer_id=-1), timeout=120)
         for _ in range(50)
     ]
     assert len({given.producer_id for given in asked}) == 50
@@ -216,7 +216,7 @@ def test_a_subscription_pushes_while_credit_lasts(wire: Wire, topic: str) -> Non
         yield pb.SubscribeRequest(subscribe=[start], credit_bytes=2_000, generation=3)
         assert more_credit.wait(40)
         yield pb.SubscribeRequest(credit_bytes=1_000_000)
-        done.wait(10)
+        done.wait(120)
 
     answers = wire.data.Subscribe(requests(), timeout=30)
     offsets: list[int] = []
@@ -246,7 +246,7 @@ def test_a_subscription_hears_of_new_records_and_of_errors(
             ],
             credit_bytes=1_000_000,
         )
-        done.wait(10)
+        done.wait(120)
 
     answers = wire.data.Subscribe(requests(), timeout=30)
     first = next(answers)
@@ -278,13 +278,13 @@ def test_deleted_records_are_gone_and_the_log_starts_later(wire: Wire, topic: st
 def test_reflection_and_health_answer(shared_broker: Cluster, wire: Wire) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(wire.channel)
     request = reflection_pb2.ServerReflectionRequest(list_services="")
-    (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=10)
+    (answer,) = stub.ServerReflectionInfo(iter([request]), timeout=120)
     names = {service.name for service in answer.list_services_response.service}
     assert {"penstock.proto.v1.BrokerService", "grpc.health.v1.Health"} <= names
     file_request = reflection_pb2.ServerReflectionRequest(
         file_containing_symbol="penstock.proto.v1.BrokerService"
     )
-    (described,) = stub.ServerReflectionInfo(iter([file_request]), timeout=10)
+    (described,) = stub.ServerReflectionInfo(iter([file_request]), timeout=120)
     assert described.file_descriptor_response.file_descriptor_proto
     assert shared_broker.brokers[0].is_serving()
 
@@ -326,7 +326,7 @@ def test_metrics_are_served(shared_broker: Cluster, wire: Wire, topic: str) -> N
     import urllib.request  # noqa: PLC0415 - used here alone
 
     url = f"http://127.0.0.1:{shared_broker.metrics_ports[0]}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         text = answer.read().decode()
     assert "penstock_records_in_total" in text
     assert "penstock_under_replicated 0.0" in text

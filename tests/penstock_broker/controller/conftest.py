@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from support.apiserver import ApiServer
+from support.channels import patient_aio_channel
 from support.controller_pods import ACTIVE, Make, Pod
 from support.waiting import wait_until, wait_until_async
 
@@ -19,7 +20,6 @@ from penstock.errors import PenstockError
 from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_wire
 from penstock_broker.controller.metadata_store.interface import MetadataStore
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
@@ -33,7 +33,7 @@ class BrokerClient:
     """One broker's session: registers, heartbeats, keeps every message it gets."""
 
     def __init__(self, address: str, broker_id: int, run: int = 1, **register: Any) -> None:
-        self.channel = open_aio_channel(address)
+        self.channel = patient_aio_channel(address)
         self.broker_id = broker_id
         self.register = controller_pb2.Register(
             broker_id=broker_id,
@@ -136,7 +136,7 @@ class Running:
         return ControllerServiceStub(self._channel())
 
     def _channel(self) -> grpc.aio.Channel:
-        channel = open_aio_channel(self.address)
+        channel = patient_aio_channel(self.address)
         self.channels.append(channel)
         return channel
 
@@ -182,7 +182,7 @@ async def run_controller(
             owned = [tasks.create_task(runtime.run()), tasks.create_task(server.watch_health())]
             try:
                 if wait:
-                    await runtime.wait_active(40.0)
+                    await runtime.wait_active(600.0)
                 yield running
             finally:
                 for client in running.clients:

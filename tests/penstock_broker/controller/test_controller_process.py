@@ -82,7 +82,7 @@ def test_metrics_tell_who_is_active(make: Make, reserve: Callable[[], ReservedPo
     address = reserve().address
     controller = make(f"--metrics-listen={address}")
     controller.start()
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5.0) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=120) as answer:
         text = answer.read().decode()
     assert "penstock_controller_active 1.0" in text
     assert "penstock_controller_epoch 1.0" in text

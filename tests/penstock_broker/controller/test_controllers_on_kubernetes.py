@@ -68,7 +68,7 @@ async def test_a_controller_that_alone_is_cut_off_gives_way(pair: tuple[Pod, Pod
 
             def stands_by() -> bool:
                 try:
-                    stub.DescribeCluster(admin_pb2.DescribeClusterRequest(), timeout=5.0)
+                    stub.DescribeCluster(admin_pb2.DescribeClusterRequest(), timeout=120)
                 except grpc.RpcError as error:
                     return error_from_rpc(error).code is ErrorCode.NOT_CONTROLLER
                 return False

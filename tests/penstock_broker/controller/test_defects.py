@@ -42,7 +42,7 @@ class Serving:
         """Raises what the controller answers, as soon as one answers."""
         async with open_aio_channel(self.address) as channel:
             admin = AdminServiceStub(channel)
-            await admin.CreateTopics(TOPIC, timeout=20, wait_for_ready=True)
+            await admin.CreateTopics(TOPIC, timeout=120, wait_for_ready=True)
 
 
 async def taken_over(documents: SharedDocuments) -> None:
@@ -63,7 +63,7 @@ async def test_a_defect_of_the_machine_ends_the_controller_and_another_takes_ove
         enqueue(self, event)
         raise KeyError("planted")
 
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(600), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(serving.run())
         await taken_over(documents)
         with monkeypatch.context() as patched:
@@ -93,7 +93,7 @@ async def test_a_defect_beside_the_machine_ends_the_controller_too(
         def write(self, stages: Any) -> Any:
             raise KeyError("planted")
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(600):
         assert await Serving(Broken(documents)).run() == main.FAILED
     assert documents.holder == ""
     (line,) = capsys.readouterr().err.splitlines()

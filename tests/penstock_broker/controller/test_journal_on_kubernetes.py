@@ -143,10 +143,10 @@ async def test_without_a_majority_sessions_end_and_views_go_on(scene: Scene) -> 
     await wait_until_async(lambda: not active.says(ACTIVE), what="it is suspended")
     async with open_aio_channel(active.address) as channel:
         stub = AdminServiceStub(channel)
-        seen = await stub.DescribeCluster(admin_pb2.DescribeClusterRequest(), timeout=5.0)
+        seen = await stub.DescribeCluster(admin_pb2.DescribeClusterRequest(), timeout=120)
         assert seen.topics == 1
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.CreateTopics(admin_pb2.CreateTopicsRequest(), timeout=5.0)
+            await stub.CreateTopics(admin_pb2.CreateTopicsRequest(), timeout=120)
     assert error_from_rpc(caught.value).code is ErrorCode.CONTROLLER_UNAVAILABLE
     for number in (1, 2):
         scene.start(number)

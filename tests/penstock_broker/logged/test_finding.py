@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
+from support.channels import patient_aio_channel
 from support.waiting import wait_until_async
 
 from penstock.core.types import BrokerId
@@ -20,7 +21,6 @@ from penstock.proto.v1.admin_pb2_grpc import (
     AdminServiceServicer,
     add_AdminServiceServicer_to_server,
 )
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_to_wire
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
@@ -76,7 +76,7 @@ class World:
         )
         identity = Identity("", "run", "dir", data_intact=True)
         self.session = ControllerSession(config, lambda: identity, self)  # type: ignore[arg-type]
-        self.channel = open_aio_channel(address)
+        self.channel = patient_aio_channel(address)
         self.session._connection = Connection(address, self.channel, 1, 1)
         self.finder = Finder(SUMS, self.view, self.session, SystemClock())
         self.version = 0
@@ -121,7 +121,7 @@ async def running(*, brokers: int = 3) -> AsyncIterator[World]:
     await server.start()
     world.image(brokers=brokers, topic=False)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(600):
             yield world
     finally:
         world.controller.going.set()

@@ -54,7 +54,7 @@ def newest(wire: Wire, topic: str) -> dict[bytes | None, bytes | None]:
 
 def metric(cluster: Cluster, name: str, broker: int = 0) -> float:
     url = f"http://127.0.0.1:{cluster.metrics_ports[broker]}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         lines = answer.read().decode().splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
 

@@ -27,7 +27,7 @@ COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 async def produce(broker: LocalBroker, *keys: bytes) -> None:
     batch = build_batch(encode_columns([b"v"] * len(keys), list(keys), timestamps_ms=now_ms()))
     part = pb.ProducePartition(topic="t", partition=0, batch=batch_to_wire(batch))
-    answer = await broker.data.Produce(pb.ProduceRequest(partitions=[part]), timeout=10)
+    answer = await broker.data.Produce(pb.ProduceRequest(partitions=[part]), timeout=120)
     assert not answer.results[0].HasField("error")
 
 

@@ -92,7 +92,7 @@ async def test_a_parked_fetch_hears_that_the_leader_moved(tmp_path: Path) -> Non
             lambda: broker.process.totals().parked_fetches == 1, what="it parked"
         )
         await broker.apply(topic_info(leader=1, epoch=2, version=2, replicas=(0, 1)))
-        answer = await asyncio.wait_for(parked, 40)
+        answer = await asyncio.wait_for(parked, 120)
         assert answer.results[0].error.code == ErrorCode.NOT_LEADER
         assert answer.results[0].error.current_leader.broker_id == 1
 
@@ -103,7 +103,7 @@ async def test_a_produce_that_waits_ends_when_its_topic_is_deleted(tmp_path: Pat
         waiting = broker.tasks.create_task(produce(broker, timeout_ms=20_000))
         await wait_until_async(lambda: broker.process.totals().inflight_bytes > 0, what="it waits")
         await broker.apply(full=False, deleted=("id-1",))
-        result = await asyncio.wait_for(waiting, 40)
+        result = await asyncio.wait_for(waiting, 120)
         assert result.error.code == ErrorCode.UNKNOWN_TOPIC
         assert broker.process.totals().inflight_bytes == 0
 

@@ -153,7 +153,7 @@ def marker(*, commit: bool) -> Batch:
 async def running() -> AsyncIterator[World]:
     world = World()
     world.replica_list = (0, 1)
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(600), asyncio.TaskGroup() as tasks:
         parts = [
             tasks.create_task(part) for part in (world.writer.run(), world.replicas.run_ticks())
         ]

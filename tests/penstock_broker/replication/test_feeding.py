@@ -36,7 +36,7 @@ async def test_nothing_else_waits_for_the_moment_that_marks_wait(
 ) -> None:
     monkeypatch.setattr(feeding, "_MARKS_DELAY_S", 3_600.0)
     stream.notify(REPLICA, urgent=False)
-    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(600), asyncio.TaskGroup() as tasks:
         told = tasks.create_task(stream.next_messages())
         await wait_until_async(lambda: not stream._wake.is_set(), what="the marks wait")
         if news == "batches":

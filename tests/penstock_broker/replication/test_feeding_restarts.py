@@ -78,7 +78,7 @@ class World(LedPartitions):
     @staticmethod
     @asynccontextmanager
     async def tasks() -> AsyncIterator[Callable[..., Any]]:
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(600), asyncio.TaskGroup() as group:
             yield group.create_task
 
 

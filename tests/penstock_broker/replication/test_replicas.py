@@ -46,7 +46,7 @@ async def replicas_over(store: LogStore) -> AsyncIterator[ReplicaSet]:
             RecentCache(1 << 20),
             snapshot_bytes=1 << 20,
         )
-        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+        async with asyncio.timeout(600), asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(writer.run())
             yield replicas
             await writer.drained(10)

@@ -31,7 +31,7 @@ class SlowStore(MemoryLogStore):
         self.writes: list[tuple[list[PartitionWrite], bool]] = []
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        assert self.gate.wait(10)
+        assert self.gate.wait(120)
         self.writes.append((list(writes), sync))
         failure, self.failure = self.failure, None
         if failure is not None:

@@ -62,7 +62,7 @@ class Follower:
             if self._ended is not None:
                 raise self._ended
             self._arrived.clear()
-            await asyncio.wait_for(self._arrived.wait(), 10)
+            await asyncio.wait_for(self._arrived.wait(), 120)
         return self._unread.pop(0)
 
     async def gets_no_batches(self) -> bool:
@@ -97,7 +97,7 @@ async def follower(
         yield peer
     finally:
         call.cancel()
-        await asyncio.wait([reading], timeout=10)
+        await asyncio.wait([reading], timeout=120)
 
 
 async def produce(broker: LocalBroker, size: int = 10, *, acks: int = broker_pb2.ACKS_LEADER):
@@ -127,7 +127,7 @@ async def test_batches_are_pushed_and_acks_make_them_visible(tmp_path: Path) -> 
             )
             assert not fetched.results[0].batches, "nothing past the high watermark is shown"
             await peer.ack(1)
-            assert (await asyncio.wait_for(waiting, 40)).base_offset == 0
+            assert (await asyncio.wait_for(waiting, 120)).base_offset == 0
             assert await high_watermark(broker) == 1
             (append,) = (await peer.next()).appends
             assert (append.high_watermark, len(append.batches)) == (1, 0)

@@ -102,7 +102,7 @@ async def test_an_error_in_the_middle_of_a_streams_first_write_arrives() -> None
             await context.write(pb.SubscribeResponse())
 
     async with serving_all(Service()) as stub:
-        call = stub.Subscribe(iter([pb.SubscribeRequest()]), timeout=20)
+        call = stub.Subscribe(iter([pb.SubscribeRequest()]), timeout=120)
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             async for _ in call:
                 pass

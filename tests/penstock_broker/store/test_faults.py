@@ -45,7 +45,7 @@ def test_shutting_waits_for_who_is_inside_and_refuses_who_comes_later() -> None:
     def call() -> None:
         with gate:
             entered.set()
-            leave.wait(timeout=10)
+            leave.wait(timeout=120)
             order.append("left")
 
     def shut() -> None:
@@ -54,7 +54,7 @@ def test_shutting_waits_for_who_is_inside_and_refuses_who_comes_later() -> None:
 
     inside, shutter = threading.Thread(target=call), threading.Thread(target=shut)
     inside.start()
-    assert entered.wait(timeout=10)
+    assert entered.wait(timeout=120)
     shutter.start()
     while True:
         try:
@@ -64,8 +64,8 @@ def test_shutting_waits_for_who_is_inside_and_refuses_who_comes_later() -> None:
             break
     assert order == []
     leave.set()
-    inside.join(timeout=10)
-    shutter.join(timeout=10)
+    inside.join(timeout=120)
+    shutter.join(timeout=120)
     assert order == ["left", "shut"]
     assert not gate.shut(timeout_s=0)
 

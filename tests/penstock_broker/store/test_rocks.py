@@ -573,7 +573,7 @@ def test_closing_waits_for_readers(path: Path) -> None:
     threads = [threading.Thread(target=reader) for _ in range(3)]
     for thread in threads:
         thread.start()
-    started.wait(timeout=10)
+    started.wait(timeout=120)
     store.close()
     for thread in threads:
         thread.join(timeout=30)

@@ -50,7 +50,7 @@ class Side:
 
 @asynccontextmanager
 async def side() -> AsyncIterator[Side]:
-    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(600), asyncio.TaskGroup() as tasks:
         found = Side(tasks)
         yield found
         found.open = True
