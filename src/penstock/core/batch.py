@@ -59,6 +59,9 @@ class BatchFlags(IntFlag):
 
 _OUTCOMES: Final = BatchFlags.COMMIT | BatchFlags.ABORT
 _MARKER: Final = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
+# Headers are asked for these once per batch at least, and `&` of an `IntFlag` runs in Python and
+# makes a flag of the result: this does neither.
+_has: Final = int.__and__
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +104,22 @@ class BatchHeader:
     @property
     def is_transactional(self) -> bool:
         """Belongs to a transaction: its records, or its marker."""
-        return bool(self.flags & BatchFlags.TRANSACTIONAL)
+        return bool(_has(self.flags, BatchFlags.TRANSACTIONAL))
 
     @property
     def is_control(self) -> bool:
         """Written by brokers for brokers: never handed to users."""
-        return bool(self.flags & BatchFlags.CONTROL)
+        return bool(_has(self.flags, BatchFlags.CONTROL))
 
     @property
     def is_marker(self) -> bool:
         """Ends the transaction of its producer id and epoch; `commits` says how."""
-        return bool(self.flags & _OUTCOMES)
+        return bool(_has(self.flags, _OUTCOMES))
 
     @property
     def commits(self) -> bool:
         """A marker of a committed transaction; False for one that was aborted."""
-        return bool(self.flags & BatchFlags.COMMIT)
+        return bool(_has(self.flags, BatchFlags.COMMIT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,8 @@ class Batch:
 
     @property
     def next_offset(self) -> Offset:
-        return self.header.next_offset
+        header = self.header  # not its property: searches ask for this most of all
+        return Offset(header.base_offset + header.record_count)
 
     @property
     def size_bytes(self) -> int:
