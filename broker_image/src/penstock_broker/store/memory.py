@@ -101,12 +101,13 @@ class _Log:
         self.snapshots = {as_of: s for as_of, s in self.snapshots.items() if as_of <= to}
 
     def _remove_before(self, log_start: Offset) -> None:
-        self.aborted = [one for one in self.aborted if one.marker_offset >= log_start]
+        if self.aborted:
+            self.aborted = [one for one in self.aborted if one.marker_offset >= log_start]
         if log_start > self.checkpoint.log_start_offset:
             self.checkpoint = state.with_log_start(self.checkpoint, log_start)
-        kept = [batch for batch in self.batches if batch.next_offset > log_start]
-        if len(kept) == len(self.batches):
+        if not self.batches or self.batches[0].next_offset > log_start:
             return
+        kept = [batch for batch in self.batches if batch.next_offset > log_start]
         # Between two batches with a gap: the log may end there before anything else is appended.
         boundary = min(log_start, kept[0].base_offset if kept else self.batches[-1].next_offset)
         high_watermark = max(self.checkpoint.high_watermark, boundary)
@@ -250,7 +251,8 @@ class MemoryLogStore:
 
     def _log(self, slot: Slot) -> _Log:
         with self._lock:
-            return self._logs.get(slot, _Log())
+            log = self._logs.get(slot)
+        return _Log() if log is None else log
 
     def _from(self, slot: Slot, offset: Offset) -> Iterator[Batch]:
         batches = self._log(slot).batches

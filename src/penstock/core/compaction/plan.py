@@ -64,7 +64,7 @@ class Cleaned:
 
     def without_markers(self, end: Offset) -> "Cleaned":
         """Markers below `end` may be gone, as well as those that were before."""
-        return replace(self, markers_end=max(self.markers_end, end))
+        return self if end <= self.markers_end else replace(self, markers_end=end)
 
     def tombstones_end(self, delete_retention_ms: int, now_ms: int) -> Offset:
         """Null values below this offset have been kept for long enough."""
