@@ -1,6 +1,9 @@
 """Partitions with transactions are compacted under simulation. Their bugs: `test_simulation`."""
 
-from penstock_sim.world import History, simulate
+import pytest
+
+from penstock_sim.scheduler import RuleError
+from penstock_sim.world import History, World, simulate
 
 
 def compacted(seed: int) -> History:
@@ -11,3 +14,15 @@ def test_compaction_changes_nothing_that_is_visible() -> None:
     for seed in range(30):
         violation = compacted(seed).violation
         assert violation is None, (seed, violation)
+
+
+def test_what_was_found_right_is_looked_at_again_once_it_has_changed() -> None:
+    world = World(1, groups=False, transactions=True, deletion=False, compaction=True)
+    world.run()
+    key, broker = world.keys[0], world.brokers[1]
+    world.compaction_checks.check_log(broker, key)
+    log = broker.disk.batches(broker.disk.open_slot(key))
+    assert len(log) > 3
+    del log[1]
+    with pytest.raises(RuleError, match=r"I3: b1 .* has a gap"):
+        world.compaction_checks.check_log(broker, key)

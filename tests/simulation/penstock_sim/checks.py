@@ -77,7 +77,10 @@ class Checks:
         self._journals = JournalCounts()
 
     def canon(self, key: ReplicaKey) -> Canon:
-        return self.canons.setdefault(key, Canon())
+        known = self.canons.get(key)
+        if known is None:
+            known = self.canons[key] = Canon()
+        return known
 
     # ------------------------------------------------------------ brokers
 
@@ -92,16 +95,15 @@ class Checks:
         """After every event of every machine."""
         if self.world.is_deleted(replica.key):
             return
-        who = f"{broker.name} p{replica.key.partition}"
         if not (
             after.log_start_offset
             <= after.high_watermark
             <= after.written_end
             <= after.log_end_offset
         ):
-            raise RuleError(f"I2: {who} has {after}")
+            raise RuleError(f"I2: {_who(broker, replica)} has {after}")
         if replica.machine.error is not None and not self.may_stop(broker, replica.key):
-            raise RuleError(f"I4: {who} stopped: {replica.machine.error}")
+            raise RuleError(f"I4: {_who(broker, replica)} stopped: {replica.machine.error}")
         if ready.role_changed:
             self._role_changed(broker, replica, after)
         if ready.truncate_to is not None:
@@ -109,7 +111,9 @@ class Checks:
         if after.is_leader:
             same = before.is_leader and before.leader_epoch == after.leader_epoch
             if same and after.high_watermark < before.high_watermark:
-                raise RuleError(f"I2: {who} lowered its high watermark: {before} to {after}")
+                raise RuleError(
+                    f"I2: {_who(broker, replica)} lowered its high watermark: {before} to {after}"
+                )
             if not same:
                 self._took_over(broker, replica, after)
             if not same or after.high_watermark > before.high_watermark:
@@ -401,7 +405,7 @@ class Checks:
             return
         holders = set()
         for broker in self.world.brokers.values():
-            slot = broker.disk.slots().get(key)
+            slot = broker.disk.slot(key)
             if slot is None:
                 continue
             found = _between(
@@ -442,7 +446,7 @@ class Checks:
     def _check_holds(self, broker: SimBroker, key: ReplicaKey, rule: str) -> None:
         """All that is committed is in this broker's log, from its log start on."""
         canon = self.canon(key)
-        slot = broker.disk.slots().get(key)
+        slot = broker.disk.slot(key)
         if (int(broker.id), key) in self.lost or (slot is None and canon.end == 0):
             return
         log_end = 0 if slot is None else broker.disk.log_end(slot)
@@ -457,7 +461,7 @@ class Checks:
             return
         if not batches:
             return
-        slot = broker.disk.slots().get(key)
+        slot = broker.disk.slot(key)
         own = [] if slot is None else broker.disk.batches(slot)
         start = own[0].base_offset if own else (0 if slot is None else broker.disk.log_end(slot))
         first = bisect_right(own, batches[0].base_offset, key=_next_offset)
@@ -468,6 +472,10 @@ class Checks:
         for one, two in zip(mine, wanted, strict=False):
             if one is not two and one != two:
                 raise RuleError(f"{rule} has {one.header}, committed is {two.header} of {key}")
+
+
+def _who(broker: SimBroker, replica: Replica) -> str:
+    return f"{broker.name} p{replica.key.partition}"
 
 
 def _between(batches: list[Batch], start: int, end: int) -> list[Batch]:

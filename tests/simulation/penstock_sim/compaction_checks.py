@@ -9,6 +9,7 @@ nothing that was aborted. No log has data of a transaction without its marker.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -37,16 +38,33 @@ class _Visible:
     checked: dict[int, Batch] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Looked:
+    """At a replica's log: its first batches, all committed, that were found to be right.
+
+    They stay right while they stay: what is committed and what ended only grows, until more was
+    lost than is promised to survive, and then nothing is judged. next: where they end. flagged,
+    marked: transactions with data among them, and those with a marker.
+    """
+
+    batches: list[Batch] = field(default_factory=list)
+    next: int = -1
+    flagged: set[tuple[int, int]] = field(default_factory=set)
+    marked: set[tuple[int, int]] = field(default_factory=set)
+
+
 class CompactionChecks:
     """Of all partitions that are compacted."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self._visible: dict[ReplicaKey, _Visible] = {}
+        self._decoded: dict[int, tuple[Batch, dict[int, _Record]]] = {}
+        self._visible: defaultdict[ReplicaKey, _Visible] = defaultdict(_Visible)
+        self._looked: defaultdict[tuple[int, ReplicaKey], _Looked] = defaultdict(_Looked)
 
     def _known(self, key: ReplicaKey) -> _Visible:
         """With all that is committed and stable by now."""
-        known = self._visible.setdefault(key, _Visible())
+        known = self._visible[key]
         canon, view = self.world.checks.canon(key), self.world.transaction_checks.view(key)
         stable = view.stable[canon.end]
         while known.batches < len(canon.batches):
@@ -57,10 +75,17 @@ class CompactionChecks:
             header = batch.header
             _, commit = view.ended.get((header.producer_id, header.producer_epoch), (0, False))
             if not header.is_control and (commit or not header.is_transactional):
-                for offset, record in records_of(batch).items():
+                for offset, record in self._records_of(batch).items():
                     known.records[offset] = record
                     known.newest[record[0]] = offset
         return known
+
+    def _records_of(self, batch: Batch) -> dict[int, _Record]:
+        """Opened once: replicas and readers share a batch. It is kept, so its id is its own."""
+        known = self._decoded.get(id(batch))
+        if known is None:
+            known = self._decoded[id(batch)] = (batch, records_of(batch))
+        return known[1]
 
     def _is_void(self, key: ReplicaKey) -> bool:
         return self.world.transaction_checks.void or key in self.world.checks.lossy
@@ -69,14 +94,14 @@ class CompactionChecks:
         """A batch that is not the one that was committed there: compaction wrote it."""
         if self._is_void(key):
             return
-        known = self._known(key)
-        if known.checked.get(id(batch)) is batch:
+        if self._visible[key].checked.get(id(batch)) is batch:
             return
+        known = self._known(key)
         if batch.header.is_control or batch.header.is_transactional:
             raise RuleError(f"I20: {who} has {batch.header}, compaction never writes such")
         if batch.next_offset > known.end:
             raise RuleError(f"I20: {who} compacted {batch.header} past the stable end {known.end}")
-        found = records_of(batch)
+        found = self._records_of(batch)
         for offset, record in found.items():
             if known.records.get(offset) != record:
                 raise RuleError(f"I20: {who} has {record} at {offset}, which is not visible there")
@@ -88,12 +113,24 @@ class CompactionChecks:
 
     def check_log(self, broker: SimBroker, key: ReplicaKey) -> None:
         """A replica that holds a seat has every committed offset, compacted or not."""
-        checks, slot = self.world.checks, broker.disk.slots().get(key)
+        checks, slot = self.world.checks, broker.disk.slot(key)
         if slot is None or self._is_void(key) or not checks._is_holder(broker, key):
             return
-        canon, who = checks.canon(key), f"{broker.name} {key}"
-        position, flagged, marked = -1, set(), set()
-        for batch in broker.disk.batches(slot):
+        who, log = f"{broker.name} {key}", broker.disk.batches(slot)
+        looked = self._looked[broker.id, key]
+        if log[: len(looked.batches)] != looked.batches:  # cheap while they are the same objects
+            looked = self._looked[broker.id, key] = _Looked()
+        end = self._look_on(looked, log, key, who)
+        ended = self.world.transaction_checks.view(key).ended
+        for transaction in looked.flagged - looked.marked:
+            marker, _ = ended.get(transaction, (end, False))
+            if marker < end:
+                raise RuleError(f"I20: {who} has data of {transaction}, its marker is gone")
+
+    def _look_on(self, looked: _Looked, log: list[Batch], key: ReplicaKey, who: str) -> int:
+        """From where the last look ended, up to what is committed; where this one ended."""
+        canon, position = self.world.checks.canon(key), looked.next
+        for batch in log[len(looked.batches) :]:
             if position not in {-1, batch.base_offset}:
                 raise RuleError(f"I3: {who} has a gap at {position}: {batch.header}")
             position, header = batch.next_offset, batch.header
@@ -101,17 +138,15 @@ class CompactionChecks:
                 break
             transaction = (header.producer_id, header.producer_epoch)
             if header.is_marker:
-                marked.add(transaction)
+                looked.marked.add(transaction)
             elif header.is_transactional:
-                flagged.add(transaction)
+                looked.flagged.add(transaction)
             at = canon.by_base.get(batch.base_offset)
             if at is not batch and at != batch:
                 self.check(key, batch, who)
-        ended = self.world.transaction_checks.view(key).ended
-        for transaction in flagged - marked:
-            marker, _ = ended.get(transaction, (position, False))
-            if marker < position:
-                raise RuleError(f"I20: {who} has data of {transaction}, its marker is gone")
+            looked.batches.append(batch)
+            looked.next = position
+        return position
 
     def seen(
         self, key: ReplicaKey, position: int, batches: list[Batch], hidden: list[bool]
@@ -126,7 +161,7 @@ class CompactionChecks:
         given: dict[int, _Record] = {}
         for batch, is_hidden in zip(batches, hidden, strict=True):
             if not is_hidden:
-                given.update(records_of(batch))
+                given.update(self._records_of(batch))
         first = bisect_right(canon.batches, position, key=_next_offset)
         found = []
         for batch in canon.batches[first:]:

@@ -42,6 +42,10 @@ class SimDisk:
     def slots(self) -> dict[ReplicaKey, Slot]:
         return self._current.slots()
 
+    def slot(self, key: ReplicaKey) -> Slot | None:
+        """None if it never had this replica, or dropped it."""
+        return self._current._slots.get(key)
+
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
         """All or nothing; raises ClusterError(DISK_FULL)."""
         if self.full and any(write.batches for write in writes):

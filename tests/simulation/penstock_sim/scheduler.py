@@ -38,7 +38,8 @@ class Scheduler:
     def after(self, delay_ms: float, callback: Callable[..., None], *args: object) -> None:
         """Plans `callback(*args)`; the delay is at least one microsecond."""
         self._planned += 1
-        due_us = self.now_us + max(1, int(delay_ms * 1000))
+        delay_us = int(delay_ms * 1000)
+        due_us = self.now_us + (delay_us if delay_us > 1 else 1)  # noqa: FURB136 - `max` is a call
         heappush(self._heap, (due_us, self._planned, callback, args))
 
     def run_until(self, end_ms: float) -> None:

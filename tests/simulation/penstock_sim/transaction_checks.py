@@ -112,7 +112,10 @@ class TransactionChecks:
         self._views: dict[ReplicaKey, View] = {}
 
     def view(self, key: ReplicaKey) -> View:
-        return self._views.setdefault(key, View())
+        known = self._views.get(key)
+        if known is None:
+            known = self._views[key] = View()
+        return known
 
     # ------------------------------------------------------------ coordinators
 
@@ -216,16 +219,17 @@ class TransactionChecks:
         It may be ahead of its own high watermark's, which may be old: by as much as is decided
         below the newest.
         """
-        if self.void or replica.key == TRANSACTIONS_KEY or self.world.transactions is None:
+        if self.void or self.world.transactions is None or replica.key == TRANSACTIONS_KEY:
             return
         stable = self.view(replica.key).stable
         least = stable.get(after.high_watermark)
         if least is None:
             return
-        if after.log_start_offset > stable[self.world.checks.canon(replica.key).end]:
+        stable_end = stable[self.world.checks.canon(replica.key).end]
+        if after.log_start_offset > stable_end:
             raise RuleError(f"I20: {broker.name} {replica.key} begins past the stable end: {after}")
-        most = min(stable[self.world.checks.canon(replica.key).end], after.high_watermark)
-        least, most = (max(after.log_start_offset, offset) for offset in (least, most))
+        most = max(after.log_start_offset, min(stable_end, after.high_watermark))
+        least = max(after.log_start_offset, least)
         if not least <= after.last_stable_offset <= most:
             raise RuleError(
                 f"I12: {broker.name} {replica.key} has last stable offset "

@@ -9,6 +9,7 @@ ends whoever is left. Ctrl-C reaches all of them at once; only this process heed
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -24,6 +25,8 @@ from penstock_sim.world import simulate
 PAUSE_S: Final = 1.0
 """How often whoever waits for histories is given a turn when none ends."""
 _END_S: Final = 10.0
+_GARBAGE_EVERY: Final = 20_000
+"""Objects made and not freed since it was last looked for; a history takes some ten megabytes."""
 _SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
@@ -143,6 +146,9 @@ def _play(pipe: Connection, others: list[Connection], play: Callable[[int], obje
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for other in others:
         other.close()  # or the end of this worker's parent would not be seen by its siblings
+    # What is loaded stays; of a history little lies in cycles. Python looks for some all the time.
+    gc.freeze()
+    gc.set_threshold(_GARBAGE_EVERY)
     try:
         while True:
             pipe.send((play or simulate)(pipe.recv()))

@@ -248,9 +248,13 @@ class World:
     def find_leader(self, key: ReplicaKey) -> tuple[SimBroker, LeaderEpoch]:
         """Who leads, in the view of some broker; maybe out of date, maybe nobody knows."""
         chance = self.scheduler.random
-        views = [broker for broker in self.brokers.values() if broker.up and key in broker.replicas]
+        views = [
+            replica
+            for broker in self.brokers.values()
+            if broker.up and (replica := broker.replicas.get(key)) is not None
+        ]
         if views and chance.random() < 0.95:
-            marks = chance.choice(views).replicas[key].machine.marks
+            marks = chance.choice(views).machine.marks
             leader = self.brokers.get(marks.leader)
             if leader is not None:
                 return leader, marks.leader_epoch
