@@ -24,6 +24,7 @@ from penstock.core.types import (
     ReplicaKey,
     TopicId,
 )
+from penstock_broker.store import memory, rocks
 from penstock_broker.store.interface import LogStore, PartitionWrite
 from penstock_broker.store.memory import MemoryLogStore
 from penstock_broker.store.options import StoreOptions
@@ -127,7 +128,7 @@ class World:
         return [one for one in found if one is not None]
 
     def check(self) -> None:
-        """Every question about aborted transactions, and what recovery finds of producers."""
+        """Every question about aborted transactions, and what recovery finds of them."""
         offsets = sorted({0, self.log_start, *(b.base_offset for b in self.log), self.end})
         known = self.aborted()
         for start in offsets:
@@ -139,15 +140,17 @@ class World:
                 ]
                 found = self.store.aborted(self.slot, Offset(start), Offset(end))
                 assert list(found) == expected, (start, end)
-        recovered = set(self.store.recover(self.slot).producers)
-        assert recovered == set(self.table().snapshot())
+        recovered = self.store.recover(self.slot)
+        assert set(recovered.producers) == set(self.table().snapshot())
+        stored = [one for one in known if one.marker_offset >= self.log_start]
+        assert list(recovered.aborted) == stored
 
 
 @pytest.fixture(params=["memory", "rocks", "rocks-range-deletes"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    memory = MemoryLogStore()
+    kept = MemoryLogStore()
     makers: dict[str, Callable[[], LogStore]] = {
-        "memory": lambda: memory,
+        "memory": lambda: kept,
         "rocks": lambda: RocksLogStore(tmp_path / "log"),
         "rocks-range-deletes": lambda: RocksLogStore(tmp_path / "log", RANGE_DELETES),
     }
@@ -182,6 +185,19 @@ def test_slots_do_not_see_each_others_transactions_and_a_dropped_one_leaves_none
     world.store.drop(world.slot)
     assert world.store.aborted(world.slot, Offset(0), END) == ()
     assert world.store.aborted(other, Offset(0), END) == ()
+
+
+def test_the_newest_are_recovered_and_no_more_than_are_remembered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write(world.data(A), world.marker(A))
+    between = world.store.open_slot(ReplicaKey(TopicId("other"), 0))
+    for _ in range(3):
+        world.write(world.data(A), world.marker(A))
+    for module in (rocks, memory):
+        monkeypatch.setattr(module, "NEWEST_MAX", 3)
+    assert list(world.store.recover(world.slot).aborted) == world.aborted()[-3:]
+    assert world.store.recover(between).aborted == ()
 
 
 @pytest.mark.parametrize("to", [0, 1, 2, 3, 4, 5])
@@ -297,10 +313,10 @@ steps = st.lists(
 def test_any_life_leaves_what_the_headers_say(
     kind: str, steps: list[tuple[str, object]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    memory = MemoryLogStore()
+    kept = MemoryLogStore()
     path = tmp_path_factory.mktemp("life") / "log"
     options = RANGE_DELETES if kind == "rocks-range-deletes" else StoreOptions()
-    world = World(lambda: memory if kind == "memory" else RocksLogStore(path, options))
+    world = World(lambda: kept if kind == "memory" else RocksLogStore(path, options))
     try:
         for what, how in steps:
             live(world, what, how)

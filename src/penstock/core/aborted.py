@@ -14,7 +14,7 @@ Kept here: I11, I12. What a reader gets to see by these entries: `isolation`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -39,7 +39,7 @@ class AbortedTransaction:
 
 
 NEWEST_MAX: Final = 1_000
-"""Entries in memory per partition, about 200 kB: readers near the log's end need no disk."""
+"""Entries in memory per partition, about 200 kB: only a log with more has readers ask the disk."""
 _marker_offset: Final = attrgetter("marker_offset")
 
 
@@ -68,11 +68,12 @@ class AbortedIndex:
 
     __slots__ = ("_complete_from", "_entries", "_first")
 
-    def __init__(self, log_end: Offset) -> None:
-        """Of a log that ends at `log_end`; what is before that only the store knows."""
-        self._entries: list[AbortedTransaction] = []
+    def __init__(self, newest: Sequence[AbortedTransaction] = ()) -> None:
+        """Of a log with these entries, the newest by marker: all, or the last `NEWEST_MAX`."""
+        self._entries = list(newest)
         self._first = 0
-        self._complete_from = log_end
+        complete = len(newest) < NEWEST_MAX
+        self._complete_from = Offset(0) if complete else newest[0].marker_offset
 
     def __len__(self) -> int:
         return len(self._entries) - self._first

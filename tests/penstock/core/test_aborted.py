@@ -40,9 +40,24 @@ def test_an_entry_whose_data_begin_behind_the_end_is_passed_over() -> None:
     assert markers(found) == [11]
 
 
-def test_only_what_was_appended_since_the_start_is_known() -> None:
-    index = AbortedIndex(Offset(100))
+def test_fewer_than_the_limit_are_all_that_the_log_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aborted, "NEWEST_MAX", 3)
+    index = AbortedIndex([entry(50, 40), entry(60, 55)])
+    assert markers(index.between(Offset(0), Offset(200))) == [50, 60]
+
+
+def test_of_as_many_as_the_limit_older_ones_are_not_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aborted, "NEWEST_MAX", 2)
+    index = AbortedIndex([entry(100, 40), entry(105, 95)])
     assert index.between(Offset(99), Offset(200)) is None
+    assert markers(index.between(Offset(100), Offset(200))) == [100, 105]
+    index.extend([entry(110, 90), entry(120, 115)])
+    assert index.between(Offset(105), Offset(200)) is None
+    assert markers(index.between(Offset(106), Offset(200))) == [110, 120]
+
+
+def test_what_is_appended_is_known() -> None:
+    index = AbortedIndex()
     assert index.between(Offset(100), Offset(200)) == ()
     index.extend([entry(110, 90), entry(120, 115)])
     assert markers(index.between(Offset(100), Offset(200))) == [110, 120]
@@ -54,7 +69,7 @@ def test_beyond_the_limit_the_oldest_go_and_are_not_denied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(aborted, "NEWEST_MAX", 3)
-    index = AbortedIndex(Offset(0))
+    index = AbortedIndex()
     for number in range(10):
         index.extend([entry(10 * number + 9, 10 * number)])
         assert len(index) <= 3
@@ -63,11 +78,14 @@ def test_beyond_the_limit_the_oldest_go_and_are_not_denied(
     assert markers(index.between(Offset(70), Offset(200))) == [79, 89, 99]
 
 
-def test_what_is_cut_is_gone_and_what_follows_is_complete_again() -> None:
-    index = AbortedIndex(Offset(100))
-    index.extend([entry(110, 90), entry(120, 115)])
+def test_what_is_cut_is_gone_and_what_follows_is_complete_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aborted, "NEWEST_MAX", 2)
+    index = AbortedIndex([entry(110, 90), entry(120, 115)])
     index.cut(Offset(120))
-    assert markers(index.between(Offset(100), Offset(200))) == [110]
+    assert markers(index.between(Offset(110), Offset(200))) == [110]
+    assert index.between(Offset(109), Offset(200)) is None
     index.cut(Offset(50))
     assert index.complete_from == 50, "nothing is stored from there on"
     index.extend([entry(55, 51)])
@@ -79,7 +97,7 @@ def test_it_says_what_all_entries_would_say_or_nothing(monkeypatch: pytest.Monke
     print(f"seed {seed}")
     rng = random.Random(seed)
     monkeypatch.setattr(aborted, "NEWEST_MAX", 5)
-    index, all_known, end, answered = AbortedIndex(Offset(0)), [], 0, 0
+    index, all_known, end, answered = AbortedIndex(), [], 0, 0
     for _ in range(2_000):
         if rng.random() < 0.1:
             end = rng.randint(max(0, end - 30), end)

@@ -13,8 +13,10 @@ from support.led_partitions import LedPartitions
 from support.transactions import Transactor
 from support.waiting import wait_until_async
 
+from penstock.core import aborted
+from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch, BatchFlags, build_marker
-from penstock.core.isolation import Isolation, visible
+from penstock.core.isolation import Isolation, covering, visible
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.replication.contract_follower import (
     BatchesReceived,
@@ -37,7 +39,7 @@ from penstock.core.types import (
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.replica import Replica
-from penstock_broker.store.interface import PartitionWrite
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 
 KEY = ReplicaKey(TopicId("id-t"), 0)
 A = ProducerId(TRANSACTIONAL_PRODUCER_BIT | 1)
@@ -64,8 +66,8 @@ class ToLeader:
 class World(LedPartitions):
     """One partition; its newest batches are in memory, so that memory alone judges them."""
 
-    def __init__(self) -> None:
-        super().__init__({"t": ("id-t", 1)})
+    def __init__(self, cache_bytes: int = 1 << 20) -> None:
+        super().__init__({"t": ("id-t", 1)}, cache_bytes=cache_bytes)
         self.outlet = ToLeader()
         self.replicas.leaders[OTHER] = self.outlet
 
@@ -150,8 +152,8 @@ def marker(*, commit: bool) -> Batch:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[World]:
-    world = World()
+async def running(cache_bytes: int = 1 << 20) -> AsyncIterator[World]:
+    world = World(cache_bytes)
     world.replica_list = (0, 1)
     async with asyncio.timeout(600), asyncio.TaskGroup() as tasks:
         parts = [
@@ -245,3 +247,37 @@ async def test_a_marker_that_could_not_be_written_is_forgotten() -> None:
         world.store.full = False
         await log.end(1, commit=True)
         assert await world.read() == [b"0"]
+
+
+async def test_what_fits_into_an_answer_only_after_compaction_is_judged_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at the stored index and the read that it judges, a pass may end."""
+    monkeypatch.setattr(aborted, "NEWEST_MAX", 1)
+    async with running(cache_bytes=1) as world:
+        await world.lead(0, 1)
+        log, replica, look = Transactor(world.replicas, world.replica), world.replica, 0
+        await log.send(1, size=1_000)
+        await log.end(1, commit=False)
+        for producer in (2, 3):
+            await log.send(producer)
+            await log.end(producer, commit=False)
+        await log.send(None)
+        stored = world.store.aborted
+
+        def compacting(slot: Slot, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...]:
+            nonlocal look
+            look += 1
+            found = stored(slot, start, end)
+            if look == 1:
+                small = covering(Offset(0), Offset(1), LeaderEpoch(1))
+                world.store.write([PartitionWrite(slot, rewrites=[Rewrite((small,))])], sync=False)
+            return found
+
+        world.store.aborted = compacting  # type: ignore[method-assign]
+        end = replica.marks.last_stable_offset
+        reader = LogReader(world.store, world.executor)
+        batches, names = await reader.read_for(replica, Offset(0), 1_000, end, Isolation.COMMITTED)
+        assert names is not None
+        shown = [batch.base_offset for batch in visible(batches, names)]
+        assert (shown, look) == ([0, 6], 2)

@@ -12,6 +12,7 @@ from support.local_broker import LocalBroker, local_broker, topic_info
 from support.transactions import Transactor
 from support.waiting import wait_until_async
 
+from penstock.core import aborted
 from penstock.core.batch import Batch, BatchFlags
 from penstock.core.groups.contract import NamedPartition
 from penstock.core.lag import fetch_from, oldest_unread, partition_lag
@@ -22,6 +23,8 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 from penstock_broker.groups.leaders import PeerLeaders
 from penstock_broker.services import fetching
+from penstock_broker.store import rocks
+from penstock_broker.store.rocks import RocksLogStore
 
 KEY = ReplicaKey(TopicId("id-1"), 0)
 COMMITTED, UNCOMMITTED = pb.ISOLATION_LEVEL_READ_COMMITTED, pb.ISOLATION_LEVEL_READ_UNCOMMITTED
@@ -181,10 +184,37 @@ async def test_hidden_chunks_are_passed_over_within_one_answer_up_to_a_limit(
         await here.check(max_bytes=1)
 
 
+async def test_what_was_aborted_before_a_restart_is_judged_without_a_look_at_the_index_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene(tmp_path) as here:
+        for commit in (False, True):
+            await here.log.send(1, 2)
+            await here.log.end(1, commit=commit)
+        log = here.log
+    read, reads = RocksLogStore.read, 0
+
+    def counted(*args: Any) -> list[Batch]:
+        nonlocal reads
+        reads += 1
+        return read(*args)
+
+    async with scene(tmp_path, log=log, epoch=2) as here:
+        await wait_until_async(lambda: here.high_watermark == 6, what="all is committed again")
+        monkeypatch.setattr(RocksLogStore, "read", counted)
+        monkeypatch.delattr(RocksLogStore, "aborted")
+        assert await here.read(0) == [b"2", b"3"]
+        assert reads == 1
+
+
+@pytest.mark.parametrize("remembered", [aborted.NEWEST_MAX, 2], ids=["all", "two"])
 @pytest.mark.parametrize("settings", [(), (NO_MEMORY,)], ids=["memory", "store"])
 async def test_any_history_is_read_as_it_was_decided_also_after_a_restart(
-    tmp_path: Path, settings: tuple[str, ...]
+    tmp_path: Path, settings: tuple[str, ...], remembered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where memory has only the newest of the aborted transactions."""
+    for module in (aborted, rocks):
+        monkeypatch.setattr(module, "NEWEST_MAX", remembered)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)

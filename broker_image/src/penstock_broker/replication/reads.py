@@ -35,26 +35,26 @@ class LogReader:
 
         None: all of them are for such a reader; that is so most of the time, and costs nothing.
         """
-        recent = self.read_recent(replica, offset, max_bytes, end)
-        if recent is not None:
-            if not may_hide(recent, isolation):
-                return recent, None
-            if isolation is Isolation.UNCOMMITTED:
-                return recent, NONE_ABORTED
-            known = replica.aborted.between(offset, end)
-            if known is not None:
-                return recent, named(known)
+        batches = await self.read(replica, offset, max_bytes, end)
+        if not may_hide(batches, isolation):
+            return batches, None
+        if isolation is Isolation.UNCOMMITTED:
+            return batches, NONE_ABORTED
+        answer_end = batches[-1].next_offset
+        # Memory keeps what compaction takes out of the store, so it may be asked afterwards.
+        known = replica.aborted.between(offset, answer_end)
+        if known is not None:
+            return batches, named(known)
 
-        def blocking() -> tuple[list[Batch], Aborted | None]:
-            batches = self._store.read(replica.slot, offset, max_bytes, end)
-            if not may_hide(batches, isolation):
-                return batches, None
-            if isolation is Isolation.UNCOMMITTED:
-                return batches, NONE_ABORTED
-            entries = self._store.aborted(replica.slot, offset, end)
+        def blocking() -> tuple[list[Batch], Aborted]:
             # Compaction takes entries and flags away together: what is read after the entries
             # is judged by them, what was read before could pass for committed.
-            return self._store.read(replica.slot, offset, max_bytes, end), named(entries)
+            for entries_end in (answer_end, end):
+                entries = self._store.aborted(replica.slot, offset, entries_end)
+                again = self._store.read(replica.slot, offset, max_bytes, end)
+                if not again or again[-1].next_offset <= entries_end:
+                    break  # Else more of it fits by now: compaction made it smaller.
+            return again, named(entries)
 
         return await self._in_thread(replica, offset, blocking)
 

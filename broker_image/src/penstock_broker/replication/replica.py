@@ -130,7 +130,7 @@ class Replica:
         self.machine = machine
         self.recent = recent
         self.config = TopicConfig()
-        self.aborted = AbortedIndex(machine.marks.log_end_offset)
+        self.aborted = AbortedIndex()
         self.waiters: set[Waiter] = set()
         """For the high watermark."""
         self.stable_waiters: set[Waiter] = set()

@@ -21,6 +21,7 @@ from concurrent.futures import Executor
 from time import monotonic
 from typing import Final, assert_never
 
+from penstock.core.aborted import AbortedIndex
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import (
     NOTHING,
@@ -308,6 +309,7 @@ class ReplicaSet:
         self._orphans.pop(key, None)
         machine = ReplicaMachine(self.broker_id, log)
         replica = Replica(key, topic, slot, machine, self._cache.new(), self)
+        replica.aborted = AbortedIndex(log.aborted)
         replica.removed_before = log.checkpoint.log_start_offset
         self.by_key[key] = replica
         return replica

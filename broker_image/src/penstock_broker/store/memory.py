@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from penstock.core.aborted import AbortedTransaction, overlapping
+from penstock.core.aborted import NEWEST_MAX, AbortedTransaction, overlapping
 from penstock.core.batch import Batch, BatchFlags, pack_batch, unpack_batch
 from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
@@ -182,7 +182,11 @@ class MemoryLogStore:
         log = self._log(slot)
         end = log.log_end_offset
         return RecoveredLog(
-            end, log.checkpoint, log.producers_as_of(end), swept_end=log.cleaned.markers_end
+            end,
+            log.checkpoint,
+            log.producers_as_of(end),
+            swept_end=log.cleaned.markers_end,
+            aborted=tuple(log.aborted[-NEWEST_MAX:]),
         )
 
     def drop(self, slot: Slot) -> None:

@@ -22,7 +22,7 @@ from typing import Final
 
 import rocksdict
 
-from penstock.core.aborted import AbortedTransaction, overlapping
+from penstock.core.aborted import NEWEST_MAX, AbortedTransaction, overlapping
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import LogFacts
 from penstock.core.replication.contract import RecoveredLog
@@ -154,7 +154,11 @@ class RocksLogStore:
                 self.headers_scanned += 1
                 table.apply(entry.header)
             return RecoveredLog(
-                tail.log_end_offset, tail.checkpoint, table.snapshot(), swept_end=swept_end
+                tail.log_end_offset,
+                tail.checkpoint,
+                table.snapshot(),
+                swept_end=swept_end,
+                aborted=self._database.newest_aborted(slot, NEWEST_MAX),
             )
 
     def drop(self, slot: Slot) -> None:

@@ -95,6 +95,18 @@ class Database:
             cursor.next()
         cursor.status()
 
+    def newest_aborted(self, slot: Slot, count: int) -> tuple[AbortedTransaction, ...]:
+        """Those with the last markers, `count` at most, by marker."""
+        prefix = layout.aborted_prefix(slot)
+        cursor = self.state.iter()
+        cursor.seek_for_prev(layout.aborted_key(slot, layout.MAX_OFFSET))
+        found: list[AbortedTransaction] = []
+        while len(found) < count and cursor.valid() and (key := cursor.key()).startswith(prefix):
+            found.append(state.decode_aborted(layout.offset_of(key), cursor.value()))
+            cursor.prev()
+        cursor.status()
+        return tuple(reversed(found))
+
     def snapshot(self, slot: Slot, as_of: Offset) -> list[ProducerEntry]:
         stored = self.state.get(producers_key(slot, as_of))
         assert stored is not None, f"slot {slot}: producer snapshot {as_of} vanished"

@@ -131,13 +131,15 @@ class RecoveredLog:
     An emptied log ends at `checkpoint.log_start_offset`. Epochs that begin at or past the log end
     are ignored. `producers` is the state as of `log_end_offset`: the newest stored snapshot at or
     below it, brought up to date with the headers behind it. `swept_end`: see `MarkersSwept`; 0
-    while compaction has removed none.
+    while compaction has removed none. `aborted`: the newest entries of the index of aborted
+    transactions, by marker, `NEWEST_MAX` at most; the machine has no use for them.
     """
 
     log_end_offset: Offset
     checkpoint: Checkpoint
     producers: tuple[ProducerEntry, ...] = ()
     swept_end: Offset = Offset(0)
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 # ---------------------------------------------------------------- events: shell -> machine
