@@ -19,13 +19,13 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from time import monotonic_ns, time_ns
 from typing import Any, Final
 
 from penstock.client.config import Partitioner, ProducerConfig
 from penstock.client.delivery import Delivery, Outcome
 from penstock.client.model import TopicDescription
+from penstock.client.sending_in import SENDING_IN
 from penstock.client.serializers import BytesSerializer, Serializer
 from penstock.core.columns import Columns, Header
 from penstock.core.limits import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
@@ -40,9 +40,6 @@ RECORD_OVERHEAD_BYTES: Final = 20
 HEADER_OVERHEAD_BYTES: Final = 8
 BATCH_OVERHEAD_BYTES: Final = 256
 """Header and message framing of a batch, generously."""
-
-SENDING_IN: Final[ContextVar[int]] = ContextVar("sending_in", default=0)
-"""The number of the transaction in which this thread or task sends at the moment; 0 = none."""
 
 _DEFAULT_LIMIT_BYTES: Final = TopicConfig().max_message_bytes
 _to_bytes: Final = BytesSerializer()

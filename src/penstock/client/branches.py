@@ -10,16 +10,15 @@ commit, which aborts every branch it does not name (I11). A branch whose task di
 that too, by the batch's next run, or by its timeout. All calls here may be repeated.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.client.accumulator import SENDING_IN
 from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.connections import Connection
 from penstock.client.coordinator import PATIENCE_S
 from penstock.client.delivery import ColumnsDelivery
 from penstock.client.lane import Identity
+from penstock.client.sending_in import SendingIn
 from penstock.client.transactional import TransactionManager
 from penstock.core.types import ProducerId
 from penstock.errors import MisuseError
@@ -80,14 +79,9 @@ class AsyncBranches:
             )
         return deliveries
 
-    @contextmanager
-    def sending(self) -> Iterator[None]:
+    def sending(self) -> SendingIn:
         """What is sent inside belongs to the branch begun here, or is refused if that is over."""
-        token = SENDING_IN.set(self._number)
-        try:
-            yield
-        finally:
-            SENDING_IN.reset(token)
+        return SendingIn(self._number)
 
     async def hand_over(self, timeout_s: float | None = None) -> None:
         """Waits until everything sent is stored; then the branch may be committed by its batch.

@@ -10,14 +10,13 @@ by the machine (`transaction.py`), which the manager obeys (`transactional.py`).
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from penstock.client.accumulator import SENDING_IN
 from penstock.client.delivery import ColumnsDelivery, Delivery
 from penstock.client.group_model import OffsetAndMetadata
+from penstock.client.sending_in import SendingIn
 from penstock.client.transaction_contract import TransactionError
 from penstock.client.transactional import TransactionManager
 from penstock.core.columns import Header
@@ -181,15 +180,10 @@ class AsyncTransaction:
             raise
         self._end = _End.ABORTED
 
-    @contextmanager
-    def sending(self) -> Iterator[None]:
+    def sending(self) -> SendingIn:
         """What is sent inside belongs to this transaction, or is refused if that has ended."""
         self._begun("send")
-        token = SENDING_IN.set(self._number)
-        try:
-            yield
-        finally:
-            SENDING_IN.reset(token)
+        return SendingIn(self._number)
 
     def _begun(self, what: str) -> TransactionManager:
         if self._manager is None:
