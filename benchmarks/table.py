@@ -1,6 +1,7 @@
 """`python -m benchmarks.table`: the results as a page, docs/benchmarks.md.
 
 Ratios carry the meaning: figure and peer were measured in the same run on the same machine.
+What a section's table cannot say is in `results/SCRIPT.md` and follows it.
 """
 
 import json
@@ -35,7 +36,7 @@ the same two cores (load 4 to 10), all others on a machine that did nothing else
 
 
 def section(script: str, title: str) -> str:
-    """One script's figures as a table; empty if it has no results."""
+    """One script's figures as a table, and its notes; empty if it has no results."""
     path = RESULTS / f"{script}.jsonl"
     if not path.exists():
         return ""
@@ -50,7 +51,9 @@ def section(script: str, title: str) -> str:
         ratio = line["ratio"] if line["ratio"] is not None else ""
         row = f"| {line['name']} | {value} | {line['vs'] or ''} | {peer} | {ratio} |"
         rows.append(row + f" {line.get('goal', '')} |" if with_goals else row)
-    return f"\n## {title}\n\n`python -m benchmarks.{script}`\n\n" + "\n".join(rows) + "\n"
+    notes = RESULTS / f"{script}.md"
+    more = f"\n{notes.read_text()}" if notes.exists() else ""
+    return f"\n## {title}\n\n`python -m benchmarks.{script}`\n\n" + "\n".join(rows) + "\n" + more
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from benchmarks.transaction_stage import (
     Sizes,
     Stage,
     await_whole,
+    processor_s,
 )
 from penstock.client import Admin, AsyncProducer, Producer
 from penstock.client.loop_thread import shared_loop
@@ -41,9 +42,10 @@ Produced = tuple[float, int]
 def produce(stage: Stage) -> None:
     """1 KB through the batch API, committed every 100 ms and every second, and without."""
     sizes, value = stage.sizes, os.urandom(RECORD_BYTES)
+    spent: dict[float, list[float]] = {}
     with local_cluster(BROKERS) as cluster:
         runs = {
-            ("ours", interval): partial(_produce_turn, cluster.bootstrap, value, sizes, interval)
+            ("ours", interval): partial(_produce_turn, cluster, value, sizes, interval, spent)
             for interval in (0.0, *INTERVALS_S)
         }
         peer = stage.kafka()
@@ -53,6 +55,11 @@ def produce(stage: Stage) -> None:
                 runs["theirs", interval] = run
         found = in_turns(sizes.rounds, runs)
     rates = {who: [rate for rate, _ in results] for who, results in found.items()}
+    for interval in (0.0, *INTERVALS_S):
+        words = f"commit every {interval:g} s" if interval else "idempotent"
+        progress(
+            f"ours, {words}: {1e6 * median(spent[interval]):.1f} µs of processor time a record"
+        )
     for interval in INTERVALS_S:
         _report_produce(stage, rates, interval, with_peer=peer is not None)
         for who in ("ours", "theirs")[: 2 if peer is not None else 1]:
@@ -75,20 +82,33 @@ def _report_produce(
         figure_of_rounds(name, peer, "records/s", "its idempotent producer", peer_plain)
 
 
-def _produce_turn(bootstrap: str, value: bytes, sizes: Sizes, interval_s: float) -> Produced:
+def _produce_turn(
+    cluster: LocalCluster,
+    value: bytes,
+    sizes: Sizes,
+    interval_s: float,
+    spent: dict[float, list[float]],
+) -> Produced:
+    """Adds to `spent` the seconds of processor time per record."""
     topic = f"produce-{time.monotonic_ns()}"
-    with Admin(bootstrap) as admin:
+    with Admin(cluster.bootstrap) as admin:
         admin.create_topic(topic, PARTITIONS, BROKERS)
         try:
-            return _produce(bootstrap, topic, value, sizes.seconds, interval_s)
+            before = processor_s(cluster)
+            rate, records, made = _produce(
+                cluster.bootstrap, topic, value, sizes.seconds, interval_s
+            )
+            used_s = processor_s(cluster) - before
+            spent.setdefault(interval_s, []).append(used_s / records)
+            return rate, made
         finally:
             admin.delete_topic(topic)
 
 
 def _produce(
     bootstrap: str, topic: str, value: bytes, seconds: float, interval_s: float
-) -> Produced:
-    """Records per second, and how many transactions they were; `interval_s` 0: none."""
+) -> tuple[float, int, int]:
+    """Records per second, how many, and in how many transactions; `interval_s` 0: none."""
     values = [value] * CHUNK
     records = transactions = 0
     transactional_id = f"{topic}-id" if interval_s else None
@@ -116,7 +136,7 @@ def _produce(
         undelivered = producer.close()
     if undelivered:
         raise SystemExit(f"{topic}: {undelivered} records were not delivered")
-    return records / took, transactions
+    return records / took, records, transactions
 
 
 def _kafka_produce_turn(bootstrap: str, value: bytes, sizes: Sizes, interval_s: float) -> Produced:

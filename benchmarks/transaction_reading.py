@@ -6,8 +6,8 @@ import os
 import time
 from functools import partial
 
-from benchmarks.common import figure_of_rounds, in_turns, local_cluster, progress
-from benchmarks.transaction_stage import BROKERS, PARTITIONS, Stage
+from benchmarks.common import figure_of_rounds, in_turns, local_cluster, median, progress
+from benchmarks.transaction_stage import BROKERS, PARTITIONS, Stage, processor_s
 from penstock.client import Admin, Consumer, Producer, TopicPartition
 from penstock.client.config import IsolationLevel
 
@@ -30,20 +30,27 @@ def reading(stage: Stage) -> None:
     """
     sizes = stage.sizes
     count = sizes.read // (2 * CHUNK * CHUNKS_PER_TRANSACTION) * 2 * CHUNK * CHUNKS_PER_TRANSACTION
+    spent: dict[tuple[str, str], list[float]] = {}
     with local_cluster(BROKERS) as cluster:
+
+        def read(topic: str, isolation: IsolationLevel, expected: int) -> float:
+            before = processor_s(cluster)
+            rate = _read(cluster.bootstrap, topic, isolation, expected, count // POLLS)
+            spent.setdefault((topic, isolation), []).append(processor_s(cluster) - before)
+            return rate
+
         for topic, visible, _ in TOPICS.values():
             _fill(cluster.bootstrap, topic, count, visible, plain=topic == "reading-plain")
         progress(f"{count:,} records in each of {len(TOPICS)} topics")
         levels: tuple[IsolationLevel, IsolationLevel] = ("read_committed", "read_uncommitted")
         runs = {
-            (topic, isolation): partial(
-                _read, cluster.bootstrap, topic, isolation, expected, count // POLLS
-            )
+            (topic, isolation): partial(read, topic, isolation, expected)
             for topic, visible, _ in TOPICS.values()
             for isolation, expected in zip(levels, (int(count * visible), count), strict=True)
         }
         for run in runs.values():
             run()  # what is read for the first time comes from disk
+        spent.clear()
         found = in_turns(sizes.reads, runs)
     for words, (topic, visible, goal) in TOPICS.items():
         everything = [visible * rate for rate in found[topic, "read_uncommitted"]]
@@ -51,6 +58,10 @@ def reading(stage: Stage) -> None:
         name = f"read_committed to Arrow, {words}, {RECORD_BYTES} B"
         committed = found[topic, "read_committed"]
         figure_of_rounds(name, committed, "records/s", vs, everything, goal=goal)
+        busy = [median(spent[topic, isolation]) for isolation in levels]
+        progress(
+            f"{words}: {busy[0]:.3f} s of processor time a run, read_uncommitted {busy[1]:.3f}"
+        )
 
 
 def _fill(bootstrap: str, topic: str, count: int, visible: float, *, plain: bool) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 
-from benchmarks.common import progress
+from benchmarks.common import cpu_seconds, progress
 from benchmarks.failover import await_condition
 from benchmarks.kafka_peer import Peer, available, kafka
 from benchmarks.transaction_kafka import protocol
@@ -18,6 +19,7 @@ from penstock.core.transactions.config import (
     coordinator_partition,
 )
 from penstock.errors import PenstockError
+from penstock_broker.local import LocalCluster
 
 BROKERS = 3
 PARTITIONS = 3
@@ -25,15 +27,20 @@ PARTITIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is done. `seconds`: of one measurement of a rate, taken `rounds` times."""
+    """How much is done. `seconds`: of one measurement of a rate, taken `rounds` times.
 
-    rounds: int = 3
+    Rounds and reads are even numbers, so that each of those that take turns is as often early in
+    its round. `settle_s`: until compaction, which looks every 15 seconds by default, has been
+    through what was just written.
+    """
+
+    rounds: int = 6
     seconds: float = 3.0
     latencies: int = 300
     producers: int = 16
     piped: int = 100_000
     read: int = 1_000_000
-    reads: int = 7
+    reads: int = 12
     machine_batches: int = 1_000
     machine_rounds: int = 5
     kills: int = 5
@@ -41,6 +48,7 @@ class Sizes:
     trigger_rows: int = 100_000
     open_ids: int = 1_000
     idle_s: float = 15.0
+    settle_s: float = 40.0
 
 
 QUICK = Sizes(
@@ -58,6 +66,7 @@ QUICK = Sizes(
     trigger_rows=1_000,
     open_ids=20,
     idle_s=1.0,
+    settle_s=0.3,
 )
 
 
@@ -116,6 +125,12 @@ class Coordinators:
         """New ids for ever, all coordinated by broker `on`, one of `brokers`."""
         assert on in self.brokers, f"broker {on} coordinates nothing"
         return (name for name in (f"{prefix}-{n}" for n in count()) if self.of(name) == on)
+
+
+def processor_s(cluster: LocalCluster) -> float:
+    """What all brokers and this process have used so far, in seconds of one core."""
+    pids = (cluster.broker_pid(broker) for broker in cluster.broker_ids)
+    return sum(cpu_seconds(pid) for pid in pids if pid is not None) + time.process_time()
 
 
 def await_whole(admin: Admin, *topics: str) -> None:

@@ -40,7 +40,7 @@ PARTS = WITH_KAFKA | ALONE
 EXAMPLES = """parts: {parts}
 
 examples:
-  python -m benchmarks.transactions                            all, in about ten minutes
+  python -m benchmarks.transactions                            all, in about 15 minutes
   python -m benchmarks.transactions --only commit --only idle  two of the parts
   python -m benchmarks.transactions --quick --no-kafka         shows only that it works
 """

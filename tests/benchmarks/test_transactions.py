@@ -56,7 +56,7 @@ def test_a_pipe_without_records_is_an_error() -> None:
         drive_pipe(lambda: next(polls), lambda: None, lambda: None, count=6, interval_s=60.0)
 
 
-def test_goals_stand_in_the_table_of_a_script_that_has_some(
+def test_goals_and_notes_stand_with_the_table_of_a_script_that_has_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = {"name": "n", "value": 1.5, "unit": "s", "vs": None, "ratio": None}
@@ -64,13 +64,14 @@ def test_goals_stand_in_the_table_of_a_script_that_has_some(
     (tmp_path / "some.jsonl").write_text("\n".join(json.dumps(one) for one in lines))
     (tmp_path / "none.jsonl").write_text(json.dumps(line))
     monkeypatch.setattr(table, "RESULTS", tmp_path)
+    (tmp_path / "none.md").write_text("What limits it.\n")
     assert table.section("some", "Some").splitlines()[-4:] == [
         "| figure | value | compared with | its value | ratio | goal |",
         "|---|---|---|---|---|---|",
         "| n | 1.5 s |  |  |  |  |",
         "| n | 1.5 s | limit | 3 | 0.5 | ≤ 3 s |",
     ]
-    assert table.section("none", "None").splitlines()[-1] == "| n | 1.5 s |  |  |  |"
+    assert table.section("none", "None").endswith("\n| n | 1.5 s |  |  |  |\n\nWhat limits it.\n")
 
 
 @pytest.mark.parametrize(
