@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.cluster import Cluster
 from support.transforming import PARTITIONS, Output, Running, copy_to, fill
-from support.waiting import wait_until
+from support.waiting import wait_exit, wait_until
 
 from penstock.client import Admin, TransactionState
 
@@ -30,7 +30,7 @@ COUNT = 300
 class Frozen:
     """`support.transforming_child`, from the moment it holds until it is let go on."""
 
-    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self._process = process
         self._log = log
         self.transactional_id = self._said()
@@ -39,7 +39,7 @@ class Frozen:
 
     def go_on(self) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("go on\n")
+        self._process.stdin.write(b"go on\n")
         self._process.stdin.flush()
         self._process.send_signal(signal.SIGCONT)
 
@@ -50,11 +50,11 @@ class Frozen:
         """In good order; its exit code."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        return self._process.wait(60)
+        return wait_exit(self._process, 60)
 
     def _said(self) -> str:
         assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        return self._process.stdout.readline().decode().strip()
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def frozen_transformer(
     with (
         log.open("w") as errors,
         subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
         ) as process,
     ):
         try:

@@ -71,14 +71,50 @@ def test_mistakes_are_one_clear_error_before_anything_is_written(
 ) -> None:
     bench.create(1)
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
+    number = frame.selectExpr("CAST(value AS BIGINT) AS value")
     for frame_, options, words in (
         (spark.range(1), {}, "column 'id' is not written by this sink"),
+        (number, {}, "column 'value' is bigint, it must be binary or string"),
         (frame, {"subscribe": "a"}, "option subscribe belongs to reading"),
         (frame, {"penstock.cluster.id": "other"}, "is cluster"),
     ):
         assert words in error_of(writer(bench, frame_, **options).save)
     assert "a topic cannot be overwritten" in error_of(writer(bench, frame).mode("overwrite").save)
+    nowhere = frame.write.format("penstock").mode("append")
+    nowhere = nowhere.option("penstock.bootstrap.servers", bench.cluster.bootstrap)
+    assert "no topic: set the option topic" in error_of(nowhere.save)
     assert bench.values() == []
+
+
+STREAM_MISTAKES = {
+    "no-topic": (["value"], None, "no topic: set the option topic, or add a column 'topic'"),
+    "unknown-column": (["value", "key AS keys"], "copy", "column 'keys' is not written by this"),
+    "wrong-type": (["offset AS value"], "copy", "column 'value' is bigint, it must be binary or"),
+    "no-value": (["key"], "copy", "there is no column 'value' among key"),
+}
+
+
+@pytest.mark.parametrize("mistake", STREAM_MISTAKES)
+def test_a_stream_with_a_mistake_ends_at_its_start_with_one_clear_error(
+    bench: Any, tmp_path: Path, mistake: str
+) -> None:
+    columns, target, words = STREAM_MISTAKES[mistake]
+    source = bench.create(1)
+    bench.admin.create_topic(f"{source}-copy", 1, 1, {})
+    bench.send("a")
+    options = {
+        "penstock.bootstrap.servers": bench.cluster.bootstrap,
+        "checkpointLocation": str(tmp_path / "checkpoint"),
+        "delivery": "exactly-once",
+    }
+    if target is not None:
+        options["topic"] = f"{source}-{target}"
+    stream = bench.stream(startingOffsets="earliest").load().selectExpr(*columns)
+    query = stream.writeStream.format("penstock").options(**options)
+    message = error_of(lambda: query.trigger(availableNow=True).start().awaitTermination(60))
+    assert message.count(f"MisuseError: {words}") == 1, message
+    assert "Task " not in message, "no task was started for it"
+    assert bench.values(subscribe=f"{source}-copy") == []
 
 
 def test_a_topic_that_does_not_exist_fails_the_job(bench: Any, spark: SparkSession) -> None:
