@@ -7,11 +7,11 @@
                  abort ─▶ back to what is committed ─▶ pause ─▶ again
 
 `TransformModel` (transform_model.py) decides; this drives a consumer of the group and a producer
-of transactions. The offsets of what was read are part of the transaction of what was made of it, so
-that each record has its effect once, whoever dies meanwhile (I15). Whether a commit whose answer
-was lost has happened need not be known: a new producer with the same id ends what is open, and the
-group's offsets tell. The id is this transformer's own; the group's coordinator fences it when it
-puts the member out, so that nobody waits for the transaction of a dead one.
+of transactions (transform_output.py). The offsets of what was read are part of the transaction of
+what was made of it, so that each record has its effect once, whoever dies meanwhile (I15). Whether
+a commit whose answer was lost has happened need not be known: a new producer with the same id ends
+what is open, and the group's offsets tell. The id is this transformer's own; the group's
+coordinator fences it when it puts the member out: nobody waits for the transaction of a dead one.
 
 One transaction is open at a time; while it is committed, the consumer fetches ahead.
 """
@@ -24,12 +24,10 @@ from typing import Final, Self, Unpack
 
 from penstock.client.accumulator import now_ms
 from penstock.client.admin import AsyncAdmin
-from penstock.client.config import ClientOptions
 from penstock.client.consumer import AsyncConsumer
 from penstock.client.dead_letters import cause_text, place_of
 from penstock.client.model import ConsumedBatch, Record
-from penstock.client.producer import AsyncProducer, exit_flush_s
-from penstock.client.transaction_handle import AsyncTransaction
+from penstock.client.producer import exit_flush_s
 from penstock.client.transform_config import (
     TransformConfig,
     TransformOptions,
@@ -38,6 +36,7 @@ from penstock.client.transform_config import (
 )
 from penstock.client.transform_model import Letter, State, Step, TransformModel
 from penstock.client.transform_out import AsyncOut, refused_for_good
+from penstock.client.transform_output import TransformOutput, connecting
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
@@ -96,11 +95,9 @@ class AsyncTransformer:
             transactional_id=self.transactional_id,
             session_timeout_ms=self.config.session_timeout_ms,
             client_id=self.config.client_id,
-            **self._connecting(),
+            **connecting(self.config),
         )
-        self._producer: AsyncProducer | None = None
-        self._transaction: AsyncTransaction | None = None
-        self._out: AsyncOut | None = None
+        self._output = TransformOutput(bootstrap, self.config, self.transactional_id)
         self._in_hand = 0
         self._handling = False
         self._alone = asyncio.Lock()
@@ -140,7 +137,7 @@ class AsyncTransformer:
             return
         letters = self.config.dead_letter_topic
         if letters:
-            async with AsyncAdmin(self._bootstrap, **self._connecting()) as admin:
+            async with AsyncAdmin(self._bootstrap, **connecting(self.config)) as admin:
                 await admin.describe_topics([letters])
         await self._consumer.subscribe(self.config.topics, listener=self)
         self._started = True
@@ -228,13 +225,12 @@ class AsyncTransformer:
                         await self._commit()
                 if self._model.state is State.OPEN:
                     self._model.failed()
-                await self._abort(timeout_s=exit_flush_s(kind))
+                await self._output.abort(timeout_s=exit_flush_s(kind))
             finally:
                 try:
                     await self._consumer.close()
                 finally:
-                    if self._producer is not None:
-                        await self._producer.close(exit_flush_s(kind))
+                    await self._output.close(exit_flush_s(kind))
 
     # ------------------------------------------------------------ one record after the other
 
@@ -256,16 +252,14 @@ class AsyncTransformer:
 
     def handled(self, record: Record, letter: Letter | None) -> bool:
         """Internal: True if `between` is to be called before the next record."""
-        assert self._out is not None, "a record was handed out"
         stop = self._model.handled(record, now_ms(), as_letter=letter is not None)
-        return stop or self._out.failure is not None
+        return stop or self._output.failure is not None
 
     def handler_failed(self, record: Record, cause: Exception, letter: Letter | None) -> None:
         """Internal: raises what ends the loop."""
-        assert self._out is not None, "a record was handed out"
         if letter is not None:
             raise cause
-        unknown = self._out.unknown_topic
+        unknown = self._output.unknown_topic
         behind: BaseException | None = cause
         while unknown is not None and behind is not None:
             if behind is unknown:
@@ -318,7 +312,7 @@ class AsyncTransformer:
     def _finish_pass(self) -> None:
         self._model.done(self._in_hand)
         self._in_hand = 0
-        failure = self._out.failure if self._out is not None else None
+        failure = self._output.failure
         if failure is not None and self._model.state is State.OPEN:
             self._failed("records could not be sent", failure)
 
@@ -347,38 +341,19 @@ class AsyncTransformer:
     async def _opened(self) -> AsyncOut | None:
         """Where to send; None if no transaction could be begun."""
         try:
-            await self._begin()
+            return await self._output.begin()
         except PenstockError as error:
             self._failed("no transaction could be begun", error)
             return None
-        return self._out
-
-    async def _begin(self) -> AsyncTransaction:
-        """The transaction that is open, or a new one. Failing, it leaves no producer."""
-        if self._transaction is None:
-            if self._producer is None:
-                self._producer = self._new_producer()
-            transaction = self._producer.transaction()
-            try:
-                await transaction.begin()
-            except PenstockError:
-                await self._drop_producer()
-                raise
-            self._transaction = transaction
-            self._out = AsyncOut(self._producer, transaction)
-        return self._transaction
 
     async def _commit(self) -> None:
         """Offsets first, so that records are stored meanwhile; the commit waits for those."""
         try:
-            transaction = await self._begin()
-            await transaction.commit_offsets(self._consumer)
-            await transaction.commit(timeout_s=self._timeout_s)
+            await self._output.commit(self._consumer)
         except PenstockError as error:
             self._failed("a transaction was not committed", error)
-            await self._abort(error)
+            await self._output.abort(error)
         else:
-            self._transaction = None
             self._model.committed()
 
     def _failed(self, what: str, error: PenstockError) -> None:
@@ -391,36 +366,12 @@ class AsyncTransformer:
             raise final from error
         _log.warning("group %s: %s, trying again: %s", self.config.group_id, what, error)
 
-    async def _abort(
-        self, cause: PenstockError | None = None, *, timeout_s: float | None = None
-    ) -> None:
-        """Ends what is open. If nobody confirms that, another producer has to."""
-        transaction, self._transaction = self._transaction, None
-        if transaction is None:
-            return
-        ended = cause is not None and cause.code is ErrorCode.TRANSACTION_ABORTED
-        if not transaction.over:
-            limit_s = self._timeout_s if timeout_s is None else timeout_s
-            ended = True
-            try:
-                await transaction.abort(timeout_s=limit_s)
-            except PenstockError as error:
-                _log.info("group %s: transaction not aborted: %s", self.config.group_id, error)
-                ended = False
-        if not ended:
-            await self._drop_producer()
-
-    async def _drop_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.close(0)
-
     async def _recover(self) -> None:
         pause_s = self._model.pause_ms / 1000
         try:
-            await self._abort()
-            if self._producer is None:
-                await self._begin()  # takes the id: what the one before left open ends
+            await self._output.abort()
+            if self._output.producer is None:
+                await self._output.begin()  # takes the id: what the one before left open ends
             await self._consumer.seek_to_committed()
         except PenstockError as error:
             self._failed("not back at what is committed yet", error)
@@ -429,25 +380,6 @@ class AsyncTransformer:
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._stop.wait()
-
-    @property
-    def _timeout_s(self) -> float:
-        return self.config.transaction_timeout_ms / 1000
-
-    def _new_producer(self) -> AsyncProducer:
-        timeout_ms = self.config.transaction_timeout_ms
-        return AsyncProducer(
-            self._bootstrap,
-            transactional_id=self.transactional_id,
-            transaction_timeout_ms=timeout_ms,
-            max_block_ms=timeout_ms,
-            client_id=self.config.client_id,
-            **self._connecting(),
-        )
-
-    def _connecting(self) -> ClientOptions:
-        names = ClientOptions.__annotations__
-        return {name: getattr(self.config, name) for name in names}  # type: ignore[return-value]
 
 
 async def async_transform(

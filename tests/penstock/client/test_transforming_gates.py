@@ -158,8 +158,8 @@ async def test_a_member_that_is_put_out_during_a_commit_does_not_commit(
 ) -> None:
     one, two = await make(**PATIENT), await make()
     await has_all_in_hand(one, source)
-    assert one._producer is not None
-    manager = await one._producer.transactions()
+    assert one._output.producer is not None
+    manager = await one._output.producer.transactions()
     gate = {
         "the call": lambda: Gate(one._consumer._session.coordinator, "commit_within"),
         "the flush": lambda: Gate(manager, "_flush"),
@@ -205,8 +205,8 @@ async def test_what_an_operator_aborted_is_not_committed_when_a_partition_leaves
 ) -> None:
     one = await make(**PATIENT)
     await has_all_in_hand(one, source)
-    assert one._producer is not None
-    await one._producer.flush(60)
+    assert one._output.producer is not None
+    await one._output.producer.flush(60)
     async with AsyncAdmin(shared_cluster.bootstrap) as admin:
         assert await admin.abort_transaction(one.transactional_id) == 1
     two = await make(commit_interval_ms=20)
@@ -230,8 +230,8 @@ async def test_a_call_that_is_cancelled_in_a_commit_leaves_nothing_half_done(
 ) -> None:
     one = await make(**PATIENT)
     await has_all_in_hand(one, source)
-    assert one._producer is not None
-    manager = await one._producer.transactions()
+    assert one._output.producer is not None
+    manager = await one._output.producer.transactions()
     coordinator = one._consumer._session.coordinator
     gate = (
         Gate(coordinator, "commit_within")
@@ -258,7 +258,7 @@ async def test_a_record_that_could_not_be_sent_dooms_its_transaction_and_is_sent
     refused: list[str] = []
 
     async def handle(record: Record, out: AsyncOut) -> None:
-        producer = one._producer
+        producer = one._output.producer
         assert producer is not None
         takes = producer.try_append
         if record.offset == 5 and not refused:
