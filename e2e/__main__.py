@@ -1,5 +1,8 @@
 """`python -m e2e`, and `make e2e`: scenarios on a real Kubernetes, a table, exit code 1 on failure.
 
+Two lists: all scenarios, played before a release; and `--short`, played by CI, those that a release
+must not be without and that are over soon.
+
 A cluster that is there already is used and stays; one that was made for this run is removed
 at its end, unless `--keep`. What was compiled and the images stay for the next run.
 """
@@ -14,7 +17,7 @@ from e2e import scenarios  # noqa: F401 - registers them
 from e2e.harness import report
 from e2e.harness.process import ROOT, E2EError, NoClusterError, cache, kubeconfig, stream
 from e2e.harness.runner import Runner, say
-from e2e.harness.scenario import REGISTRY, Scenario
+from e2e.harness.scenario import REGISTRY, SOAK_MINUTES, Scenario
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -24,10 +27,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="play this scenario; may be repeated",
     )  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the scenarios")
+    parser.add_argument("--short", action="store_true", help="only those of the short list")
     parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     parser.add_argument(
         "--minutes", type=float, metavar="N",
         help="begin no scenario after N minutes; then it is no failure if there is no cluster",
+    )  # fmt: skip
+    parser.add_argument(
+        "--soak", type=float, metavar="N",
+        help="minutes that Spark writes exactly once; 30 without it, with --short as few as it can",
     )  # fmt: skip
     parser.add_argument(
         "--shared", action="store_true",
@@ -39,16 +47,18 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
-    chosen = [REGISTRY[name] for name in REGISTRY if not args.only or name in args.only]
+    chosen = choose(args.only, short=args.short)
     if args.list:
         for one in chosen:
-            say(f"{one.name:28} {one.title}")
+            say(f"{one.name:32}{'short' if one.short else 'long':7}{one.title}")
         return 0
     turn = my_turn()
     keep = args.keep or kubeconfig().exists()
-    runner = Runner(args.minutes, shared=args.shared)
+    soak = (0.0 if args.short else SOAK_MINUTES) if args.soak is None else args.soak
+    runner = Runner(args.minutes, shared=args.shared, soak=soak)
+    whole = len(chosen) == len(REGISTRY) and soak >= SOAK_MINUTES
     try:
-        return play(runner, chosen, build=not args.no_build, whole=not args.only)
+        return play(runner, chosen, build=not args.no_build, whole=whole)
     except NoClusterError as none:
         say(f"e2e: {none}; no scenario was played")
         return 0 if args.minutes else 1
@@ -62,6 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not keep:
             stream(str(ROOT / "e2e/cluster/down"))
         turn.close()
+
+
+def choose(only: Sequence[str] | None, *, short: bool) -> list[Scenario]:
+    """In the order of play."""
+    return [
+        one
+        for name, one in REGISTRY.items()
+        if (not only or name in only) and (one.short or not short)
+    ]
 
 
 def my_turn() -> TextIO:

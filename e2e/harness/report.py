@@ -24,7 +24,8 @@ this tree. Load comes from `penstock verify run` inside the cluster, whose judge
 acknowledged record with what is in the log at the end. The longest write gap is the longest time
 between two acknowledgements of all partitions together; the nodes share the machine's cores.
 
-Played {date} at commit {commit}, Kubernetes {kubernetes}.
+Played {date} at commit {commit}, Kubernetes {kubernetes}: {played} scenarios in {minutes:.0f}
+minutes.
 
 """
 
@@ -89,7 +90,8 @@ def write(results: list[Result], kubernetes: str, *, whole: bool) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     run_of = {"date": date, "commit": commit(), "kubernetes": kubernetes}
-    text = HEAD.format(**run_of)
+    minutes = sum(one.seconds for one in results) / 60
+    text = HEAD.format(**run_of, played=len(results), minutes=minutes)
     text += "| scenario | seconds | longest write gap | verdict |\n|---|---|---|---|\n"
     text += "".join(f"| {' | '.join(row)} |\n" for row in rows(results))
     measured = [one for one in results if one.figures]

@@ -21,7 +21,7 @@ from e2e.harness.nodes import Nodes
 from e2e.harness.penstock import OPERATOR_NAMESPACE, STREAMS, Penstock
 from e2e.harness.process import ROOT, CommandError, E2EError, NoClusterError, run, stream
 from e2e.harness.report import LOCAL, Result
-from e2e.harness.scenario import Scenario, Stage
+from e2e.harness.scenario import SOAK_MINUTES, Scenario, Stage
 
 ALWAYS: Final = (images.BROKER, images.OPERATOR)
 
@@ -29,8 +29,10 @@ ALWAYS: Final = (images.BROKER, images.OPERATOR)
 class Runner:
     """Plays scenarios on the cluster of this machine."""
 
-    def __init__(self, minutes: float | None = None, *, shared: bool = False) -> None:
-        """No scenario begins once `minutes` are over.
+    def __init__(
+        self, minutes: float | None = None, *, shared: bool = False, soak: float = SOAK_MINUTES
+    ) -> None:
+        """No scenario begins once `minutes` are over; one that is about lasting lasts `soak`.
 
         On a `shared` machine limits are only shown, and what failed is played once more.
         """
@@ -40,7 +42,7 @@ class Runner:
         self.penstock = Penstock(self.kubectl)
         self.results: list[Result] = []
         self._images = ""
-        self._limits, self._again = not shared, shared
+        self._limits, self._again, self._soak = not shared, shared, soak
         self._end = None if minutes is None else time.monotonic() + 60 * minutes
 
     def _left_s(self) -> float | None:
@@ -121,6 +123,7 @@ class Runner:
             logs=logs,
             say=lambda text: say(f"  {text}"),
             limits=self._limits,
+            soak_minutes=self._soak,
         )
 
     def _ready(self, stage: Stage) -> None:

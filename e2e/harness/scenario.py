@@ -27,12 +27,15 @@ from e2e.harness.process import E2EError
 from e2e.harness.report import Figure
 from e2e.harness.workload import Load, Verdict, Workload
 
+SOAK_MINUTES: Final = 30.0
+
 
 @dataclass(slots=True)
 class Stage:
     """A healthy cluster and what can be done to it. `logs` is this scenario's own directory.
 
     `limits`: a figure beyond its limit fails the scenario; otherwise it is only shown.
+    `soak_minutes`: how long a scenario goes on at least that is about lasting.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Stage:
     logs: Path
     say: Callable[[str], None]
     limits: bool = True
+    soak_minutes: float = SOAK_MINUTES
     figures: dict[str, Figure] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
 
@@ -65,10 +69,11 @@ class Stage:
         return "e2e-" + self.name.replace("_", "-")
 
     @contextmanager
-    def topic(self, suffix: str = "", *, partitions: int = 6) -> Iterator[str]:
+    def topic(self, suffix: str = "", *, partitions: int = 6, replicas: int = 3) -> Iterator[str]:
         """A topic of this scenario, gone when the block ends."""
         name = self._topic + suffix
-        self.penstock.cli("topic", "create", name, f"--partitions={partitions}", "--replicas=3")
+        sizes = (f"--partitions={partitions}", f"--replicas={replicas}")
+        self.penstock.cli("topic", "create", name, *sizes)
         try:
             yield name
         finally:
@@ -95,27 +100,29 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`fresh`: it installs the product itself, from nothing. `images`: names beside the two that
-    every scenario has, see `images.IMAGES`."""
+    every scenario has, see `images.IMAGES`. `short`: it is on the short list, which CI plays: what
+    a release must not be without, and what is over soon."""
 
     name: str
     title: str
     play: Callable[[Stage], None]
     fresh: bool = False
     images: tuple[str, ...] = ()
+    short: bool = False
 
 
 REGISTRY: Final[dict[str, Scenario]] = {}
 
 
 def scenario(
-    title: str, *, fresh: bool = False, images: tuple[str, ...] = ()
+    title: str, *, fresh: bool = False, images: tuple[str, ...] = (), short: bool = False
 ) -> Callable[[Callable[[Stage], None]], Callable[[Stage], None]]:
     """Registers a function; scenarios are played in the order in which they are registered."""
 
     def register(play: Callable[[Stage], None]) -> Callable[[Stage], None]:
         name = play.__name__
         assert name not in REGISTRY, f"two scenarios are called {name}"
-        REGISTRY[name] = Scenario(name, title, play, fresh, images)
+        REGISTRY[name] = Scenario(name, title, play, fresh, images, short)
         return play
 
     return register

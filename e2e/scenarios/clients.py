@@ -37,7 +37,9 @@ def outside(*args: str, stdin: bytes | None = None) -> str:
     return plugin("--cluster", "streams/flights", *args, stdin=stdin)
 
 
-@scenario("kubectl penstock: status, why, report, pause; topics and records by port-forward")
+@scenario(
+    "kubectl penstock: status, why, report, pause; topics and records by port-forward", short=True
+)
 def plugin_outside(stage: Stage) -> None:
     streams = stage.penstock.streams
     shown = json.loads(plugin("status", *STREAMS_CLUSTER, "-o", "json"))

@@ -72,7 +72,7 @@ def _steal(kubectl: Kubectl) -> None:
     kubectl.patch("lease", "penstock-operator", {"spec": {"holderIdentity": ""}})
 
 
-@scenario("Both controllers are killed")
+@scenario("Both controllers are killed", short=True)
 def controllers_killed(stage: Stage) -> None:
     """Reads and writes go on; then a leader dies and is replaced, so controllers decide again."""
     penstock, load = stage.penstock, stage.load()

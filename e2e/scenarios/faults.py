@@ -30,7 +30,7 @@ def worker_of_a_leader(stage: Stage, topic: str) -> str:
     return min(workers)
 
 
-@scenario("The leader's process is killed -9 inside its pod")
+@scenario("The leader's process is killed -9 inside its pod", short=True)
 def leader_process_killed(stage: Stage) -> None:
     """The kubelet starts the container again, in the same pod and on the same data."""
     penstock, load = stage.penstock, stage.load()
@@ -67,7 +67,7 @@ def leader_killed_twenty_times(stage: Stage) -> None:
     )
 
 
-@scenario("A node is killed and comes back")
+@scenario("A node is killed and comes back", short=True)
 def node_killed(stage: Stage) -> None:
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:

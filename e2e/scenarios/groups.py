@@ -28,7 +28,7 @@ def group(name: str, **spec: object) -> Manifest:
     }
 
 
-@scenario("A group reads on while its coordinator is killed and brokers are restarted")
+@scenario("A group reads on while its coordinator is killed and brokers are restarted", short=True)
 def group_through_a_roll(stage: Stage) -> None:
     """Every record is delivered; commits never go back (I17-I19), judged from the history."""
     penstock, load = stage.penstock, stage.load(group="e2e-readers", members=3)

@@ -26,7 +26,7 @@ REST_S = 60.0
 TICKS_PER_S = 100
 
 
-@scenario("Installed from nothing", fresh=True)
+@scenario("Installed from nothing", fresh=True, short=True)
 def install(stage: Stage) -> None:
     """Chart, operator, the example's Cluster; then a short load, to see that Ready is true."""
     stage.penstock.remove()

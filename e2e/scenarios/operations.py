@@ -27,7 +27,7 @@ def rolled(stage: Stage, before: dict[str, str]) -> bool:
     )
 
 
-@scenario("A setting changes and the brokers restart one by one")
+@scenario("A setting changes and the brokers restart one by one", short=True)
 def config_rolled(stage: Stage) -> None:
     """The limit: no write waits longer than a second, and no error reaches a client."""
     penstock, load = stage.penstock, stage.load(partitions=3, rate=3_000)
@@ -89,7 +89,9 @@ def _stuck(stage: Stage) -> bool:
     return "does-not-exist" in str(found["status"].get("conditions"))
 
 
-@scenario("Three brokers become four and three again, refused while replicas live there")
+@scenario(
+    "Three brokers become four and three again, refused while replicas live there", short=True
+)
 def scaled(stage: Stage) -> None:
     penstock, load = stage.penstock, stage.load()
     streams = penstock.streams

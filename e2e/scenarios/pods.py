@@ -5,7 +5,7 @@ import time
 from e2e.harness.scenario import Stage, scenario
 
 
-@scenario("The leader's pod is deleted under load")
+@scenario("The leader's pod is deleted under load", short=True)
 def leader_pod_deleted(stage: Stage) -> None:
     """Others lead at once; the pod comes back under its name with its volume and catches up."""
     penstock, load = stage.penstock, stage.load()
@@ -37,7 +37,7 @@ def delete_all_brokers(stage: Stage) -> None:
     penstock.wait_brokers(3)
 
 
-@scenario("All broker pods are deleted at once under load")
+@scenario("All broker pods are deleted at once under load", short=True)
 def all_broker_pods_deleted(stage: Stage) -> None:
     """Nobody serves for a while; then everything that was acknowledged is there."""
     penstock, load = stage.penstock, stage.load()
