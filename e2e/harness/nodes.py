@@ -3,6 +3,7 @@
     freeze / thaw       docker pause: the node is silent, its connections stay open
     kill / start        docker kill: power loss, though the page cache survives; volumes stay
     drain / uncordon    what an administrator does before maintenance
+    cordoned            pods that are there stay, and none comes
     kill_process        kill -9 of a process in a pod, from the node
     cut                 two pods of different nodes cannot reach each other, all others can
 
@@ -118,6 +119,17 @@ class Nodes:
         self._kubectl.call("uncordon", node)
         if node in self._cordoned:
             self._cordoned.remove(node)
+
+    @contextmanager
+    def cordoned(self, *nodes: str) -> Iterator[None]:
+        """No pod is put onto these while the block runs; those that are there stay."""
+        self._cordoned += nodes
+        self._kubectl.call("cordon", *nodes)
+        try:
+            yield
+        finally:
+            for node in nodes:
+                self.uncordon(node)
 
     @contextmanager
     def cut(self, one: Manifest, other: Manifest) -> Iterator[None]:

@@ -3,22 +3,12 @@
 import json
 import time
 
-from e2e.harness.kubectl import Manifest
 from e2e.harness.penstock import CLUSTERS, OPERATOR_NAMESPACE, RELEASE, RESTRICTED
 from e2e.harness.process import run, wait_until
 from e2e.harness.scenario import Stage, scenario
-from e2e.scenarios.resources import API, TOPICS, topic
+from e2e.scenarios.resources import TOPICS, cluster, topic
 
 RECORDS = 500
-
-
-def cluster(name: str, **spec: object) -> Manifest:
-    return {
-        "apiVersion": API,
-        "kind": "Cluster",
-        "metadata": {"name": name},
-        "spec": {"brokers": 3, **spec},
-    }
 
 
 def write_and_count(stage: Stage, *, write: bool) -> int:
@@ -31,7 +21,7 @@ def write_and_count(stage: Stage, *, write: bool) -> int:
     return sum(int(each["latest"]) - int(each["earliest"]) for each in rows)
 
 
-@scenario("A Cluster is deleted with Retain and made again: the data is there")
+@scenario("A Cluster is deleted with Retain and made again: the data is there", short=True)
 def cluster_retained(stage: Stage) -> None:
     penstock, streams = stage.penstock, stage.penstock.streams
     streams.apply(topic("kept"))
@@ -52,7 +42,7 @@ def cluster_retained(stage: Stage) -> None:
     penstock.cli("topic", "delete", "kept", "--yes")
 
 
-@scenario("A Cluster is deleted with Delete: nothing is left behind")
+@scenario("A Cluster is deleted with Delete: nothing is left behind", short=True)
 def cluster_deleted(stage: Stage) -> None:
     streams = stage.penstock.streams
     streams.apply([cluster("gone", deletionPolicy="Delete"),

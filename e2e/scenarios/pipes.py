@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from e2e.harness.members import Event, Members, Pipe, describe_group, read_lines
@@ -89,10 +89,15 @@ class Piped:
 
 
 @contextmanager
-def piped(stage: Stage) -> Iterator[Piped]:
-    """A load, and PODS loops that have a partition each; when the block ends, they are judged."""
-    penstock, load = stage.penstock, stage.load(partitions=PODS, rate=900)
-    with stage.topic("-lines", partitions=PODS) as target, stage.workload(load) as running:
+def piped(stage: Stage, suffix: str = "", *, replicas: int = 3) -> Iterator[Piped]:
+    """A load, and PODS loops that have a partition each; when the block ends, they are judged.
+
+    `suffix`: of the load's topic, if the scenario has others. `replicas`: of all topics.
+    """
+    penstock, load = stage.penstock, stage.load(partitions=PODS, rate=900, replicas=replicas)
+    load = replace(load, topic=load.topic + suffix)
+    lines = stage.topic("-lines", partitions=PODS, replicas=replicas)
+    with lines as target, stage.workload(load) as running:
         pipe = Pipe(load.topic, f"e2e-{stage.name.replace('_', '-')}", target)
         running.started()
         with Members(penstock, pipe.group, pipe) as members:
@@ -104,7 +109,10 @@ def piped(stage: Stage) -> Iterator[Piped]:
     penstock.cli("group", "delete", pipe.group, "--yes")
 
 
-@scenario("Loops of a pipe: brokers restart, a pod is deleted, one is killed -9; each record once")
+@scenario(
+    "Loops of a pipe: brokers restart, a pod is deleted, one is killed -9; each record once",
+    short=True,
+)
 def pipe_through_a_roll(stage: Stage) -> None:
     """Whoever takes over the partitions of a loop that is gone reads on within three seconds."""
     penstock = stage.penstock

@@ -12,6 +12,15 @@ API = "penstock.dev/v1alpha1"
 MANY = 200
 
 
+def cluster(name: str, **spec: object) -> Manifest:
+    return {
+        "apiVersion": API,
+        "kind": "Cluster",
+        "metadata": {"name": name},
+        "spec": {"brokers": 3, **spec},
+    }
+
+
 def topic(name: str, **spec: object) -> Manifest:
     return {
         "apiVersion": API,
@@ -21,7 +30,7 @@ def topic(name: str, **spec: object) -> Manifest:
     }
 
 
-@scenario("A Topic is created, altered, healed, adopted and deleted")
+@scenario("A Topic is created, altered, healed, adopted and deleted", short=True)
 def topic_life(stage: Stage) -> None:
     penstock, streams = stage.penstock, stage.penstock.streams
     streams.apply(topic("orders", deletionPolicy="Delete", config={"retention.ms": 1_000_000}))
@@ -92,7 +101,7 @@ BAD: list[tuple[Manifest, str]] = [
 ]  # fmt: skip
 
 
-@scenario("Bad manifests are refused by the API server, in our words")
+@scenario("Bad manifests are refused by the API server, in our words", short=True)
 def bad_manifests(stage: Stage) -> None:
     streams = stage.penstock.streams
     for manifest, words in BAD:
