@@ -23,6 +23,7 @@ from e2e.scenarios import (
     lifecycle,
     spark,
     spark_sink,
+    spark_twins,
 )
 
 __all__ = [
@@ -41,5 +42,6 @@ __all__ = [
     "sizes",
     "spark",
     "spark_sink",
+    "spark_twins",
     "transactions",
 ]
