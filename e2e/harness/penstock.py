@@ -32,6 +32,8 @@ UNDO: Final[Manifest] = {
     "metadata": {"annotations": {"penstock.dev/paused": None}},
     "spec": {"image": None, "external": None, "config": {"cache.bytes": None}},
 }
+OURS: Final = "e2e-"
+"""Topics and groups of scenarios begin with it, if they may be there when one has failed."""
 IMAGES_LABEL: Final = "penstock.dev/e2e-images"
 
 
@@ -91,12 +93,18 @@ class Penstock:
     def create(self, manifests: Path = EXAMPLE, deadline_s: float = 240.0) -> None:
         """Applies a manifest and waits until the Cluster is Ready and settled.
 
-        What a scenario changed and did not change back, because it failed, is undone.
+        What a scenario changed and did not change back, because it failed, is undone; topics and
+        groups that it left are removed.
         """
         if self.streams.find(CLUSTERS, self.cluster) is not None:
             self.streams.patch(CLUSTERS, self.cluster, UNDO)
         self.streams.apply(manifests)
         self.wait_settled(deadline_s)
+        for kind in ("group", "topic"):
+            names = [each[kind] for each in json.loads(self.cli(kind, "list", "-o", "json"))]
+            for name in names:
+                if name.startswith(OURS):
+                    self.cli(kind, "delete", name, "--yes")
 
     def remove(self) -> None:
         """Streams, volumes, operator, CRDs."""

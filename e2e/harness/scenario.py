@@ -22,7 +22,7 @@ from e2e.harness.api_server import ApiServer
 from e2e.harness.images import BROKER
 from e2e.harness.kubectl import Kubectl
 from e2e.harness.nodes import Nodes
-from e2e.harness.penstock import Penstock
+from e2e.harness.penstock import OURS, Penstock
 from e2e.harness.process import E2EError
 from e2e.harness.report import Figure
 from e2e.harness.workload import Load, Verdict, Workload
@@ -66,7 +66,7 @@ class Stage:
 
     @property
     def _topic(self) -> str:
-        return "e2e-" + self.name.replace("_", "-")
+        return OURS + self.name.replace("_", "-")
 
     @contextmanager
     def topic(self, suffix: str = "", *, partitions: int = 6, replicas: int = 3) -> Iterator[str]:

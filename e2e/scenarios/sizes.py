@@ -25,8 +25,8 @@ ALONE_S = 20.0
 """Beyond the timeout of the load's transactions, 10 s."""
 BACK_S = 25.0
 """Pods scheduled and started, in sync, and what was open meanwhile aborted."""
-LEAVING_S = 2.0
-"""What was under way when the pods were gone may still be told."""
+LEAVING_S = 5.0
+"""What was under way when the pods were gone is still told, and comes into the history."""
 
 
 @scenario("A Cluster of one broker becomes three, one and three under a bank and a pipe")
