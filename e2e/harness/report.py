@@ -20,9 +20,10 @@ HEAD: Final = """\
 # End-to-end scenarios
 
 `make e2e` plays these on a Kubernetes of three nodes on one machine, against the images built from
-this tree. Load comes from `penstock verify run` inside the cluster, whose judge compares every
-acknowledged record with what is in the log at the end. The longest write gap is the longest time
-between two acknowledgements of all partitions together; the nodes share the machine's cores.
+this tree; `make e2e SHORT=1`, which CI runs, plays some of them. Load comes from `penstock verify
+run` inside the cluster, whose judge compares every acknowledged record with what is in the log at
+the end. The longest write gap is the longest time between two acknowledgements of all partitions
+together; the nodes share the machine's cores.
 
 Played {date} at commit {commit}, Kubernetes {kubernetes}: {played} scenarios in {minutes:.0f}
 minutes.
