@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import Cluster
 from support.group_wire import AGAIN, Groups
+from support.internal_topic import check_internal
 from support.waiting import wait_until
 from support.wire import Wire, call_error
 
@@ -228,42 +229,7 @@ def test_users_cannot_write_or_change_the_internal_topic(
     shared_broker: Cluster, groups: Groups, name: str
 ) -> None:
     groups.commit(name, {(name, 0): 1})
-    assert len(shared_broker.metadata(0).topics) > 0
-    with Wire(shared_broker.brokers[0].address) as wire:
-        described = {t.topic: t for t in shared_broker.metadata(0).topics}[OFFSETS_TOPIC]
-        assert described.internal
-        assert len(described.partitions) == OFFSETS_PARTITIONS
-        assert described.configs["cleanup.policy"] == "compact"
-        with pytest.raises(PenstockError) as caught:
-            wire.produce(OFFSETS_TOPIC, [b"x"])
-        assert caught.value.code is ErrorCode.INVALID_TOPIC_NAME
-        for call, request in (
-            (
-                wire.admin.DeleteTopics,
-                admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic=OFFSETS_TOPIC)]),
-            ),
-            (
-                wire.admin.CreatePartitions,
-                admin_pb2.CreatePartitionsRequest(topic=OFFSETS_TOPIC, partitions=60),
-            ),
-            (
-                wire.admin.AlterConfigs,
-                admin_pb2.AlterConfigsRequest(topic=OFFSETS_TOPIC, set={"retention.ms": "1"}),
-            ),
-            (
-                wire.admin.DeleteRecords,
-                admin_pb2.DeleteRecordsRequest(topic=OFFSETS_TOPIC, before_offset=-1),
-            ),
-            (
-                wire.admin.CreateTopics,
-                admin_pb2.CreateTopicsRequest(
-                    topics=[admin_pb2.NewTopic(topic="__mine", partitions=1)]
-                ),
-            ),
-        ):
-            with pytest.raises(PenstockError) as caught:
-                wire._call(call, request, 10.0)
-            assert caught.value.code is ErrorCode.INVALID_TOPIC_NAME
+    check_internal(shared_broker, OFFSETS_TOPIC, OFFSETS_PARTITIONS)
 
 
 def refusal(groups: Groups, shared_broker: Cluster, *messages: pb.JoinRequest) -> PenstockError:

@@ -13,6 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import Cluster
 from support.group_wire import Groups
+from support.internal_topic import check_internal
 from support.transaction_wire import (
     TransactionalProducer,
     Transactions,
@@ -22,6 +23,7 @@ from support.transaction_wire import (
 from support.waiting import wait_until
 from support.wire import Wire, make_batch
 
+from penstock.core.transactions.config import TRANSACTIONS_PARTITIONS, TRANSACTIONS_TOPIC
 from penstock.core.types import TRANSACTIONAL_PRODUCER_BIT
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2
@@ -444,6 +446,13 @@ def test_the_number_of_coordinators_is_a_setting_that_counts_when_the_first_id_c
         topic = small.topic("__transactions")
         assert topic is not None
         assert len(topic.partitions) == 3
+
+
+def test_users_cannot_write_or_change_the_internal_topic(cluster: Cluster) -> None:
+    producer = TransactionalProducer(cluster, new_id()).init()
+    check_internal(cluster, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
+    producer.send("t", b"x")
+    assert producer.end(commit=True).visible, "nothing has happened to it"
 
 
 def test_ids_that_nobody_has_are_unknown(cluster: Cluster) -> None:
