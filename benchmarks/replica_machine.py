@@ -39,7 +39,8 @@ RECORDS = 10
 def led() -> ReplicaMachine:
     """The leader of an empty log, with both followers in sync."""
     empty = shared.RecoveredLog(
-        Offset(0), shared.Checkpoint(LeaderEpoch(0), Offset(0), Offset(0), ())
+        log_end_offset=Offset(0),
+        checkpoint=shared.Checkpoint(LeaderEpoch(0), Offset(0), Offset(0), ()),
     )
     machine = ReplicaMachine(ME, empty)
     state = PartitionState(

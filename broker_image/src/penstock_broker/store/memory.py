@@ -182,9 +182,9 @@ class MemoryLogStore:
         log = self._log(slot)
         end = log.log_end_offset
         return RecoveredLog(
-            end,
-            log.checkpoint,
-            log.producers_as_of(end),
+            log_end_offset=end,
+            checkpoint=log.checkpoint,
+            producers=log.producers_as_of(end),
             swept_end=log.cleaned.markers_end,
             aborted=tuple(log.aborted[-NEWEST_MAX:]),
         )

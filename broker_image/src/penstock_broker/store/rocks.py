@@ -154,9 +154,9 @@ class RocksLogStore:
                 self.headers_scanned += 1
                 table.apply(entry.header)
             return RecoveredLog(
-                tail.log_end_offset,
-                tail.checkpoint,
-                table.snapshot(),
+                log_end_offset=tail.log_end_offset,
+                checkpoint=tail.checkpoint,
+                producers=table.snapshot(),
                 swept_end=swept_end,
                 aborted=self._database.newest_aborted(slot, NEWEST_MAX),
             )

@@ -124,7 +124,7 @@ class Checkpoint:
 UNPROMISED: Final = Offset(-1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
     """What the shell found on disk, at start and after each truncation.
 

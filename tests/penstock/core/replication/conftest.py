@@ -41,7 +41,7 @@ def recovered(
 ) -> c.RecoveredLog:
     starts = tuple(c.EpochStart(LeaderEpoch(one), Offset(at)) for one, at in epochs)
     checkpoint = c.Checkpoint(LeaderEpoch(epoch), Offset(high_watermark), Offset(start), starts)
-    return c.RecoveredLog(Offset(end), checkpoint, producers)
+    return c.RecoveredLog(log_end_offset=Offset(end), checkpoint=checkpoint, producers=producers)
 
 
 def batch(

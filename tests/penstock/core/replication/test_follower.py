@@ -73,7 +73,7 @@ def test_logs_are_cut_at_the_smaller_end_of_the_epoch_they_share(
     assert ready.messages == ()
     assert all(one.start_offset < cut for one in ready.checkpoint.epochs)
     persist_id = ready.persist_id
-    driver.do(c.Truncated(c.RecoveredLog(Offset(cut), ready.checkpoint)))
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(cut), checkpoint=ready.checkpoint)))
     driver.written(persist_id=persist_id)
     assert driver.ready.messages == (start(5, cut), ack(5, cut, cut))
     assert driver.marks.log_end_offset == cut
@@ -85,7 +85,7 @@ def test_the_outcome_of_the_cut_may_come_in_either_order(drive: Any) -> None:
     driver.written(synced=True)
     ready = driver.answer_epoch(4, 80, leader_epoch=5)
     assert driver.written().messages == ()
-    driver.do(c.Truncated(c.RecoveredLog(Offset(80), ready.checkpoint)))
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(80), checkpoint=ready.checkpoint)))
     assert driver.ready.messages == (start(5, 80), ack(5, 80, 80))
 
 
@@ -96,7 +96,7 @@ def test_the_look_up_is_repeated_until_the_epochs_agree(drive: Any) -> None:
     driver.written(synced=True)
     ready = driver.answer_epoch(2, 30, leader_epoch=5)
     assert ready.truncate_to == 20, "epochs 3 and 4 are wrong, 1 is not known to be right"
-    driver.do(c.Truncated(c.RecoveredLog(Offset(20), ready.checkpoint)))
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(20), checkpoint=ready.checkpoint)))
     driver.written(persist_id=ready.persist_id)
     assert driver.ready.messages == (query(5, 1),)
     ready = driver.answer_epoch(1, 12, leader_epoch=5)
@@ -188,7 +188,11 @@ def test_a_log_that_ends_before_the_leaders_start_begins_anew_there(drive: Any) 
     assert checkpoint.epochs == ()
     assert driver.machine.producers == (), "what was known of producers ends before the gap"
     persist_id = ready.persist_id
-    driver.do(c.Truncated(c.RecoveredLog(Offset(200), checkpoint, (entry,))))
+    driver.do(
+        c.Truncated(
+            c.RecoveredLog(log_end_offset=Offset(200), checkpoint=checkpoint, producers=(entry,))
+        )
+    )
     driver.written(persist_id=persist_id)
     assert driver.ready.messages == (start(5, 200), ack(5, 200, 90))
     assert driver.machine.producers == ()
@@ -228,7 +232,7 @@ def reset_at_200(drive: Any) -> Any:
     driver.written(synced=True)
     ready = driver.answer_epoch(4, 500, leader_epoch=5, start=200)
     persist_id = ready.persist_id
-    driver.do(c.Truncated(c.RecoveredLog(Offset(200), ready.checkpoint)))
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(200), checkpoint=ready.checkpoint)))
     driver.written(persist_id=persist_id)
     return driver
 
@@ -308,7 +312,7 @@ def test_a_log_that_lost_writes_begins_anew_with_a_leader_that_ends_before_it(
     assert (ready.checkpoint.leader_epoch, ready.checkpoint.epochs) == (3, ())
     assert driver.machine.producers == ()
     persist_id = ready.persist_id
-    driver.do(c.Truncated(c.RecoveredLog(Offset(4), ready.checkpoint)))
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(4), checkpoint=ready.checkpoint)))
     driver.written(persist_id=persist_id)
     assert driver.ready.messages == (start(3, 4), ack(3, 4, 4))
     marks = driver.marks
@@ -365,7 +369,7 @@ def test_a_log_that_began_anew_asks_with_the_epoch_of_the_leader_it_began_with(
     driver = behind(drive, intact=False)
     ready = driver.answer_epoch(1, 15, leader_epoch=3, start=4)
     driver.do(c.PeerLost(TWO))
-    driver.do(c.Truncated(c.RecoveredLog(Offset(4), ready.checkpoint)))
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(4), checkpoint=ready.checkpoint)))
     driver.written(persist_id=ready.persist_id)
     assert driver.ready.messages == (query(3, 3),)
 
@@ -495,7 +499,9 @@ def test_a_cut_goes_on_without_a_stream_and_the_look_up_starts_over(drive: Any) 
         driver.written(synced=True)
         ready = driver.answer_epoch(4, 80, leader_epoch=5)
         assert driver.do(lost) is c.NOTHING
-        driver.do(c.Truncated(c.RecoveredLog(Offset(80), ready.checkpoint)))
+        driver.do(
+            c.Truncated(c.RecoveredLog(log_end_offset=Offset(80), checkpoint=ready.checkpoint))
+        )
         driver.written(persist_id=ready.persist_id)
         assert driver.ready.messages == (query(5, 4),)
 

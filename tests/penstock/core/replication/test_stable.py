@@ -308,7 +308,11 @@ class Life:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.log = LocalLog(RecoveredLog(Offset(0), Checkpoint(NO_EPOCH, Offset(0), Offset(0), ())))
+        self.log = LocalLog(
+            RecoveredLog(
+                log_end_offset=Offset(0), checkpoint=Checkpoint(NO_EPOCH, Offset(0), Offset(0), ())
+            )
+        )
         self.model = Model()
         self.aborted: list[AbortedTransaction] = []
         self.in_flight: list[tuple[int, Offset]] = []
@@ -372,7 +376,9 @@ class Life:
             if header.base_offset >= start:
                 again.apply(header)
         checkpoint = Checkpoint(LeaderEpoch(1), high_watermark, self.log.log_start_offset, ())
-        return RecoveredLog(self.model.end, checkpoint, again.snapshot())
+        return RecoveredLog(
+            log_end_offset=self.model.end, checkpoint=checkpoint, producers=again.snapshot()
+        )
 
     def truncate(self) -> None:
         if self.log.is_still:

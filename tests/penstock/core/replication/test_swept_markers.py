@@ -44,7 +44,7 @@ def test_a_log_whose_open_transaction_may_have_lost_its_marker_begins_anew(drive
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=11)
     assert (ready.truncate_to, ready.checkpoint, ready.messages) == (0, EMPTY, ())
     persist_id = ready.persist_id
-    driver.do(c.Truncated(c.RecoveredLog(Offset(0), EMPTY)))
+    driver.do(c.Truncated(c.RecoveredLog(log_end_offset=Offset(0), checkpoint=EMPTY)))
     ready = driver.written(persist_id=persist_id)
     assert ready.messages[0] == start(0)
     assert driver.marks.last_stable_offset == 0
@@ -67,13 +67,19 @@ def test_a_log_that_is_cut_first_is_looked_at_then(drive: Any) -> None:
     assert ready.truncate_to == 8
     persist_id, checkpoint = ready.persist_id, ready.checkpoint
     assert checkpoint is not None
-    driver.do(c.Truncated(c.RecoveredLog(Offset(8), checkpoint, (OPEN,))))
+    driver.do(
+        c.Truncated(
+            c.RecoveredLog(log_end_offset=Offset(8), checkpoint=checkpoint, producers=(OPEN,))
+        )
+    )
     ready = driver.written(persist_id=persist_id)
     assert (ready.truncate_to, ready.checkpoint) == (0, EMPTY)
 
 
 def test_a_leader_tells_what_it_swept(drive: Any) -> None:
-    log = c.RecoveredLog(Offset(9), EMPTY, (), Offset(5))
+    log = c.RecoveredLog(
+        log_end_offset=Offset(9), checkpoint=EMPTY, producers=(), swept_end=Offset(5)
+    )
     driver = drive()
     driver.machine._log._load(log, 0)
     driver.assign()
