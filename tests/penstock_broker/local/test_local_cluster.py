@@ -91,11 +91,12 @@ def test_a_process_that_dies_is_started_again(
         before = cluster.pid(target)
         cluster.kill(target)
 
-        def recorded() -> ProcessStatus:
-            return {one.name: one for one in status(tmp_path / "d").processes}[target]
+        def recorded(name: str = target) -> ProcessStatus:
+            return {one.name: one for one in status(tmp_path / "d").processes}[name]
 
         wait_until(lambda: recorded().restarts == 1, what=f"{target} is back")
         assert recorded().pid == cluster.pid(target) != before
+        wait_until(lambda: recorded("broker-0").leads, what="the broker serves and leads")
         with Producer(cluster.bootstrap) as producer:
             producer.send("flights", b"x").result(30)
 
