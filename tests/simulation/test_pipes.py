@@ -29,6 +29,10 @@ def test_a_bank_has_what_it_had() -> None:
     assert sum(history.transactions for history in histories) > 50
 
 
+def test_retention_may_take_the_end_of_a_transaction_whose_beginning_was_read() -> None:
+    assert simulate(50400034, pipe=True).violation is None
+
+
 # ---------------------------------------------------------------- who read what of whom
 
 

@@ -46,15 +46,15 @@ class Ledger:
 
 
 class FoldingReader(CommittedReader):
-    """Reads one partition from its beginning. `seen_of`: by transaction, what was there of it."""
+    """Reads one partition from its beginning. `there_of`: by transaction, what was there of it."""
 
     def __init__(self, world: World, key: ReplicaKey) -> None:
         super().__init__(world, key)
         self.values: list[tuple[Offset, bytes]] = []
         """All that it saw of transactions, in order; what retention took first is not there."""
-        self.seen_of: dict[str, list[bytes]] = defaultdict(list)
+        self.there_of: dict[str, list[bytes]] = defaultdict(list)
         self.lost_of: dict[str, list[bytes]] = defaultdict(list)
-        """Committed, and retention was faster."""
+        """The part of it for which retention was faster."""
         self._fresh: set[str] = set()
 
     def _fetch(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
@@ -67,7 +67,7 @@ class FoldingReader(CommittedReader):
                 self._check_whole(name, written.lines.get(self.key, []))
 
     def _check_whole(self, name: str, wrote: list[bytes]) -> None:
-        there = self.lost_of[name] + self.seen_of[name]
+        there = self.there_of[name]
         if there != wrote:
             raise RuleError(f"I11: {name} wrote {wrote} to {self.key}, a reader sees {there}")
 
@@ -82,7 +82,7 @@ class FoldingReader(CommittedReader):
             if written.who != (header.producer_id, header.producer_epoch):
                 raise RuleError(f"I8: {value!r} of {written.who} is visible in {header}")
             self.values.append((offset, value))
-            self.seen_of[name].append(value)
+            self.there_of[name].append(value)
             self._fresh.add(name)
 
     def _skip(self, to: Offset) -> None:
@@ -99,6 +99,7 @@ class FoldingReader(CommittedReader):
     def _lose(self, value: bytes) -> None:
         """It is committed, and nobody will read it here."""
         self.lost_of[writer_of(value)].append(value)
+        self.there_of[writer_of(value)].append(value)
 
 
 def _values(batch: Batch) -> list[tuple[Offset, bytes]]:
