@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TRIGGER: Final = "500 milliseconds"
+TASKS: Final = 6
+"""Of each batch; Spark starts a twin only of a task that is slower than others."""
 SLOW_TASK: Final = 0
 SLOW_AFTER: Final = 4
 """Arrow batches."""
@@ -58,6 +60,7 @@ def main() -> None:
         "subscribe": options.source,
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": options.batch,
+        "minPartitions": TASKS,
     }
     writing = {
         "topic": options.target,
