@@ -16,6 +16,7 @@ from penstock.core.columns import Record
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.types import ProducerId
 from penstock.errors import ErrorCode, PenstockError
+from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 
@@ -184,6 +185,33 @@ def test_a_follower_whose_log_ends_inside_a_merged_batch_goes_on_behind_it(
     with Wire(cluster.brokers[2].address) as wire:
         wait_until(lambda: cluster.leader("t") == 2, what="the follower leads")
         wait_until(lambda: records(wire, "t") == expected, what="it has the same newest values")
+
+
+@pytest.mark.parametrize("configs", [{}, COMPACT], ids=["plain", "compacted"])
+def test_a_new_follower_copies_a_log_that_begins_inside_a_batch(
+    make_cluster: MakeCluster, configs: dict[str, str]
+) -> None:
+    """Records were deleted up to there; the batch was never merged, and is copied whole."""
+    cluster = make_cluster(brokers=3, broker_config=QUICK)
+    cluster.create_topic("t", assignment=[[0, 1, 2]], configs=configs)
+    with Wire(cluster.brokers[0].address) as wire:
+        for sequence in (0, 4):
+            pairs = [(b"%d" % n, b"v") for n in range(sequence, sequence + 4)]
+            wire.produce("t", keyed(pairs, producer=77, sequence=sequence))
+        cluster.brokers[2].kill()
+        shutil.rmtree(cluster.data_dir(2))
+        wire.admin.DeleteRecords(admin_pb2.DeleteRecordsRequest(topic="t", before_offset=2))
+        cluster.brokers[2].start()
+        cluster.wait_in_sync("t")
+    cluster.brokers[0].kill()
+    cluster.wait_leader_is_not("t", 0, 0)
+    cluster.brokers[1].kill()
+    with Wire(cluster.brokers[2].address) as wire:
+        wait_until(lambda: cluster.leader("t") == 2, what="the follower leads")
+        wait_until(lambda: len(records(wire, "t", 2)) >= 6, what="it has what was not deleted")
+        assert [record.key for record in records(wire, "t", 2)][-6:] == [
+            b"%d" % n for n in range(2, 8)
+        ]
 
 
 def test_what_is_young_is_not_compacted_and_deleting_goes_on(make_cluster: MakeCluster) -> None:

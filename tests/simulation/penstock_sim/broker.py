@@ -499,7 +499,7 @@ class SimBroker:
         if not self.up or not current or marks == feed.marks or not marks.is_leader:
             return
         batches = self.read(replica, feed.position, marks.written_end, 4)
-        if self.world.compacts and batches and batches[0].base_offset < feed.position:
+        if batches and batches[0].base_offset < feed.position:
             batches[0] = trimmed(batches[0], feed.position)
         if batches:
             feed.position = batches[-1].next_offset

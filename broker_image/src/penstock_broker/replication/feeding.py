@@ -247,7 +247,7 @@ class FollowerStream:
         try:
             batches = await self._reader.read(feeding.replica, offset, room, end)
             if batches and batches[0].base_offset < offset:
-                # Compaction merged what the follower has with what it lacks.
+                # Compaction merged what it has with what it lacks, or its log begins here.
                 return [trimmed(batches[0], offset), *batches[1:]]
         except PenstockError as error:
             if self._feeding.get(feeding.replica.key) is not feeding:

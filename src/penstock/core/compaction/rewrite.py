@@ -261,13 +261,16 @@ def _built(parts: list[_Part], sequenced: Batch | None) -> Batch:
 
 
 def trimmed(batch: Batch, start: Offset) -> Batch:
-    """The part of a merged batch from `start` on, for a replica whose log ends there.
+    """What a replica whose log ends at `start`, inside the batch, copies: the part from there on.
 
-    Raises ClusterError if it cannot be opened.
+    The whole of a batch that was never merged: all of it was copied, or nothing. So the log is
+    empty and begins inside it, as records can be deleted up to any offset, and takes it as it is
+    (`LocalLog.fits`). Raises ClusterError if a merged batch cannot be opened.
     """
     assert batch.base_offset < start < batch.next_offset
-    assert batch.header.flags & BatchFlags.COMPACTED, "only merged batches are cut"
-    assert batch.header.producer_id == NO_PRODUCER, "sequences are never merged"
+    is_merged = batch.header.flags & BatchFlags.COMPACTED and batch.header.producer_id < 0
+    if not is_merged:
+        return batch
     columns = decode_batch(batch)
     first = columns.index_of(start)
     stays = [index >= first for index in range(columns.record_count)]

@@ -359,10 +359,16 @@ def test_a_merged_batch_is_cut_for_a_replica_that_ends_inside_it() -> None:
 
 
 def test_only_merged_batches_are_cut() -> None:
+    """A log that begins inside another one, as its records were deleted up to there, takes all."""
     log = Log()
     plain = log.append((b"a", b"1"), (b"b", b"2"))
-    with pytest.raises(AssertionError):
-        trimmed(plain, Offset(1))
+    assert trimmed(plain, Offset(1)) is plain
+    log.append((b"a", b"2"), (b"b", b"2"), producer=7)
+    log.append((b"a", b"3"), (b"b", b"3"), producer=8)
+    log.compact()
+    emptied = next(batch for batch in log.batches if batch.header.producer_id == 7)
+    assert emptied.header.flags & BatchFlags.COMPACTED
+    assert trimmed(emptied, Offset(3)) is emptied
 
 
 # ------------------------------------------------------------------ null values, plans
