@@ -103,8 +103,7 @@ class Life:
         for _ in range(steps):
             step = job.rewrite_next()
             if step is None:
-                tombstones = job.rewriter.statistics.tombstones
-                cleaned = facts.cleaned.after(job.plan, tombstones, self.now_ms)
+                cleaned = job.finished(self.now_ms)
                 self.store.write([PartitionWrite(self.slot, cleaned=cleaned)], sync=False)
                 return
             self.store.write([PartitionWrite(self.slot, rewrites=[step[1]])], sync=False)
@@ -232,3 +231,36 @@ def test_the_outcome_is_known_also_where_the_marker_lies_behind_the_pass() -> No
     assert step is not None
     (emptied, _) = step[1].batches
     assert list(decode_batch(emptied).records()) == []
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_what_was_aborted_stays_known_where_deletion_overtook_a_pass(
+    tmp_path: Path, on_disk: bool
+) -> None:
+    """The store left out what was made of a chunk, whose rest still has flags of transactions."""
+    store: LogStore = RocksLogStore(tmp_path / "log") if on_disk else MemoryLogStore()
+    life = Life(store, store.open_slot(ReplicaKey(TopicId("t"), 0)))
+    life.send(0, b"a", b"committed")
+    life.finish(0, commit=True)
+    life.send(1, b"b", b"aborted")
+    life.finish(1, commit=False)
+    facts = store.compaction_facts(life.slot, life.stable)
+    plan = plan_compaction(facts, CONFIG, life.now_ms)
+    assert plan is not None
+    keys = KeyMap(1000 * ENTRY_BYTES)
+    job = Pass(store, life.slot, facts, plan, keys, life.stable, chunk_bytes=1 << 20)
+    while job.read_keys():
+        pass
+    step = job.rewrite_next()
+    assert step is not None
+    store.write([PartitionWrite(life.slot, log_start_offset=Offset(1))], sync=False)
+    store.write([PartitionWrite(life.slot, rewrites=[step[1]])], sync=False)
+    [left] = [b for b in store.read(life.slot, Offset(1), 1 << 20, END) if b.base_offset == 2]
+    assert left.header.is_transactional
+    assert job.rewrite_next() is None
+    assert job.finished(life.now_ms) is None, "else the abort would be forgotten"
+    life.compact(100)
+    [left] = [b for b in store.read(life.slot, Offset(1), 1 << 20, END) if b.base_offset == 2]
+    assert not left.header.is_transactional
+    assert not list(decode_batch(left).records())
+    store.close()

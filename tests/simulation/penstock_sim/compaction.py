@@ -110,9 +110,11 @@ class Compactor:
     def _rewrite_next(self, job: Pass) -> None:
         step = job.rewrite_next()
         if step is None:
-            tombstones = job.rewriter.statistics.tombstones
-            cleaned = job.cleaned.after(job.plan, tombstones, self._now_ms())
-            self._write(None, cleaned, self.start)
+            cleaned = job.finished(self._now_ms())
+            if cleaned is None:
+                self.start()
+            else:
+                self._write(None, cleaned, self.start)
             return
         rewrite = step[1]
         swept = job.cleaned.before_markers_go(job.plan)

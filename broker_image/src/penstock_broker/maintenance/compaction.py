@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 from penstock.core.batch import Batch
 from penstock.core.compaction.keymap import KeyMap
 from penstock.core.compaction.outcomes import Outcomes
-from penstock.core.compaction.plan import LogFacts, Plan, plan_compaction
+from penstock.core.compaction.plan import Cleaned, LogFacts, Plan, plan_compaction
 from penstock.core.compaction.rewrite import Rewriter
 from penstock.core.records import decode_batch
 from penstock.core.replication.contract import MarkersSwept
@@ -74,6 +74,7 @@ class Pass:
         self._chunk_bytes = chunk_bytes
         self._known: Outcomes | None = None
         self._reached = plan.first_dirty
+        self._oldest = plan.end
         self._rewriter: Rewriter | None = None
         self._breath_due_s = 0.0
 
@@ -136,12 +137,24 @@ class Pass:
             offset = found[-1].next_offset
         if not chunk:
             return None  # Retention took it meanwhile, and all before it.
-        self._reached = begin
+        self._reached, self._oldest = begin, chunk[0].base_offset
         rewritten = self.rewriter.rewrite(chunk)
         new = {id(batch) for batch in rewritten} - {id(batch) for batch in chunk}
         size_bytes = sum(batch.size_bytes for batch in chunk)
         size_bytes += sum(batch.size_bytes for batch in rewritten if id(batch) in new)
         return size_bytes, Rewrite(rewritten)
+
+    def finished(self, now_ms: int) -> Cleaned | None:
+        """What is to be stored of the pass, now that all its rewrites are; None: nothing.
+
+        The store leaves a rewrite out when records were deleted meanwhile up to within its chunk.
+        The rest of that chunk is as it was then, and its transactions must stay known (I11). Only
+        the oldest chunk can be such a one: of those before it nothing is left.
+        """
+        first = self._store.read(self._slot, self._oldest, 1, self.plan.end)
+        if not first or first[0].base_offset > self._oldest:
+            return None
+        return self.cleaned.after(self.plan, self.rewriter.statistics.tombstones, now_ms)
 
     def _breathe(self) -> None:
         """Lets go of the interpreter's lock once a millisecond."""
@@ -244,7 +257,9 @@ class Compaction:
             return False
         statistics = job.rewriter.statistics
         now_ms = time_ns() // 1_000_000
-        cleaned = job.cleaned.after(job.plan, statistics.tombstones, now_ms)
+        cleaned = await self._in_thread(lambda: job.finished(now_ms))
+        if cleaned is None:
+            return False
         if statistics.removed:
             # Before it is known no more which of these were aborted.
             replica.recent.forget_before(job.plan.end)
