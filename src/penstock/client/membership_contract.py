@@ -157,7 +157,7 @@ class Leave:
     keep_seat: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Ready:
     """What the shell does, in the order of the fields.
 

@@ -274,7 +274,13 @@ class Transactions:
         left_ms = max(0, ending.deadline_ms - now_ms - pause_ms)
         wait_ms = min(left_ms - min(ANSWER_MS, left_ms // 2), VISIBLE_WAIT_MAX_MS)
         wait_ms = wait_ms if ending.wait_visible else 0
-        end = End(self._identity, ending.commit, now_ms + pause_ms, ending.deadline_ms, wait_ms)
+        end = End(
+            identity=self._identity,
+            commit=ending.commit,
+            not_before_ms=now_ms + pause_ms,
+            deadline_ms=ending.deadline_ms,
+            wait_visible_ms=wait_ms,
+        )
         return Ready(end=end)
 
     def _answered(self, event: EndAnswered, now_ms: int) -> Ready:

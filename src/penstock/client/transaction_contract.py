@@ -120,7 +120,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class End:
     """An EndTransaction to send, no earlier than `not_before_ms`; give up waiting for its answer at
     `deadline_ms`. `wait_visible_ms` 0 = do not wait."""
@@ -132,7 +132,7 @@ class End:
     wait_visible_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """What the shell does, in the order of the fields.
 

@@ -37,6 +37,17 @@ SECOND = Identity(ProducerId(1 << 62), 1)
 LOST = UnreachableError("connection lost")
 
 
+def first_end(commit: bool, not_before_ms: int, deadline_ms: int, wait_ms: int = 0) -> End:
+    """Of the first transaction."""
+    return End(
+        identity=FIRST,
+        commit=commit,
+        not_before_ms=not_before_ms,
+        deadline_ms=deadline_ms,
+        wait_visible_ms=wait_ms,
+    )
+
+
 def refused(code: ErrorCode) -> ClusterError:
     return ClusterError(f"scripted {code.name}", code)
 
@@ -70,7 +81,7 @@ def committing(**more: Any) -> Transactions:
 
 def aborting() -> Transactions:
     made = opened()
-    assert made.handle(Abort(1_000), 0).end == End(FIRST, False, 0, 1_000)
+    assert made.handle(Abort(1_000), 0).end == first_end(False, 0, 1_000)
     return made
 
 
@@ -85,7 +96,7 @@ def test_one_transaction_after_the_other_each_under_the_identity_that_the_last_a
     assert made.refusal is None
     assert made.handle(Commit(1_000), 1) == Ready(flush=True)
     assert made.state is State.ENDING
-    assert made.handle(Flushed(0), 2) == Ready(end=End(FIRST, True, 2, 1_000))
+    assert made.handle(Flushed(0), 2) == Ready(end=first_end(True, 2, 1_000))
     assert made.handle(EndAnswered(SECOND, None, False), 3) == NOTHING
     assert made.handle(Begin(1_000), 4) == Ready(adopt=SECOND)
 
@@ -123,9 +134,9 @@ def test_a_commit_that_is_cut_short_while_it_flushes_can_still_be_ended_either_w
     ready = made.handle(then, 10)
     if isinstance(then, Commit):
         assert ready == Ready(flush=True)
-        assert made.handle(Flushed(0), 10).end == End(FIRST, True, 10, 2_000)
+        assert made.handle(Flushed(0), 10).end == first_end(True, 10, 2_000)
     else:
-        assert ready.end == End(FIRST, False, 10, 2_000)
+        assert ready.end == first_end(False, 10, 2_000)
         assert ready.discard is not None
 
 
@@ -169,7 +180,7 @@ def test_a_lost_batch_leaves_nothing_but_abort() -> None:
     )
     with pytest.raises(MisuseError, match="abort it first"):
         made.handle(Begin(1_000), 0)
-    assert made.handle(Abort(1_000), 7).end == End(FIRST, False, 7, 1_000)
+    assert made.handle(Abort(1_000), 7).end == first_end(False, 7, 1_000)
     assert made.handle(EndAnswered(SECOND, None, True), 8) == NOTHING
     assert made.handle(Begin(1_000), 9) == Ready(adopt=SECOND)
 
@@ -236,7 +247,7 @@ def test_past_its_deadline_a_commit_is_unknown_until_it_is_asked_again() -> None
     for event in (Begin(2_000), Abort(2_000)):
         with pytest.raises(MisuseError, match="not known"):
             made.handle(event, 1_500)
-    assert made.handle(Commit(2_000), 1_500) == Ready(end=End(FIRST, True, 1_500, 2_000))
+    assert made.handle(Commit(2_000), 1_500) == Ready(end=first_end(True, 1_500, 2_000))
     assert made.handle(EndAnswered(SECOND, None, False), 1_600) == NOTHING
     assert made.handle(Begin(3_000), 1_600) == Ready(adopt=SECOND)
 
@@ -245,7 +256,7 @@ def test_an_abort_that_nobody_confirmed_is_asked_on_by_the_next_begin() -> None:
     made = aborting()
     error = failure(made.handle(EndFailed(LOST), 1_000))
     assert not error.unknown_outcome
-    assert made.handle(Begin(2_000), 1_500) == Ready(end=End(FIRST, False, 1_500, 2_000))
+    assert made.handle(Begin(2_000), 1_500) == Ready(end=first_end(False, 1_500, 2_000))
     with pytest.raises(MisuseError, match="being aborted"):
         made.handle(Commit(2_000), 1_500)
     made.handle(EndAnswered(SECOND, None, False), 1_600)
@@ -300,7 +311,7 @@ def test_a_commit_may_wait_until_every_partition_has_heard() -> None:
     assert ready.end is not None
     assert ready.end.wait_visible_ms == 60_000, "the protocol's limit"
     ready = made.handle(EndAnswered(SECOND, None, False), 60_000)
-    assert ready.end == End(FIRST, True, 60_010, 200_000, 60_000), "the same is asked again"
+    assert ready.end == first_end(True, 60_010, 200_000, 60_000), "the same is asked again"
     assert made.handle(EndAnswered(SECOND, None, True), 61_000) == NOTHING
     assert made.handle(Begin(300_000), 61_000) == Ready(adopt=SECOND)
 
