@@ -3,10 +3,12 @@
 now_ms     the machines' clock: monotonic, in ms, the one that deadlines are given in
 wall_ms    since 1970; may jump: for what is written down, never for what is waited for
 call_at    once, at a moment of now_s; like `sleep`, by the event loop that runs
+timeout    a bound on what is awaited inside `async with`; then it raises TimeoutError
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from time import monotonic, time_ns
 from typing import Protocol
 
@@ -19,6 +21,7 @@ class Clock(Protocol):
     def wall_ms(self) -> int: ...
     def call_at(self, when_s: float, act: Callable[[], None]) -> None: ...
     async def sleep(self, seconds: float) -> None: ...
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]: ...
 
 
 class SystemClock:
@@ -43,3 +46,7 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """0: lets everyone else have a turn."""
         await asyncio.sleep(seconds)
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
+        """As asyncio's, from the moment it is entered."""
+        return asyncio.timeout(seconds)

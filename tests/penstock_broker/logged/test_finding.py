@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from support.channels import patient_aio_channel
+from support.clocks import HeldBounds
 from support.waiting import wait_until_async
 
 from penstock.core.types import BrokerId
@@ -24,7 +25,6 @@ from penstock.proto.v1.admin_pb2_grpc import (
 from penstock.rpc.errors import error_to_wire
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
-from penstock_broker.logged import finding
 from penstock_broker.logged.finding import Finder
 from penstock_broker.logged.topic import InternalTopic
 from penstock_broker.metadata.image import ClusterView
@@ -178,12 +178,13 @@ async def test_what_the_controller_refuses_with_is_told() -> None:
         assert (error.code, error.retriable) == (ErrorCode.CONTROLLER_UNAVAILABLE, True)
 
 
-async def test_a_topic_that_no_image_names_is_waited_for_with_a_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(finding, "_TOPIC_WAIT_S", 0.1)
-    async with running() as world:
-        error = await world.refusal()
+async def test_a_topic_that_no_image_names_is_waited_for_with_a_bound() -> None:
+    clock = HeldBounds()
+    async with running() as world, asyncio.TaskGroup() as tasks:
+        world.finder = Finder(SUMS, world.view, world.session, clock)
+        asking = tasks.create_task(world.refusal())
+        await clock.pass_bounds()
+        error = await asking
         assert (error.code, error.retriable) == (ErrorCode.LEADER_NOT_AVAILABLE, True)
 
 

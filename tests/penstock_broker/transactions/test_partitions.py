@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 from support import led_partitions
+from support.clocks import HeldBounds
 from support.led_partitions import LedPartitions
 from support.transaction_wire import transactional_batch
 from support.waiting import wait_until_async
@@ -37,12 +38,11 @@ from penstock.proto.v1 import broker_pb2
 from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
 from penstock_broker.metrics import Metrics
 from penstock_broker.services.transactions import Transactions
-from penstock_broker.transactions import partitions
 from penstock_broker.transactions.coordinators import Coordinators
 from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import GroupLink, TransactionLinks
 from penstock_broker.transactions.metrics import TransactionMetrics
-from penstock_broker.transactions.partitions import Markers, PartitionJoins
+from penstock_broker.transactions.partitions import END_TIMEOUT_MS, Markers, PartitionJoins
 from penstock_broker.transactions.transport import GrpcTransport
 
 T = TopicId("id-t")
@@ -218,16 +218,18 @@ async def test_an_end_for_a_partition_that_is_not_here_says_so() -> None:
 async def test_an_end_that_nobody_answers_is_given_up_and_the_marker_may_be_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(partitions, "END_TIMEOUT_MS", 100)
-    monkeypatch.setattr(partitions, "_GRACE_S", 0.1)
-    async with running() as world:
+    clock = HeldBounds()
+    async with running() as world, asyncio.TaskGroup() as tasks:
+        world.markers = Markers(world.replicas, clock)
         await world.init()
         assert (await world.produce()).error is None
-        world.store.flowing.clear()
         replica = world.replicas.by_key[KEY]
         monkeypatch.setattr(world.replicas, "handle", lambda *_: None)
-        error = await world.refused_end()
+        ending = tasks.create_task(world.refused_end())
+        await clock.pass_bounds()
+        error = await ending
         assert error.code is ErrorCode.REQUEST_TIMED_OUT
+        assert [asked_s * 1000 > END_TIMEOUT_MS for asked_s in clock.asked_s] == [True]
         assert not replica.pending
 
 

@@ -101,7 +101,7 @@ class Finder:
             await create_topic(self.topic, self._session, self._view, settled=settled)
             _events.info("internal topic created", topic=self.topic.name)
             try:
-                async with asyncio.timeout(_TOPIC_WAIT_S):
+                async with self._clock.timeout(_TOPIC_WAIT_S):
                     while self.topic_id is None:
                         await self._view.next_image()
             except TimeoutError:

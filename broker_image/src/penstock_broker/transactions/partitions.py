@@ -94,7 +94,7 @@ class Markers:
                     deadline_ms=self._clock.now_ms() + END_TIMEOUT_MS,
                 ),
             )
-            async with asyncio.timeout(END_TIMEOUT_MS / 1000 + _GRACE_S):
+            async with self._clock.timeout(END_TIMEOUT_MS / 1000 + _GRACE_S):
                 reply = await answered
         except TimeoutError:
             raise ClusterError(
