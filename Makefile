@@ -6,9 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 2000
 FRESH_SECONDS ?= 60
+ROUNDS ?= 20
 BUF := node_modules/.bin/buf
 
-.PHONY: help setup demo test check types unit sim proto proto-check crds wheel bench images e2e e2e-up e2e-down lock clean
+.PHONY: help setup demo test check types unit scenarios sim proto proto-check crds wheel bench images e2e e2e-up e2e-down lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,6 +38,9 @@ types: setup  ## mypy, strict
 
 unit: setup  ## Unit, contract and process-level tests
 	$(BIN)/pytest -q -n auto --maxprocesses 8 --dist loadfile --durations=15
+
+scenarios: setup  ## Bank, pipe and random harm under kills, minutes each; ROUNDS=20
+	PENSTOCK_HARM_ROUNDS=$(ROUNDS) $(BIN)/pytest -rP tests/scenarios/test_bank.py tests/scenarios/test_pipe.py tests/scenarios/test_bad_days.py::test_random_harm
 
 sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 FRESH_SECONDS=60
 	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS) --kept --fresh-seconds $(FRESH_SECONDS)

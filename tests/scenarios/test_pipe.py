@@ -5,19 +5,14 @@ every few seconds one leaves, in good order or in the middle of a transaction. `
 compares what read_committed readers see of both topics at the end.
 """
 
-import os
-
 import pytest
 from support.cluster import Cluster
-from support.kills import Victims, everybody, kill_in_rounds
+from support.kills import ROUNDS, everybody, kill_in_rounds
 from support.load import Load, MakeLoad
 
 from penstock.core.groups.config import OFFSETS_TOPIC, coordinator_partition
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.verify.pipe import target_of
-
-ROUNDS = int(os.environ.get("PENSTOCK_PIPE_ROUNDS", "1"))
-"""Of harm; each takes some seconds."""
 
 
 def coordinator(cluster: Cluster, load: Load) -> list[int]:
@@ -33,15 +28,12 @@ def leader(cluster: Cluster, load: Load) -> list[int]:
     return [cluster.leader(target_of(load.config.topic), 0)]
 
 
-@pytest.mark.timeout(1_500 + 30 * ROUNDS)
-@pytest.mark.parametrize("victims", [coordinator, leader, everybody], ids=lambda who: who.__name__)
-def test_a_pipe_copies_each_record_once(
-    cluster: Cluster, make_load: MakeLoad, victims: Victims
-) -> None:
+@pytest.mark.timeout(1_500 + 90 * ROUNDS)
+def test_a_pipe_copies_each_record_once(cluster: Cluster, make_load: MakeLoad) -> None:
     with make_load(pipe=True, members=3, churn_s=1.5, rate=1_000, settle_s=60.0) as load:
         topic = load.config.topic
-        topics = (topic, target_of(topic), TRANSACTIONS_TOPIC)
-        kill_in_rounds(cluster, load, victims, rounds=ROUNDS, topics=topics)
+        topics = (topic, target_of(topic), OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
+        kill_in_rounds(cluster, load, (coordinator, leader, everybody), topics=topics)
         verdict = load.judge()
     assert verdict.passed, verdict.to_dict()
     assert verdict.piped == verdict.final > 0
