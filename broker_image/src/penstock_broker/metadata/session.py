@@ -39,6 +39,9 @@ _BACKOFF_S: Final = (0.1, 0.2, 0.5)
 """The last one well below the session timeout (1.8 s): a controller that comes back waits that
 long for the brokers it knew, and takes who is later for dead."""
 _FAILURES_PER_LINE: Final = 120
+_FATAL: Final = frozenset({ErrorCode.CLUSTER_ID_MISMATCH, ErrorCode.INVALID_REQUEST})
+"""Refusals that say something of this broker which asking again does not change: it belongs to
+another cluster, or its registration names what cannot be, or lacks a feature that is in use."""
 _REGISTER_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 10.0
 _NO_SESSION_S: Final = 1.0
@@ -177,7 +180,7 @@ class ControllerSession:
     # ------------------------------------------------------------ one connection after another
 
     async def run(self) -> None:
-        """Keeps a session until cancelled. Raises ClusterError(CLUSTER_ID_MISMATCH): fatal."""
+        """Keeps a session until cancelled. Raises ClusterError of a code in `_FATAL`."""
         failures = 0
         while True:
             if await ask_all(self._config.controllers, self._attempt, self._explain):
@@ -231,7 +234,7 @@ class ControllerSession:
     def _explain(self, address: str, error: Exception) -> None:
         """Logs why a session failed; raises if another attempt cannot help."""
         seen = error_from_rpc(error) if isinstance(error, grpc.aio.AioRpcError) else error
-        if isinstance(seen, PenstockError) and seen.code is ErrorCode.CLUSTER_ID_MISMATCH:
+        if isinstance(seen, PenstockError) and seen.code in _FATAL:
             raise seen
         self._failures += 1
         # A controller that is away for an hour is news once, not 3,600 times.
