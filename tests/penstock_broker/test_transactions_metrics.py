@@ -3,8 +3,10 @@
 `test_transactions.py` looks at the counts of what is open and how it ended.
 """
 
+import re
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
@@ -112,3 +114,64 @@ def test_an_applications_ledger_has_the_age_of_its_newest_commit(cluster: Cluste
 
     wait_until(is_counted, what="the age of the second batch")
     assert len(exporters(cluster, age)) == 1, "its coordinator's"
+
+
+# ---------------------------------------------------------------- the page's expressions
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def asked_for() -> set[tuple[str, str]]:
+    """(metric, label) of every expression on the page; label "": the metric itself."""
+    found = set()
+    for block in re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            expression = line.partition("#")[0]
+            labels = {""}
+            for listed in re.findall(r"by \(([\w, ]+)\)", expression):
+                labels |= set(listed.split(", "))
+            labels |= set(re.findall(r"[{,](\w+)=", expression))
+            found |= {
+                (m, label) for m in re.findall(r"penstock_\w+", expression) for label in labels
+            }
+    return found
+
+
+def test_the_expressions_of_the_page_find_what_live_brokers_export(cluster: Cluster) -> None:
+    asked = asked_for()
+    assert len({metric for metric, _ in asked}) >= 8, "the page has expressions"
+    producer = TransactionalProducer(cluster, "watched").init()
+    producer.send("t", b"x")
+    part_of = {
+        "transactional_id": "watched",
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.epoch,
+    }
+    with Groups(cluster) as groups:
+        groups.commit("watched", {("t", 1): 0})
+        groups.commit("watched", {("t", 0): 1}, **part_of)
+    commit_a_batch(cluster, "watched-application")
+
+    def unknown() -> set[tuple[str, str]]:
+        missing = set(asked)
+        for port in cluster.metrics_ports.values():
+            for metric, labels in scrape(port).labels.items():
+                missing -= {(metric, label) for label in labels | {""}}
+        return missing
+
+    def all_known() -> bool:
+        return not unknown()
+
+    try:
+        wait_until(all_known, what="brokers export what the page asks for")
+    except AssertionError:
+        raise AssertionError(f"no broker exports {sorted(unknown())}") from None
+    producer.end(commit=False)
+
+
+def commit_a_batch(cluster: Cluster, application: str) -> None:
+    """An empty one: the ledger advances."""
+    with Producer(cluster.bootstrap, transactional_id=application) as producer:
+        producer.branches().commit_batch(
+            BatchRun(application, "query", str(uuid.uuid4()), 0), 0, []
+        )

@@ -8,10 +8,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(frozen=True)
 class Page:
-    """`values`: by name, labels appended as `name{value,value}`. `gauges`: names of families."""
+    """`values`: by name, labels appended as `name{value,value}`. `gauges`: names of families.
+
+    `labels`: a sample's name to the names of its labels.
+    """
 
     values: dict[str, float] = field(default_factory=dict)
     gauges: set[str] = field(default_factory=set)
+    labels: dict[str, set[str]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         """0 for what is not there: a counter with labels begins with its first event."""
@@ -28,5 +32,6 @@ def scrape(port: int) -> Page:
             page.gauges.add(family.name)
         for sample in family.samples:
             labels = ",".join(sample.labels.values())
+            page.labels[sample.name] = set(sample.labels)
             page.values[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
     return page
