@@ -10,7 +10,8 @@ from contextlib import closing
 
 import pytest
 from support.cluster import Cluster
-from support.waiting import wait_until
+from support.recipes import at, recipes
+from support.waiting import wait_exit, wait_until
 
 from penstock.client import (
     AsyncConsumer,
@@ -290,31 +291,19 @@ def test_a_killed_members_transaction_ends_with_its_membership(
     assert time.monotonic() - begun < 60, "its own timeout is ten minutes"
 
 
-PIPE = """
-import sys
+PRICE = """
+import os, signal, sys
 from penstock.client import Consumer, Producer
 from penstock.errors import ClusterError
-bootstrap, topic, name = sys.argv[1:]
-with (
-    Consumer(bootstrap, group_id=topic, auto_offset_reset="earliest", enable_auto_commit=False,
-        transactional_id=name) as consumer,
-    Producer(bootstrap, transactional_id=name, transaction_timeout_ms=10_000) as producer,
-):
-    consumer.subscribe(topic)
-    while True:
-        batches = consumer.poll(0.2, max_records=10)
-        if not batches:
-            continue
-        try:
-            with producer.transaction() as tx:
-                for batch in batches:
-                    for record in batch.records():
-                        tx.send(topic + ".out", record.value)
-                tx.commit_offsets(consumer)
-        except ClusterError as error:
-            if getattr(error, "unknown_outcome", False):
-                raise
-            consumer.seek_to_committed()
+
+left = int(sys.argv[1])
+
+def price(record):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return record.value
 """
 
 
@@ -322,15 +311,18 @@ def test_every_record_is_in_the_output_once_though_members_are_killed(
     shared_cluster: Cluster, topic: str
 ) -> None:
     out = TopicPartition(f"{topic}.out", 0)
-    for _ in range(14):
-        fill(shared_cluster, topic)
+    (recipe,) = [
+        each for each in recipes("Exactly once between topics") if "commit_offsets" in each
+    ]
     seen: list[int] = []
     members: list[subprocess.Popen[bytes]] = []
 
-    def join() -> None:
-        name = f"{topic}.{len(members)}"
-        arguments = [sys.executable, "-c", PIPE, shared_cluster.bootstrap, topic, name]
-        members.append(subprocess.Popen(arguments))
+    def join(killed_at: int) -> None:
+        """`killed_at`: the how manieth record; 0 = never."""
+        names = {"billing": topic, "orders": topic, "paid": f"{topic}.out"}
+        names["billing_0"] = f"{topic}.{len(members)}"
+        program = PRICE + at(shared_cluster, recipe, **names)
+        members.append(subprocess.Popen([sys.executable, "-c", program, str(killed_at)]))
 
     def has(count: int) -> bool:
         for batch in reader.poll(0.2):
@@ -340,10 +332,12 @@ def test_every_record_is_in_the_output_once_though_members_are_killed(
     try:
         with Consumer(shared_cluster.bootstrap) as reader:
             reader.assign([out])
-            join()
-            wait_until(lambda: has(30), what="the first member works", timeout_s=60)
-            join()
-            members[0].kill()
+            join(killed_at=3 * COUNT // 2)
+            wait_until(lambda: has(COUNT), what="the first member works", timeout_s=60)
+            for _ in range(14):
+                fill(shared_cluster, topic)
+            assert wait_exit(members[0], 60) == -signal.SIGKILL
+            join(killed_at=0)
             wait_until(lambda: has(15 * COUNT), what="the other goes on", timeout_s=60)
             wait_until(lambda: reader.lag()[out] == 0, what="all is read")
             has(0)

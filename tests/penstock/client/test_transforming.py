@@ -1,6 +1,5 @@
 """Consume, transform, produce on real brokers: each record once in the output, in order per key."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -8,11 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.recipes import at, recipes
 from support.transforming import PARTITIONS, Output, Running, copy_to, fill
 from support.waiting import wait_until
 
@@ -192,7 +191,6 @@ def test_the_successor_of_a_killed_one_goes_on_at_once_and_nothing_is_there_twic
         assert branch.last_reason not in ("timeout", "producer")
 
 
-DELIVERY = Path(__file__).parents[3] / "docs" / "delivery.md"
 HELPERS = """
 import sys
 from penstock.client import Transformer, transform
@@ -205,20 +203,14 @@ def amounts(batch):
 """
 
 
-def recipes(cluster: Cluster) -> list[str]:
-    """The programs of the chapter that do not make their own consumer."""
-    chapter = DELIVERY.read_text().partition("## Exactly once between topics\n")[2]
-    blocks = re.findall(r"```python\n(.*?)```", chapter.partition("\n## ")[0], re.DOTALL)
-    found = [block for block in blocks if "Consumer(" not in block]
-    return [HELPERS + block.replace("localhost:9092", cluster.bootstrap) for block in found]
-
-
 def test_the_recipes_of_exactly_once_between_topics_hold_though_members_are_killed(
     shared_cluster: Cluster,
 ) -> None:
     for name in ("orders", "paid"):
         shared_cluster.create_topic(name, partitions=PARTITIONS)
-    called, by_hand = recipes(shared_cluster)
+    called, by_hand, _ = [
+        HELPERS + at(shared_cluster, program) for program in recipes("Exactly once between topics")
+    ]
     output = Output(shared_cluster, "paid")
     members: list[subprocess.Popen[bytes]] = []
     try:
