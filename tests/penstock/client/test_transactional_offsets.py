@@ -318,7 +318,7 @@ def test_every_record_is_in_the_output_once_though_members_are_killed(
     members: list[subprocess.Popen[bytes]] = []
 
     def join(killed_at: int) -> None:
-        """`killed_at`: the how manieth record; 0 = never."""
+        """`killed_at`: how many records it takes in hand, the last in vain; 0 = no end."""
         names = {"billing": topic, "orders": topic, "paid": f"{topic}.out"}
         names["billing_0"] = f"{topic}.{len(members)}"
         program = PRICE + at(shared_cluster, recipe, **names)
