@@ -114,7 +114,7 @@ def _describe(seen: "TransactionDescription") -> dict[str, object]:
         "client": seen.client_id,
         "host": seen.client_host,
         "instance": seen.instance_id,
-        "timeout_s": _seconds(seen.timeout_ms),
+        "timeout_s": _seconds(seen.timeout_ms or None),
         "used": _moment(seen.used_ms),
         "coordinator": seen.coordinator,
         "coordinator_partition": seen.partition,
@@ -129,6 +129,7 @@ def _branch(one: "TransactionBranch") -> dict[str, object]:
         "producer": one.producer_id,
         "epoch": one.producer_epoch,
         "since": _moment(one.started_ms),
+        "timeout_s": _seconds(one.timeout_ms),
         "joined": list(one.joined),
         "finishing": [
             f"{each.participant} {'commit' if each.commit else 'abort'}" for each in one.finishing

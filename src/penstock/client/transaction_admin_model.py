@@ -54,6 +54,7 @@ class TransactionBranch:
 
     Attributes:
         started_ms: Since when it is open; None = it is not.
+        timeout_ms: Of what is open, or was last: it is aborted when it is open for so long.
         joined: What has something of the open transaction: `topic/partition` or `group NAME`.
         last_outcome: "committed" or "aborted"; "" = none is known.
         last_reason: Who ended it: "producer", "timeout", "operator", "fenced", …; "" = unknown.
@@ -65,6 +66,7 @@ class TransactionBranch:
     producer_id: int
     producer_epoch: int
     started_ms: int | None
+    timeout_ms: int
     joined: tuple[str, ...]
     finishing: tuple[Finishing, ...]
     last_outcome: str
@@ -81,6 +83,7 @@ class TransactionDescription:
 
     Attributes:
         instance_id: UUID of the producer object that has the id.
+        timeout_ms: Of branch 0; 0 = nobody has taken the id, as with most application ids.
         used_ms: Last time it was taken over, decided on, or given a branch.
         coordinator: Broker id.
         partition: Of the internal topic, whose leader coordinates.

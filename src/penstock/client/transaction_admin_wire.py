@@ -79,6 +79,7 @@ def _branch(seen: pb.BranchDescription, topics: Mapping[str, str]) -> Transactio
         producer_id=seen.producer_id,
         producer_epoch=seen.producer_epoch,
         started_ms=seen.started_time_ms or None,
+        timeout_ms=seen.transaction_timeout_ms,
         joined=tuple(_participant(one, topics) for one in seen.joined),
         finishing=tuple(
             Finishing(_participant(one.participant, topics), one.producer_epoch, one.commit)

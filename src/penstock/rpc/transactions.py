@@ -193,6 +193,7 @@ def _branch(number: int, branch: BranchRecord) -> pb.BranchDescription:
         producer_id=branch.producer_id,
         producer_epoch=branch.epoch,
         started_time_ms=branch.started_ms if open_now else 0,
+        transaction_timeout_ms=branch.timeout_ms,
         joined=map(participant_to_wire, sorted(branch.joined, key=str)),
         finishing=[
             pb.FinishingParticipant(

@@ -120,6 +120,7 @@ class Broker(BrokerServiceServicer, TransactionServiceServicer):
                 producer_id=4711,
                 producer_epoch=7,
                 started_time_ms=1_000_000_000_000,
+                transaction_timeout_ms=60_000,
                 joined=[FLIGHTS, GONE, pb.TransactionParticipant(group_id="g")],
                 finishing=[
                     pb.FinishingParticipant(participant=FLIGHTS, producer_epoch=6, commit=True)
@@ -245,8 +246,9 @@ def test_a_description_names_owner_participants_and_the_last_end(penstock: Progr
     }  # fmt: skip
     assert branch == {
         "branch": 0, "state": "open", "producer": 4711, "epoch": 7,
-        "since": "2001-09-09T01:46:40Z", "joined": ["flights/0", "id-of-gone/2", "group g"],
-        "finishing": ["flights/0 commit"], "last": "committed", "by": "member gone",
+        "since": "2001-09-09T01:46:40Z", "timeout_s": 60.0,
+        "joined": ["flights/0", "id-of-gone/2", "group g"], "finishing": ["flights/0 commit"],
+        "last": "committed", "by": "member gone",
     }  # fmt: skip
     assert "flights/0,id-of-gone/2,group g" in penstock.ok("describe", "payments-0")
 

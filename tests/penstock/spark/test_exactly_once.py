@@ -11,7 +11,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 from support.cluster import Cluster
 from support.waiting import wait_until
 
-from penstock.client import BatchOutcome, BatchRun, Branch, Consumer, Producer, TopicPartition
+from penstock.client import (
+    Admin,
+    BatchOutcome,
+    BatchRun,
+    Branch,
+    Consumer,
+    Producer,
+    TopicPartition,
+)
 from penstock.errors import ClusterError, ErrorCode
 from penstock.spark import exactly_once
 from penstock.spark.decision import check_outcome, decision_of
@@ -194,3 +202,13 @@ def test_a_process_keeps_few_producers(query: Query) -> None:
         run = replace(query.run(), application_id=f"job-{uuid.uuid4()}")
         commit(query.options, [query.task(run, 0, "a")], wait_visible_ms=0)
     assert len(exactly_once._producers) == exactly_once.PRODUCERS_MAX
+
+
+def test_the_option_transaction_timeout_reaches_the_coordinator(query: Query) -> None:
+    for option, wanted_ms in ({"transactiontimeout": "70s"}, 70_000), ({}, 900_000):
+        options, run = query.parse(**option), query.run()
+        write_branch(options, run, (0, 0), batches("a"))
+        with Admin(query.bootstrap) as admin:
+            (branch,) = admin.describe_transaction(run.application_id).branches
+        assert branch.started_ms is not None
+        assert branch.timeout_ms == wanted_ms

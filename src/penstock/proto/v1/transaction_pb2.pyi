@@ -624,6 +624,7 @@ class TransactionDescription(_message.Message):
     client_id: _builtins.str
     client_host: _builtins.str
     transaction_timeout_ms: _builtins.int
+    """Of branch 0; 0 = nobody has taken the id, as with most application ids."""
     used_time_ms: _builtins.int
     """Last InitProducer, decision or BeginBranch."""
     partition: _builtins.int
@@ -675,6 +676,7 @@ class BranchDescription(_message.Message):
     BATCH_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    TRANSACTION_TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     branch: _builtins.int
     state: Global___TransactionState.ValueType
     producer_id: _builtins.int
@@ -690,6 +692,8 @@ class BranchDescription(_message.Message):
     batch: _builtins.int
     task: _builtins.int
     attempt: _builtins.int
+    transaction_timeout_ms: _builtins.int
+    """Of what is open, or was last."""
     @_builtins.property
     def joined(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionParticipant]: ...
     @_builtins.property
@@ -711,10 +715,11 @@ class BranchDescription(_message.Message):
         batch: _builtins.int = ...,
         task: _builtins.int = ...,
         attempt: _builtins.int = ...,
+        transaction_timeout_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "branch", b"branch", "finishing", b"finishing", "joined", b"joined", "last_epoch", b"last_epoch", "last_outcome", b"last_outcome", "last_reason", b"last_reason", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "run", b"run", "started_time_ms", b"started_time_ms", "state", b"state", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "branch", b"branch", "finishing", b"finishing", "joined", b"joined", "last_epoch", b"last_epoch", "last_outcome", b"last_outcome", "last_reason", b"last_reason", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "run", b"run", "started_time_ms", b"started_time_ms", "state", b"state", "task", b"task", "transaction_timeout_ms", b"transaction_timeout_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
