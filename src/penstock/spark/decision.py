@@ -1,6 +1,7 @@
 """What a batch's tasks come to, and whether the coordinator's answer is what was meant.
 
     TaskResult per task ─▶ decision_of ─▶ Decision ─▶ CommitBatch ─▶ check_outcome ─▶ done, or error
+                                             └─▶ advice: what would make the batch cheaper
 
 Plain data in and out: the driver (`exactly_once`) and the simulator obey it alike. Kept here: I11.
 """
@@ -8,7 +9,7 @@ Plain data in and out: the driver (`exactly_once`) and the simulator obey it ali
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ClusterError, ErrorCode
 from penstock.spark.sink_options import OnReplayMismatch
@@ -16,26 +17,37 @@ from penstock.spark.sink_options import OnReplayMismatch
 if TYPE_CHECKING:
     from penstock.client import BatchOutcome, BatchRun, Branch
 
+MARKERS_ADVISED_MAX: Final = 5_000
+"""Of one batch. Readers wait until each is stored on all in-sync replicas of its partition."""
+
 _log = logging.getLogger("penstock.spark")
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task with rows tells the driver. `branch` None: the batch was in already."""
+    """What a task with rows tells the driver. `branch` None: the batch was in already.
+
+    `partitions`: how many the branch has written to.
+    """
 
     run: "BatchRun"
     rows: int
     branch: "Branch | None"
+    partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a batch's messages come to. `replayed`: a task has heard that the batch is in."""
+    """What a batch's messages come to. `replayed`: a task has heard that the batch is in.
+
+    `markers`: one per branch and partition it has written to; 0 if nothing is to be committed.
+    """
 
     run: "BatchRun"
     rows: int
     branches: "tuple[Branch, ...]"
     replayed: bool
+    markers: int = 0
 
 
 def decision_of(messages: Iterable[object]) -> Decision | None:
@@ -49,8 +61,24 @@ def decision_of(messages: Iterable[object]) -> Decision | None:
     replayed = any(message.branch is None for message in written)
     branches = tuple(message.branch for message in written if message.branch is not None)
     rows = sum(message.rows for message in written)
+    markers = sum(message.partitions for message in written)
     # If a task heard that the batch is in, its rows are in no branch: the others cannot commit.
-    return Decision(written[0].run, rows, () if replayed else branches, replayed)
+    if replayed:
+        return Decision(written[0].run, rows, (), replayed)
+    return Decision(written[0].run, rows, branches, replayed, markers)
+
+
+def advice(decision: Decision) -> str | None:
+    """What to do about a batch whose commit costs much; None = nothing."""
+    if decision.markers <= MARKERS_ADVISED_MAX:
+        return None
+    run, tasks = decision.run, len(decision.branches)
+    return (
+        f"batch {run.batch} of application {run.application_id!r} takes {decision.markers} markers "
+        f"to commit, one per task and partition it wrote to, from {tasks} tasks; more than "
+        f"{MARKERS_ADVISED_MAX} make commits slow: write with fewer tasks (coalesce), or to topics "
+        "with fewer partitions"
+    )
 
 
 def check_outcome(

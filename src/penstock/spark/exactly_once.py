@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.errors import MisuseError, PenstockError
-from penstock.spark.decision import TaskResult, check_outcome, decision_of
+from penstock.spark.decision import TaskResult, advice, check_outcome, decision_of
 from penstock.spark.sink import Sending, Written, make_producer
 from penstock.spark.sink_options import SinkOptions
 
@@ -126,24 +126,25 @@ def write_branch(
     if branch is None:
         return WrittenBranch(run, first.num_rows + sum(batch.num_rows for batch in filled), None)
     try:
-        rows = _send_all(options, branches, chain((first,), filled))
+        sending = _send_all(options, branches, chain((first,), filled))
         branches.hand_over()
+        rows = sending.finish()
     except BaseException:
         _give_up(options, run.application_id, branches)
         raise
-    return WrittenBranch(run, rows, branch)
+    return WrittenBranch(run, rows, branch, len(sending.partitions))
 
 
 def _send_all(
     options: SinkOptions, branches: "Branches", batches: "Iterator[pa.RecordBatch]"
-) -> int:
+) -> Sending:
     from penstock.spark.rows import rows_of  # noqa: PLC0415 - pyarrow, in executors only
 
     sending = Sending(branches)
     for batch in batches:
         for part in rows_of(batch, options.topic):
             sending.send(part)
-    return sending.rows
+    return sending
 
 
 def _give_up(options: SinkOptions, app_id: str, branches: "Branches") -> None:
@@ -189,6 +190,9 @@ def commit(
     decision = decision_of(messages)
     if decision is None:
         return
+    costly = advice(decision)
+    if costly is not None:
+        _log.warning("%s", costly)
     branches = _producer(options, decision.run.application_id).branches()
     outcome = branches.commit_batch(
         decision.run, decision.rows, decision.branches, wait_visible_ms=wait_visible_ms

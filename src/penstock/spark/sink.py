@@ -88,12 +88,16 @@ def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Wri
 
 
 class Sending:
-    """One task's rows on their way. `rows`: how many were sent."""
+    """One task's rows on their way.
+
+    `rows`: how many were sent. `partitions`: where the acknowledged ones are.
+    """
 
     def __init__(self, sender: "Producer | Branches") -> None:
         self._sender = sender
         self._waiting: deque[ColumnsDelivery] = deque()
         self.rows = 0
+        self.partitions: set[tuple[str, int]] = set()
 
     def send(self, part: "Rows") -> None:
         """Waits when too much is under way. Raises PenstockError, also for what was sent before."""
@@ -107,13 +111,16 @@ class Sending:
         self.rows += len(part.values)
         self._waiting.append(delivery)
         if len(self._waiting) >= UNSETTLED_MAX:
-            self._waiting.popleft().result()
+            self._settle(self._waiting.popleft())
 
     def finish(self) -> int:
         """Waits for all that was flushed; returns how many rows. Raises PenstockError."""
-        for delivery in self._waiting:
-            delivery.result()
+        while self._waiting:
+            self._settle(self._waiting.popleft())
         return self.rows
+
+    def _settle(self, delivery: "ColumnsDelivery") -> None:
+        self.partitions.update((part.topic, part.partition) for part in delivery.result())
 
 
 def check_cluster(client: ClientSettings) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 from support.cluster import Cluster
+from support.metrics import scrape
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -22,7 +23,7 @@ from penstock.client import (
 )
 from penstock.errors import ClusterError, ErrorCode
 from penstock.spark import exactly_once
-from penstock.spark.decision import check_outcome, decision_of
+from penstock.spark.decision import MARKERS_ADVISED_MAX, advice, check_outcome, decision_of
 from penstock.spark.exactly_once import WrittenBranch, abort, commit, write_branch
 from penstock.spark.sink import Written
 from penstock.spark.sink_options import OnReplayMismatch, SinkOptions, parse_sink
@@ -67,6 +68,32 @@ def test_a_replay_with_other_rows_is_an_error_that_names_both_numbers() -> None:
     assert "onReplayMismatch=skip" in refused.value.message
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=5), SKIP)
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), ERROR)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "partitions", "advised"),
+    [(50, 100, False), (5_001, 1, True), (1, 5_001, True), (73, 69, True), (4_096, 1, False)],
+)
+def test_more_than_5000_markers_are_advised_against(
+    tasks: int, partitions: int, advised: bool
+) -> None:
+    decision = decision_of(WrittenBranch(RUN, 1, Branch(n, 0), partitions) for n in range(tasks))
+    assert decision is not None
+    words = advice(decision)
+    assert (words is not None) is advised
+    if words is not None:
+        assert words.startswith(
+            f"batch 7 of application 'app' takes {tasks * partitions} markers to commit"
+        )
+        assert f"from {tasks} tasks" in words
+        assert "fewer tasks (coalesce), or to topics with fewer partitions" in words
+
+
+def test_a_batch_that_is_in_already_is_not_advised_on() -> None:
+    many = WrittenBranch(RUN, 1, FIRST, MARKERS_ADVISED_MAX + 1)
+    decision = decision_of([many, WrittenBranch(RUN, 4, None)])
+    assert decision is not None
+    assert advice(decision) is None, "nothing of it is committed"
 
 
 # ---------------------------------------------------------------- on a cluster
@@ -202,6 +229,74 @@ def test_a_process_keeps_few_producers(query: Query) -> None:
         run = replace(query.run(), application_id=f"job-{uuid.uuid4()}")
         commit(query.options, [query.task(run, 0, "a")], wait_visible_ms=0)
     assert len(exactly_once._producers) == exactly_once.PRODUCERS_MAX
+
+
+# ---------------------------------------------------------------- what a batch costs
+
+TASKS, PARTITIONS, BROKERS = 8, 12, 3
+CALLS = ("InitProducer", "BeginBranch", "JoinTransactions", "CommitBatch", "EndAtParticipants")
+
+
+def spread(partitions: int) -> Iterator[pa.RecordBatch]:
+    """Two rows for each partition."""
+    for _ in range(2):
+        where = pa.array(range(partitions), pa.int32())
+        yield pa.record_batch({"value": pa.array([b"a"] * partitions), "partition": where})
+
+
+@pytest.fixture
+def wide(query: Query, shared_cluster: Cluster) -> Query:
+    """The same, into a topic of 12 partitions."""
+    name = f"{query.name}-wide"
+    shared_cluster.create_topic(name, partitions=PARTITIONS)
+    query.options = replace(query.options, topic=name)
+    return query
+
+
+def calls_of(cluster: Cluster) -> dict[str, int]:
+    """Calls about transactions that the brokers have answered, by method."""
+    pages = [scrape(port) for port in cluster.metrics_ports.values()]
+    names = {call: f"penstock_request_seconds_count{{{call}}}" for call in CALLS}
+    return {call: int(sum(page[name] for page in pages)) for call, name in names.items()}
+
+
+def test_a_batch_takes_calls_per_task_and_broker_and_not_per_task_and_partition(
+    wide: Query, shared_cluster: Cluster
+) -> None:
+    def trigger() -> dict[str, int]:
+        before, run = calls_of(shared_cluster), wide.run(next(_numbers))
+        messages = [
+            write_branch(wide.options, run, (task, 0), spread(PARTITIONS)) for task in range(TASKS)
+        ]
+        commit(wide.options, messages, wait_visible_ms=60_000)
+        return {call: count - before[call] for call, count in calls_of(shared_cluster).items()}
+
+    trigger()  # finds the coordinator
+    seen = trigger()
+    assert (seen["InitProducer"], seen["BeginBranch"], seen["CommitBatch"]) == (0, TASKS, 1)
+    # A join waits for no other: what a task sends to a broker may take two. The coordinator's own
+    # partitions join, and end, without a call.
+    assert TASKS <= seen["JoinTransactions"] <= 2 * TASKS * BROKERS < TASKS * PARTITIONS
+    assert 1 <= seen["EndAtParticipants"] <= 2 * BROKERS < TASKS
+
+
+def test_a_batch_with_many_markers_is_warned_of_when_it_is_committed(
+    wide: Query, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = wide.run()
+    message = write_branch(wide.options, run, (0, 0), spread(PARTITIONS))
+    assert isinstance(message, WrittenBranch)
+    assert (message.rows, message.partitions) == (2 * PARTITIONS, PARTITIONS)
+    commit(wide.options, [message], wait_visible_ms=0)
+    assert "markers" not in caplog.text
+    run = wide.run(1)
+    message = write_branch(wide.options, run, (0, 0), spread(PARTITIONS))
+    assert isinstance(message, WrittenBranch)
+    costly = replace(message, partitions=MARKERS_ADVISED_MAX + 1)
+    commit(wide.options, [costly], wait_visible_ms=0)
+    (warned,) = [one for one in caplog.records if "markers" in one.getMessage()]
+    assert (warned.levelname, warned.name) == ("WARNING", "penstock.spark")
+    assert f"batch 1 of application {run.application_id!r} takes 5001 markers" in caplog.text
 
 
 def test_the_option_transaction_timeout_reaches_the_coordinator(query: Query) -> None:
