@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 from support.waiting import wait_until
 
-from penstock.client import Consumer, Producer
+from penstock.client import Consumer, Producer, Transaction
 from penstock.core.types import TopicPartition
 from penstock.spark.progress import offsets_behind_latest
 
@@ -173,6 +173,53 @@ def test_records_deleted_before_they_were_read_fail_the_query_or_are_skipped(ben
     query.options["failOnDataLoss"] = "false"
     query.available_now()
     assert query.values() == ["0", "6", "7", "8", "9"]
+
+
+def test_a_batch_never_ends_past_the_last_stable_offset(bench, run) -> None:
+    topic = bench.create(2)
+    where = TopicPartition(topic, 0)
+    bench.send("before")
+    query = run(**EARLIEST)
+    patient = {"transactional_id": f"of-{topic}", "transaction_timeout_ms": 900_000}
+    with Producer(bench.cluster.bootstrap, **patient) as held:
+
+        def open_one(value: str) -> Transaction:
+            transaction = held.transaction()
+            transaction.begin()
+            transaction.send(topic, value.encode(), partition=0)
+            held.flush(30)
+            return transaction
+
+        first = open_one("held")
+        bench.send("behind")
+        bench.send("beside", partition=1)
+        seen = bench.admin.partition_transactions(where)
+        assert (seen.last_stable_offset, seen.high_watermark) == (1, 3)
+        [source] = query.available_now().lastProgress.sources
+        assert query.offsets() == {0: [0], 1: [0]}
+        ends = json.loads(source.endOffset)["t"]
+        assert ends == {f"{topic}/0": 1, f"{topic}/1": 1}
+        behind = offsets_behind_latest(source.endOffset, source.latestOffset)
+        assert behind is not None
+        assert behind.total == 0, "nobody may read the records behind it"
+        assert bench.values() == ["before", "beside"], "nor does a bounded read"
+        first.commit(wait_visible=True)
+        second = open_one("aborted")
+        bench.send("last")
+        query.available_now()
+        assert query.values() == ["before", "beside", "held", "behind"]
+        running = query.start()
+        try:
+            bench.send("beside the second", partition=1)
+            wait_until(lambda: "beside the second" in query.values(), what="it reads on beside it")
+            assert "last" not in query.values()
+            second.abort()
+            wait_until(lambda: "last" in query.values(), what="the abort lets it go on")
+        finally:
+            running.stop()
+    expected = ["before", "held", "behind", "last", "beside", "beside the second"]
+    assert sorted(query.values()) == sorted(expected)
+    assert bench.values() == expected
 
 
 def test_a_topic_that_vanished_fails_the_query_and_a_new_one_is_told_apart(bench, run) -> None:
