@@ -157,6 +157,8 @@ def test_a_ledger_outlives_its_branches_and_goes_after_90_days() -> None:
     desk.pass_time(11 * DAY_MS)
     assert "app" not in desk.machine.ledgers
     assert (encode_key(LedgerKey("app")), None) in desk.log
+    again = desk.begin(run="r3")
+    assert not again.already_committed, "whoever comes after that writes the batch again"
 
 
 def test_a_sweep_looks_at_some_ids_at_a_time(desk: Desk) -> None:
