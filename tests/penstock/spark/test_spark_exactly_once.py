@@ -1,7 +1,8 @@
 """Exactly once on a real Spark: batches that come again, and tasks that fail with rows in the log.
 
 A batch is made to come again by removing its entry from the checkpoint's commit log, which is
-what a driver that dies between the sink's commit and that entry leaves behind.
+what a driver that dies between the sink's commit and that entry leaves behind, or by a sink whose
+commit raises after it took effect.
 """
 
 import uuid
@@ -13,9 +14,12 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from support.waiting import wait_until
 
 from penstock.client import Consumer, TopicPartition
+from penstock.spark.exactly_once import ExactlyOnceStreamWriter
+from penstock.spark.source import PenstockDataSource
 
 pytestmark = pytest.mark.spark
 BATCH = 10
@@ -201,3 +205,101 @@ def test_a_task_that_fails_with_rows_in_the_log_is_tried_again_and_its_rows_are_
     every = numbers("read_uncommitted")
     assert len(every) > 2_000, "the first attempt left rows, which nobody sees"
     assert set(every) == set(range(2_000))
+
+
+# ---------------------------------------------------------------- writeStream
+
+
+def copied(
+    bench: Any, target: str, checkpoint: Path, sink: str = "penstock", **options: str
+) -> StreamingQuery:
+    """Copies what there is, in two tasks or more, and ends. Raises what the query raised."""
+    stream = bench.stream(startingOffsets="earliest", minPartitions="2").load()
+    writing = stream.select("value").writeStream.format(sink)
+    named = {
+        "penstock.bootstrap.servers": bench.cluster.bootstrap,
+        "topic": target,
+        "delivery": "exactly-once",
+        "checkpointLocation": str(checkpoint),
+    }
+    query: StreamingQuery = writing.options(**named | options).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    return query
+
+
+def losing_answers(calls: Path) -> type[PenstockDataSource]:
+    """The sink as it is, but for its first commit, which takes effect and raises.
+
+    `calls`: gets a line per call of the driver when that has done what it does. The classes are
+    made in here because Spark's processes get such ones by value: they have no tests to import.
+    """
+
+    class Writer(ExactlyOnceStreamWriter):
+        def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
+            super().commit(messages, batchId)
+            first = not calls.exists()
+            self._tell(f"commit {batchId}")
+            if first:
+                raise ConnectionError("the answer is lost")
+
+        def abort(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
+            super().abort(messages, batchId)
+            self._tell(f"abort {batchId}")
+
+        def _tell(self, call: str) -> None:
+            with calls.open("a") as out:
+                out.write(f"{call}\n")
+
+    class Source(PenstockDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "penstock-losing-answers"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Writer:  # noqa: N802 - Spark's name
+            real = super().streamWriter(schema, overwrite)
+            assert isinstance(real, ExactlyOnceStreamWriter)
+            return Writer(real._options)
+
+    return Source
+
+
+def test_a_commit_that_raises_though_it_took_effect_is_neither_undone_nor_repeated(
+    bench: Any, spark: SparkSession, tmp_path: Path
+) -> None:
+    bench.create(2)
+    target, sink = f"{bench.topic}-copy", "penstock-losing-answers"
+    checkpoint, calls = tmp_path / "checkpoint", tmp_path / "calls"
+    bench.admin.create_topic(target, 1, 1, {})
+    for partition in (0, 1):
+        bench.send(*(f"{partition}-{number}" for number in range(BATCH)), partition=partition)
+    spark.dataSource.register(losing_answers(calls))
+    with pytest.raises(PySparkException, match="the answer is lost"):
+        copied(bench, target, checkpoint, sink=sink)
+    assert calls.read_text().split("\n")[:-1] == ["commit 0", "abort 0"]
+    assert not (checkpoint / "commits" / "0").exists(), "for Spark the batch is not done"
+    first = sorted(f"{partition}-{number}" for partition in (0, 1) for number in range(BATCH))
+    assert values_of(bench, target, "read_committed") == first, "the abort has undone nothing"
+    bench.send("new")
+    copied(bench, target, checkpoint, sink=sink)
+    assert calls.read_text().split("\n")[2:-1] == ["commit 0", "commit 1"], "it came again"
+    assert values_of(bench, target, "read_committed") == [*first, "new"]
+    assert values_of(bench, target, "read_uncommitted") == [*first, "new"], "rows were only counted"
+
+
+def test_the_option_transaction_timeout_is_how_long_the_coordinator_keeps_a_branch_open(
+    bench: Any, tmp_path: Path
+) -> None:
+    bench.create(2)
+    target = f"{bench.topic}-copy"
+    bench.admin.create_topic(target, 1, 1, {})
+
+    def timeouts_ms(**options: str) -> set[int]:
+        for partition in (0, 1):
+            bench.send("a", partition=partition)
+        query = copied(bench, target, tmp_path / "checkpoint", **options)
+        seen = bench.admin.describe_transaction(f"spark/{query.id}")
+        assert len(seen.branches) == 2
+        return {branch.timeout_ms for branch in seen.branches}
+
+    assert timeouts_ms(transactionTimeout="70s") == {70_000}
+    assert timeouts_ms() == {900_000}, "the default, for branches that are used again"
