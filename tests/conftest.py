@@ -12,10 +12,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Helpers live in tests/support and are imported as `support.…`; last, so that nothing is shadowed.
 sys.path.append(str(Path(__file__).parent))
+
+# A crowded machine takes its time over examples; nothing is wrong with them.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 SEED = int(os.environ.get("PENSTOCK_TEST_SEED", random.SystemRandom().randrange(2**31)))
 

@@ -120,8 +120,8 @@ async def has_all_in_hand(member: AsyncTransformer, source: str) -> None:
             for record in batch.records():
                 await out.send(f"{source}.out", record.value, record.key)
         member._finish_pass()
-    assert member._producer is not None
-    await member._producer.flush(120)
+    assert member._output.producer is not None
+    await member._output.producer.flush(120)
 
 
 async def written(output: Output) -> None:

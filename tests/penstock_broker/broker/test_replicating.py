@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import grpc
 import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
@@ -14,6 +15,7 @@ from support.wire import Wire, make_batch
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.errors import error_from_rpc
 
 MakeCluster = Callable[..., Cluster]
 PATIENT = {"broker.session.timeout.ms": "30000"}
@@ -272,11 +274,13 @@ def test_without_a_controller_data_flows_and_metadata_changes_say_so(
     load.wait_acked(50)
     with leader_wire(cluster, "t") as wire:
         assert wire.read_all("t")
-        with pytest.raises(PenstockError) as refused:
-            cluster.create_topic("new")
-        assert refused.value.code is ErrorCode.CONTROLLER_UNAVAILABLE
-        assert refused.value.retriable
-        assert "reads and writes go on" in str(refused.value)
+        new = admin_pb2.NewTopic(topic="new", partitions=1, replication_factor=3)
+        with pytest.raises(grpc.RpcError) as caught:
+            wire.admin.CreateTopics(admin_pb2.CreateTopicsRequest(topics=[new]), timeout=120)
+        refused = error_from_rpc(caught.value)
+        assert refused.code is ErrorCode.CONTROLLER_UNAVAILABLE
+        assert refused.retriable
+        assert "reads and writes go on" in str(refused)
         answer = wire.admin.DescribeConfigs(
             admin_pb2.DescribeConfigsRequest(topic="t"), timeout=120
         )
