@@ -58,7 +58,7 @@ TRANSACTIONS_IN: Final = (2, 4)
 """A third of the seeds, by their remainder of 6, has transactions, but none that has groups."""
 SPARK_IN: Final = (2, 8, 10)
 """Half of those have a Spark query, by their remainder of 18."""
-COMPACTION_IN: Final = (14, 26)
+COMPACTION_IN: Final = (16, 26)
 """In some of them partitions are compacted, by their remainder of 36; they take longest."""
 DELETION_IN: Final = (4, 8, 10, 32)
 """In some of those a topic is deleted under them, by their remainder of 36."""
