@@ -1,7 +1,11 @@
 """The simulator as part of every test run; `make sim` runs far more seeds."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from penstock_sim.planted_transactions import append_without_a_second_look, keep_guards_at_the_end
 from penstock_sim.planting import ALL_BUGS, find, row
 from penstock_sim.seeds import kept_seeds
 from penstock_sim.world import simulate
@@ -53,3 +57,15 @@ def test_a_planted_bug_is_found(number: int) -> None:
     found = find(number, FOUND_SOON_FROM.get(ALL_BUGS[number].name, 0))
     print(row(found))
     assert found.as_expected, row(found)
+
+
+@pytest.mark.parametrize("half", [keep_guards_at_the_end, append_without_a_second_look])
+def test_each_of_two_looks_keeps_a_late_batch_from_behind_the_marker(
+    half: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a history that breaks without both: what leads there is the same with either."""
+    [both] = [n for n, bug in enumerate(ALL_BUGS) if bug.name == "append_behind_the_marker"]
+    found = find(both)
+    assert (found.violation or "").startswith(("I10", "I12")), row(found)
+    half(monkeypatch)
+    assert simulate(found.seeds - 1, **ALL_BUGS[both].options).violation is None

@@ -13,10 +13,11 @@ from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
 from penstock.core.groups import offsets, pending
-from penstock.core.groups.records import PendingKey, PendingRecord
+from penstock.core.groups.records import EndedKey, PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, Loader, Member
 from penstock.core.replication.contract import Marks
 from penstock.core.types import NO_PRODUCER, Offset
+from penstock.errors import ClusterError, ErrorCode
 from penstock_sim import world
 from penstock_sim.pipe import PipeReader
 
@@ -33,6 +34,19 @@ def apply_pending_offsets_of_an_abort(patch: Any) -> None:
         apply(book, group, replace(event, commit=True), record)
 
     patch.setattr(pending, "_apply", careless)
+
+
+def refuse_a_repeated_end_in_a_group(patch: Any) -> None:
+    """The coordinator did not hear that the end is stored, asks again, and hears it is fenced."""
+    end = pending.end
+
+    def strict(book: Book, event: gc.TransactionEnded) -> gc.EndStored:
+        known = book.ended.get(EndedKey(event.group_id, event.producer_id))
+        if known is not None and known.producer_epoch >= event.producer_epoch:
+            raise ClusterError("an older epoch", ErrorCode.PRODUCER_FENCED)
+        return end(book, event)
+
+    patch.setattr(pending, "end", strict)
 
 
 def lose_pending_offsets_at_failover(patch: Any) -> None:
@@ -257,6 +271,7 @@ PIPE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     bug.__name__: bug
     for bug in (
         apply_pending_offsets_of_an_abort,
+        refuse_a_repeated_end_in_a_group,
         lose_pending_offsets_at_failover,
         drop_pending_offsets_of_a_commit,
         tell_offsets_that_a_transaction_may_change,

@@ -11,7 +11,7 @@ from penstock.core.replication.appending import failed
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.outbox import Outbox
-from penstock.core.replication.producers import ProducerTable
+from penstock.core.replication.producers import ProducerTable, fenced
 from penstock.core.replication.stable import OpenTransactions
 from penstock.core.replication.transactions import Transactions
 from penstock.core.transactions import contract as tc
@@ -25,6 +25,7 @@ from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.transactions import TransactionHost
 
 _CROWD: Final = 3
+_SELDOM_MS: Final = 10_000
 
 # ---------------------------------------------------------------- the coordinator
 
@@ -65,6 +66,19 @@ def refuse_a_repeated_end(patch: Any) -> None:
         raise ClusterError("an older epoch", ErrorCode.PRODUCER_FENCED)
 
     patch.setattr(producers, "_decided_before", strict)
+
+
+def look_for_timeouts_every_ten_seconds(patch: Any) -> None:
+    """A transaction that is forgotten stays open until then, and holds up whoever reads."""
+    put_branch = Book.put_branch
+
+    def seldom(self: Book, branch: Branch, record: BranchRecord) -> None:
+        known = branch.deadline_ms
+        put_branch(self, branch, record)
+        if known is None and branch.deadline_ms is not None:
+            branch.deadline_ms += -branch.deadline_ms % _SELDOM_MS
+
+    patch.setattr(Book, "put_branch", seldom)
 
 
 def change_the_outcome_when_asked_again(patch: Any) -> None:
@@ -178,8 +192,26 @@ def append_without_joining(patch: Any) -> None:
     patch.setattr(Transactions, "produce", produce)
 
 
-def append_behind_the_marker(patch: Any) -> None:
-    """The guard outlives the End, and "joined", which comes late, appends what waited there."""
+def refuse_a_repeated_end_where_the_marker_is(patch: Any) -> None:
+    """The coordinator did not hear that it is, asks again, and hears that the epoch is old."""
+    original = Transactions.end
+
+    def end(self: Transactions, request: lc.EndRequested, out: Outbox, now_ms: int) -> bool:
+        entry = self._log.producers.get(request.producer_id)
+        if entry is not None and entry.producer_epoch > request.producer_epoch:
+            out.replies.append(failed(request, fenced(entry, request.producer_epoch)))
+            return False
+        return original(self, request, out, now_ms)
+
+    patch.setattr(Transactions, "end", end)
+
+
+def keep_guards_at_the_end(patch: Any) -> None:
+    """The guard outlives the End, and whoever waits there waits on.
+
+    Alone it does no harm: the marker has moved the epoch, and what joins then is judged again and
+    refused as fenced. So it is no bug to be found, and half of `append_behind_the_marker`.
+    """
     original = Transactions.end
 
     def end(self: Transactions, request: lc.EndRequested, out: Outbox, now_ms: int) -> bool:
@@ -189,14 +221,34 @@ def append_behind_the_marker(patch: Any) -> None:
         finally:
             self._guards = guards
 
+    patch.setattr(Transactions, "end", end)
+
+
+def append_without_a_second_look(patch: Any) -> None:
+    """Of what waited for "joined" it is not looked at again whether its epoch is over.
+
+    Alone it does no harm: an End that comes in between takes the guard along, with all who wait,
+    and "joined" finds nobody. So it is the other half.
+    """
+    original = Transactions.joined
+
     def joined(self: Transactions, answer: lc.Joined, out: Outbox, now_ms: int) -> bool:
         asked = self._asked.get(answer.number)
-        for request in () if asked is None else self._take(*asked):
+        entry = None if asked is None else self._log.producers.get(asked[0])
+        is_late = entry is not None and asked is not None and entry.producer_epoch > asked[1]
+        if asked is None or not is_late or answer.error is not None:
+            return original(self, answer, out, now_ms)
+        for request in self._take(*asked):
             self._appending._append(request, out, now_ms)
         return True
 
-    patch.setattr(Transactions, "end", end)
     patch.setattr(Transactions, "joined", joined)
+
+
+def append_behind_the_marker(patch: Any) -> None:
+    """The guard outlives the End, and "joined", which comes late, appends what waited there."""
+    keep_guards_at_the_end(patch)
+    append_without_a_second_look(patch)
 
 
 def answer_without_a_marker_when_nothing_is_open(patch: Any) -> None:
@@ -329,6 +381,7 @@ TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         abort_a_timeout_without_a_new_epoch,
         join_again_before_the_end_was_heard,
         append_without_joining,
+        refuse_a_repeated_end_where_the_marker_is,
         append_behind_the_marker,
         answer_without_a_marker_when_nothing_is_open,
         pass_markers_that_are_not_committed,
@@ -342,3 +395,8 @@ TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     )
 }
 """How each is planted. Found with all faults."""
+
+LATE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    look_for_timeouts_every_ten_seconds.__name__: look_for_timeouts_every_ten_seconds
+}
+"""Everything comes right in the end, and too late."""
