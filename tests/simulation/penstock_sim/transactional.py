@@ -314,6 +314,12 @@ class SimTransactions:
         if not broker.up and broker.incarnation == incarnation:
             broker.start()
 
+    def abandon(self) -> None:
+        """Whoever is in the middle of something dies for good: only a timeout ends it now."""
+        for transactor in self.transactors:
+            if not transactor.idle:
+                transactor._die()
+
     def unsettled(self) -> str:
         """Why transactions are not done yet; "" = nothing is open, everybody has heard."""
         world = self.world

@@ -39,6 +39,7 @@ from penstock_sim.ledger import FoldingReader, Ledger
 from penstock_sim.network import Network
 from penstock_sim.pipe import PipeGroups
 from penstock_sim.pipe_checks import PipeChecks, SinkReader
+from penstock_sim.promptness import Promptness
 from penstock_sim.ring import Ring
 from penstock_sim.scheduler import RuleError, Scheduler
 from penstock_sim.spark import SimSpark
@@ -69,6 +70,8 @@ RINGS_IN: Final = (27, 90)
 """A quarter of those, by the remainder of 96: the second pipe writes where the first reads."""
 BANK_IN: Final = (34,)
 """By the remainder of 36, a bank instead of other transactional producers, and no group."""
+ABANDONED_EVERY: Final = 3
+"""In one of so many seeds transactional producers do not live to see that all is healed."""
 EXPIRY_EVERY: Final = 96
 """In one of so many seeds, with a pipe, the offsets of an empty group expire soon."""
 SINK_TOPIC: Final = "priced"
@@ -305,6 +308,8 @@ class World:
         self.scheduler.run_until(SETTLE_MS * 2 + self.chaos_ms)
         self.chaotic = False
         self.scheduler.note("world", "heal")
+        if self.transactions is not None and self.seed % ABANDONED_EVERY == 1:
+            self.transactions.abandon()
         nemesis.heal()
         self._converge(nemesis)
         self._check_end()
@@ -361,10 +366,11 @@ class World:
     def _converge(self, nemesis: Nemesis) -> None:
         """With everything healed, every replica is in sync and every request answered (I24)."""
         start = self.scheduler.now_ms
-        problem = ""
+        problem, promptness = "", Promptness(self)
         while self.scheduler.now_ms < start + CONVERGE_MS:
             self.scheduler.run_until(self.scheduler.now_ms + 100)
             nemesis.heal()
+            promptness.look()
             problem = self._unsettled()
             if not problem:
                 return
