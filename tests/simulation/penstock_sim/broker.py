@@ -34,6 +34,7 @@ from penstock_sim.disk import SimDisk
 from penstock_sim.group_participants import GroupLink
 from penstock_sim.journal import JournalKeeper
 from penstock_sim.network import Stream
+from penstock_sim.producer_ids import ProducerIds
 from penstock_sim.session import Session
 from penstock_sim.transactions import TRANSACTIONS_KEY, Joining, TransactionHosts, end_event
 
@@ -114,6 +115,7 @@ class SimBroker:
         self.coordinators: Coordinators | None = None
         self.transactions: TransactionHosts | None = None
         self.group_link = GroupLink(self)
+        self.producer_ids = ProducerIds(self)
         self.replicas: dict[ReplicaKey, Replica] = {}
         self.links: dict[int, Stream] = {}
         self.inbound: dict[int, Stream] = {}
@@ -138,6 +140,7 @@ class SimBroker:
         self._sync, self._writing = False, None
         self.world.scheduler.note(self.name, "start", f"intact={self.intact}")
         self.session.start()
+        self.producer_ids = ProducerIds(self)
         if self.world.groups is not None:
             self.coordinators = Coordinators(self)
         if self.world.transactions is not None:

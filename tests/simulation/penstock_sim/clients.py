@@ -18,6 +18,7 @@ from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, Producer
 from penstock.errors import TRAITS, Applied, ErrorCode
 from penstock_sim.compaction import some_keys
 from penstock_sim.hosting import BASE_TIME_MS
+from penstock_sim.producer_ids import NOBODY, Identifying, Identity
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 _TIMEOUT_MS: Final = 200
+IDENTIFIED_EVERY: Final = 8
+"""In one of so many seeds idempotent producers ask brokers who they are (InitProducer)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +65,8 @@ class Producer:
         self.sent: list[Outgoing] = []
         self.restarted = False
         self._number = number
+        self._asks = plan.idempotent and world.seed % IDENTIFIED_EVERY == 6
+        self._identifying = False
         self._producer_id = ProducerId(number * 1000) if plan.idempotent else NO_PRODUCER
         self._epoch = 0
         self._sequence = 0
@@ -71,6 +76,8 @@ class Producer:
         self._leader_epoch = 0
         self._last_arrival_ms = 0.0
         world.scheduler.after(world.scheduler.between(0, 60), self._produce)
+        if self._asks:
+            self._identify(NOBODY)
 
     @property
     def idle(self) -> bool:
@@ -83,13 +90,14 @@ class Producer:
         if not self.world.chaotic:
             return
         limit = 5 if self.plan.idempotent else 3
-        if len(self._queue) < limit:
+        if len(self._queue) < limit and not self._identifying:
             outgoing = Outgoing(self._new_batch())
             self.sent.append(outgoing)
             self._queue.append(outgoing)
             if not self._reconnecting:
                 self._send(outgoing, self._connection)
-        if self.plan.idempotent and scheduler.chance(0.004):
+        likely = 0.02 if self._asks else 0.004
+        if self.plan.idempotent and not self._identifying and scheduler.chance(likely):
             self._restart()
         scheduler.after(scheduler.between(0.2, 2) * self.plan.pause_ms, self._produce)
 
@@ -130,8 +138,19 @@ class Producer:
     def _restart(self) -> None:
         """Another instance takes over the producer id: older requests must be fenced."""
         self.restarted = True
+        if self._asks:
+            self._identify((self._producer_id, self._epoch))
         self._epoch += 1
         self._forget_queue()
+
+    def _identify(self, known: Identity) -> None:
+        """Asks for an id, or for the next epoch of ours; nothing is sent until there is one."""
+        self._identifying = True
+        Identifying(self.world, self.name, known, self._identified)
+
+    def _identified(self, identity: Identity) -> None:
+        self._identifying = False
+        self._producer_id, self._epoch = identity
 
     def _forget_queue(self) -> None:
         self._sequence = 0
@@ -219,6 +238,8 @@ class Producer:
         if promised and self.key not in self.world.resets:
             raise RuleError(f"I9: {self.name} sent {outgoing.batch.header} in order: {reply.error}")
         self.restarted = True
+        if self._asks:
+            self._identify((self._producer_id, self._epoch))
         self._producer_id = ProducerId(self._producer_id + 1)
         self._epoch = 0
         self._forget_queue()

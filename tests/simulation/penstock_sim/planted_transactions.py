@@ -20,6 +20,7 @@ from penstock.core.transactions.records import BranchRecord, EndReason
 from penstock.core.transactions.state import Book, Branch, Loader
 from penstock.core.types import Offset
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.services import metadata
 from penstock_broker.store.memory import MemoryLogStore, _Log
 from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.transactions import TransactionHost
@@ -174,6 +175,11 @@ def join_again_before_the_end_was_heard(patch: Any) -> None:
         book.say(tc.Reply(event.request_id, tc.Joined()))
 
     patch.setattr(ending, "park", hasty)
+
+
+def give_plain_producers_the_ids_of_others(patch: Any) -> None:
+    """Whoever names the id of a transactional producer is given its next epoch."""
+    patch.setattr(metadata, "is_transactional_producer", lambda _producer_id: False)
 
 
 # ---------------------------------------------------------------- the partition
@@ -380,6 +386,7 @@ TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         give_a_zombie_the_next_epoch,
         abort_a_timeout_without_a_new_epoch,
         join_again_before_the_end_was_heard,
+        give_plain_producers_the_ids_of_others,
         append_without_joining,
         refuse_a_repeated_end_where_the_marker_is,
         append_behind_the_marker,

@@ -190,6 +190,26 @@ class Session:
         world.scheduler.note(self.broker.name, "asks", change, f"late={late_ms:.0f}")
         world.scheduler.after(late_ms, self._ask, controller, request, answer)
 
+    def allocate(self, answer: Callable[[cc.ProducerIds], None]) -> None:
+        """A block of producer ids. `answer` hears nothing if it gets lost or is refused."""
+        controller, world, generation = self._controller, self.broker.world, self._generation
+        if controller is None or not self.number:
+            return
+        request = cc.AllocateProducerIds(
+            world.next_request(), world.cluster_id, self.broker.id, self.number
+        )
+        me = int(self.broker.id)
+
+        def arrive(outcome: Any) -> None:
+            is_here = self.broker.up and generation == self._generation
+            if is_here and isinstance(outcome, cc.ProducerIds):
+                answer(outcome)
+
+        def respond(outcome: Any) -> None:
+            world.net.call(controller.id, me, arrive, outcome)
+
+        world.net.call(me, controller.id, controller.request, request, respond)
+
     def _ask(
         self, controller: SimController, request: cc.AlterIsr, answer: Callable[..., None]
     ) -> None:

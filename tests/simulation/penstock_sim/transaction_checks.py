@@ -30,7 +30,7 @@ from penstock.core.transactions.records import (
     decode_key,
     decode_value,
 )
-from penstock.core.types import ProducerId, ReplicaKey
+from penstock.core.types import ProducerId, ReplicaKey, is_transactional_producer
 from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 from penstock_sim.transactions import CONFIG, TRANSACTIONS_KEY, TransactionHost
@@ -110,6 +110,12 @@ class TransactionChecks:
         self._ids: dict[str, IdRecord] = {}
         self._owners: dict[tuple[ProducerId, int], str] = {}
         self._views: dict[ReplicaKey, View] = {}
+
+    @property
+    def newest_granted(self) -> Who | None:
+        """The identity of a transactional producer that was given out last."""
+        ours = (who for who in reversed(self._owners) if is_transactional_producer(who[0]))
+        return next(ours, None)
 
     def view(self, key: ReplicaKey) -> View:
         known = self._views.get(key)

@@ -49,6 +49,22 @@ def _topics(view: ClusterView, names: Iterable[str]) -> list[pb.TopicInfo]:
     return found
 
 
+def next_identity(producer_id: ProducerId, producer_epoch: int) -> tuple[ProducerId, int] | None:
+    """What a plain producer goes on with that had this id and epoch; None: it needs a new id.
+
+    Ids of transactional producers are their coordinators' to give: anyone could fence their
+    owner here. Raises ClusterError(INVALID_REQUEST).
+    """
+    if is_transactional_producer(producer_id):
+        raise ClusterError(
+            f"producer id {producer_id} belongs to a transactional id: name that",
+            ErrorCode.INVALID_REQUEST,
+        )
+    if producer_id >= 0 and 0 <= producer_epoch < _EPOCH_MAX:
+        return producer_id, producer_epoch + 1
+    return None
+
+
 class ProducerIds:
     """Hands out producer ids from a block of the controller's."""
 
@@ -61,27 +77,13 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def init(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
-        """A new id with epoch 0, or the next epoch of the given one.
-
-        Ids of transactional producers are their coordinators' to give: anyone could fence their
-        owner here (INVALID_REQUEST).
-        """
-        if is_transactional_producer(ProducerId(request.producer_id)):
-            return _refused(
-                ClusterError(
-                    f"producer id {request.producer_id} belongs to a transactional id: name that",
-                    ErrorCode.INVALID_REQUEST,
-                )
-            )
-        if request.producer_id >= 0 and 0 <= request.producer_epoch < _EPOCH_MAX:
-            return pb.InitProducerResponse(
-                producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
-            )
+        """A new id with epoch 0, or the next epoch of the given one."""
         try:
-            producer_id = await self.take()
+            known = next_identity(ProducerId(request.producer_id), request.producer_epoch)
+            producer_id, epoch = known or (await self.take(), 0)
         except PenstockError as error:
             return _refused(error)
-        return pb.InitProducerResponse(producer_id=producer_id, producer_epoch=0)
+        return pb.InitProducerResponse(producer_id=producer_id, producer_epoch=epoch)
 
     async def take(self) -> int:
         """An id that was never used. Raises PenstockError."""
