@@ -797,9 +797,11 @@ type AlterIsrResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	// One per change, same order.
-	Results       []*IsrChangeResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Results []*IsrChangeResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
+	// Of the cluster, with the changes in it: the broker has seen it, and says so when it registers.
+	MetadataVersion int64 `protobuf:"varint,3,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *AlterIsrResponse) Reset() {
@@ -844,6 +846,13 @@ func (x *AlterIsrResponse) GetResults() []*IsrChangeResult {
 		return x.Results
 	}
 	return nil
+}
+
+func (x *AlterIsrResponse) GetMetadataVersion() int64 {
+	if x != nil {
+		return x.MetadataVersion
+	}
+	return 0
 }
 
 type IsrChangeResult struct {
@@ -1096,10 +1105,11 @@ const file_penstock_proto_v1_controller_proto_rawDesc = "" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12!\n" +
 	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\x03R\aversion\x12\x10\n" +
-	"\x03isr\x18\x05 \x03(\x05R\x03isr\"\x80\x01\n" +
+	"\x03isr\x18\x05 \x03(\x05R\x03isr\"\xab\x01\n" +
 	"\x10AlterIsrResponse\x12.\n" +
 	"\x05error\x18\x01 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12<\n" +
-	"\aresults\x18\x02 \x03(\v2\".penstock.proto.v1.IsrChangeResultR\aresults\"\x9c\x01\n" +
+	"\aresults\x18\x02 \x03(\v2\".penstock.proto.v1.IsrChangeResultR\aresults\x12)\n" +
+	"\x10metadata_version\x18\x03 \x01(\x03R\x0fmetadataVersion\"\x9c\x01\n" +
 	"\x0fIsrChangeResult\x12\x19\n" +
 	"\btopic_id\x18\x01 \x01(\tR\atopicId\x12.\n" +
 	"\x05error\x18\x02 \x01(\v2\x18.penstock.proto.v1.ErrorR\x05error\x12>\n" +

@@ -1352,9 +1352,10 @@ type TransactionDescription struct {
 	// UNKNOWN_TRANSACTIONAL_ID, NOT_COORDINATOR, COORDINATOR_LOADING.
 	Error *Error `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	// UUID of the producer object that has the id.
-	InstanceId           string `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	ClientId             string `protobuf:"bytes,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
-	ClientHost           string `protobuf:"bytes,5,opt,name=client_host,json=clientHost,proto3" json:"client_host,omitempty"`
+	InstanceId string `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	ClientId   string `protobuf:"bytes,4,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	ClientHost string `protobuf:"bytes,5,opt,name=client_host,json=clientHost,proto3" json:"client_host,omitempty"`
+	// Of branch 0; 0 = nobody has taken the id, as with most application ids.
 	TransactionTimeoutMs uint32 `protobuf:"varint,6,opt,name=transaction_timeout_ms,json=transactionTimeoutMs,proto3" json:"transaction_timeout_ms,omitempty"`
 	// Last InitProducer, decision or BeginBranch.
 	UsedTimeMs int64                `protobuf:"varint,7,opt,name=used_time_ms,json=usedTimeMs,proto3" json:"used_time_ms,omitempty"`
@@ -1481,12 +1482,14 @@ type BranchDescription struct {
 	LastOutcome TransactionOutcome   `protobuf:"varint,9,opt,name=last_outcome,json=lastOutcome,proto3,enum=penstock.proto.v1.TransactionOutcome" json:"last_outcome,omitempty"`
 	LastReason  TransactionEndReason `protobuf:"varint,10,opt,name=last_reason,json=lastReason,proto3,enum=penstock.proto.v1.TransactionEndReason" json:"last_reason,omitempty"`
 	// Branches only.
-	Run           string `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`
-	Batch         int64  `protobuf:"varint,12,opt,name=batch,proto3" json:"batch,omitempty"`
-	Task          uint32 `protobuf:"varint,13,opt,name=task,proto3" json:"task,omitempty"`
-	Attempt       int64  `protobuf:"varint,14,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Run     string `protobuf:"bytes,11,opt,name=run,proto3" json:"run,omitempty"`
+	Batch   int64  `protobuf:"varint,12,opt,name=batch,proto3" json:"batch,omitempty"`
+	Task    uint32 `protobuf:"varint,13,opt,name=task,proto3" json:"task,omitempty"`
+	Attempt int64  `protobuf:"varint,14,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Of what is open, or was last.
+	TransactionTimeoutMs uint32 `protobuf:"varint,15,opt,name=transaction_timeout_ms,json=transactionTimeoutMs,proto3" json:"transaction_timeout_ms,omitempty"`
+	unknownFields        protoimpl.UnknownFields
+	sizeCache            protoimpl.SizeCache
 }
 
 func (x *BranchDescription) Reset() {
@@ -1613,6 +1616,13 @@ func (x *BranchDescription) GetTask() uint32 {
 func (x *BranchDescription) GetAttempt() int64 {
 	if x != nil {
 		return x.Attempt
+	}
+	return 0
+}
+
+func (x *BranchDescription) GetTransactionTimeoutMs() uint32 {
+	if x != nil {
+		return x.TransactionTimeoutMs
 	}
 	return 0
 }
@@ -2649,7 +2659,7 @@ const file_penstock_proto_v1_transaction_proto_rawDesc = "" +
 	"\bbranches\x18\b \x03(\v2$.penstock.proto.v1.BranchDescriptionR\bbranches\x12\x1c\n" +
 	"\tpartition\x18\t \x01(\rR\tpartition\x12 \n" +
 	"\vcoordinator\x18\n" +
-	" \x01(\x05R\vcoordinator\"\xe9\x04\n" +
+	" \x01(\x05R\vcoordinator\"\x9f\x05\n" +
 	"\x11BranchDescription\x12\x16\n" +
 	"\x06branch\x18\x01 \x01(\rR\x06branch\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.penstock.proto.v1.TransactionStateR\x05state\x12\x1f\n" +
@@ -2668,7 +2678,8 @@ const file_penstock_proto_v1_transaction_proto_rawDesc = "" +
 	"\x03run\x18\v \x01(\tR\x03run\x12\x14\n" +
 	"\x05batch\x18\f \x01(\x03R\x05batch\x12\x12\n" +
 	"\x04task\x18\r \x01(\rR\x04task\x12\x18\n" +
-	"\aattempt\x18\x0e \x01(\x03R\aattempt\"\x8d\x01\n" +
+	"\aattempt\x18\x0e \x01(\x03R\aattempt\x124\n" +
+	"\x16transaction_timeout_ms\x18\x0f \x01(\rR\x14transactionTimeoutMs\"\x8d\x01\n" +
 	"\x16TransactionParticipant\x12G\n" +
 	"\tpartition\x18\x01 \x01(\v2'.penstock.proto.v1.ParticipantPartitionH\x00R\tpartition\x12\x1b\n" +
 	"\bgroup_id\x18\x02 \x01(\tH\x00R\agroupIdB\r\n" +

@@ -1,17 +1,25 @@
 """Brokers find the active controller: by fixed addresses, and by a name whose addresses change."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic
 from typing import Any
 
+import grpc
 import pytest
 from support.processes import ReservedPort
 from support.sessions import Broker, running
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock.proto.v1.controller_pb2_grpc import (
+    ControllerServiceServicer,
+    add_ControllerServiceServicer_to_server,
+)
+from penstock.rpc.errors import error_to_wire
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 
 Reserve = Callable[[], ReservedPort]
@@ -114,3 +122,52 @@ async def test_addresses_that_swallow_connections_delay_nobody(
                 await wait_until_async(
                     lambda: all(broker.serves(1) for broker in brokers), what="sessions"
                 )
+
+
+async def test_an_answer_after_another_controller_was_promised_to_be_followed_says_nothing(
+    shared: SharedDocuments, run: Any, reserve: Reserve
+) -> None:
+    """That controller may have read before what is answered here was stored."""
+    port = reserve().port
+    broker = Broker(0, [f"127.0.0.1:{port}"])
+    async with (
+        run(MemoryMetadataStore(shared), CONFIG, wait=True, port=port),
+        running(broker),
+    ):
+        await wait_until_async(lambda: broker.serves(1), what="a session")
+        connection = broker.session.connection()
+        broker.session.check_follows(connection)
+        broker.session.leave_older_than(connection.controller_epoch + 1)
+        with pytest.raises(ClusterError, match="the outcome is unknown") as caught:
+            broker.session.check_follows(connection)
+        assert caught.value.code is ErrorCode.CONTROLLER_UNAVAILABLE
+
+
+class Listener(ControllerServiceServicer):
+    """A controller that hears who wants to register, and refuses."""
+
+    def __init__(self) -> None:
+        self.heard: list[pb.Register] = []
+
+    async def Session(  # noqa: N802 - as the service names it
+        self, requests: Any, context: Any
+    ) -> AsyncIterator[pb.SessionResponse]:
+        request = await anext(requests)
+        self.heard.append(request.register)
+        yield pb.SessionResponse(error=error_to_wire(ClusterError("no", ErrorCode.NOT_CONTROLLER)))
+
+
+async def test_the_next_controller_is_told_of_what_an_answer_has_told() -> None:
+    listener, server = Listener(), grpc.aio.server()
+    add_ControllerServiceServicer_to_server(listener, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    broker = Broker(0, [f"127.0.0.1:{port}"])
+    broker.session.saw(7)
+    broker.session.saw(5)
+    try:
+        async with running(broker):
+            await wait_until_async(lambda: listener.heard, what="it registers")
+    finally:
+        await server.stop(None)
+    assert listener.heard[0].metadata_version == 7

@@ -421,6 +421,43 @@ async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
     assert again.leader() == (0, 1), "nobody was taken for dead"
 
 
+class Held(Moody):
+    """Brokers stand in for its lease, as for a `JournaledStore`."""
+
+    asked = 0
+
+    def hold(self) -> bool:
+        self.asked += 1
+        return True
+
+
+async def test_brokers_stand_in_for_the_lease_only_once_all_have_come(
+    start: Any, documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a broker that has not come acts on may be stored, and not read yet (ADR 29)."""
+    for name, seconds in (("LEASE_RENEW", 0.05), ("LEASE_RETRY", 0.05), ("HOLD_AFTER", 0.1)):
+        monkeypatch.setattr(f"penstock_broker.controller.runtime._{name}_S", seconds)
+    first = await start(MemoryMetadataStore(documents))
+    await first.broker(0)
+    await first.broker(1)
+    documents.holder = ""
+    store = Held(documents)
+    successor = await start(store)
+    await successor.runtime.wait_active(40.0)
+    await successor.broker(0)
+    monkeypatch.setattr("penstock_broker.controller.runtime._SUSPEND_S", 0.5)
+    store.away = True
+    await wait_until_async(lambda: not successor.runtime.active, what="it is suspended")
+    assert store.asked == 0
+    store.away = False
+    await successor.runtime.wait_active(40.0)
+    await successor.broker(0)
+    await successor.broker(1)
+    store.away = True
+    await wait_until_async(lambda: store.asked > 20, what="it is held for longer than its lease")
+    assert successor.runtime.active
+
+
 @pytest.mark.parametrize("key", ["cluster", "topic/t"])
 @pytest.mark.parametrize("text", ["{kubectl edit", '{"format":1}', "[]"])
 async def test_an_active_controller_puts_unreadable_documents_back(

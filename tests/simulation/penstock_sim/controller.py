@@ -207,9 +207,13 @@ class SimController:
                 self._new_machine()
         elif self._away_since_ms is None:
             self._away_since_ms = scheduler.now_ms
-        elif scheduler.now_ms - self._away_since_ms > _HOLD_AFTER_MS and self.active:
+        elif scheduler.now_ms - self._away_since_ms > _HOLD_AFTER_MS and self._may_hold(journal):
             journal.run_beside(documents.hold(), _ignore)
         scheduler.after(_LEASE_MS, self._lease, life, journal)
+
+    def _may_hold(self, journal: JournalShell) -> bool:
+        machine = self._machine
+        return machine is not None and (machine.settled or journal.documents.detached)
 
     def _lost_the_lease(self) -> bool:
         """Another had it and asked for promises, but is gone before it has taken over."""

@@ -12,6 +12,7 @@ from penstock.core.replication.contract import ReplicaConfig
 from penstock.core.replication.contract_leader import IsrProposal
 from penstock.core.topic import TopicConfig
 from penstock.core.types import ControllerEpoch, ReplicaKey, TopicId
+from penstock.errors import ClusterError, ErrorCode
 from penstock_sim.network import Stream
 
 if TYPE_CHECKING:
@@ -216,12 +217,16 @@ class Session:
         net, me = self.broker.world.net, int(self.broker.id)
 
         def respond(outcome: Any) -> None:
-            net.call(controller.id, me, self._answered, outcome, answer)
+            net.call(controller.id, me, self._answered, request, outcome, answer)
 
         net.call(me, controller.id, controller.request, request, respond)
 
-    def _answered(self, outcome: Any, answer: Callable[..., None]) -> None:
-        if isinstance(outcome, cc.IsrAltered):
+    def _answered(self, request: cc.AlterIsr, outcome: Any, answer: Callable[..., None]) -> None:
+        """As `ControllerSession.check_follows`: after the session's end an answer says nothing."""
+        if request.broker_session != self.number:
+            answer(None, ClusterError("too late", ErrorCode.CONTROLLER_UNAVAILABLE))
+        elif isinstance(outcome, cc.IsrAltered):
+            self._seen_version = max(self._seen_version, outcome.metadata_version)
             change, state = outcome.outcomes[0].change, outcome.outcomes[0].state
             if state is not None:
                 key = ReplicaKey(change.topic_id, change.partition)

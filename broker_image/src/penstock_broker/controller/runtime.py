@@ -261,9 +261,15 @@ class ControllerRuntime:
             await asyncio.sleep(pause_s)
 
     async def _hold_without_lease(self) -> None:
-        """A majority of the brokers can stand in for the lease (core.control.journal)."""
-        asked_at = monotonic()
-        if not self.active or asked_at - self._renewed_at < _HOLD_AFTER_S:
+        """A majority of the brokers can stand in for the lease (core.control.journal).
+
+        Not for a controller that may not have read yet what a broker acts on: what it journals
+        instead would count (ADR 29).
+        """
+        asked_at, machine = monotonic(), self._machine
+        if not self.active or machine is None or asked_at - self._renewed_at < _HOLD_AFTER_S:
+            return
+        if not (machine.settled or self._store.detached):
             return
         if await self._in_thread(self._store.hold, lease=True):
             self._renewed_at = asked_at

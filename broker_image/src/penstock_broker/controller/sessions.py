@@ -90,7 +90,8 @@ class ControllerService(ControllerServiceServicer):
             return pb.AlterIsrResponse(error=error_to_wire(error))
         assert isinstance(result, c.IsrAltered)
         return pb.AlterIsrResponse(
-            results=[isr_outcome_to_wire(outcome) for outcome in result.outcomes]
+            results=[isr_outcome_to_wire(outcome) for outcome in result.outcomes],
+            metadata_version=result.metadata_version,
         )
 
     async def AllocateProducerIds(

@@ -111,6 +111,7 @@ class ControllerSession:
         self._may_stop = False
         self._outdated = False
         """The controller of this session is not followed any more."""
+        self._seen_version = 0
         self._reading: asyncio.Timeout | None = None
         self._news = asyncio.Event()
         """A session began or ended, or `may_stop` was said."""
@@ -172,6 +173,22 @@ class ControllerSession:
         self._outdated = True
         if self._reading is not None:
             self._reading.reschedule(asyncio.get_running_loop().time())
+
+    def check_follows(self, connection: Connection) -> None:
+        """Raises CONTROLLER_UNAVAILABLE if its session is over: an answer counts no more.
+
+        Who has promised a newer controller to follow it must not act on what the one before has
+        stored since: the newer one may have read already.
+        """
+        if self._connection is not connection or self._outdated:
+            raise ClusterError(
+                "the answer came after the end of the session, so the outcome is unknown",
+                ErrorCode.CONTROLLER_UNAVAILABLE,
+            )
+
+    def saw(self, metadata_version: int) -> None:
+        """An answer has told of it; an image may not have yet. The next controller is told."""
+        self._seen_version = max(self._seen_version, metadata_version)
 
     def beat(self) -> None:
         """Sends a heartbeat now: something in it changed."""
@@ -272,13 +289,18 @@ class ControllerSession:
                     pass
 
     async def _next(self, call: _SessionCall, timeout_s: float) -> pb.SessionResponse:
-        if self._outdated:
-            raise TimeoutError("another controller is followed from now on")
+        self._check_not_outdated()
         try:
             async with asyncio.timeout(timeout_s) as self._reading:
-                return await _read(call)
+                response = await _read(call)
         finally:
             self._reading = None
+        self._check_not_outdated()
+        return response
+
+    def _check_not_outdated(self) -> None:
+        if self._outdated:
+            raise TimeoutError("another controller is followed from now on")
 
     async def _requests(self, ready: asyncio.Future[float]) -> AsyncIterator[pb.SessionRequest]:
         """Register, then heartbeats for as long as the stream lives."""
@@ -294,7 +316,7 @@ class ControllerSession:
                 directory_id=identity.directory_id,
                 data_intact=identity.data_intact,
                 controller_epoch=self._sink.controller_epoch,
-                metadata_version=self._sink.metadata_version,
+                metadata_version=max(self._sink.metadata_version, self._seen_version),
                 external_host=self._config.external_host,
                 external_port=self._config.external_port,
                 features=BROKER_FEATURES,

@@ -58,8 +58,10 @@ class IsrChanges:
             answer = await self._session.call(
                 "ISR change", connection.controller.AlterIsr(self._request(connection, batch))
             )
+            self._session.check_follows(connection)
             if answer.HasField("error"):
                 raise error_from_wire(answer.error)
+            self._session.saw(answer.metadata_version)
         except PenstockError as error:
             if self._answers:
                 # A controller that is away for an hour is news once.

@@ -322,7 +322,10 @@ class IsrOutcome:
 
 @dataclass(frozen=True, slots=True)
 class IsrAltered:
+    """`metadata_version`: of the cluster, with the changes in it."""
+
     outcomes: tuple[IsrOutcome, ...]
+    metadata_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

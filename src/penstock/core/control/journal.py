@@ -9,8 +9,9 @@ register, one proposer per epoch: Paxos with the controller epoch as ballot.
 
 - A controller that takes over reads the store at epoch e, then asks a majority to promise
   e + 1 and to say what they keep. Two majorities share a broker: it learns of everything that
-  counts, and nothing of a lower epoch counts from then on. It writes the newest journal into the
-  store before it raises the epoch there, and only then decides anything.
+  counts, and nothing of a lower epoch counts from then on. It reads the store again, because a
+  broker may act on what was stored before it promised; puts the newest journal there; raises the
+  epoch; and only then decides anything.
 - Raising the epoch in the store is a compare-and-swap on what was read before the promises, so
   an epoch has one owner, and a proposer writes its journals under an epoch that it owns.
 - Journals of older epochs than the store's count no more: whoever raised it has read them. And

@@ -192,6 +192,12 @@ class JournaledDocuments:
                 "what they keep of changes made while the metadata store was away, "
                 f"{wanted} must; waiting for them (controller.takeover.min.brokers)"
             )
+        # Who has promised takes no answer of the controller before: all that it acts on is stored.
+        again = yield ReadStore()
+        assert isinstance(again, Mapping)
+        if version_of(again, CLUSTER_KEY) != version_of(found, CLUSTER_KEY):
+            raise StoreUnavailableError("the cluster changed while brokers promised; reading again")
+        found = dict(again)
         # Journals of older epochs were learned by whoever raised the epoch to this one.
         current = [j for j in promises.journals if j.controller_epoch == cluster.controller_epoch]
         newest = max(current, key=lambda journal: journal.sequence, default=None)

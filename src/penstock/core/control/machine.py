@@ -26,7 +26,7 @@ from penstock.core.control.sessions import Session, Sessions
 from penstock.core.control.views import Image, Summary, image_since, summarise
 from penstock.core.control.work import Outcome, Pending, Work, decide_work
 from penstock.core.defect import Unanswered, stopped_by
-from penstock.core.types import ControllerEpoch
+from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockError
 
 
@@ -78,6 +78,7 @@ class ControllerMachine:
         self._reloading = False
         self._write_count = 0
         self._taken_over_at = 0
+        self._unheard: set[BrokerId] = set()
         self._balance_due_ms: int | None = None
         self._last_tick_ms: int | None = None
         self._now_ms = 0
@@ -108,6 +109,15 @@ class ControllerMachine:
     def sessions(self) -> Sessions:
         """For metrics: who is here. Not to be changed."""
         return self._sessions
+
+    @property
+    def settled(self) -> bool:
+        """Since the take-over every broker that was alive has registered, or its death is stored.
+
+        Until then one may act on an answer of the controller before, which was stored after this
+        one had read: it says so when it registers, and a conflict shows it when it is dead.
+        """
+        return self.phase is Phase.ACTIVE and not self._unheard
 
     @property
     def pending_requests(self) -> int:
@@ -228,6 +238,7 @@ class ControllerMachine:
             cluster = self.stored.cluster
             alive = [broker.broker_id for broker in cluster.brokers.values() if broker.alive]
             self._sessions.assume(alive, cluster.controller_epoch, self._now_ms)
+            self._unheard = set(alive)
             self._work.settle_all = True
         self._tell(flight.work, flight.outcomes, flight.decisions)
 
@@ -351,6 +362,7 @@ class ControllerMachine:
     def _tell(self, work: Work, outcomes: list[Outcome], decisions: list[c.Decision]) -> None:
         """Says what is durable now."""
         self._out.decisions += decisions
+        self._unheard.difference_update(work.deaths)
         for entry, outcome in zip(work.pending, outcomes, strict=True):
             self._answer(entry.event, outcome)
         for session in self._sessions:
@@ -359,6 +371,8 @@ class ControllerMachine:
 
     def _answer(self, event: c.Request | c.BrokerRegistered, outcome: Outcome) -> None:
         if not isinstance(event, c.BrokerRegistered):
+            if isinstance(outcome, c.IsrAltered):
+                outcome = replace(outcome, metadata_version=self.stored.metadata_version)
             self._out.replies.append(c.Reply(event.request_id, outcome))
         elif isinstance(outcome, PenstockError):
             self._out.messages.append(c.SessionRefused(event.stream_id, outcome))
@@ -373,6 +387,7 @@ class ControllerMachine:
             self._refuse(before.stream_id, "another connection of this broker took its place")
         # Whatever ended before this registration is settled: it was decided as a new run.
         self._work.deaths.pop(event.broker_id, None)
+        self._unheard.discard(event.broker_id)
         epoch = self.stored.cluster.controller_epoch
         session = self._sessions.open(event.broker_id, event.stream_id, epoch, self._now_ms)
         if event.stream_id not in self._streams:

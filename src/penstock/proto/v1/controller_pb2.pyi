@@ -340,6 +340,9 @@ class AlterIsrResponse(_message.Message):
 
     ERROR_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
+    METADATA_VERSION_FIELD_NUMBER: _builtins.int
+    metadata_version: _builtins.int
+    """Of the cluster, with the changes in it: the broker has seen it, and says so when it registers."""
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     @_builtins.property
@@ -351,10 +354,11 @@ class AlterIsrResponse(_message.Message):
         *,
         error: _errors_pb2.Error | None = ...,
         results: _abc.Iterable[Global___IsrChangeResult] | None = ...,
+        metadata_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "metadata_version", b"metadata_version", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -91,3 +91,27 @@ def test_proposing_the_present_isr_ends_the_doubt_about_earlier_proposals(three:
     late = three.alter_isr(0, (0, 1), version=version)
     assert late.error is not None
     assert three.state()[2] == (0, 1, 2)
+
+
+def test_the_answer_to_an_isr_change_tells_which_metadata_it_is_part_of(three: Any) -> None:
+    """The leader may be the only one that knows, and tells the next controller."""
+    before = three.machine.stored.metadata_version
+    assert three.alter_isr(0, (0, 1)).error is None
+    (answered,) = (one for one in three.replies.values() if isinstance(one, c.IsrAltered))
+    assert answered.metadata_version == three.machine.stored.metadata_version > before
+
+
+def test_a_take_over_is_settled_once_every_broker_has_come_or_its_death_is_stored(
+    three: Any,
+) -> None:
+    successor = type(three)(three.documents).start()
+    assert not successor.machine.settled
+    successor.register_all(0, 1)
+    assert not successor.machine.settled
+    successor.hold_writes = True
+    successor.pass_time(successor.config.session_timeout_ms + 1)
+    assert successor.held is not None
+    assert not successor.machine.settled
+    successor.finish_held(passed=True, answered=True)
+    assert successor.machine.settled
+    assert successor.state()[2] == (0, 1)

@@ -306,6 +306,34 @@ def test_most_brokers_lost_for_good_need_not_answer_if_somebody_says_so(world: W
         take_over(world, JournaledDocuments(takeover_min_brokers=1))
 
 
+class Meanwhile(World):
+    """The controller before stores something while brokers promise to follow the next one."""
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__()
+        self._change = Put(key, text, self.stored[key].version if key in self.stored else None)
+
+    def _promises(self, ask: AskPromises) -> Promises:
+        self.apply([self._change])
+        return super()._promises(ask)
+
+
+def test_a_take_over_knows_what_brokers_were_told_before_they_promised() -> None:
+    """A leader that has heard of a smaller ISR commits without the others."""
+    world = Meanwhile(T, topic(2))
+    documents = JournaledDocuments()
+    documents.begin_take_over()
+    assert world.drive(documents.read())[T].text == topic(2)
+
+
+def test_a_take_over_begins_again_where_the_cluster_changed_while_brokers_promised() -> None:
+    world = Meanwhile(CLUSTER_KEY, cluster(1, 2))
+    documents = JournaledDocuments()
+    documents.begin_take_over()
+    with pytest.raises(StoreUnavailableError, match="the cluster changed while brokers promised"):
+        world.drive(documents.read())
+
+
 @pytest.mark.parametrize("brokers", [0, 1, 2])
 def test_without_three_brokers_there_is_no_journal_and_nobody_to_wait_for(brokers: int) -> None:
     world = World(brokers)

@@ -1,0 +1,101 @@
+"""The answer to an ISR change that comes when its controller is not followed any more."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+from support.sessions import Broker, running
+from support.waiting import wait_until_async
+
+from penstock.core.replication.contract_leader import IsrAnswered, IsrProposal
+from penstock.core.types import BrokerId, LeaderEpoch, ReplicaKey, TopicId
+from penstock.proto.v1 import broker_pb2
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock.proto.v1.controller_pb2_grpc import (
+    ControllerServiceServicer,
+    add_ControllerServiceServicer_to_server,
+)
+from penstock_broker.replication.isr import IsrChanges
+
+KEY = ReplicaKey(TopicId("id-of-t"), 0)
+PROPOSAL = IsrProposal(leader_epoch=LeaderEpoch(1), version=3, isr=(BrokerId(0),))
+STATE = broker_pb2.PartitionInfo(leader=0, leader_epoch=1, replicas=[0, 1], isr=[0], version=4)
+
+
+class Led:
+    """Stands for a replica; only what it hears is looked at."""
+
+    key = KEY
+
+
+class Obliging(ControllerServiceServicer):
+    """A controller that registers everybody and makes every change."""
+
+    async def Session(  # noqa: N802 - as the service names it
+        self, requests: Any, context: Any
+    ) -> AsyncIterator[pb.SessionResponse]:
+        await anext(requests)
+        yield pb.SessionResponse(
+            registered=pb.Registered(
+                cluster_id="c",
+                controller_epoch=1,
+                broker_session=1,
+                heartbeat_interval_ms=1_000,
+                session_timeout_ms=60_000,
+            )
+        )
+        await asyncio.Event().wait()
+
+    async def AlterIsr(  # noqa: N802 - as the service names it
+        self, request: pb.AlterIsrRequest, context: Any
+    ) -> pb.AlterIsrResponse:
+        result = pb.IsrChangeResult(topic_id=KEY.topic_id, partition=STATE)
+        return pb.AlterIsrResponse(results=[result], metadata_version=9)
+
+
+@pytest.mark.parametrize("promised", [False, True])
+async def test_a_change_that_is_answered_after_another_was_promised_to_be_followed_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, promised: bool
+) -> None:
+    server = grpc.aio.server()
+    add_ControllerServiceServicer_to_server(Obliging(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    broker = Broker(0, [f"127.0.0.1:{port}"])
+    session, heard = broker.session, list[IsrAnswered]()
+    call = session.call
+
+    async def promise_beside(what: str, answer: Awaitable[Any]) -> Any:
+        """The answer is here already, and nobody has looked at it."""
+        found = await call(what, answer)
+        if promised:
+            session.leave_older_than(2)
+        return found
+
+    monkeypatch.setattr(session, "call", promise_beside)
+    replica = Led()
+    replicas = SimpleNamespace(
+        broker_id=BrokerId(0), by_key={KEY: replica}, handle=lambda _, event: heard.append(event)
+    )
+    changes = IsrChanges(
+        cast("Any", replicas), session, cast("Any", SimpleNamespace(cluster_id="c"))
+    )
+    try:
+        async with running(broker), asyncio.TaskGroup() as tasks:
+            await wait_until_async(lambda: session.connected, what="a session")
+            sending = tasks.create_task(changes.run())
+            changes.propose(cast("Any", replica), PROPOSAL)
+            await wait_until_async(lambda: heard, what="an answer")
+            sending.cancel()
+    finally:
+        await server.stop(None)
+    (answered,) = heard
+    if promised:
+        assert answered.state is None
+        assert "the outcome is unknown" in str(answered.error)
+    else:
+        assert answered.state is not None
+        assert answered.state.isr == (0,)
