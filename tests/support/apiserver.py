@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from support.processes import HOST, ReservedPort
+from support.processes import HOST, ReservedPort, stop
 from support.waiting import unwatch, wait_until, watch
 
 _START_S: Final = 90.0
@@ -146,7 +146,7 @@ class ApiServer:
     def pause(self) -> None:
         """SIGSTOP: connections are accepted and nothing answers."""
         assert self._server is not None
-        os.kill(self._server.pid, signal.SIGSTOP)
+        stop(self._server.pid)
 
     def resume(self) -> None:
         assert self._server is not None

@@ -67,6 +67,12 @@ def _running_test() -> str:
     return os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
 
 
+def stop(pid: int) -> None:
+    """SIGSTOP of a child; waits until it has stopped, as it may answer for a moment yet."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+
 class ServerProcess:
     """One `python -m penstock_broker …` process; may be started again after it ended.
 
@@ -171,8 +177,8 @@ class ServerProcess:
         os.kill(self.pid, signal.SIGTERM)
 
     def pause(self) -> None:
-        """SIGSTOP: the process is there and does nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        """SIGSTOP: the process is there and does nothing, from the return of this call on."""
+        stop(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
