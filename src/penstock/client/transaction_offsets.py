@@ -3,12 +3,13 @@
     what is in hand ──▶ CommitOffsets(transactional id, producer id, epoch; member id, epoch)
        │                     │ loading, moved, other transactions: asked again
        │                     └ STALE_MEMBER_EPOCH: again, while the partitions never left
-       └ given up, or other partitions ──▶ the transaction fails
+       └ given up, or partitions that left meanwhile ──▶ the transaction fails
 
 Each commit is a call of its own, beside the stream of others: it may wait for the transaction's
 coordinator, and nobody else shall wait behind it. A partition that left this member and came back
 was read by others meanwhile, so that its records may be in their transactions: the new epoch
-must not make the old records good (I15).
+must not make the old records good (I15). Nor may one that comes back with the same epoch, as when
+the coordinator never noticed: where it begins was looked up before these offsets were stored.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ from penstock.client.fetch_state import FetchState
 from penstock.client.group_wire import commit_to_wire
 from penstock.client.lane import Identity
 from penstock.core.types import TopicPartition
-from penstock.errors import ErrorCode, Lost, PenstockError
+from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 
 
@@ -86,7 +87,14 @@ class TransactionOffsets:
                 if error.lost is Lost.MEMBERSHIP and not again:
                     self._member.fenced(error.code)
                 raise
-            return
+            if self._never_left(held):
+                return
+            raise ClusterError(
+                f"partitions of group {self._coordinator.group_id!r} left this member while their "
+                "offsets were being stored, so that others may have begun before these: the "
+                "transaction must not commit",
+                ErrorCode.STALE_MEMBER_EPOCH,
+            )
 
     # ------------------------------------------------------------ inside
 
@@ -101,5 +109,8 @@ class TransactionOffsets:
         return (
             now.member_id == member_id
             and now.member_epoch not in (0, member_epoch)
-            and all(self._assignment.states.get(where) is state for where, state in held.items())
+            and self._never_left(held)
         )
+
+    def _never_left(self, held: Mapping[TopicPartition, FetchState | None]) -> bool:
+        return all(self._assignment.states.get(where) is state for where, state in held.items())

@@ -25,7 +25,7 @@ from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
 from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
-from penstock.errors import ErrorCode, Lost, PenstockError
+from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError
 from penstock_sim.commits import COMMIT_MS, Offsets
 from penstock_sim.groups import SimGroups
 from penstock_sim.ledger import hops_of
@@ -310,10 +310,12 @@ class PipeReader(Reader):
             error = answer
             if isinstance(answer, gc.Committed):
                 error = next((one for one in answer.errors if one is not None), None)
-            if error is None:
+            if error is not None:
+                refused(error)
+            elif self._never_left(held):
                 done(None)
             else:
-                refused(error)
+                done(ClusterError("they left meanwhile", ErrorCode.STALE_MEMBER_EPOCH))
 
         def refused(error: PenstockError) -> None:
             now = member.member_id, member.membership.member_epoch
@@ -322,8 +324,7 @@ class PipeReader(Reader):
                 if now == (member_id, epoch):
                     member.later(5, refused, error)
                     return
-                kept = all(self.assignment.states.get(at) is state for at, state in held.items())
-                if now[0] == member_id and now[1] and kept:
+                if now[0] == member_id and now[1] and self._never_left(held):
                     self._store(who, offsets, held, deadline_ms, done)
                     return
             elif error.lost is Lost.MEMBERSHIP:
@@ -345,6 +346,9 @@ class PipeReader(Reader):
             deadline_ms,
             stored,
         )
+
+    def _never_left(self, held: dict[TopicPartition, FetchState]) -> bool:
+        return all(self.assignment.states.get(at) is state for at, state in held.items())
 
 
 class PipeGroups(SimGroups):
