@@ -5,8 +5,9 @@ with the value that we want? What we no longer want shows in the fingerprint of 
 was applied last, which the live object carries. Pure.
 """
 
+import re
 from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 from penstock_operator.model import Object
@@ -15,6 +16,8 @@ from penstock_operator.objects.pods import fingerprint
 
 _EXACT: Final = frozenset({"selector", "matchLabels", "nodeSelector", "podSelector"})
 """Maps that mean something else with one entry more; the server treats them as one value."""
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,2})?")
+"""Not every text of digits: a fingerprint may read as a power of ten that no number holds."""
 _UNITS: Final = {
     "": Decimal(1),
     "m": Decimal("0.001"),
@@ -73,9 +76,6 @@ def quantity(text: str) -> Decimal | None:
     digits = text.rstrip("KMGTPEikmun")
     unit = text[len(digits) :]
     factor = _UNITS.get(unit)
-    if factor is None or not digits:
+    if factor is None:
         return None
-    try:
-        return Decimal(digits) * factor
-    except InvalidOperation:
-        return None
+    return Decimal(digits) * factor if _NUMBER.fullmatch(digits) else None
