@@ -218,11 +218,7 @@ def test_offsets_count_with_the_transaction_that_they_are_part_of(
     group = new_id()
     with Groups(cluster) as groups:
         producer.send("t", b"x")
-        part_of = {
-            "transactional_id": producer.transactional_id,
-            "producer_id": producer.producer_id,
-            "producer_epoch": producer.epoch,
-        }
+        part_of = producer.part_of()
         assert groups.commit(group, {("t", 1): 7}, **part_of) == [ErrorCode.UNSPECIFIED]
         request = FetchOffsetsRequest(group_id=group)
         (found,) = groups.call("FetchOffsets", request).offsets

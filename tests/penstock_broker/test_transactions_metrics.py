@@ -70,11 +70,7 @@ def test_a_partition_shows_how_many_offsets_wait_while_there_are_any(cluster: Cl
 def test_offsets_of_a_group_that_a_transaction_holds_are_counted(cluster: Cluster) -> None:
     pending, committed = "group_pending_offsets{g}", "group_committed_offset{g,0,t}"
     producer = TransactionalProducer(cluster, "pipe").init()
-    part_of = {
-        "transactional_id": "pipe",
-        "producer_id": producer.producer_id,
-        "producer_epoch": producer.epoch,
-    }
+    part_of = producer.part_of()
     with Groups(cluster) as groups:
         groups.commit("g", {("t", 0): 1})
         groups.commit("g", {("t", 0): 2, ("t", 1): 5}, **part_of)
@@ -142,11 +138,7 @@ def test_the_expressions_of_the_page_find_what_live_brokers_export(cluster: Clus
     assert len({metric for metric, _ in asked}) >= 8, "the page has expressions"
     producer = TransactionalProducer(cluster, "watched").init()
     producer.send("t", b"x")
-    part_of = {
-        "transactional_id": "watched",
-        "producer_id": producer.producer_id,
-        "producer_epoch": producer.epoch,
-    }
+    part_of = producer.part_of()
     with Groups(cluster) as groups:
         groups.commit("watched", {("t", 1): 0})
         groups.commit("watched", {("t", 0): 1}, **part_of)

@@ -88,11 +88,7 @@ def test_offsets_in_a_transaction_that_no_coordinator_knows_are_dropped_by_the_g
     cluster: Cluster,
 ) -> None:
     lost = TransactionalProducer(cluster, "lost", transaction_timeout_ms=10_000).init()
-    part_of = {
-        "transactional_id": "lost",
-        "producer_id": lost.producer_id,
-        "producer_epoch": lost.epoch,
-    }
+    part_of = lost.part_of()
     reset = group_pb2.ResetOffsetsRequest(
         group_id="g",
         partitions=[group_pb2.ResetPartition(topic="t", partition=0, offset=1)],

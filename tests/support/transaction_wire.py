@@ -134,6 +134,14 @@ class TransactionalProducer:
         self._sequences.clear()
         return self
 
+    def part_of(self) -> dict[str, Any]:
+        """What a commit of offsets says that is part of its transaction of this moment."""
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+        }
+
     def send(self, topic: str, *values: bytes, partition: int = 0) -> int:
         """Produces one batch; its base offset. Raises PenstockError."""
         sequence = self._sequences.get((topic, partition), 0)

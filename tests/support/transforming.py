@@ -24,6 +24,15 @@ def fill(cluster: Cluster, topic: str, numbers: range) -> None:
         assert producer.close(30) == 0
 
 
+def make_source(cluster: Cluster, name: str, count: int = 0) -> str:
+    """A topic with so many numbers, and `.out` for what is made of them; the name."""
+    for topic in (name, f"{name}.out"):
+        cluster.create_topic(topic, partitions=PARTITIONS)
+    if count:
+        fill(cluster, name, range(count))
+    return name
+
+
 class Output:
     """What a read_committed reader sees of a topic from its beginning."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.names import own_name
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
@@ -49,7 +50,7 @@ def penstock(shared_broker: Cluster) -> InProcess:
 @pytest.fixture
 def topic(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of two partitions with ten records each; also a group's name."""
-    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    name = own_name(request)
     shared_broker.create_topic(name, partitions=2)
     with Producer(shared_broker.bootstrap) as producer:
         for number in range(20):

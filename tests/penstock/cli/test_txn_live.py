@@ -130,11 +130,7 @@ def test_a_group_shows_whose_transaction_has_its_offsets_in_hand(
 ) -> None:
     cluster.create_topic("clicks", partitions=2)
     producer = TransactionalProducer(cluster, "clicks-0", client_id="counter").init()
-    part_of = {
-        "transactional_id": "clicks-0",
-        "producer_id": producer.producer_id,
-        "producer_epoch": producer.epoch,
-    }
+    part_of = producer.part_of()
     with Groups(cluster) as groups:
         groups.commit("counters", {("clicks", 0): 0, ("clicks", 1): 0})
         assert "transactions" not in penstock.json("describe", "counters", group="group")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 from support.cluster import Cluster
+from support.names import own_name
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -30,7 +31,7 @@ from penstock.errors import (
 @pytest.fixture
 def topic(shared_cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of two partitions for this test alone."""
-    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    name = own_name(request)
     shared_cluster.create_topic(name, partitions=2)
     return name
 

@@ -7,6 +7,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.cluster import Cluster
+from support.names import own_name
 from support.processes import HOST
 from support.waiting import wait_until_async
 
@@ -19,7 +20,7 @@ RECORDS = 200
 @pytest.fixture
 def name(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of two partitions for this test alone; also the name of its group."""
-    made = "".join(c if c.isalnum() else "." for c in request.node.name)
+    made = own_name(request)
     shared_broker.create_topic(made, partitions=2)
     return made
 

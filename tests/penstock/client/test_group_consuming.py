@@ -7,6 +7,7 @@ from typing import Unpack
 
 import pytest
 from support.cluster import Cluster
+from support.names import own_name
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -29,7 +30,7 @@ PARTITIONS = 4
 @pytest.fixture
 def name(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of four partitions for this test alone; also the name of its group."""
-    made = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    made = own_name(request)
     shared_broker.create_topic(made, partitions=PARTITIONS)
     return made
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.names import own_name
 from support.recipes import at, recipes
 from support.waiting import wait_exit, wait_until
 
@@ -27,7 +28,7 @@ STEP = 10
 @pytest.fixture
 def topic(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of one partition; also the group's name."""
-    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    name = own_name(request)
     shared_broker.create_topic(name)
     return name
 

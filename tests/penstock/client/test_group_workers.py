@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cluster import Cluster
+from support.names import own_name
 from support.waiting import wait_until_async
 
 from penstock.client import AsyncConsumer, Consumer, Producer, Record, TopicPartition
@@ -37,7 +38,7 @@ def test_a_commit_stands_at_the_lowest_record_that_is_not_done(
 @pytest.fixture
 def name(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of two partitions; also the group's name. Its dead letters go to name.dlt."""
-    made = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    made = own_name(request)
     shared_broker.create_topic(made, partitions=2)
     shared_broker.create_topic(made + ".dlt", partitions=1)
     return made

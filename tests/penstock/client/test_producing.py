@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.cluster import Cluster
+from support.names import own_name
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -34,7 +35,7 @@ from penstock.errors import ClusterError, ErrorCode, MisuseError
 @pytest.fixture
 def topic(shared_cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of three partitions for this test alone."""
-    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    name = own_name(request)
     shared_cluster.create_topic(name, partitions=3)
     return name
 

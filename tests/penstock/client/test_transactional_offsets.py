@@ -10,6 +10,7 @@ from contextlib import closing
 
 import pytest
 from support.cluster import Cluster
+from support.names import own_name
 from support.recipes import at, recipes
 from support.waiting import wait_exit, wait_until
 
@@ -30,7 +31,7 @@ COUNT = 20
 @pytest.fixture
 def topic(shared_cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """Numbers in two partitions; also the group's name. What is made of them goes to `.out`."""
-    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
+    name = own_name(request)
     shared_cluster.create_topic(name, partitions=2)
     shared_cluster.create_topic(f"{name}.out")
     fill(shared_cluster, name)

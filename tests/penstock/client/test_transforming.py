@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.names import own_name
 from support.recipes import at, recipes
-from support.transforming import PARTITIONS, Output, Running, copy_to, fill
+from support.transforming import PARTITIONS, Output, Running, copy_to, fill, make_source
 from support.waiting import wait_until
 
 from penstock.client import (
@@ -30,9 +31,7 @@ MakeCluster = Callable[..., Cluster]
 @pytest.fixture
 def source(shared_cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic of three partitions; also the group's name. Its output: `.out`, letters: `.dlt`."""
-    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
-    shared_cluster.create_topic(name, partitions=PARTITIONS)
-    shared_cluster.create_topic(f"{name}.out", partitions=PARTITIONS)
+    name = make_source(shared_cluster, own_name(request))
     shared_cluster.create_topic(f"{name}.dlt")
     return name
 

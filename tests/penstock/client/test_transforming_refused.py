@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
-from support.transforming import PARTITIONS, Output, Running, fill
+from support.names import own_name
+from support.transforming import PARTITIONS, Output, Running, fill, make_source
 
 from penstock.client import (
     AsyncAdmin,
@@ -30,11 +31,7 @@ FAR_MS = 4_102_444_800_000
 @pytest.fixture
 def source(shared_cluster: Cluster, request: pytest.FixtureRequest) -> str:
     """A filled topic; also the group's name. Its output goes to `.out`."""
-    name = "".join(c if c.isalnum() else "." for c in request.node.name)[-200:]
-    shared_cluster.create_topic(name, partitions=PARTITIONS)
-    shared_cluster.create_topic(f"{name}.out", partitions=PARTITIONS)
-    fill(shared_cluster, name, range(COUNT))
-    return name
+    return make_source(shared_cluster, own_name(request), COUNT)
 
 
 @pytest.mark.parametrize("way", ["run", "by hand"])
