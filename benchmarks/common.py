@@ -64,12 +64,27 @@ def figure_of_rounds(
 
 
 def in_turns(rounds: int, runs: Mapping[K, Callable[[], T]]) -> dict[K, list[T]]:
-    """What each of `runs` returned, by round; every second round goes backwards."""
-    results: dict[K, list[T]] = {name: [] for name in runs}
+    """What each of `runs` returned, by round.
+
+    Each run leaves the machine something to do. What is to be written is written before the next
+    one begins; for the rest the order is another in every round: over as many rounds as there are
+    runs, twice as many if their number is odd, each comes equally often behind each other one (a
+    Williams design, balanced for carry-over).
+    """
+    names = list(runs)
+    results: dict[K, list[T]] = {name: [] for name in names}
     for turn in range(rounds):
-        for name in list(runs)[:: -1 if turn % 2 else 1]:
-            results[name].append(runs[name]())
+        for at in order_of(turn, len(names)):
+            os.sync()
+            results[names[at]].append(runs[names[at]]())
     return results
+
+
+def order_of(turn: int, count: int) -> list[int]:
+    """Who comes when in round `turn`, 0 to `count` - 1: a row of a Williams design."""
+    ends = [at // 2 + 1 if at % 2 else count - at // 2 for at in range(count)]
+    row = [(at + turn) % count for at in ends]
+    return row[::-1] if count % 2 and turn // count % 2 else row
 
 
 def progress(text: str) -> None:

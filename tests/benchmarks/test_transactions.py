@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from support.descendants import descendants_of, still_running
 from support.waiting import wait_until
 
 from benchmarks import table
-from benchmarks.common import figure_of_rounds, in_turns
+from benchmarks.common import figure_of_rounds, in_turns, order_of
 from benchmarks.transaction_kafka import drive_pipe
 
 COMMAND = [sys.executable, "-m", "benchmarks.transactions", "--quick", "--no-kafka"]
@@ -27,12 +29,22 @@ def test_a_ratio_is_the_median_of_the_rounds_and_not_of_the_values(
     assert line["goal"] == "ratio ≥ 1"
 
 
-def test_those_that_take_turns_begin_in_turn() -> None:
+def test_those_that_take_turns_run_once_a_round_each_in_another_order() -> None:
     ran: list[str] = []
     runs = {name: lambda name=name: ran.append(name) or len(ran) for name in "abc"}  # type: ignore[misc]
-    found = in_turns(3, runs)
-    assert "".join(ran) == "abccbaabc"
-    assert found == {"a": [1, 6, 7], "b": [2, 5, 8], "c": [3, 4, 9]}
+    found = in_turns(6, runs)
+    assert "".join(ran) == "abc bca cab cba acb bac".replace(" ", "")
+    assert found["a"] == [1, 6, 8, 12, 13, 17]
+
+
+@pytest.mark.parametrize("count", range(2, 8))
+def test_over_the_rounds_each_run_follows_each_other_one_equally_often(count: int) -> None:
+    rounds = [order_of(turn, count) for turn in range(count * (1 + count % 2))]
+    followed = Counter(pair for order in rounds for pair in pairwise(order))
+    placed = Counter(place for order in rounds for place in enumerate(order))
+    assert len(followed) == count * (count - 1)
+    assert len(placed) == count * count
+    assert len(set(followed.values())) == len(set(placed.values())) == 1
 
 
 def test_a_pipe_commits_all_it_handed_on() -> None:
