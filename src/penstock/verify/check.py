@@ -10,7 +10,7 @@ the program for 100 million records written in batches of 100 (`benchmarks/verif
 Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
 vanished (I2, I6: read, then gone), skipped (I17), ended (I24); of a consumer group what
 `check_groups.py` says, of transactions what `check_transactions.py` says, of a bank's transfers
-what `check_bank.py` says, of a pipe what `check_pipe.py` says.
+what `check_bank.py` says, of a pipe what `check_pipe.py` says, of a ring what `check_ring.py` says.
 """
 
 from array import array
@@ -25,6 +25,7 @@ from penstock.errors import MisuseError
 from penstock.verify.check_bank import BANK_RULES
 from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupJudge
 from penstock.verify.check_pipe import PIPE_RULES, PipeJudge
+from penstock.verify.check_ring import RING_EVENTS, RING_RULES, RingJudge
 from penstock.verify.check_transactions import TRANSACTION_RULES, TransactionJudge
 from penstock.verify.history import Event, read_history
 from penstock.verify.intervals import IntervalSet
@@ -45,6 +46,7 @@ RULES: Final = {
     **TRANSACTION_RULES,
     **BANK_RULES,
     **PIPE_RULES,
+    **RING_RULES,
 }
 
 
@@ -82,6 +84,8 @@ class Verdict:
     transfers: int = 0
     balance: int = 0
     piped: int = 0
+    passed_on: int = 0
+    ring_committed: int = 0
     write_gap_ms: float = 0.0
     partition_write_gap_ms: float = 0.0
     read_gap_ms: float = 0.0
@@ -108,6 +112,8 @@ class Verdict:
             "transfers_in_log": self.transfers,
             "balance": self.balance,
             "piped": self.piped,
+            "passed_on": self.passed_on,
+            "ring_transactions_committed": self.ring_committed,
             "write_gap_ms": round(self.write_gap_ms, 1),
             "partition_write_gap_ms": round(self.partition_write_gap_ms, 1),
             "read_gap_ms": round(self.read_gap_ms, 1),
@@ -202,6 +208,13 @@ class Judge:
         self._group = GroupJudge(self._breach)
         self._transactions = TransactionJudge(self._breach)
         self._pipe = PipeJudge(self._breach)
+        self._ring = RingJudge(self._breach, self._transactions.aborted_of)
+        self._judged_by: dict[str, Callable[[Event], None]] = {
+            "ended-tx": self._transactions.ended,
+            "piped": self._pipe.got,
+            **dict.fromkeys(GROUP_EVENTS, self._group.see),
+            **dict.fromkeys(RING_EVENTS, self._ring.see),
+        }
         self._offsets: dict[int, IntervalSet] = {}
         self._acks = "ALL"
 
@@ -210,9 +223,10 @@ class Judge:
             case "start":
                 self._acks = event.get("acks", "ALL")
                 self._pipe.expected |= "pipe" in event
+                self._ring.begins(event.get("ring", 0))
             case "send" | "ack" | "fail" | "unknown":
                 self._produced(event)
-            case "final" | "piped":
+            case "final":
                 self._read_back(event)
             case "odd" if event["r"] == "final":
                 self._final_end[event["p"]] = event["o"] + 1
@@ -222,12 +236,10 @@ class Judge:
                 self._transactions.stuck(event)
             case "reached":
                 self._final_end[event["p"]] = event["o"]
-            case "ended-tx":
-                self._transactions.ended(event)
-            case kind if kind in GROUP_EVENTS:
-                self._group.see(event)
             case "ended":
                 self._breach("ended", 1, f"{event['who']} at {event['t']:.0f} ms: {event['why']}")
+            case kind if kind in self._judged_by:
+                self._judged_by[kind](event)
             case _:
                 pass
 
@@ -271,6 +283,7 @@ class Judge:
         """The verdict; call once, after both passes."""
         self._transactions.finish(self._logged)
         self._pipe.finish(self._logged)
+        self._ring.finish(self._logged)
         self._compare_outcomes()
         self._check_read_back_is_whole()
         self._group.finish(self._offsets)
@@ -282,6 +295,8 @@ class Judge:
         self.verdict.transfers = self._transactions.bank.transfers
         self.verdict.balance = self._transactions.bank.balance
         self.verdict.piped = self._pipe.piped
+        self.verdict.passed_on = self._ring.passed_on
+        self.verdict.ring_committed = self._ring.committed
         gaps = self._gaps
         self.verdict.write_gap_ms = gaps.worst(lambda key: key == "all")
         self.verdict.partition_write_gap_ms = gaps.worst(lambda key: _is(key, "partition"))
@@ -312,9 +327,6 @@ class Judge:
                 self._breach("unfinished", end - reached, text)
 
     def _read_back(self, event: Event) -> None:
-        if event["e"] == "piped":
-            self._pipe.got(event)
-            return
         stream, first, count = event["s"], event["q"], event["n"]
         partition, offset = event["p"], event["o"]
         self.verdict.final += count

@@ -29,7 +29,8 @@ class PipeJudge:
 
     def __init__(self, breach: Breach) -> None:
         self._breach = breach
-        self._piped: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        self.sequences: dict[int, IntervalSet] = defaultdict(IntervalSet)
+        """Per stream, what is in the target."""
         self._newest: dict[int, int] = {}
         self.expected = False
         """There was a pipe."""
@@ -40,7 +41,7 @@ class PipeJudge:
         stream, first, count = event["s"], event["q"], event["n"]
         where = f"at {event['p']}/{event['o']} of the target"
         self.piped += count
-        there = self._piped[stream]
+        there = self.sequences[stream]
         again = there.overlap(first, first + count)
         for lo, hi in again:
             text = f"key {stream} sequences {lo} to {hi - 1}, again {where}"
@@ -57,9 +58,9 @@ class PipeJudge:
         if not self.expected:
             return
         for stream, sequences in logged.items():
-            for lo, hi in sequences.minus(self._piped[stream]):
+            for lo, hi in sequences.minus(self.sequences[stream]):
                 self._breach("not piped", hi - lo, f"key {stream} sequences {lo} to {hi - 1}")
-        for stream, sequences in self._piped.items():
+        for stream, sequences in self.sequences.items():
             there = logged[stream] if stream in logged else IntervalSet()
             for lo, hi in sequences.minus(there):
                 self._breach("made up", hi - lo, f"key {stream} sequences {lo} to {hi - 1}")

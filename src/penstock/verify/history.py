@@ -4,7 +4,7 @@ A line stands for a whole run of records, so that 100 million records are some 1
 Fields are one letter, because there are many lines; `t` is ms since the start of the workload:
 
     {"e":"start", "run":tag, "topic":…, "acks":…, "sync":…, "partitions":…, "bytes":…}
-                                                                  "pipe":target, if there is one
+                                              "pipe":target | "ring":hops, if there is one
     {"e":"send",  "s":stream, "q":first sequence, "n":count, "t":…}
     {"e":"ack"  | "fail" | "unknown", "s", "q", "n", "t", "p":partition, "o":offset | "why":…}
     {"e":"ended-tx", "x":transaction, "how":"committed" | "aborted" | "unknown", "t"}
@@ -17,6 +17,10 @@ Fields are one letter, because there are many lines; `t` is ms since the start o
     {"e":"final", "p", "o", "s", "q", "n"}                        the read-back of everything
     {…,           "x":transfer, "a":amount, "k":entry}            send, read, final of a bank
     {"e":"piped", "p", "o", "s", "q", "n"}                        of the target of a pipe
+    {"e":"took",  "r":member, "x":its transaction, "p", "o", "s", "q", "n", "t",
+                  "w":transaction that wrote it, 0: a producer did, "h":hops behind it}
+    {"e":"ended-ring", "x", "how":as of ended-tx, "t"}            of one that took something
+    {"e":"ringed","p", "o", "s", "q", "n", "w", "h"}              of both topics of a ring
     {"e":"ends",  "p", "lo":log start, "hi":end}                  at the end, per partition; "hw":
                                                                   high watermark, if transactions
     {"e":"reached", "p", "o":position}                            of the final reader, likewise

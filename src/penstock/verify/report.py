@@ -16,6 +16,7 @@ def summary(verdict: Verdict) -> list[tuple[str, str]]:
         *_transactions(verdict),
         *_bank(verdict),
         *([("in the pipe's target", f"{verdict.piped:,}")] if verdict.piped else []),
+        *_ring(verdict),
         ("longest write gap", _seconds(verdict.write_gap_ms)),
         ("longest write gap of one partition", _seconds(verdict.partition_write_gap_ms)),
         ("longest read gap", _seconds(verdict.read_gap_ms)),
@@ -47,6 +48,15 @@ def _bank(verdict: Verdict) -> list[tuple[str, str]]:
     return [
         ("transfers in the log", f"{verdict.transfers:,}"),
         ("sum of all accounts", f"{verdict.balance:,}"),
+    ]
+
+
+def _ring(verdict: Verdict) -> list[tuple[str, str]]:
+    if not verdict.passed_on:
+        return []
+    return [
+        ("passed on in the ring", f"{verdict.passed_on:,}"),
+        ("by transactions that committed", f"{verdict.ring_committed:,}"),
     ]
 
 
