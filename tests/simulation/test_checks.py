@@ -1,5 +1,7 @@
 """What the simulator's own checks must tell apart, on documents written by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.core.batch import Batch, BatchHeader
@@ -8,6 +10,7 @@ from penstock.core.control.documents import (
     BrokerRegistration,
     ClusterDocument,
     PartitionDocument,
+    Tombstone,
     TopicDocument,
     encode_cluster,
     encode_topic,
@@ -74,10 +77,21 @@ class Cluster:
         if answered:
             self.checks.adopted([topic(changed, version)])
 
-    def store(self, changed: PartitionDocument, *registered: int, learned: bool = False) -> None:
-        """A write to the store that nobody hears of; or what a journal tells who takes over."""
+    def store(
+        self,
+        changed: PartitionDocument,
+        *registered: int,
+        learned: bool = False,
+        deleted: bool = False,
+    ) -> None:
+        """A write to the store that nobody hears of; or what a journal tells who takes over.
+
+        `deleted`: the document of the cluster says so of the topic, whose own goes after it.
+        """
         runs = self.runs | {BrokerId(broker): 2 for broker in registered}
         cluster, version = self._next_cluster(runs)
+        if deleted:
+            cluster = replace(cluster, tombstones=(Tombstone(TOPIC_ID, version),))
         self.checks.learning = learned
         self.checks.metadata_changed(topic(changed, version))
         self.checks.registrations_changed(cluster)
@@ -164,6 +178,16 @@ def test_a_broker_without_its_data_may_not_lead_while_others_hold_it() -> None:
     second.incarnation = 2
     with pytest.raises(RuleError, match=r"I7: b2 lost data, .* not \{1, 3\}"):
         cluster.journal(document(leader=2, epoch=2, isr=(2,), version=2), 2)
+
+
+def test_a_broker_without_its_data_may_keep_no_seat_in_a_topic_that_never_changed() -> None:
+    cluster = Cluster()
+    cluster.all_lose_power()
+    begun = document(leader=1, epoch=1, isr=EVERYONE, version=1)
+    cluster.store(begun, 2, deleted=True)
+    assert (2, KEY) not in cluster.checks.lost
+    with pytest.raises(RuleError, match=r"I7: b3 lost data, has a seat"):
+        cluster.store(begun, 3)
 
 
 def test_a_journal_without_an_answer_may_be_replaced_by_the_next() -> None:

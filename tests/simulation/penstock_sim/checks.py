@@ -239,12 +239,14 @@ class Checks:
         """After every change of the cluster document: a new run's losses are dealt with.
 
         Topics are written before: a broker that lost data has no seat left, unless it was
-        elected as the last replica standing.
+        elected as the last replica standing. A topic whose id the document names as deleted keeps
+        its seats: nothing brings it back.
         """
         if not self._is_news("", cluster.metadata_version):
             return
         if self.learning:
             self._forget_unknown_runs(cluster)
+        deleted = {tombstone.topic_id for tombstone in cluster.tombstones}
         lost = sorted(self.lost)
         for member, key in lost:
             broker = self.world.brokers[member]
@@ -253,9 +255,10 @@ class Checks:
                 continue
             self.lost.discard((member, key))
             document = self.stored[key]
-            if member not in (*document.state.isr, *document.elr):
+            seats = {int(one) for one in (*document.state.isr, *document.elr)}
+            if member not in seats or key.topic_id in deleted:
                 continue
-            others = {one for one in self._before[key] if (one, key) not in lost}
+            others = {one for one in self._before.get(key, seats) if (one, key) not in lost}
             if document.state.isr != (broker.id,) or others:
                 raise RuleError(f"I7: b{member} lost data, has a seat in {document}, not {others}")
             self._last_replica_standing(broker, key)
