@@ -1,5 +1,6 @@
 """What the simulator's own checks must tell apart, on documents written by hand."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,7 @@ from penstock.core.types import (
     ReplicaKey,
 )
 from penstock_sim.canon import Canon
+from penstock_sim.latest_reader import difference
 from penstock_sim.scheduler import RuleError
 from penstock_sim.world import TOPIC, TOPIC_ID, World
 
@@ -224,3 +226,36 @@ def test_a_history_that_goes_on_behind_a_gap_may_begin_inside_a_batch() -> None:
         canon.extend(batch(45, 2, sequence=80), "b1")
     canon.skip_to(60, [])
     assert canon.end == 60
+
+
+# ---------------------------------------------------------------- readers from the end
+
+OWN = [batch(base, 5, sequence=base) for base in (10, 15, 20)]
+
+
+def test_a_reader_is_given_all_that_is_for_it_in_order() -> None:
+    assert difference(OWN, OWN, []) == ""
+    assert difference(OWN[1:], OWN[1:], []) == ""
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        ([OWN[0], OWN[2]], "is given .*base_offset=20.*next is .*base_offset=15"),
+        ([OWN[0], OWN[1]], "is not given .*base_offset=20"),
+        ([OWN[0], OWN[1], OWN[1], OWN[2]], "is given .*base_offset=15.*next is .*base_offset=20"),
+        ([*OWN, OWN[2]], "is given .*base_offset=20.*not for it, or comes again"),
+        ([*OWN, batch(25, 5, sequence=25)], "is given .*base_offset=25.*not for it"),
+    ],
+    ids=["one is missing", "the last is missing", "twice", "the last twice", "not for it"],
+)
+def test_a_reader_is_not_given_less_nor_more(seen: list[Batch], told: str) -> None:
+    assert re.search(told, difference(OWN, seen, []))
+
+
+def test_what_retention_took_may_be_missing() -> None:
+    """Of a batch that holds the new log start, too: the rest of it is read, or not."""
+    gap = range(10, 17)
+    assert difference(OWN, [OWN[2]], [gap]) == ""
+    assert difference(OWN, OWN[1:], [gap]) == ""
+    assert re.search("is not given .*base_offset=20", difference(OWN, OWN[1:2], [gap]))

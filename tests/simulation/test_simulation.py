@@ -36,6 +36,7 @@ def test_histories_full_of_faults_break_no_invariant(first: int) -> None:
     assert sum(history.rebalances for history in histories) > 20
     assert sum(history.journals for history in histories) > 0
     assert sum(history.transactions for history in histories) > 5
+    assert sum(history.latest_readers for history in histories) > 10
 
 
 @pytest.mark.parametrize("seed", kept_seeds())

@@ -23,6 +23,7 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.services import metadata
 from penstock_broker.store.memory import MemoryLogStore, _Log
 from penstock_sim.committed_reader import CommittedReader
+from penstock_sim.latest_reader import LatestReader
 from penstock_sim.transactions import TransactionHost
 
 _CROWD: Final = 3
@@ -372,6 +373,11 @@ def hide_by_producer_id_only(patch: Any) -> None:
     patch.setattr(CommittedReader, "_read", careless)
 
 
+def list_the_high_watermark_for_committed_readers(patch: Any) -> None:
+    """Who begins at the end passes over what is open there, and is committed later."""
+    patch.setattr(LatestReader, "_latest", lambda _self, marks: marks.high_watermark)
+
+
 TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     bug.__name__: bug
     for bug in (
@@ -399,6 +405,7 @@ TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         keep_the_index_when_the_log_is_cut,
         lose_the_index_of_aborted_transactions,
         hide_by_producer_id_only,
+        list_the_high_watermark_for_committed_readers,
     )
 }
 """How each is planted. Found with all faults."""

@@ -1,7 +1,8 @@
 """Virtual time: one heap of callbacks, one seeded source of chance, one fingerprint.
 
-Nothing in a simulation reads a real clock or draws from another generator, so a seed is a
-history. The fingerprint folds in the time of every step; two runs of one seed must agree on it.
+Nothing in a simulation reads a real clock or draws from a generator that is not the seed's, so a
+seed is a history. The fingerprint folds in the time of every step; two runs of one seed must agree
+on it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Scheduler:
 
     def __init__(self, seed: int, *, traced: bool = False) -> None:
         self.random = random.Random(seed)
+        self._seed = seed
         self.now_us = 0
         self.steps = 0
         self.fingerprint = seed & _MASK
@@ -53,6 +55,10 @@ class Scheduler:
             self.fingerprint = (self.fingerprint * 1_000_003 ^ due_us ^ (number << 40)) & _MASK
             callback(*args)
         self.now_us = max(self.now_us, end_us)
+
+    def generator(self, name: str) -> random.Random:
+        """Another source of chance: whoever draws from it changes nothing for the others."""
+        return random.Random(f"{name} of {self._seed}")
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability

@@ -26,6 +26,7 @@ _COUNTS: Final = {
     "transactions": "transactions ended",
     "spark_batches": "Spark batches",
     "piped": "records piped",
+    "latest_readers": "readers from the end",
 }
 """Fields of a history that are counted, and what they are called."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Final
 
 from penstock.core.control import contract as cc
@@ -35,6 +36,7 @@ from penstock_sim.deletion import Deletion
 from penstock_sim.faults import Nemesis
 from penstock_sim.group_checks import GroupChecks
 from penstock_sim.groups import SimGroups
+from penstock_sim.latest_reader import LatestReader, latest_readers
 from penstock_sim.ledger import FoldingReader, Ledger
 from penstock_sim.network import Network
 from penstock_sim.pipe import PipeGroups
@@ -97,6 +99,7 @@ class History:
     transactions: int = 0
     spark_batches: int = 0
     piped: int = 0
+    latest_readers: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
 
@@ -148,6 +151,7 @@ class World:
         """Every replica of `keys` shrinks its own log; producers give their records keys."""
         self.compaction_checks = CompactionChecks(self)
         self.committed_readers: list[CommittedReader] = []
+        self.latest_readers: list[LatestReader] = []
         self.sinks: list[ReplicaKey] = []
         self.ledger = Ledger()
         self.group_config = GROUP_CONFIG
@@ -248,9 +252,11 @@ class World:
 
     # ------------------------------------------------------------ what clients know
 
-    def find_leader(self, key: ReplicaKey) -> tuple[SimBroker, LeaderEpoch]:
+    def find_leader(
+        self, key: ReplicaKey, chance: Random | None = None
+    ) -> tuple[SimBroker, LeaderEpoch]:
         """Who leads, in the view of some broker; maybe out of date, maybe nobody knows."""
-        chance = self.scheduler.random
+        chance = chance or self.scheduler.random
         views = [
             replica
             for broker in self.brokers.values()
@@ -349,7 +355,8 @@ class World:
         if self.transactions is not None:
             self.transactions.start()
             self.committed_readers = [self._committed_reader(key) for key in self.data_keys]
-            for reader in self.committed_readers:
+            self.latest_readers = latest_readers(self)
+            for reader in (*self.committed_readers, *self.latest_readers):
                 reader.start()
         if self.spark is not None:
             self.spark.start()
@@ -437,11 +444,19 @@ class World:
             self.groups.check_end()
         if self.transactions is not None:
             self.transactions.check_end(self.committed_readers)
+            self._check_latest_readers()
         for key in self.all_keys:
             for broker in self.brokers.values():
                 replica = broker.replicas[key]
                 if replica.machine.error is None:
                     self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
+
+    def _check_latest_readers(self) -> None:
+        if self.transaction_checks.void:
+            return
+        for reader in self.latest_readers:
+            reader.catch_up()
+            reader.check()
 
 
 def simulate(
@@ -507,6 +522,7 @@ def simulate(
         world.transaction_checks.decisions,
         0 if world.spark is None else len(world.spark.checks.batches),
         world.group_checks.piped,
+        sum(reader.begun for reader in world.latest_readers),
         violation,
         tuple(world.scheduler.trace),
     )
