@@ -5,7 +5,7 @@
 
 From hop to hop a ring is a pipe, and is judged as one: `check_pipe.py`, whose "piped twice" is a
 double commit here. A transaction of unknown outcome counts if anything of it is visible at the
-end. 150 bytes are kept per run that a transaction took, until the verdict.
+end. Some 250 bytes are kept per run that a transaction took, until the verdict.
 
 Rules: cycle (I13, G1c in Adya's terms), double commit (I15), and "aborted read" (I11, G1a).
 """
@@ -38,6 +38,8 @@ class _Taken(NamedTuple):
     records: int
     taker: int
     writer: int
+    stream: int
+    sequence: int
 
     def text(self, where: str) -> str:
         return f"{where} offset {self.offset}, {self.records} records that transaction {self.taker}"
@@ -54,7 +56,6 @@ class RingJudge:
         self._outcomes: dict[int, str] = {}
         self._visible: Counter[int] = Counter()
         self._taken: dict[str, list[_Taken]] = defaultdict(list)
-        self._of_producers: list[Event] = []
         self.committed = 0
         """Transactions of the ring, also of unknown outcome if they are visible."""
 
@@ -74,10 +75,7 @@ class RingJudge:
         match event["e"]:
             case "took":
                 where = f"{_log(event['h'])} partition {event['p']}"
-                run = _Taken(event["o"], event["n"], event["x"], event["w"])
-                self._taken[where].append(run)
-                if not event["h"]:
-                    self._of_producers.append(event)
+                self._taken[where].append(_Taken(*(event[field] for field in "onxwsq")))
             case "ended-ring":
                 assert event["how"] in OUTCOMES
                 self._outcomes[event["x"]] = event["how"]
@@ -116,13 +114,15 @@ class RingJudge:
                 self._breach("aborted read", records, f"transaction {x} of the ring, at the end")
         for where, runs in self._taken.items():
             for run in runs:
-                if run.writer and not self._counts(run.writer):
-                    text = f"{run.text(where)} took of transaction {run.writer}"
-                    self._breach("aborted read", run.records, text)
-        for event in self._of_producers:
-            if count := self._aborted_of(event):
-                text = f"transaction {event['x']} took key {event['s']} sequence {event['q']}"
-                self._breach("aborted read", count, text)
+                if count := self._aborted_in(run):
+                    text = f"{run.text(where)} took of {run.writer or 'a producer'}"
+                    self._breach("aborted read", count, text)
+
+    def _aborted_in(self, run: _Taken) -> int:
+        """How many records of a run are of an aborted transaction, a member's or a producer's."""
+        if run.writer:
+            return 0 if self._counts(run.writer) else run.records
+        return self._aborted_of({"s": run.stream, "q": run.sequence, "n": run.records})
 
     def _check_cycle(self) -> None:
         """Who is in a circle has written, so that it is enough to ask of writers if they count."""
