@@ -18,9 +18,9 @@ from penstock.verify.history import HistoryWriter
 from penstock.verify.records import HEAD_WORDS, WORD_BYTES
 from penstock.verify.transactional import Sent, TransactionalConfig, TransactionalProducer
 
-BODY_WORDS: Final = 3
+BANK_BODY: Final = ("x", "a", "k")
 """Transfer, amount, number of the entry."""
-BANK_RECORD_BYTES_MIN: Final = (HEAD_WORDS + BODY_WORDS + 1) * WORD_BYTES
+BANK_RECORD_BYTES_MIN: Final = (HEAD_WORDS + len(BANK_BODY) + 1) * WORD_BYTES
 ACCOUNTS_MIN: Final = 2
 AMOUNT_MAX: Final = 100
 

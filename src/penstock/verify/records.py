@@ -5,8 +5,8 @@ A value is a row of 64-bit little-endian words:
     run tag | stream | sequence | body, if any | mix(stream, sequence, body) repeated to the end
 
 A stream is one key of one producer; its sequences count from 0. The body is for workloads whose
-records say something (`bank.py`). NumPy builds and checks whole batches, so that verifying costs
-less than reading.
+records say something (`bank.py`). NumPy builds and checks whole batches, so that
+verifying costs less than reading.
 """
 
 from collections.abc import Sequence
@@ -29,12 +29,13 @@ Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Records with consecutive offsets and consecutive sequences of one stream."""
+    """Records with consecutive offsets and consecutive sequences of one stream, and one body."""
 
     offset: int
     stream: int
     sequence: int
     count: int
+    body: tuple[int, ...] = ()
 
 
 def build_values(
@@ -76,19 +77,21 @@ def parse_values(
     changed = [base_offset + int(row) for row in np.flatnonzero(~intact)]
     breaks = (streams[1:] != streams[:-1]) | (sequences[1:] != sequences[:-1] + np.uint64(1))
     breaks |= intact[1:] != intact[:-1]
+    bodies = rows[:, HEAD_WORDS : HEAD_WORDS + body_words].view("<i8")
+    breaks |= (bodies[1:] != bodies[:-1]).any(axis=1)
     starts = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(rows)]
     runs = [
-        Run(base_offset + lo, int(streams[lo]), int(sequences[lo]), hi - lo)
+        Run(
+            base_offset + lo,
+            int(streams[lo]),
+            int(sequences[lo]),
+            hi - lo,
+            tuple(bodies[lo].tolist()),
+        )
         for lo, hi in pairwise(starts)
         if hi > lo and intact[lo]
     ]
     return runs, changed
-
-
-def parse_body(data: bytes | memoryview, record_bytes: int, row: int, words: int) -> list[int]:
-    """The body of one value among several, `row` counted from 0; it must be intact."""
-    rows = np.frombuffer(data, dtype="<i8").reshape(-1, record_bytes // WORD_BYTES)
-    return [int(word) for word in rows[row, HEAD_WORDS : HEAD_WORDS + words]]
 
 
 def _mix(stream: "np.uint64 | Words", sequences: Words) -> Words:

@@ -37,7 +37,7 @@ from penstock.client.config import AddressResolver
 from penstock.core.partitioner import partition_for_key
 from penstock.core.types import Acks, Sync, TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
-from penstock.verify.bank import BankProducer, check_bank
+from penstock.verify.bank import BANK_BODY, BankProducer, check_bank
 from penstock.verify.group_readers import GroupConfig, GroupReaders
 from penstock.verify.history import HistoryWriter
 from penstock.verify.pipe import Pipe, PipeConfig, target_of
@@ -453,7 +453,8 @@ class Workload:
     def _record_batch(self, reader: str, kind: str, batch: ConsumedBatch) -> None:
         config = self._config
         at = {"r": reader, "p": batch.partition, "t": self._now_ms()}
-        for line in lines_of(batch, self._tag, config.record_bytes, kind=kind, bank=config.bank):
+        body = BANK_BODY if config.bank else ()
+        for line in lines_of(batch, self._tag, config.record_bytes, kind=kind, body=body):
             self._history.write({**line, **at})
         if kind in ("read", "got"):
             self._progress.read(batch.record_count)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.verify.intervals import IntervalSet
-from penstock.verify.records import Run, build_values, parse_body, parse_values
+from penstock.verify.records import Run, build_values, parse_values
 
 
 def test_a_batch_of_one_stream_is_one_run() -> None:
@@ -39,8 +39,14 @@ def test_any_changed_byte_is_seen(seed: int) -> None:
 
 def test_a_body_comes_back_with_its_sign() -> None:
     data = build_values(5, 3, 7, 2, 64, body=(9, -30, 1 << 40))
-    assert parse_values(5, data, 64, 100, 3) == ([Run(100, 3, 7, 2)], [])
-    assert parse_body(data, 64, 1, 3) == [9, -30, 1 << 40]
+    assert parse_values(5, data, 64, 100, 3) == ([Run(100, 3, 7, 2, (9, -30, 1 << 40))], [])
+
+
+def test_runs_break_where_the_body_does() -> None:
+    data = build_values(5, 3, 7, 2, 64, body=(1, 4)) + build_values(5, 3, 9, 1, 64, body=(1, 5))
+    runs, odd = parse_values(5, data, 64, 100, 2)
+    assert runs == [Run(100, 3, 7, 2, (1, 4)), Run(102, 3, 9, 1, (1, 5))]
+    assert odd == []
 
 
 @pytest.mark.parametrize("seed", range(20))
