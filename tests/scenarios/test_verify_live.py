@@ -105,6 +105,21 @@ def test_the_command_transfers_money_and_pipes_it(cluster: Cluster, tmp_path: Pa
     assert "sum of all accounts" in verify("check", history).stdout
 
 
+def test_the_command_passes_records_on_in_a_ring(cluster: Cluster, tmp_path: Path) -> None:
+    history = tmp_path / "history.jsonl"
+    ran = verify(
+        "run", "--bootstrap", cluster.bootstrap, "--duration", "1.5", "--topic", "round",
+        "--partitions", "3", "--ring", "--members", "2", "--rate", "500", "--record-bytes", "48",
+        "--history", history, "-o", "json",
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)
+    assert (figures["verdict"], figures["breaches"]) == ("PASS", {})
+    assert figures["passed_on"] == 4 * figures["in_log"] > 0
+    assert figures["ring_transactions_committed"] > 4, "in each hop at least one"
+    assert "passed on in the ring" in verify("check", history).stdout
+
+
 def test_ctrl_c_ends_the_writing_and_judges_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
     with running_verify(cluster, tmp_path / "history.jsonl", "interrupted") as process:
         process.send_signal(signal.SIGINT)

@@ -9,7 +9,7 @@ partitions may see one half of a transaction for a moment, as markers land one b
 only the final read-back is asked whether it is whole.
 
 Rules: torn, aborted read (I11), stuck (I14). A record that two transactions made visible is
-"duplicated" to the other rules.
+"duplicated" to the other rules, in a ring a "double commit" (`check_ring.py`).
 """
 
 from collections import defaultdict

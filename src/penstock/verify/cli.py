@@ -57,6 +57,20 @@ class Output(StrEnum):
     json = "json"
 
 
+TransactionsSwitch = Annotated[
+    bool, typer.Option("--transactions", help="Write in transactions; some are aborted.")
+]
+BankSwitch = Annotated[
+    bool, typer.Option("--bank", help="Transfer money in transactions; its sum must stay.")
+]
+PipeSwitch = Annotated[
+    bool, typer.Option("--pipe", help="Members also copy it to TOPIC-piped, in transactions.")
+]
+RingSwitch = Annotated[
+    bool, typer.Option("--ring", help="Members also pass it on in a circle of two topics.")
+]
+
+
 class LiveCounts:
     """Progress of a running workload, printed by the main thread."""
 
@@ -78,7 +92,8 @@ class LiveCounts:
     epilog="Example: penstock verify run --duration 60 --group g --members 5 --history h.gz\n\n"
     "Example: penstock verify run --transactions\n\n"
     "Example: penstock verify run --bank --producers 8 --duration 60\n\n"
-    "Example: penstock verify run --pipe --members 3 --churn 5"
+    "Example: penstock verify run --pipe --members 3 --churn 5\n\n"
+    "Example: penstock verify run --ring --rate 1000 --churn 5"
 )
 def run(
     context: typer.Context,
@@ -102,17 +117,14 @@ def run(
     group: Annotated[
         str, typer.Option(help="Also read as this consumer group; its offsets are reset.")
     ] = "",
-    members: Annotated[int, typer.Option(min=1, max=64, help="Of group or pipe.")] = 3,
+    members: Annotated[
+        int, typer.Option(min=1, max=64, help="Of group, pipe or each loop of a ring.")
+    ] = 3,
     churn: Annotated[float, typer.Option(min=0, help="Seconds a member stays; 0: always.")] = 0.0,
-    transactions: Annotated[
-        bool, typer.Option("--transactions", help="Write in transactions; some are aborted.")
-    ] = False,
-    bank: Annotated[
-        bool, typer.Option("--bank", help="Transfer money in transactions; its sum must stay.")
-    ] = False,
-    pipe: Annotated[
-        bool, typer.Option("--pipe", help="Members also copy it to TOPIC-piped, in transactions.")
-    ] = False,
+    transactions: TransactionsSwitch = False,
+    bank: BankSwitch = False,
+    pipe: PipeSwitch = False,
+    ring: RingSwitch = False,
     history: Annotated[Path | None, typer.Option(help="Keep it here (.gz compresses).")] = None,
     output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
 ) -> None:
@@ -138,6 +150,7 @@ def run(
         transactions=transactions,
         bank=bank,
         pipe=pipe,
+        ring=ring,
     )
     _judged(config, history, duration, output)
 

@@ -14,15 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-from penstock.client import LATEST, Admin, ConsumedBatch, Consumer, TopicPartition, Transformer
+from penstock.client import ConsumedBatch, TopicPartition, Transformer
 from penstock.client.config import AddressResolver
 from penstock.errors import ErrorCode, PenstockError, UnreachableError
-from penstock.verify.transactional import high_watermarks
+from penstock.verify.cluster_view import PAUSE_S, ClusterView
 
-WATCH_S: Final = 0.2
-POLL_S: Final = 0.5
 PIPE_READER: Final = "pipe"
 
 Record = Callable[[str, str, ConsumedBatch], None]
@@ -48,11 +47,12 @@ class _LeavesInTheMiddleError(Exception):
 
 
 class Pipe:
-    """All members of one pipe. `run_member` and `watch` are threads' work."""
+    """All members of one pipe. `work` is for threads."""
 
     def __init__(self, config: PipeConfig, record: Record) -> None:
         self._config = config
         self._record = record
+        self._cluster = ClusterView(config.bootstrap, config.resolve_address, config.settle_s)
         self._lock = threading.Lock()
         self._live: set[Transformer] = set()
         self._ends: Mapping[TopicPartition, int] | None = None
@@ -61,9 +61,8 @@ class Pipe:
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> None:
         """The group begins at these offsets of the source; the target is read from its end on."""
-        with self._admin() as admin:
-            admin.reset_offsets(self._config.group, starts, reason="penstock verify")
-        self._begins = self._target_ends()
+        self._cluster.reset(self._config.group, starts)
+        self._begins = self._cluster.ends(self._config.target)
 
     def end_at(self, ends: Mapping[TopicPartition, int]) -> None:
         """Members stop when all of them together have committed these."""
@@ -76,23 +75,41 @@ class Pipe:
             for member in self._live:
                 member.stop()
 
-    def run_member(self, name: str) -> None:
+    def work(self) -> dict[str, Callable[[], None]]:
+        """The members' and the watcher's, by name."""
+        names = [f"pipe-{seat}" for seat in range(self._config.members)]
+        return {
+            **{name: partial(self._run_member, name) for name in names},
+            "pipe watcher": self._watch,
+        }
+
+    def read_back(self) -> None:
+        """Writes down all that readers see of the target.
+
+        Raises PenstockError if a transaction on it stays open.
+        """
+        for batch in self._cluster.read_committed(self._begins):
+            self._record(PIPE_READER, "piped", batch)
+
+    # ------------------------------------------------------------ inside
+
+    def _run_member(self, name: str) -> None:
         """One seat: a member, and after it others while there is churn."""
         life = 0
         while not self._finished.is_set():
             try:
                 self._live_once(f"{name}.{life}")
             except UnreachableError:  # it came while every broker was away
-                self._finished.wait(WATCH_S)
+                self._finished.wait(PAUSE_S)
             life += 1
 
-    def watch(self) -> None:
+    def _watch(self) -> None:
         """Ends everything when the ends are committed; raises if nothing is any more."""
         known: dict[TopicPartition, int] = {}
         progressed = time.monotonic()
         try:
-            while not self._finished.wait(WATCH_S):
-                offsets = self._committed()
+            while not self._finished.wait(PAUSE_S):
+                offsets = self._cluster.committed(self._config.group)
                 if offsets != known or self._ends is None:
                     progressed = time.monotonic()
                 known = offsets or known
@@ -107,35 +124,6 @@ class Pipe:
                     )
         finally:
             self.abandon()
-
-    def read_back(self) -> None:
-        """Writes down all that readers see of the target.
-
-        Raises PenstockError if a transaction on it stays open.
-        """
-        config = self._config
-        until = time.monotonic() + config.settle_s
-        while (ends := self._target_ends()) != high_watermarks(
-            config.bootstrap, list(ends), config.resolve_address
-        ):
-            if time.monotonic() > until:
-                raise PenstockError(
-                    f"transactions of the pipe are open for {config.settle_s:.0f} s after its end",
-                    ErrorCode.REQUEST_TIMED_OUT,
-                )
-            time.sleep(WATCH_S)
-        with Consumer(config.bootstrap, resolve_address=config.resolve_address) as consumer:
-            consumer.assign(list(ends))
-            for where, offset in self._begins.items():
-                consumer.seek(where, offset)
-            while any(consumer.position(where) < end for where, end in ends.items()):
-                if time.monotonic() > until:
-                    raise PenstockError("the pipe cannot be read", ErrorCode.REQUEST_TIMED_OUT)
-                for batch in consumer.poll(POLL_S):
-                    until = time.monotonic() + config.settle_s
-                    self._record(PIPE_READER, "piped", batch)
-
-    # ------------------------------------------------------------ inside
 
     def _live_once(self, name: str) -> None:
         config, chance = self._config, random.SystemRandom()
@@ -176,27 +164,6 @@ class Pipe:
     def _deregister(self, member: Transformer) -> None:
         with self._lock:
             self._live.discard(member)
-
-    def _committed(self) -> dict[TopicPartition, int]:
-        """Nothing while nobody can say."""
-        try:
-            with self._admin() as admin:
-                offsets = admin.describe_group(self._config.group).offsets
-        except PenstockError as error:
-            if error.retriable or isinstance(error, UnreachableError):
-                return {}
-            raise
-        return {where: found.offset for where, found in offsets.items()}
-
-    def _target_ends(self) -> dict[TopicPartition, int]:
-        with self._admin() as admin:
-            topic = admin.describe_topics([self._config.target])[self._config.target]
-            where = [TopicPartition(self._config.target, one.partition) for one in topic.partitions]
-            found = admin.list_offsets(dict.fromkeys(where, LATEST))
-        return {one: found[one].offset for one in where}
-
-    def _admin(self) -> Admin:
-        return Admin(self._config.bootstrap, resolve_address=self._config.resolve_address)
 
 
 def target_of(topic: str) -> str:

@@ -5,7 +5,7 @@ A value is a row of 64-bit little-endian words:
     run tag | stream | sequence | body, if any | mix(stream, sequence, body) repeated to the end
 
 A stream is one key of one producer; its sequences count from 0. The body is for workloads whose
-records say something (`bank.py`). NumPy builds and checks whole batches, so that
+records say something (`bank.py`, `ring.py`). NumPy builds and checks whole batches, so that
 verifying costs less than reading.
 """
 

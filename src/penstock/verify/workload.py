@@ -43,6 +43,8 @@ from penstock.verify.history import HistoryWriter
 from penstock.verify.pipe import Pipe, PipeConfig, target_of
 from penstock.verify.recording import lines_of
 from penstock.verify.records import build_values
+from penstock.verify.ring import Ring, check_ring, ring_topics
+from penstock.verify.ring_member import HOPS_MAX, RingConfig
 from penstock.verify.transactional import (
     BATCHES_MAX,
     TransactionalConfig,
@@ -72,7 +74,8 @@ class WorkloadConfig:
     `group` "" = no group; else so many `members` share the topic, each for about `churn_s`
     (0 = for good). `transactions`: producers write in transactions, some of which they abort.
     `bank`: their transactions are transfers between `keys` accounts (`bank.py`). `pipe`: so many
-    `members`, churn included, copy the topic to another one in transactions (`pipe.py`).
+    `members`, churn included, copy the topic to another one in transactions (`pipe.py`). `ring`:
+    so many pass records on from each of two topics to the other one (`ring.py`).
     """
 
     bootstrap: str
@@ -97,6 +100,7 @@ class WorkloadConfig:
     transactions: bool = False
     bank: bool = False
     pipe: bool = False
+    ring: bool = False
 
 
 class Progress(Protocol):
@@ -129,12 +133,16 @@ class Workload:
     """Call `start`, later `stop`; then the history is complete and closed.
 
     An error in any thread (say, a consumer that could not follow) ends that thread and stands in
-    the history, where the judge finds it. Raises MisuseError for what a bank cannot do with.
+    the history, where the judge finds it. Raises MisuseError for what a bank or a ring cannot do
+    with.
     """
 
     def __init__(
         self, config: WorkloadConfig, history: HistoryWriter, progress: Progress | None = None
     ) -> None:
+        if config.ring:
+            beside = "bank" if config.bank else "pipe" if config.pipe else ""
+            check_ring(config.record_bytes, beside)
         if config.bank:
             check_bank(config.keys, config.record_bytes)
             config = replace(config, transactions=True, batch_records=1)
@@ -152,7 +160,7 @@ class Workload:
         self._began = time.monotonic()
         self._partitions: list[TopicPartition] = []
         self._group: GroupReaders | None = None
-        self._pipe: Pipe | None = None
+        self._pipe: Pipe | Ring | None = None
         self._members: list[_Thread] = []
 
     @property
@@ -173,8 +181,8 @@ class Workload:
                 TopicPartition(config.topic, each.partition) for each in topic.partitions
             ]
             begins = admin.list_offsets(dict.fromkeys(self._partitions, LATEST))
-            if config.pipe:  # as many partitions, so that a key's order can be kept
-                self._create_topic(admin, target_of(config.topic), len(self._partitions))
+            for target in self._targets():  # as many partitions: a key's order can be kept
+                self._create_topic(admin, target, len(self._partitions))
         self._starts = {tp: found.offset for tp, found in begins.items()}
         self._began = time.monotonic()
         self._history.write(
@@ -187,6 +195,7 @@ class Workload:
                 "sync": config.sync.name,
                 "bytes": config.record_bytes,
                 **({"pipe": target_of(config.topic)} if config.pipe else {}),
+                **({"ring": HOPS_MAX} if config.ring else {}),
             }
         )
         readers = (f"reader-{index}" for index in range(config.consumers))
@@ -195,8 +204,10 @@ class Workload:
         )
         if config.group:
             self._start_group()
-        if config.pipe:
-            self._start_pipe()
+        if config.pipe or config.ring:
+            self._pipe = self._new_ring() if config.ring else self._new_pipe()
+            self._pipe.begin(self._starts)
+            self._members += self._threads(self._pipe.work())
         produce = self._produce_in_transactions if config.transactions else self._produce
         self._producers = self._threads(
             {f"producer-{index}": partial(produce, index) for index in range(config.producers)}
@@ -219,7 +230,7 @@ class Workload:
             thread.join()
         self._guard(FINAL_READER, self._read_back)
         if self._pipe is not None:
-            self._guard("pipe reader", self._pipe.read_back)
+            self._guard("ring reader" if self._config.ring else "pipe reader", self._pipe.read_back)
         self._history.close()
 
     def abandon(self) -> None:
@@ -259,9 +270,16 @@ class Workload:
         work = {name: partial(self._group.run_member, name) for name in names}
         self._members += self._threads({**work, "watcher": self._group.watch})
 
-    def _start_pipe(self) -> None:
+    def _targets(self) -> tuple[str, ...]:
+        """What is written to beside the topic."""
+        topic = self._config.topic
+        if self._config.ring:
+            return ring_topics(topic)
+        return (target_of(topic),) if self._config.pipe else ()
+
+    def _new_pipe(self) -> Pipe:
         config = self._config
-        self._pipe = Pipe(
+        return Pipe(
             PipeConfig(
                 bootstrap=config.bootstrap,
                 source=config.topic,
@@ -274,10 +292,23 @@ class Workload:
             ),
             self._record_batch,
         )
-        self._pipe.begin(self._starts)
-        names = [f"pipe-{index}" for index in range(config.members)]
-        work = {name: partial(self._pipe.run_member, name) for name in names}
-        self._members += self._threads({**work, "pipe watcher": self._pipe.watch})
+
+    def _new_ring(self) -> Ring:
+        config = self._config
+        return Ring(
+            RingConfig(
+                bootstrap=config.bootstrap,
+                topic=config.topic,
+                tag=self._tag,
+                record_bytes=config.record_bytes,
+                members=config.members,
+                churn_s=config.churn_s,
+                settle_s=config.settle_s,
+                resolve_address=config.resolve_address,
+            ),
+            self._history,
+            self._now_ms,
+        )
 
     def _threads(self, work: Mapping[str, Callable[[], None]]) -> list[_Thread]:
         threads = [

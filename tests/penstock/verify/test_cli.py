@@ -73,6 +73,7 @@ def test_without_a_cluster_it_says_so_in_one_line() -> None:
         ("run", "--record-bytes", "8"),
         ("run", "--acks", "some"),
         ("run", "--bank", "--record-bytes", "48"),
+        ("run", "--ring", "--record-bytes", "40"),
         ("run", "--bootstrap", "nonsense"),
         ("run", "--history", "/no/such/folder/history"),
         ("check",),
@@ -84,3 +85,11 @@ def test_wrong_use_ends_with_2_and_no_traceback(words: tuple[str, ...]) -> None:
     assert done.exit_code == 2, done.output
     assert words[-2 if len(words) > 1 else 0] in done.stderr or words[-1] in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("other", ["bank", "pipe"])
+def test_a_ring_runs_alone(other: str) -> None:
+    done = run("run", "--bootstrap", NOWHERE, "--ring", f"--{other}")
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert line == f"penstock: a ring and a {other}: run them one after the other"
