@@ -33,8 +33,15 @@ def outage(stage: Stage, victim: str) -> None:
 
 @scenario("Transactions go on while the API server is away, also when their coordinator dies")
 def transactions_without_api_server(stage: Stage) -> None:
-    """The brokers that are left decide without the API who coordinates now."""
+    """The brokers that are left decide without the API who coordinates now.
+
+    All are at other addresses than when the controller took over and asked them last.
+    """
     penstock = stage.penstock
+    for broker in range(3):
+        penstock.kill_pod(penstock.pod(broker))
+        penstock.wait_brokers(3, 240.0)
+    penstock.wait_ready(240.0)
     with loads(stage) as both:
         outage(stage, penstock.pod(busiest(stage, coordinators(stage, both.batches))))
         both.go_on(50, 120.0)

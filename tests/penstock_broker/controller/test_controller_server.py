@@ -4,6 +4,7 @@ import asyncio
 import json
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import grpc
@@ -456,6 +457,46 @@ async def test_brokers_stand_in_for_the_lease_only_once_all_have_come(
     store.away = True
     await wait_until_async(lambda: store.asked > 20, what="it is held for longer than its lease")
     assert successor.runtime.active
+
+
+class HeldLate(Held):
+    """Brokers stand in when asked again. The lease cannot even be asked for before they did."""
+
+    def __init__(self, documents: SharedDocuments) -> None:
+        super().__init__(documents)
+        self.held = Event()
+
+    def acquire_lease(self, holder: str, duration_ms: int) -> bool:
+        if self.asked:
+            self.held.wait(40.0)
+        return super().acquire_lease(holder, duration_ms)
+
+    def hold(self) -> bool:
+        super().hold()
+        if self.asked > 1:
+            self.held.set()
+        return self.asked > 1
+
+
+async def test_brokers_are_asked_again_before_the_api_server_is(
+    start: Any, documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs takes what is left of the time until the controller is suspended."""
+    for name, seconds in (("LEASE_RENEW", 0.05), ("LEASE_RETRY", 0.05), ("HOLD_AFTER", 0.1)):
+        monkeypatch.setattr(f"penstock_broker.controller.runtime._{name}_S", seconds)
+    store = HeldLate(documents)
+    running = await start(store)
+    await running.broker(0)
+    store.away = True
+    try:
+        await wait_until_async(lambda: store.asked > 0, what="brokers were asked")
+        await wait_until_async(
+            lambda: store.held.is_set() or not running.runtime.active, what="they were asked again"
+        )
+        assert running.runtime.active
+    finally:
+        store.away = False
+        store.held.set()
 
 
 @pytest.mark.parametrize("key", ["cluster", "topic/t"])

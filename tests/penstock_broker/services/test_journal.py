@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -34,6 +36,8 @@ class Servers:
         self._folder = folder
         self._stack = stack
         self.told: list[int] = []
+        self.peers: set[str] = set()
+        """Connections that calls came on."""
         self.ports: list[int] = []
 
     async def add(self, *, knows_journals: bool = True) -> JournalService:
@@ -41,7 +45,8 @@ class Servers:
         folder = self._folder / f"b{len(self.ports)}"
         folder.mkdir(exist_ok=True)
         service = JournalService(folder, self.told.append)
-        server = grpc.aio.server(interceptors=[Edge(lambda: "c", lambda _method, _s: None)])
+        edge = Edge(lambda: "c", lambda _method, _s: None)
+        server = grpc.aio.server(interceptors=[edge, _Peers(self.peers)])
         if knows_journals:
             add_JournalServiceServicer_to_server(service, server)
         self.ports.append(server.add_insecure_port("127.0.0.1:0"))
@@ -67,6 +72,22 @@ class Servers:
                 for n, port in enumerate(ports)
             ),
         )
+
+
+class _Peers(grpc.aio.ServerInterceptor):
+    """Notes who calls."""
+
+    def __init__(self, peers: set[str]) -> None:
+        self._peers = peers
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:
+        handler = await continuation(details)
+
+        async def noted(request: Any, context: Any) -> Any:
+            self._peers.add(context.peer())
+            return await handler.unary_unary(request, context)
+
+        return handler and handler._replace(unary_unary=noted)
 
 
 @pytest.fixture
@@ -143,3 +164,18 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"journal\.json is damaged") as caught:
         JournalService(tmp_path, lambda _epoch: None)
     assert caught.value.code is ErrorCode.DATA_CORRUPTED
+
+
+async def test_a_broker_that_has_registered_anew_is_looked_up_anew(servers: Servers) -> None:
+    """Its name may stand for another address, which a channel that was idle finds out late."""
+    await servers.add()
+    first = servers.holders()
+    again = replace(first, brokers=tuple(replace(one, incarnation="2") for one in first.brokers))
+    calls = GrpcJournalHolders()
+    try:
+        for holders in (first, first, again, again):
+            ask = AskKeep(holders, JOURNAL)
+            assert await asyncio.to_thread(calls.keep, ask) == Kept(1)
+    finally:
+        calls.close()
+    assert len(servers.peers) == 2, servers.peers

@@ -56,7 +56,9 @@ _FAILURES_PER_LINE: Final = 60
 _HOLD_AFTER_S: Final = 2.5
 """An API server that restarts is back before: that alone is no reason to do without it."""
 _SUSPEND_S: Final = 5.0
-"""Before anybody else can get the lease, so that sessions end first. Two calls of 2 s fit in."""
+"""Before anybody else can get the lease, so that sessions end first. A call of 2 s fits in, and
+brokers that are asked twice."""
+_HOLD_ATTEMPTS: Final = 2
 _STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _REQUEST_TIMEOUT_S: Final = 8.0
 """Less than the brokers' own deadline (10 s), so that they get the better message."""
@@ -266,13 +268,19 @@ class ControllerRuntime:
         Not for a controller that may not have read yet what a broker acts on: what it journals
         instead would count (ADR 29).
         """
-        asked_at, machine = monotonic(), self._machine
-        if not self.active or machine is None or asked_at - self._renewed_at < _HOLD_AFTER_S:
+        if monotonic() - self._renewed_at < _HOLD_AFTER_S:
             return
-        if not (machine.settled or self._store.detached):
-            return
-        if await self._in_thread(self._store.hold, lease=True):
-            self._renewed_at = asked_at
+        for attempt in range(1, _HOLD_ATTEMPTS + 1):
+            asked_at, machine = monotonic(), self._machine
+            if not self.active or machine is None:
+                return
+            if not (machine.settled or self._store.detached):
+                return
+            if await self._in_thread(self._store.hold, lease=True):
+                self._renewed_at = asked_at
+                return
+            _events.warning("brokers do not stand in for the lease", attempt=attempt)
+            await asyncio.sleep(_LEASE_RETRY_S)
 
     def _on_lease(self, held: bool, asked_at: float) -> None:
         """The store answered. `asked_at`: when the lease's time began at the earliest."""

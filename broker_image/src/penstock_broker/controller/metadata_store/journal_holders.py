@@ -26,11 +26,16 @@ TIMEOUT_S: Final = 1.5
 
 
 class GrpcJournalHolders:
-    """One channel per address, kept. May be used by two threads."""
+    """One channel per run of a broker, kept. May be used by two threads.
+
+    A channel that has been idle while a pod was replaced still tries the old pod's address first,
+    for longer than the time there is: so a broker that has registered anew is looked up anew.
+    """
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels: dict[str, tuple[str, grpc.Channel]] = {}
+        """By address: the broker's incarnation, and the channel to it."""
         self._lock = Lock()
 
     def promise(self, ask: AskPromises) -> Promises:
@@ -65,7 +70,7 @@ class GrpcJournalHolders:
         """Closes the channels."""
         with self._lock:
             channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        for _, channel in channels.values():
             channel.close()
 
     def _ask_all(
@@ -77,7 +82,7 @@ class GrpcJournalHolders:
         """What was answered (None: by a broker without the service), and whether one refused."""
         done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for broker in brokers:
-            call(self._stub(f"{broker.host}:{broker.port}")).add_done_callback(done.put)
+            call(self._stub(broker)).add_done_callback(done.put)
         answers: list[Any] = []
         ends = monotonic() + self._timeout_s
         for _ in brokers:
@@ -96,8 +101,13 @@ class GrpcJournalHolders:
                 break
         return answers, False
 
-    def _stub(self, address: str) -> Any:
+    def _stub(self, broker: BrokerRegistration) -> Any:
+        address = f"{broker.host}:{broker.port}"
         with self._lock:
-            if address not in self._channels:
-                self._channels[address] = open_channel(address)
-            return JournalServiceStub(self._channels[address])
+            incarnation, channel = self._channels.get(address, ("", None))
+            if channel is None or incarnation != broker.incarnation:
+                if channel is not None:
+                    channel.close()
+                channel = open_channel(address)
+                self._channels[address] = broker.incarnation, channel
+            return JournalServiceStub(channel)
