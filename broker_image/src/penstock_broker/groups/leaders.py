@@ -14,14 +14,14 @@ import grpc
 
 from penstock.core.batch import Batch
 from penstock.core.groups.contract import NamedPartition
-from penstock.core.types import ReplicaKey, TopicId
-from penstock.errors import PenstockError
+from penstock.core.types import NO_LEADER, BrokerId, ReplicaKey, TopicId
+from penstock.errors import ClusterError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.batches import batch_from_wire
-from penstock.rpc.channel import open_aio_channel
 from penstock_broker.groups.lag import Bounds
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.peers import PeerChannels
 
 TIMEOUT_S: Final = 2.0
 ANSWER_BYTES: Final = 1024 * 1024
@@ -33,7 +33,7 @@ class PeerLeaders:
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels = PeerChannels(view)
 
     async def bounds(self, asked: Iterable[NamedPartition]) -> dict[NamedPartition, Bounds]:
         """Both ends of these logs, of those whose leader answered."""
@@ -96,9 +96,7 @@ class PeerLeaders:
 
     async def close(self) -> None:
         """Ends all connections."""
-        for channel in self._channels.values():
-            await channel.close()
-        self._channels.clear()
+        await self._channels.close()
 
     async def _ask_leaders(
         self,
@@ -106,32 +104,21 @@ class PeerLeaders:
         ask: Callable[[Any, Sequence[NamedPartition]], Awaitable[None]],
     ) -> None:
         """One call per leader, all at the same time."""
-        by_address: dict[str, list[NamedPartition]] = {}
+        by_leader: dict[BrokerId, list[NamedPartition]] = {}
         for where in asked:
             state = self._view.state(ReplicaKey(where.topic_id, where.partition))
-            address = None if state is None else self._view.address(state.leader)
-            if address is not None:
-                by_address.setdefault(address, []).append(where)
-        await self._close_unused()
+            if state is not None and state.leader != NO_LEADER:
+                by_leader.setdefault(state.leader, []).append(where)
 
-        async def attempt(address: str, parts: Sequence[NamedPartition]) -> None:
-            with suppress(grpc.aio.AioRpcError):  # its partitions are unknown in this round
-                await ask(self._stub(address), parts)
+        async def attempt(leader: BrokerId, parts: Sequence[NamedPartition]) -> None:
+            # If it fails, its partitions are unknown in this round.
+            with suppress(grpc.aio.AioRpcError, ClusterError):
+                async with self._channels.to(leader) as channel:
+                    await ask(BrokerServiceStub(channel), parts)
 
         async with asyncio.TaskGroup() as calls:
-            for address, parts in by_address.items():
-                calls.create_task(attempt(address, parts))
-
-    async def _close_unused(self) -> None:
-        """Of brokers that went, or came back at another address."""
-        known = {f"{info.host}:{info.port}" for info in self._view.brokers.values()}
-        for address in self._channels.keys() - known:
-            await self._channels.pop(address).close()
-
-    def _stub(self, address: str) -> Any:
-        if address not in self._channels:
-            self._channels[address] = open_aio_channel(address)
-        return BrokerServiceStub(self._channels[address])
+            for leader, parts in by_leader.items():
+                calls.create_task(attempt(leader, parts))
 
 
 def _named(where: NamedPartition) -> pb.ListOffsetsPartition:

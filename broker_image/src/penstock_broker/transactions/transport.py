@@ -1,11 +1,9 @@
 """Calls about transactions to other brokers, over gRPC; a connection per broker is kept.
 
-The address is looked up for each call: a broker that came back elsewhere is found. A connection to
-an address that nobody has any more is closed once no call is on it.
+The broker is looked up for each call: one that came back, elsewhere or not, is found.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -19,7 +17,6 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import transaction_pb2, transaction_peer_pb2
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.transactions import (
     end_to_wire,
@@ -29,6 +26,7 @@ from penstock.rpc.transactions import (
     results_from_wire,
 )
 from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.peers import PeerChannels
 
 CALL_TIMEOUT_S: Final = 10.0
 """Longer than a join may be parked (5 s) and an End may wait for replicas."""
@@ -43,8 +41,7 @@ class GrpcTransport:
     def __init__(self, broker_id: BrokerId, view: ClusterView) -> None:
         self._broker_id = broker_id
         self._view = view
-        self._channels: dict[str, grpc.aio.Channel] = {}
-        self._busy: Counter[str] = Counter()
+        self._channels = PeerChannels(view)
 
     def peer(self, broker_id: BrokerId) -> "RemotePeer":
         """See `links.Transport`."""
@@ -115,39 +112,24 @@ class GrpcTransport:
 
     async def close(self) -> None:
         """Ends all connections."""
-        for channel in self._channels.values():
-            await channel.close()
-        self._channels.clear()
+        await self._channels.close()
 
     async def _call(
         self, broker_id: BrokerId, act: Callable[[grpc.aio.Channel], Awaitable[_A]]
     ) -> _A:
-        address = self._view.address(broker_id)
-        if address is None:
-            raise ClusterError(f"broker {broker_id} is not alive", ErrorCode.UNREACHABLE)
-        await self._close_unused(address)
-        if address not in self._channels:
-            self._channels[address] = open_aio_channel(address)
-        self._busy[address] += 1
-        try:
-            return await act(self._channels[address])
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from error
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            # The channel was closed under the call: gRPC raises as if the caller were cancelled.
-            raise ClusterError(
-                f"the connection to broker {broker_id} was closed", ErrorCode.UNREACHABLE
-            ) from error
-        finally:
-            self._busy[address] -= 1
-
-    async def _close_unused(self, wanted: str) -> None:
-        known = {f"{info.host}:{info.port}" for info in self._view.brokers.values()} | {wanted}
-        for address in [a for a in self._channels if a not in known and not self._busy[a]]:
-            await self._channels.pop(address).close()
+        async with self._channels.to(broker_id) as channel:
+            try:
+                return await act(channel)
+            except grpc.aio.AioRpcError as error:
+                raise error_from_rpc(error) from error
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                # Closed under the call: gRPC raises as if the caller were cancelled.
+                raise ClusterError(
+                    f"the connection to broker {broker_id} was closed", ErrorCode.UNREACHABLE
+                ) from error
 
 
 class RemotePeer:

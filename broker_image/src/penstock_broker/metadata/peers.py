@@ -1,0 +1,67 @@
+"""Connections to the other brokers of the cluster, one per run of each.
+
+A channel that has been idle while a pod was replaced still tries the old pod's address first, and
+whoever calls waits seconds for that. So a broker that has registered anew is looked up anew.
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+
+from penstock.core.types import BrokerId
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import broker_pb2
+from penstock.rpc.channel import open_aio_channel
+from penstock_broker.metadata.image import ClusterView
+
+_Run = tuple[str, str]
+"""(address, incarnation)"""
+
+
+class PeerChannels:
+    """Opened when first wanted. Call `close` at the end."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._channels: dict[_Run, grpc.aio.Channel] = {}
+        self._busy: Counter[_Run] = Counter()
+
+    @asynccontextmanager
+    async def to(self, broker_id: BrokerId) -> AsyncIterator[grpc.aio.Channel]:
+        """The channel to a broker, open for as long as the block runs, unless `close` is called.
+
+        Raises ClusterError(UNREACHABLE) if the broker is not alive.
+        """
+        info = self._view.brokers.get(broker_id)
+        if info is None or not info.alive:
+            raise ClusterError(f"broker {broker_id} is not alive", ErrorCode.UNREACHABLE)
+        run = _run(info)
+        await self._close_unused()
+        if run not in self._channels:
+            self._channels[run] = open_aio_channel(run[0])
+        self._busy[run] += 1
+        try:
+            yield self._channels[run]
+        finally:
+            self._busy[run] -= 1
+            if not self._busy[run]:
+                del self._busy[run]
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        for channel in self._channels.values():
+            await channel.close()
+        self._channels.clear()
+
+    async def _close_unused(self) -> None:
+        """Of brokers that went, or came back, and that nobody waits for."""
+        known = {_run(info) for info in self._view.brokers.values()}
+        gone = [run for run in self._channels if run not in known and not self._busy[run]]
+        for channel in [self._channels.pop(run) for run in gone]:
+            await channel.close()
+
+
+def _run(info: broker_pb2.BrokerInfo) -> _Run:
+    return f"{info.host}:{info.port}", info.incarnation

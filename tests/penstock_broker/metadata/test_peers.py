@@ -1,0 +1,85 @@
+"""Connections between brokers: a run of a broker gets one, and the next run another."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.core.types import BrokerId
+from penstock.errors import ClusterError, ErrorCode
+from penstock.proto.v1 import broker_pb2
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.metadata.peers import PeerChannels
+
+ONE = BrokerId(1)
+METHOD = "/test/Who"
+
+
+class _Who(grpc.GenericRpcHandler):
+    """Tells the caller on which connection it came."""
+
+    def service(self, _details: Any) -> Any:
+        async def who(_request: bytes, context: Any) -> bytes:
+            return str(context.peer()).encode()
+
+        return grpc.unary_unary_rpc_method_handler(who)
+
+
+class Scene:
+    """A view in which broker 1 is a real server on loopback."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.view = ClusterView()
+        self.peers = PeerChannels(self.view)
+
+    def registered(self, incarnation: str, *, alive: bool = True) -> None:
+        """Broker 1 is known so from now on."""
+        self.view.brokers[ONE] = broker_pb2.BrokerInfo(
+            broker_id=ONE, host="127.0.0.1", port=self._port, alive=alive, incarnation=incarnation
+        )
+
+    async def connection(self) -> bytes:
+        """On which one a call comes."""
+        async with self.peers.to(ONE) as channel:
+            answer: bytes = await channel.unary_unary(METHOD)(b"", timeout=120)
+            return answer
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((_Who(),))
+    made = Scene(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    yield made
+    await made.peers.close()
+    await server.stop(None)
+
+
+async def test_a_run_keeps_its_connection_and_the_next_one_is_looked_up_anew(scene: Scene) -> None:
+    scene.registered("first")
+    first = await scene.connection()
+    assert await scene.connection() == first
+    scene.registered("second")
+    assert await scene.connection() != first
+
+
+async def test_what_is_in_use_is_closed_only_afterwards(scene: Scene) -> None:
+    scene.registered("first")
+    async with scene.peers.to(ONE) as channel:
+        scene.registered("second")
+        await scene.connection()
+        await channel.unary_unary(METHOD)(b"", timeout=120)
+    await scene.connection()
+    with pytest.raises(grpc.aio.UsageError):
+        await channel.unary_unary(METHOD)(b"", timeout=120)
+
+
+async def test_a_dead_broker_is_not_called(scene: Scene) -> None:
+    for known in (lambda: None, lambda: scene.registered("first", alive=False)):
+        known()
+        with pytest.raises(ClusterError, match="broker 1 is not alive") as caught:
+            await scene.connection()
+        assert caught.value.code is ErrorCode.UNREACHABLE
