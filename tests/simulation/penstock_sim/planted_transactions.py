@@ -183,6 +183,16 @@ def give_plain_producers_the_ids_of_others(patch: Any) -> None:
     patch.setattr(metadata, "is_transactional_producer", lambda _producer_id: False)
 
 
+def abort_whatever_epoch_is_open(patch: Any) -> None:
+    """An operator's abort that comes late hits a transaction that nobody has looked at."""
+    abort = producers.abort
+
+    def blunt(book: Book, event: tc.AbortRequested) -> tc.Aborted:
+        return abort(book, replace(event, producer_epoch=-1))
+
+    patch.setattr(producers, "abort", blunt)
+
+
 # ---------------------------------------------------------------- the partition
 
 
@@ -410,6 +420,10 @@ TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
 }
 """How each is planted. Found with all faults."""
 
+OPERATOR_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    abort_whatever_epoch_is_open.__name__: abort_whatever_epoch_is_open
+}
+"""In histories with an operator."""
 LATE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     look_for_timeouts_every_ten_seconds.__name__: look_for_timeouts_every_ten_seconds
 }

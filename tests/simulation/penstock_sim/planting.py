@@ -16,7 +16,7 @@ from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS, RING_BUGS
 from penstock_sim.planted_spark import DELETION_BUGS, SPARK_BUGS
-from penstock_sim.planted_transactions import LATE_BUGS, TRANSACTION_BUGS
+from penstock_sim.planted_transactions import LATE_BUGS, OPERATOR_BUGS, TRANSACTION_BUGS
 from penstock_sim.world import simulate
 
 Plant = Callable[[Any], None]
@@ -140,6 +140,13 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_all_faults("groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")),
     *_all_faults("transactions", TRANSACTION_BUGS, 300, {"groups": False, "transactions": True}),
     *_all_faults("transactions", LATE_BUGS, 300, {"groups": False, "transactions": True}, ("I14",)),
+    *_all_faults(
+        "operator",
+        OPERATOR_BUGS,
+        500,
+        {"groups": False, "transactions": True, "operator": True},
+        ("I11",),
+    ),
     *_all_faults(
         "pipes", PIPE_BUGS, 500, {"pipe": True}, ("I8", "I11", "I15", "I16", "I18", "I24")
     ),

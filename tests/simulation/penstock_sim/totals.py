@@ -26,6 +26,8 @@ _COUNTS: Final = {
     "transactions": "transactions ended",
     "spark_batches": "Spark batches",
     "piped": "records piped",
+    "aborts_asked": "aborts asked for by an operator",
+    "aborts_hit": "transactions they ended",
     "latest_readers": "readers from the end",
 }
 """Fields of a history that are counted, and what they are called."""

@@ -171,6 +171,8 @@ class TransactionChecks:
                 before = self._branches.get(key)
                 self._branches[key] = decoded
                 self._changed(before, decoded)
+                if self.world.operator is not None:
+                    self.world.operator.checks.branch_changed(key, decoded)
                 if self.world.spark is not None and key.branch > 0:
                     self.world.spark.checks.branch_changed(key, before, decoded)
             case LedgerKey(), LedgerRecord() if self.world.spark is not None:

@@ -21,6 +21,7 @@ from penstock.core.types import (
     Sync,
     TopicId,
 )
+from penstock_sim.aborting import Operator
 from penstock_sim.bank import Bank
 from penstock_sim.broker import SimBroker
 from penstock_sim.checks import Checks
@@ -74,6 +75,8 @@ BANK_IN: Final = (34,)
 """By the remainder of 36, a bank instead of other transactional producers, and no group."""
 ABANDONED_EVERY: Final = 3
 """In one of so many seeds transactional producers do not live to see that all is healed."""
+OPERATOR_EVERY: Final = 5
+"""In one of so many seeds with transactions, of whatever kind, an operator aborts some of them."""
 EXPIRY_EVERY: Final = 96
 """In one of so many seeds, with a pipe, the offsets of an empty group expire soon."""
 SINK_TOPIC: Final = "priced"
@@ -99,6 +102,8 @@ class History:
     transactions: int = 0
     spark_batches: int = 0
     piped: int = 0
+    aborts_asked: int = 0
+    aborts_hit: int = 0
     latest_readers: int = 0
     violation: str | None = None
     trace: tuple[str, ...] = ()
@@ -122,6 +127,7 @@ class World:
         pipe: bool | None = None,
         bank: bool | None = None,
         ring: bool | None = None,
+        operator: bool | None = None,
     ) -> None:
         self.seed = seed
         self.journal = seed % JOURNAL_EVERY == 1 if journal is None else journal
@@ -177,6 +183,8 @@ class World:
             self._set_up_others(groups, transactions, spark, deletion)
             wanted = seed % 36 in COMPACTION_IN if compaction is None else compaction
             self.compacts = wanted and self.transactions is not None
+        wanted = seed % OPERATOR_EVERY == 0 if operator is None else operator
+        self.operator = Operator(self) if wanted and self.transactions is not None else None
 
     def _set_up_pipe(self, *, ring: bool) -> None:
         chance = self.scheduler.random
@@ -358,6 +366,8 @@ class World:
             self.latest_readers = latest_readers(self)
             for reader in (*self.committed_readers, *self.latest_readers):
                 reader.start()
+        if self.operator is not None:
+            self.operator.start()
         if self.spark is not None:
             self.spark.start()
         if self.deletion is not None:
@@ -401,6 +411,8 @@ class World:
         problem = "" if self.groups is None else self.groups.unsettled()
         if self.transactions is not None and not problem:
             problem = self.transactions.unsettled() or self._behind()
+        if self.operator is not None and not problem:
+            problem = self.operator.unsettled()
         return problem
 
     def _behind(self) -> str:
@@ -443,20 +455,22 @@ class World:
         if self.groups is not None:
             self.groups.check_end()
         if self.transactions is not None:
-            self.transactions.check_end(self.committed_readers)
-            self._check_latest_readers()
+            self._check_transactions(self.transactions)
         for key in self.all_keys:
             for broker in self.brokers.values():
                 replica = broker.replicas[key]
                 if replica.machine.error is None:
                     self.checks._check_holds(broker, key, f"I3: {broker.name} at the end")
 
-    def _check_latest_readers(self) -> None:
+    def _check_transactions(self, transactions: SimTransactions) -> None:
+        transactions.check_end(self.committed_readers)
         if self.transaction_checks.void:
             return
         for reader in self.latest_readers:
             reader.catch_up()
             reader.check()
+        if self.operator is not None:
+            self.operator.checks.check_end()
 
 
 def simulate(
@@ -473,6 +487,7 @@ def simulate(
     pipe: bool | None = None,
     bank: bool | None = None,
     ring: bool | None = None,
+    operator: bool | None = None,
 ) -> History:
     """Runs one seed; a broken invariant, or anything a machine raises, becomes `violation`.
 
@@ -480,7 +495,7 @@ def simulate(
     consumer groups; None: in every third seed. `journal`: see `JOURNAL_EVERY`.
     `transactions`: see `TRANSACTIONS_IN`. `spark`: see `SPARK_IN`.
     `deletion`: see `DELETION_IN`. `compaction`: see `COMPACTION_IN`.
-    `pipe`, `bank`, `ring`: instead of all these; see `PIPES_IN`.
+    `pipe`, `bank`, `ring`: instead of all these; see `PIPES_IN`. `operator`: see `OPERATOR_EVERY`.
     """
     world = World(
         seed,
@@ -495,6 +510,7 @@ def simulate(
         pipe=pipe,
         bank=bank,
         ring=ring,
+        operator=operator,
     )
     violation = None
     try:
@@ -522,6 +538,8 @@ def simulate(
         world.transaction_checks.decisions,
         0 if world.spark is None else len(world.spark.checks.batches),
         world.group_checks.piped,
+        0 if world.operator is None else len(world.operator.checks.orders),
+        0 if world.operator is None else len(world.operator.checks.hit),
         sum(reader.begun for reader in world.latest_readers),
         violation,
         tuple(world.scheduler.trace),
