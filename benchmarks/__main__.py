@@ -13,6 +13,7 @@ SCRIPTS = (
     "idle",
     "groups",
     "transactions",
+    "latency",
     "memory",
     "store_layout",
     "verify_memory",

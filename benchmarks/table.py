@@ -16,6 +16,7 @@ TITLES = {
     "idle": "At rest",
     "groups": "Consumer groups",
     "transactions": "Transactions",
+    "latency": "Small appends",
     "memory": "Memory under load",
     "encoding": "Encoding",
     "store_layout": "Store",
