@@ -152,6 +152,12 @@ class SimMember:
         """Of the group's clock."""
         return self.world.scheduler.now_us * GROUP_CLOCK // 1000
 
+    @property
+    def silence_ms(self) -> tuple[int, int]:
+        """Of the group's clock: since it has heard something, and since it has said something."""
+        membership = self.membership
+        return self.now_ms - membership._heard_ms, self.now_ms - membership._sent_ms
+
     def handle(self, event: Event) -> None:
         """Tells the machine and obeys, in the order of `Ready`'s fields."""
         ready = self.membership.handle(event, self.now_ms)

@@ -29,6 +29,7 @@ from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError
 from penstock_sim.commits import COMMIT_MS, Offsets
 from penstock_sim.groups import SimGroups
 from penstock_sim.ledger import hops_of
+from penstock_sim.lulls import Lulls
 from penstock_sim.members import MemberPlan, SimMember
 from penstock_sim.producing import Done, SimProducer, Who
 from penstock_sim.reading import Reader
@@ -294,6 +295,7 @@ class PipeReader(Reader):
     ) -> None:
         """As `TransactionOffsets.store`."""
         member, plan = self.member, self._plan
+        self._pipes.lulls.storing(member)
         member_id, epoch = member.member_id, member.membership.member_epoch
         topic_id = self._checks.catalog.names[plan.topic]
         new = tuple(
@@ -357,6 +359,15 @@ class PipeGroups(SimGroups):
     hops_max = 1
     """How many pipes make something of a record, one after the other."""
 
+    def __init__(self, world: World, topic: str) -> None:
+        self.lulls = Lulls(world)
+        super().__init__(world, topic)
+
+    def _strike(self) -> None:
+        """Who is killed or frozen is not put to sleep as well."""
+        if not self.lulls.is_wanted:
+            super()._strike()
+
     def ends_here(self) -> bool:
         """Whether a round is the last one of its transaction."""
         return not self.world.chaotic or self.world.scheduler.chance(0.5)
@@ -383,6 +394,7 @@ class PipeGroups(SimGroups):
             self.members.append(self._new_member(number, plan))
 
     def _new_member(self, number: int, plan: MemberPlan) -> SimMember:
+        plan = self.lulls.patient(plan)
         return PipeMember(self.world, number, plan, keeps_id=self._random.random() < 0.4)
 
     def _stop_group(self) -> None:

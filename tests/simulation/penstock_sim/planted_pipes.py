@@ -18,7 +18,7 @@ from penstock.core.groups.state import Book, Group, Loader, Member
 from penstock.core.replication.contract import Marks
 from penstock.core.types import NO_PRODUCER, Offset
 from penstock.errors import ClusterError, ErrorCode
-from penstock_sim import world
+from penstock_sim import lulls, world
 from penstock_sim.pipe import PipeReader
 
 _AGAIN_MS: Final = 1_000
@@ -211,6 +211,12 @@ def leave_a_partition_without_a_commit(patch: Any) -> None:
     patch.setattr(PipeReader, "_give_up", drop)
 
 
+def store_offsets_of_partitions_that_left(patch: Any) -> None:
+    """They are back, in the same epoch maybe: that others may have begun is not looked at."""
+    patch.setattr(PipeReader, "_never_left", lambda _self, _held: True)
+    patch.setattr(lulls, "EVERY", 1)  # in all histories they leave meanwhile
+
+
 def commit_positions_outside_the_transaction(patch: Any) -> None:
     """They count at once, and what is aborted then is never read again."""
     store = PipeReader._store
@@ -284,6 +290,7 @@ PIPE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         send_a_given_up_batch_in_the_next_transaction,
         stop_behind_what_is_hidden,
         leave_a_partition_without_a_commit,
+        store_offsets_of_partitions_that_left,
         commit_positions_outside_the_transaction,
     )
 }

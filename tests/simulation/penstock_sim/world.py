@@ -361,17 +361,22 @@ class World:
         if self.groups is not None:
             self.groups.start()
         if self.transactions is not None:
-            self.transactions.start()
-            self.committed_readers = [self._committed_reader(key) for key in self.data_keys]
-            self.latest_readers = latest_readers(self)
-            for reader in (*self.committed_readers, *self.latest_readers):
-                reader.start()
-        if self.operator is not None:
-            self.operator.start()
+            self._start_transactions(self.transactions)
         if self.spark is not None:
             self.spark.start()
         if self.deletion is not None:
             self.deletion.start()
+
+    def _start_transactions(self, transactions: SimTransactions) -> None:
+        transactions.start()
+        self.committed_readers = [self._committed_reader(key) for key in self.data_keys]
+        for reader in self.committed_readers:
+            reader.start()
+        self.latest_readers = latest_readers(self)
+        for late in self.latest_readers:
+            late.start()
+        if self.operator is not None:
+            self.operator.start()
 
     def _committed_reader(self, key: ReplicaKey) -> CommittedReader:
         if key in self.sinks or isinstance(self.groups, Ring):
