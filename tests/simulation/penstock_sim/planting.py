@@ -134,40 +134,36 @@ def _all_faults(
     return [PlantedBug(kind, name, plant, seeds, options, found_by) for name, plant in bugs.items()]
 
 
+_PRODUCERS: Final = {"groups": False, "transactions": True, "operator": False}
+"""Histories for bugs of transactions: an operator would end some before they show them."""
+_PIPES: Final = {"pipe": True, "operator": False}
+_RINGS: Final = {"ring": True, "operator": False}
+
+
 ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("replication", PLANTED, _without()),
     *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
     *_all_faults("groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")),
-    *_all_faults("transactions", TRANSACTION_BUGS, 300, {"groups": False, "transactions": True}),
-    *_all_faults("transactions", LATE_BUGS, 300, {"groups": False, "transactions": True}, ("I14",)),
-    *_all_faults(
-        "operator",
-        OPERATOR_BUGS,
-        500,
-        {"groups": False, "transactions": True, "operator": True},
-        ("I11",),
-    ),
-    *_all_faults(
-        "pipes", PIPE_BUGS, 500, {"pipe": True}, ("I8", "I11", "I15", "I16", "I18", "I24")
-    ),
+    *_all_faults("transactions", TRANSACTION_BUGS, 300, _PRODUCERS),
+    *_all_faults("transactions", LATE_BUGS, 300, _PRODUCERS, ("I14",)),
+    *_all_faults("operator", OPERATOR_BUGS, 500, {**_PRODUCERS, "operator": True}, ("I11",)),
+    *_all_faults("pipes", PIPE_BUGS, 500, _PIPES, ("I8", "I11", "I15", "I16", "I18", "I24")),
     *(
-        PlantedBug("rings", name, plant, 500, {"ring": True}, (found_by,), only_by=True)
+        PlantedBug("rings", name, plant, 500, _RINGS, (found_by,), only_by=True)
         for name, (plant, found_by) in RING_BUGS.items()
     ),
-    *_all_faults(
-        "Spark", SPARK_BUGS, 500, {"groups": False, "transactions": True, "spark": True}, ("I11",)
-    ),
+    *_all_faults("Spark", SPARK_BUGS, 500, {**_PRODUCERS, "spark": True}, ("I11",)),
     *_all_faults(
         "deletion",
         DELETION_BUGS,
         500,
-        {"groups": False, "transactions": True, "deletion": True},
+        {**_PRODUCERS, "deletion": True},
         ("I11", "I14", "I24"),
     ),
     *_all_faults(
         "compaction",
         COMPACTION_BUGS,
         500,
-        {"groups": False, "transactions": True, "deletion": False, "compaction": True},
+        {**_PRODUCERS, "deletion": False, "compaction": True},
     ),
 )
