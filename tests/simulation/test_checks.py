@@ -55,10 +55,15 @@ class Cluster:
 
     def all_lose_power(self) -> None:
         """And start again."""
-        for broker in self.world.brokers.values():
-            broker.intact = False
-            self.checks.broker_down(broker)
-            broker.incarnation = 2
+        for broker in self.world.brokers:
+            self.lose_power(broker)
+
+    def lose_power(self, broker_id: int) -> None:
+        """And start again."""
+        broker = self.world.brokers[BrokerId(broker_id)]
+        broker.intact = False
+        self.checks.broker_down(broker)
+        broker.incarnation = 2
 
     def journal(self, changed: PartitionDocument, *registered: int, answered: bool = True) -> None:
         """A majority keeps `changed` and that the second runs of these brokers registered.
@@ -212,6 +217,25 @@ def test_a_registration_that_a_journal_takes_back_was_never_told() -> None:
     assert (1, KEY) not in cluster.checks.lost
     cluster.store(document(leader=NO_LEADER, epoch=2, isr=EVERYONE, version=2), learned=True)
     assert (1, KEY) in cluster.checks.lost
+
+
+@pytest.mark.parametrize("others", [(1, 3), (1,)])
+def test_a_journal_may_follow_what_was_before_a_loss_that_a_late_write_dealt_with(
+    others: tuple[int, ...],
+) -> None:
+    """Nobody heard of that write, so that the journal takes the same losses into account again."""
+    cluster = Cluster()
+    for broker in (2, *others):
+        cluster.lose_power(broker)
+    late = document(leader=NO_LEADER, epoch=2, isr=(2,) if 3 in others else (2, 3), version=2)
+    cluster.store(late, *others)
+    elected = document(leader=2, epoch=3, isr=(2,), version=4)
+    if 3 in others:
+        cluster.journal(elected, 2, *others)
+        assert KEY in cluster.checks.lossy
+    else:
+        with pytest.raises(RuleError, match=r"I7: b2 lost data, .* not \{3\}"):
+            cluster.journal(elected, 2, *others)
 
 
 def test_a_history_that_goes_on_behind_a_gap_may_begin_inside_a_batch() -> None:

@@ -66,6 +66,9 @@ class Checks:
         self._leaders: dict[tuple[ReplicaKey, int], tuple[int, int]] = {}
         self._epochs: dict[tuple[int, ReplicaKey], int] = {}
         self._before: dict[ReplicaKey, set[int]] = {}
+        self._dealt_with: dict[tuple[int, ReplicaKey], int] = {}
+        """By broker: the version of the state that took its last loss into account. A journal may
+        follow an older one, which did not."""
         self.learning = False
         """What changes now comes from a journal: it replaces what a write without an answer
         may have stored, of which nobody was told."""
@@ -255,6 +258,7 @@ class Checks:
                 continue
             self.lost.discard((member, key))
             document = self.stored[key]
+            self._dealt_with[member, key] = document.state.version
             seats = {int(one) for one in (*document.state.isr, *document.elr)}
             if member not in seats or key.topic_id in deleted:
                 continue
@@ -347,7 +351,11 @@ class Checks:
                 raise RuleError(
                     f"I1: {key} changed its leader within an epoch: {before} to {after}"
                 )
-            self._before[key] = {int(member) for member in (*old.isr, *before.elr)}
+            self._before[key] = {
+                int(member)
+                for member in (*old.isr, *before.elr)
+                if self._dealt_with.get((int(member), key), -1) <= old.version
+            }
             if state.leader in before.lossy:
                 # It lost its seat earlier, and every other holder has lost data since.
                 others = {one for one in self._before[key] if (one, key) not in self.lost}
