@@ -202,7 +202,7 @@ def test_a_batch_retried_across_failover_and_restart_lands_once(make_cluster: Ma
         broker.start(wait=False)
     for broker in cluster.brokers.values():
         broker.wait_serving()
-    cluster.wait_leaders("t")
+    cluster.wait_in_sync("t")
     with leader_wire(cluster, "t") as wire:
         again = wire.produce("t", batches[2])
         assert (again.duplicate, again.base_offset) == (True, 2)
