@@ -270,7 +270,9 @@ class ControllerRuntime:
         """
         if monotonic() - self._renewed_at < _HOLD_AFTER_S:
             return
-        for attempt in range(1, _HOLD_ATTEMPTS + 1):
+        for attempt in range(_HOLD_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_LEASE_RETRY_S)
             asked_at, machine = monotonic(), self._machine
             if not self.active or machine is None:
                 return
@@ -279,8 +281,7 @@ class ControllerRuntime:
             if await self._in_thread(self._store.hold, lease=True):
                 self._renewed_at = asked_at
                 return
-            _events.warning("brokers do not stand in for the lease", attempt=attempt)
-            await asyncio.sleep(_LEASE_RETRY_S)
+            _events.warning("brokers do not stand in for the lease", attempt=attempt + 1)
 
     def _on_lease(self, held: bool, asked_at: float) -> None:
         """The store answered. `asked_at`: when the lease's time began at the earliest."""
