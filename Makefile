@@ -39,8 +39,8 @@ types: setup  ## mypy, strict
 unit: setup  ## Unit, contract and process-level tests
 	$(BIN)/pytest -q -n auto --maxprocesses 8 --dist loadfile --durations=15
 
-scenarios: setup  ## Bank, pipe and random harm under kills, minutes each; ROUNDS=20
-	PENSTOCK_HARM_ROUNDS=$(ROUNDS) $(BIN)/pytest -rP tests/scenarios/test_bank.py tests/scenarios/test_pipe.py tests/scenarios/test_bad_days.py::test_random_harm
+scenarios: setup  ## Bank, pipe, ring and random harm under kills, minutes each; ROUNDS=20
+	PENSTOCK_HARM_ROUNDS=$(ROUNDS) $(BIN)/pytest -rP tests/scenarios/test_bank.py tests/scenarios/test_pipe.py tests/scenarios/test_ring.py tests/scenarios/test_bad_days.py::test_random_harm
 
 sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 FRESH_SECONDS=60
 	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS) --kept --fresh-seconds $(FRESH_SECONDS)
