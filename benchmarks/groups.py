@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 
 from benchmarks.common import best_of, cpu_seconds, figure, local_cluster, progress
+from benchmarks.group_commits import PROCESSES, committing_members
 from benchmarks.group_members import MemberProcess
 from benchmarks.group_moves import measure_deaths, measure_rebalance
 from benchmarks.kafka_peer import available, kafka
@@ -82,48 +82,17 @@ def commits(sizes: Sizes, _with_kafka: bool) -> None:
     Members and three brokers share the machine's cores; what the coordinator's broker could store
     with one to itself is told as well, from the processor time that a commit cost it.
     """
-    each = sizes.committers // 2
-    with local_cluster(3) as cluster, ExitStack() as ended:
-        with Admin(cluster.bootstrap) as admin:
-            admin.create_topic("commits", 2 * each * 10, 1)
-        processes = []
-        for _ in range(2):
-            process = MemberProcess(cluster.bootstrap, "commits", ["commits"], resting=True)
-            ended.callback(process.kill)
-            process.tell("start", each)
-            processes.append(process)
-        for process in processes:
-            process.await_done("start")
-        with Admin(cluster.bootstrap) as admin:
-            coordinator = admin.describe_group("commits", include_offsets=False).coordinator
-        pid = cluster.broker_pid(coordinator) or 0
-        measure = partial(_commit_rate, processes, pid, sizes.commit_s)
-        waited_for, alone = measure("commit_rate", 1)
-        ten, _ = measure("commit_rate", 10)
-        pipelined, _ = measure("pipelined_rate")
-        members = f"{2 * each} members of one group"
+    each = sizes.committers // PROCESSES
+    with local_cluster(3) as cluster, committing_members(cluster, each, 1) as measure:
+        waited_for, alone = measure(sizes.commit_s, "commit_rate", 1)
+        ten, _ = measure(sizes.commit_s, "commit_rate", 10)
+        pipelined, _ = measure(sizes.commit_s, "pipelined_rate")
+        members = f"{PROCESSES * each} members of one group"
         figure(f"commits waited for, {members}", waited_for, "commits/s", "goal", COMMITS_PER_S)
         core = "commits waited for, per core of the coordinator's broker"
         figure(core, alone, "commits per CPU second", "goal", COMMITS_PER_S)
         figure(f"offsets, ten per call, {members}", 10 * ten, "offsets/s", "goal", COMMITS_PER_S)
         figure(f"commits pipelined, {members}", pipelined, "commits/s", "goal", COMMITS_PER_S)
-
-
-def _commit_rate(
-    processes: list[MemberProcess], pid: int, seconds: float, command: str, *arguments: object
-) -> tuple[float, float]:
-    """Commits answered to all members together: per second, per CPU second of the broker."""
-    before, began = cpu_seconds(pid), time.monotonic()
-    for process in processes:
-        process.tell(command, seconds, *arguments)
-    answers = [process.await_done(command) for process in processes]
-    count = sum(answer["commits"] for answer in answers)
-    busy_s = cpu_seconds(pid) - before
-    progress(
-        f"{' '.join(map(str, [command, *arguments]))}: the coordinator's broker uses "
-        f"{busy_s / (time.monotonic() - began):.0%} of a core, {1e3 * busy_s / count:.3f} ms each"
-    )
-    return float(sum(answer["per_s"] for answer in answers)), count / busy_s
 
 
 def consuming(sizes: Sizes, _with_kafka: bool) -> None:
