@@ -12,6 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -89,6 +90,24 @@ def order_of(turn: int, count: int) -> list[int]:
 
 def progress(text: str) -> None:
     print(f"· {text}", file=sys.stderr, flush=True)
+
+
+def run_parts(parts: Mapping[str, Callable[[], None]]) -> int:
+    """Runs one after the other, also behind one that failed: the others' figures are worth having.
+
+    The exit code: 1 if any failed, which are named at the end.
+    """
+    failed = []
+    for name, measure in parts.items():
+        progress(name)
+        try:
+            measure()
+        except (Exception, SystemExit):  # noqa: BLE001 - shown, and told by the exit code
+            traceback.print_exc()
+            failed.append(name)
+    for name in failed:
+        progress(f"{name} failed")
+    return 1 if failed else 0
 
 
 def best_of(times: int, run: Callable[[], float]) -> float:

@@ -23,11 +23,11 @@ send. What tasks that share a producer gain by its batching is a figure of its o
 
 import argparse
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
-from benchmarks.common import progress
+from benchmarks.common import run_parts
 from benchmarks.latency_appends import lone, pipelined
 from benchmarks.latency_commits import commits
 from benchmarks.latency_end_to_end import end_to_end
@@ -62,20 +62,9 @@ def main() -> int:
     parser.add_argument("--no-nats", action="store_true", help="without NATS JetStream")
     args = parser.parse_args()
     sizes = QUICK if args.quick else Sizes()
-    failed = []
+    wanted = {name: PARTS[name] for name in PARTS if not args.only or name in args.only}
     with closing(Stage(sizes, with_kafka=not args.no_kafka, with_nats=not args.no_nats)) as stage:
-        for name, measure in PARTS.items():
-            if args.only and name not in args.only:
-                continue
-            progress(name)
-            try:
-                measure(stage)
-            except (Exception, SystemExit):  # noqa: BLE001 - other parts' figures are worth having
-                traceback.print_exc()
-                failed.append(name)
-    for name in failed:
-        progress(f"{name} failed")
-    return 1 if failed else 0
+        return run_parts({name: partial(measure, stage) for name, measure in wanted.items()})
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ transactions it speaks. What else is compared took turns in the same way.
 
 import argparse
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 
-from benchmarks.common import progress
+from benchmarks.common import run_parts
 from benchmarks.transaction_deaths import deaths
 from benchmarks.transaction_idle import idle
 from benchmarks.transaction_pipe import pipe
@@ -59,20 +59,14 @@ def main() -> int:
     parser.add_argument("--no-kafka", action="store_true", help="only ours")
     args = parser.parse_args()
     wanted = [name for name in PARTS if not args.only or name in args.only]
-    failed = []
     with closing(Stage(QUICK if args.quick else Sizes(), with_kafka=not args.no_kafka)) as stage:
-        for name in wanted:
-            if name in ALONE:
-                stage.close()
-            progress(name)
-            try:
-                PARTS[name](stage)
-            except (Exception, SystemExit):  # noqa: BLE001 - other parts' figures are worth having
-                traceback.print_exc()
-                failed.append(name)
-    for name in failed:
-        progress(f"{name} failed")
-    return 1 if failed else 0
+        return run_parts({name: partial(_run, name, stage) for name in wanted})
+
+
+def _run(name: str, stage: Stage) -> None:
+    if name in ALONE:
+        stage.close()
+    PARTS[name](stage)
 
 
 if __name__ == "__main__":
