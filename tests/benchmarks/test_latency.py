@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,9 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from support.benchmarks import ROOT, running
-from support.descendants import descendants_of, still_running
-from support.waiting import wait_until
+from support.benchmarks import ROOT, check_nothing_is_left, running
 
 from benchmarks.bare_pattern import ANSWER, APPEND, nodes
 from benchmarks.latency_figures import Run, Sample, report, spent_s
@@ -221,17 +218,11 @@ def test_a_client_that_waits_to_begin_ends_with_whoever_started_it(tmp_path: Pat
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_nothing_is_left_running(tmp_path: Path, how: signal.Signals) -> None:
     """Not the clients that are appending at that moment, nor the servers of any side."""
-    started: dict[int, str] = {}
-
-    def appending() -> bool:
-        assert process.poll() is None, (tmp_path / "err").read_text()
-        started.update(descendants_of(process.pid))
-        return any("benchmarks.latency_client" in command for command in started.values())
-
-    with running([*COMMAND, "--only=lone"], tmp_path, started) as process:
-        wait_until(appending, what="a client that appends", timeout_s=90)
-        for part in ("penstock_broker", "benchmarks.bare_pattern"):
-            assert any(part in command for command in started.values())
-        os.killpg(process.pid, how) if how is signal.SIGINT else process.send_signal(how)
-        process.wait(60)
-        wait_until(lambda: not still_running(started), what="everything has ended", timeout_s=40)
+    command = [*COMMAND, "--only=lone"]
+    check_nothing_is_left(
+        command,
+        tmp_path,
+        how,
+        busy="benchmarks.latency_client",
+        servers=("penstock_broker", "benchmarks.bare_pattern"),
+    )

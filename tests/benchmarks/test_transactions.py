@@ -1,7 +1,6 @@
 """The benchmark of transactions: how it compares, that its parts run, that it ends."""
 
 import json
-import os
 import signal
 import sys
 from collections import Counter
@@ -9,9 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support.benchmarks import running
-from support.descendants import descendants_of, still_running
-from support.waiting import wait_until
+from support.benchmarks import check_nothing_is_left, running
 
 from benchmarks import table
 from benchmarks.common import figure_of_rounds, in_turns, order_of
@@ -150,16 +147,7 @@ def test_a_part_that_is_unknown_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
 def test_nothing_is_left_running(tmp_path: Path, how: signal.Signals) -> None:
     """Not even a member that is in the middle of a transaction at that moment."""
-    started: dict[int, str] = {}
-
-    def in_a_transaction() -> bool:
-        assert process.poll() is None, (tmp_path / "err").read_text()
-        started.update(descendants_of(process.pid))
-        return any("benchmarks.transaction_member" in command for command in started.values())
-
-    with running([*COMMAND, "--only=deaths"], tmp_path, started) as process:
-        wait_until(in_a_transaction, what="a member of a pipe", timeout_s=90)
-        assert any("penstock_broker" in command for command in started.values())
-        os.killpg(process.pid, how) if how is signal.SIGINT else process.send_signal(how)
-        process.wait(60)
-        wait_until(lambda: not still_running(started), what="everything has ended", timeout_s=40)
+    command = [*COMMAND, "--only=deaths"]
+    check_nothing_is_left(
+        command, tmp_path, how, busy="benchmarks.transaction_member", servers=("penstock_broker",)
+    )
