@@ -12,9 +12,10 @@ import time
 from functools import partial
 
 from benchmarks import transaction_kafka as theirs
-from benchmarks.common import figure_of_rounds, in_turns, local_cluster, progress
-from benchmarks.transaction_stage import BROKERS, PARTITIONS, Stage
+from benchmarks.common import figure_of_rounds, in_turns, local_cluster, median, progress
+from benchmarks.transaction_stage import BROKERS, PARTITIONS, Stage, processor_s
 from penstock.client import Admin, ConsumedBatch, Consumer, Producer, Transformer
+from penstock_broker.local import LocalCluster
 
 RECORD_BYTES = 1_000
 CHUNK = 500
@@ -26,10 +27,11 @@ def pipe(stage: Stage) -> None:
     """1 KB records from 3 partitions to 3 others, committed every 100 ms."""
     count = stage.sizes.piped // CHUNK * CHUNK
     value = os.urandom(RECORD_BYTES)
+    spent: list[tuple[float, float]] = []
     with local_cluster(BROKERS) as cluster:
         _fill(cluster.bootstrap, value, count)
         runs = {
-            "exactly once": partial(_turn, cluster.bootstrap, count, exactly_once=True),
+            "exactly once": partial(_weighed_turn, cluster, count, spent),
             "at least once": partial(_turn, cluster.bootstrap, count, exactly_once=False),
         }
         peer = stage.kafka()
@@ -39,6 +41,11 @@ def pipe(stage: Stage) -> None:
         found = in_turns(stage.sizes.rounds, runs)
     for name, rates in found.items():
         progress(f"pipe, {name}: " + ", ".join(f"{rate:,.0f}" for rate in rates))
+    loop_s, all_s = (median(list(each)) for each in zip(*spent, strict=True))
+    progress(
+        f"pipe, exactly once: {1e6 * loop_s:.1f} µs of processor time a record in the loop, "
+        f"{1e6 * (all_s - loop_s):.1f} µs in the brokers"
+    )
     name = f"pipe, exactly once, {RECORD_BYTES} B, commit every {1e3 * INTERVAL_S:g} ms"
     ours = found["exactly once"]
     beside = "at-least-once pipe"
@@ -64,6 +71,15 @@ def _fill_kafka(bootstrap: str, value: bytes, count: int) -> None:
         theirs.put(producer, SOURCE, value)
     if producer.flush(theirs.TIMEOUT_S):
         raise SystemExit(f"{SOURCE} could not be filled")
+
+
+def _weighed_turn(cluster: LocalCluster, count: int, spent: list[tuple[float, float]]) -> float:
+    """Adds to `spent` the seconds of processor time per record: of the loop, and of all."""
+    mine, everybody = time.process_time(), processor_s(cluster)
+    rate = _turn(cluster.bootstrap, count, exactly_once=True)
+    used = time.process_time() - mine, processor_s(cluster) - everybody
+    spent.append((used[0] / count, used[1] / count))
+    return rate
 
 
 def _turn(bootstrap: str, count: int, *, exactly_once: bool) -> float:
