@@ -30,6 +30,7 @@ class Scheduler:
         self.fingerprint = seed & _MASK
         self.traced = traced
         self.trace: list[str] = []
+        self._failure: BaseException | None = None
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._planned = 0
 
@@ -54,7 +55,16 @@ class Scheduler:
             self.steps += 1
             self.fingerprint = (self.fingerprint * 1_000_003 ^ due_us ^ (number << 40)) & _MASK
             callback(*args)
+            if self._failure is not None:
+                raise self._failure
         self.now_us = max(self.now_us, end_us)
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the history with `error` after this step: for where raising it might be in vain.
+
+        A shell's task may swallow what is raised in it. The first one counts.
+        """
+        self._failure = self._failure or error
 
     def generator(self, name: str) -> random.Random:
         """Another source of chance: whoever draws from it changes nothing for the others."""

@@ -1,0 +1,311 @@
+"""One node's asyncio event loop, in virtual time: the shells that ship run on it as they are.
+
+    call_soon, call_later, futures ─▶ [ ready ] ─▶ a turn, planned with the world's scheduler
+    run_in_executor ─▶ a queue per executor ─▶ after its latency: the call, then its future
+
+A node is a process: it has a loop of its own, and nothing of it runs once it was killed. No
+`finally` of a killed task runs while the history goes on, as none does after `kill -9`; its
+tasks are kept until the world ends, because Python would close them as soon as nobody does.
+
+What is left to chance is what a real loop leaves open: how long a turn takes, when a thread is
+done, and, in some histories, in which order a turn's callbacks run. Futures and tasks are hashed
+by number, so that sets of them are walked in the same order in every run of a seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor, Future
+from typing import Any, Final, TypeVar
+
+from penstock_sim.scheduler import Scheduler
+
+_T = TypeVar("_T")
+_TURN_MS: Final = (0.005, 0.05)
+_LONG_TURN_MS: Final = (1, 15)
+_LONG_TURNS: Final = 0.004
+
+
+class SimFuture(asyncio.Future[_T]):
+    """A future whose place in a set depends on the seed alone."""
+
+    def __init__(self, *, loop: NodeLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = loop.next_number()
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimTask(asyncio.Task[_T]):
+    """As `SimFuture`."""
+
+    def __init__(
+        self,
+        coro: Generator[Any, None, _T] | Coroutine[Any, Any, _T],
+        *,
+        loop: NodeLoop,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self._number = loop.next_number()
+        super().__init__(coro, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class SimExecutor(Executor):
+    """Threads of a node: `workers` calls at a time, each taking `latency_ms` of virtual time.
+
+    A call happens at the end of its time, at once. Calls under way when the node is killed happen
+    or not, as chance has it: the operating system may have taken a write.
+    """
+
+    def __init__(
+        self, loop: NodeLoop, latency_ms: Callable[[], float], *, workers: int = 1
+    ) -> None:
+        self._loop = loop
+        self._latency_ms = latency_ms
+        self._free = workers
+        self._queue: deque[tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any]]]
+        self._queue = deque()
+        self._running: list[Callable[[], Any]] = []
+        loop.at_kill(self._killed)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Not from here: a node has one thread of its own, the loop's."""
+        raise NotImplementedError("shells reach their executors by `run_in_executor`")
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Nothing is left behind."""
+
+    def run(self, call: Callable[..., _T], args: tuple[Any, ...]) -> asyncio.Future[_T]:
+        """Plans a call; the future is the loop's."""
+        future: asyncio.Future[_T] = self._loop.create_future()
+        self._queue.append((call, args, future))
+        self._next()
+        return future
+
+    def _next(self) -> None:
+        while self._free and self._queue:
+            call, args, future = self._queue.popleft()
+            if future.cancelled():
+                continue
+            self._free -= 1
+            acts = _Call(call, args)
+            self._running.append(acts)
+            self._loop.scheduler.after(self._latency_ms(), self._done, acts, future)
+
+    def _done(self, acts: _Call, future: asyncio.Future[Any]) -> None:
+        if self._loop.dead:
+            return
+        self._running.remove(acts)
+        self._free += 1
+        try:
+            result = acts()
+        except Exception as error:  # noqa: BLE001 - whatever it raises is its caller's
+            self._loop.call_soon(_fail, future, error)
+        else:
+            self._loop.call_soon(_fulfil, future, result)
+        self._next()
+
+    def _killed(self) -> None:
+        """What had begun may have been done: in order, up to some point."""
+        for acts in self._running:
+            if not self._loop.scheduler.chance(0.5):
+                break
+            try:
+                acts()
+            except Exception:  # noqa: BLE001 - nobody is left to hear of it
+                continue
+
+
+class _Call:
+    """A call and its arguments; equal to itself alone."""
+
+    __slots__ = ("_args", "_call")
+
+    def __init__(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._call = call
+        self._args = args
+
+    def __call__(self) -> Any:
+        return self._call(*self._args)
+
+
+def _fulfil(future: asyncio.Future[Any], result: object) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+class NodeLoop(asyncio.AbstractEventLoop):
+    """See the module. `shuffled`: a turn's callbacks run in any order."""
+
+    def __init__(self, scheduler: Scheduler, name: str, *, shuffled: bool = False) -> None:
+        self.scheduler = scheduler
+        self.name = name
+        self.dead = False
+        self.chance = scheduler.generator(f"loop {name}")
+        self._shuffled = shuffled
+        self._ready: deque[asyncio.Handle] = deque()
+        self._planned = False
+        self._numbers = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._at_kill: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------ the node's life
+
+    def start(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
+        """Runs a coroutine as the node's, from outside of it. Its end is nobody's business."""
+        return self.run(lambda: self.create_task(coroutine))
+
+    def run(self, act: Callable[[], _T]) -> _T:
+        """Calls `act` at once, as a callback of this loop would: for a world that pokes a node."""
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            return act()
+        finally:
+            events._set_running_loop(before)
+
+    def at_kill(self, act: Callable[[], None]) -> None:
+        """`act` is called when the node is killed: by parts of the world, not by shells."""
+        self._at_kill.append(act)
+
+    def kill(self) -> None:
+        """Nothing more of this node runs."""
+        for act in self._at_kill:
+            act()
+        self.dead = True
+        self._ready.clear()
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    # ------------------------------------------------------------ turns
+
+    def _plan(self) -> None:
+        if not self._planned:
+            self._planned = True
+            draw = self.chance.random()
+            low, high = _LONG_TURN_MS if draw < _LONG_TURNS else _TURN_MS
+            self.scheduler.after(low + (high - low) * self.chance.random(), self._turn)
+
+    def _turn(self) -> None:
+        """All that was ready when it began, as `BaseEventLoop._run_once`."""
+        self._planned = False
+        if self.dead:
+            return
+        if self._shuffled and len(self._ready) > 1:
+            mixed = list(self._ready)
+            self.chance.shuffle(mixed)
+            self._ready = deque(mixed)
+        events._set_running_loop(self)
+        try:
+            for _ in range(len(self._ready)):
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+                if self.dead:
+                    return
+        finally:
+            events._set_running_loop(None)
+        if self._ready:
+            self._plan()
+
+    def _fire(self, handle: asyncio.TimerHandle) -> None:
+        if not self.dead and not handle.cancelled():
+            self._ready.append(handle)
+            self._plan()
+
+    # ------------------------------------------------------------ asyncio.AbstractEventLoop
+
+    def time(self) -> float:
+        return self.scheduler.now_us / 1_000_000
+
+    def call_soon(
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        if not self.dead:
+            self._ready.append(handle)
+            self._plan()
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self.dead:
+            self.scheduler.after((when - self.time()) * 1000, self._fire, handle)
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays planned, and does nothing then."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimFuture(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, _T] | Coroutine[Any, Any, _T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[_T]:
+        task = SimTask(coro, loop=self, name=name, context=context)
+        self._tasks.append(task)
+        if len(self._tasks) > 64 and not len(self._tasks) & 63:
+            self._tasks = [one for one in self._tasks if not one.done()]
+        return task
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[..., _T], *args: Any
+    ) -> asyncio.Future[_T]:
+        assert isinstance(executor, SimExecutor), "a shell's threads come in by a seam"
+        return executor.run(func, args)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback raised, or a task that nobody awaits did: a defect."""
+        if not self.dead:
+            error = context.get("exception")
+            assert isinstance(error, BaseException), context
+            self.scheduler.fail(error)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.dead
+
+    def is_closed(self) -> bool:
+        return False
