@@ -74,10 +74,9 @@ class LedPartitions:
         self.writer = LogWriter(self.store, self.executor, lambda _: None)
         self.replicas = ReplicaSet(
             BrokerId(0),
-            self.store,
-            self.executor,
             self.writer,
             RecentCache(cache_bytes),
+            SystemClock(),
             snapshot_bytes=1 << 20,
         )
         reader = LogReader(self.store, self.executor)

@@ -14,6 +14,7 @@ from penstock.core.replication.contract import Checkpoint, EpochStart
 from penstock.core.replication.contract_follower import BatchesReceived, EpochAnswered
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
 from penstock.proto.v1 import broker_pb2, controller_pb2
+from penstock_broker.clock import SystemClock
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replica import Replica
@@ -40,10 +41,9 @@ async def replicas_over(store: LogStore) -> AsyncIterator[ReplicaSet]:
         writer = LogWriter(store, executor, lambda _: None)
         replicas = ReplicaSet(
             BrokerId(0),
-            store,
-            executor,
             writer,
             RecentCache(1 << 20),
+            SystemClock(),
             snapshot_bytes=1 << 20,
         )
         async with asyncio.timeout(600), asyncio.TaskGroup() as tasks:

@@ -109,10 +109,9 @@ class BrokerProcess:
         self._writer = LogWriter(store, self._writing, self._ticked)
         self._replicas = ReplicaSet(
             config.broker_id,
-            store,
-            self._writing,
             self._writer,
             RecentCache(settings.cache_bytes),
+            SystemClock(),
             snapshot_bytes=settings.producer_snapshot_bytes,
         )
         self._reader = LogReader(store, self._reading)

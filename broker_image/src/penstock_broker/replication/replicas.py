@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Iterable
-from concurrent.futures import Executor
-from time import monotonic
 from typing import Final, assert_never
 
 from penstock.core.aborted import AbortedIndex
@@ -46,6 +44,7 @@ from penstock.core.replication.contract_leader import Feed, SendEpochAnswer, Sen
 from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import BrokerId, Offset, PartitionState, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.clock import Clock
 from penstock_broker.metadata.image import Topic
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.recent import RecentCache
@@ -57,7 +56,7 @@ from penstock_broker.replication.replica import (
     Replica,
 )
 from penstock_broker.replication.writer import LogWriter
-from penstock_broker.store.interface import LogStore, Rewrite, Slot
+from penstock_broker.store.interface import Rewrite, Slot
 
 TICK_S: Final = 0.1
 _events = EventLog("replicas")
@@ -69,10 +68,9 @@ class ReplicaSet:
     def __init__(
         self,
         broker_id: BrokerId,
-        store: LogStore,
-        executor: Executor,
         writer: LogWriter,
         cache: RecentCache,
+        clock: Clock,
         *,
         snapshot_bytes: int,
     ) -> None:
@@ -85,19 +83,15 @@ class ReplicaSet:
         self.joins: JoinOutlet | None = None
         self.removals = 0
         """Log starts moved and replicas dropped so far: space that could be reclaimed."""
-        self._store = store
-        self._executor = executor
         self._writer = writer
         self._cache = cache
+        self._clock = clock
         self._ticking: dict[ReplicaKey, Replica] = {}
-        self._orphans: dict[ReplicaKey, Slot] = dict(store.slots())
+        self._orphans: dict[ReplicaKey, Slot] = writer.slots()
 
     def now_ms(self) -> int:
-        """The machines' clock: monotonic, in ms; the event loop's own.
-
-        Not asked of the loop: finding the running one takes a system call in CPython 3.11.
-        """
-        return int(monotonic() * 1000)
+        """The machines' clock."""
+        return self._clock.now_ms()
 
     # ------------------------------------------------------------ events
 
@@ -286,33 +280,32 @@ class ReplicaSet:
                 if self.broker_id in state.replicas or key in self.by_key:
                     wanted.append((topic, key, state))
         missing = [key for _, key, _ in wanted if key not in self.by_key]
-        opened = await self._open(missing) if missing else {}
+        opened = await self._writer.open(missing) if missing else {}
         for topic, key, state in wanted:
             replica = self.by_key.get(key)
             if replica is None:
                 slot, log = opened[key]
                 replica = self._add(key, topic.name, slot, log)
             replica.config = topic.config
-            self.handle(replica, Assigned(state, _replica_config(topic, state)))
-
-    async def _open(self, keys: list[ReplicaKey]) -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
-        def blocking() -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
-            opened = {}
-            for key in keys:
-                slot = self._store.open_slot(key)
-                opened[key] = (slot, self._store.recover(slot))
-            return opened
-
-        return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+            self.handle(replica, Assigned(state, self.config_of(topic, state)))
 
     def _add(self, key: ReplicaKey, topic: str, slot: Slot, log: RecoveredLog) -> Replica:
         self._orphans.pop(key, None)
-        machine = ReplicaMachine(self.broker_id, log)
+        machine = self.machine_on(log)
         replica = Replica(key, topic, slot, machine, self._cache.new(), self)
         replica.aborted = AbortedIndex(log.aborted)
         replica.removed_before = log.checkpoint.log_start_offset
         self.by_key[key] = replica
         return replica
+
+    def machine_on(self, log: RecoveredLog) -> ReplicaMachine:
+        """What decides for a replica; the simulator watches it."""
+        return ReplicaMachine(self.broker_id, log)
+
+    def config_of(self, topic: Topic, state: PartitionState) -> ReplicaConfig:
+        """What its machine is told of the topic's settings; the simulator has shorter limits."""
+        minimum = topic.config.effective_min_insync_replicas(len(state.replicas))
+        return ReplicaConfig(min_insync_replicas=minimum)
 
     async def drop_topics(self, topic_ids: Iterable[TopicId]) -> None:
         """Removes replicas of topics that the controller says were deleted, with their data."""
@@ -324,7 +317,7 @@ class ReplicaSet:
             self._remove(replica, error)
             slots.append(replica.slot)
         for slot in slots:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._store.drop, slot)
+            await self._writer.drop(slot)
         self.removals += len(slots)
         if slots:
             _events.info("replicas dropped: topics deleted", topics=sorted(doomed), slots=slots)
@@ -362,19 +355,9 @@ class ReplicaSet:
         for replica in self.by_key.values():
             self._writer.save(replica)
 
-    def fail_all_pending(self, error: PenstockError) -> None:
-        """Answers every waiting produce; what was appended has an unknown outcome."""
-        for replica in self.by_key.values():
-            replica.fail_pending(error)
-
     async def run_ticks(self) -> None:
         """Tells the machines that asked for it that time passed; idle ones cost nothing."""
         while True:
             await asyncio.sleep(TICK_S)
             for replica in tuple(self._ticking.values()):
                 self.handle(replica, Tick())
-
-
-def _replica_config(topic: Topic, state: PartitionState) -> ReplicaConfig:
-    minimum = topic.config.effective_min_insync_replicas(len(state.replicas))
-    return ReplicaConfig(min_insync_replicas=minimum)

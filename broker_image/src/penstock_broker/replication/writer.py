@@ -25,7 +25,7 @@ from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
-from penstock.core.types import Offset
+from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
 
@@ -125,6 +125,30 @@ class LogWriter:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    # ------------------------------------------------------------ logs
+
+    def slots(self) -> dict[ReplicaKey, Slot]:
+        """Of every log in the store. Blocks: for before the broker serves."""
+        return dict(self._store.slots())
+
+    async def open(self, keys: Sequence[ReplicaKey]) -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
+        """Finds or makes the logs of these partitions, and what is in them."""
+
+        def blocking() -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
+            opened = {}
+            for key in keys:
+                slot = self._store.open_slot(key)
+                opened[key] = (slot, self._store.recover(slot))
+            return opened
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+
+    async def drop(self, slot: Slot) -> None:
+        """Removes a log that nobody owns any more, with all that is in it."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._store.drop, slot)
+
+    # ------------------------------------------------------------ what is asked for
+
     def append(
         self,
         owner: WriteOwner,
@@ -200,6 +224,8 @@ class LogWriter:
         pending = self._pending.pop(owner.slot, None)
         if pending is not None:
             pending.rewritten(done=False)
+
+    # ------------------------------------------------------------ ticks
 
     def _for(self, owner: WriteOwner) -> _Pending:
         pending = self._pending.get(owner.slot)
