@@ -14,7 +14,7 @@ import time
 from collections import Counter
 
 from penstock.client import Record
-from penstock.client.workers import WorkerConfig, WorkerPool
+from penstock.client.workers.pool import WorkerConfig, WorkerPool
 
 
 class Delays:

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.client.lane import Identity, Lane
+from penstock.client.producer.lane import Identity, Lane
 from penstock.core.types import ProducerId
 from penstock.errors import TRAITS, Applied, ClusterError, ErrorCode, Lost, Traits
 from penstock.proto.v1 import errors_pb2 as pb

@@ -1,15 +1,16 @@
 """The protocol's rules of transactions, on one page: a coordinator and partitions without time.
 
-For tests of clients, which see them through a scheduler (`test_transaction_model.py`) or through a
-real gRPC server (`transaction_double.py`). What is left out: replicas, parked joins, groups.
+For tests of clients, which see them through a scheduler (`transaction/test_model_cluster.py`) or
+through a real gRPC server (`transaction_double.py`). What is left out: replicas, parked joins,
+groups.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from penstock.client.lane import Identity
-from penstock.client.transaction_contract import EndAnswered
+from penstock.client.producer.lane import Identity
+from penstock.client.transaction.contract import EndAnswered
 from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode
 

@@ -11,7 +11,7 @@ from support.cluster import Cluster
 from support.waiting import wait_until
 
 from penstock.client import Consumer, Out, Producer, Record, TopicPartition, Transformer
-from penstock.client.sync_transformer import Handle
+from penstock.client.sync.transformer import Handle
 
 KEYS = 7
 PARTITIONS = 3

@@ -3,28 +3,37 @@
 What belongs here: turning user calls into the protocol's messages and back, batching, retries
 that keep order, prefetching, the picture of who leads what, group membership, conversion to
 Arrow. What never may: knowledge of brokers' insides, of Spark or of the command line; imports of
-numpy, pyarrow, zstandard or lz4 at import time; a second copy of any logic for the sync facade
-(`sync.py` and its parts only wrap).
+numpy, pyarrow, zstandard or lz4 at import time; a second copy of any logic for the sync clients.
 
-    user ──▶ sync facade ──▶ async core ──▶ penstock.rpc ──▶ brokers
-             (one loop        accumulator → lanes (pure) → sender → produce links
-              thread per      transactions (pure) → manager
-              process)        fetch states (pure) → fetcher
-                              membership (pure) → group link → group session → commits
-                              cluster: metadata cache, connections
+A room per idea, each with a charter, from top to bottom:
 
-Start reading at `producer.py`, `consumer.py` or `admin.py`; the promises about order and
-duplicates are kept in `lane.py`.
+    sync                    the sync clients; one loop thread per process
+    workers, transformer    loops that the client runs for its user's handlers
+    admin                   what an administrator asks and changes
+    producer, transaction   accumulator → lanes (pure) → sender → links; machine (pure) → manager
+    consumer                fetch states (pure) → fetcher; positions, commits
+    group                   membership (pure) → link
+    cluster                 connections, metadata, leaders, coordinators
+
+Beside them stands what all share: settings, and the plain data that users get. The promises about
+order and duplicates are kept in `producer/lane.py`.
 """
 
-from penstock.client.admin import AsyncAdmin
-from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
-from penstock.client.branches import AsyncBranches
+from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.admin.transaction_model import (
+    BlockingTransaction,
+    LedgerListing,
+    OpenTransaction,
+    PartitionTransactions,
+    TransactionBranch,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
 from penstock.client.config import ClientConfig, ConsumerConfig, ProducerConfig
-from penstock.client.consumer import AsyncConsumer
+from penstock.client.consumer.consumer import AsyncConsumer
 from penstock.client.dead_letters import HandlerFailedError
-from penstock.client.delivery import ColumnsDelivery, Delivery, DeliveryError
-from penstock.client.group_model import (
+from penstock.client.group.model import (
     GroupDescription,
     GroupListing,
     GroupState,
@@ -49,8 +58,8 @@ from penstock.client.model import (
     Record,
     TopicDescription,
 )
-from penstock.client.pod import pod_id
-from penstock.client.producer import AsyncProducer
+from penstock.client.producer.delivery import ColumnsDelivery, Delivery, DeliveryError
+from penstock.client.producer.producer import AsyncProducer
 from penstock.client.serializers import (
     BytesSerializer,
     JsonSerializer,
@@ -58,25 +67,18 @@ from penstock.client.serializers import (
     Serializer,
     StringSerializer,
 )
-from penstock.client.sync import Admin, Consumer
-from penstock.client.sync_branches import Branches
-from penstock.client.sync_producer import Producer, Transaction
-from penstock.client.sync_transformer import Out, Transformer, transform
-from penstock.client.transaction_admin_model import (
-    BlockingTransaction,
-    LedgerListing,
-    OpenTransaction,
-    PartitionTransactions,
-    TransactionBranch,
-    TransactionDescription,
-    TransactionListing,
-    TransactionState,
-)
-from penstock.client.transaction_contract import TransactionError
-from penstock.client.transaction_handle import AsyncTransaction
-from penstock.client.transform_config import TransformConfig
-from penstock.client.transform_out import AsyncOut
-from penstock.client.transformer import AsyncTransformer, async_transform
+from penstock.client.sync.branches import Branches
+from penstock.client.sync.consumer import Admin, Consumer
+from penstock.client.sync.producer import Producer, Transaction
+from penstock.client.sync.transformer import Out, Transformer, transform
+from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
+from penstock.client.transaction.branches import AsyncBranches
+from penstock.client.transaction.contract import TransactionError
+from penstock.client.transaction.handle import AsyncTransaction
+from penstock.client.transaction.pod import pod_id
+from penstock.client.transformer.config import TransformConfig
+from penstock.client.transformer.out import AsyncOut
+from penstock.client.transformer.transformer import AsyncTransformer, async_transform
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
 from penstock.core.types import Acks, Sync, TopicPartition

@@ -23,7 +23,7 @@ from penstock.client.config import (
     ProducerOptions,
     parse_bootstrap,
 )
-from penstock.client.transform_config import TransformOptions
+from penstock.client.transformer.config import TransformOptions
 from penstock.core.groups import config as group_config
 from penstock.core.groups import hello
 from penstock.core.transactions import config as transaction_config

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.client.fetch_state import FetchState
+from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.model import ConsumedBatch
 from penstock.core.batch import Batch, BatchFlags, compute_crc
 from penstock.core.columns import Columns

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.client import OffsetAndMetadata, TopicPartition
-from penstock.client.assignment import Assignment
+from penstock.client.consumer.assignment import Assignment
 from penstock.core.groups.config import (
     OFFSETS_PARTITIONS,
     OFFSETS_TOPIC,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.client.transaction import State
+from penstock.client.transaction.machine import State
 from penstock.core.types import ReplicaKey
 from penstock.errors import PenstockError
 from penstock_sim.committed_reader import CommittedReader

@@ -1,4 +1,6 @@
-"""The commits of a group member: one at a time, in order, tried again as `client/commits.py` does.
+"""The commits of a group member: one at a time, in order, tried again.
+
+This is `client/consumer/commits.py` under virtual time.
 
 What is committed is looked up when a commit's turn has come, so that an older one never leaves
 behind a newer one; copies and late arrivals are the network's.
@@ -10,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.client.assignment import Assignment
-from penstock.client.group_model import OffsetAndMetadata
-from penstock.client.membership_contract import Fenced
+from penstock.client.consumer.assignment import Assignment
+from penstock.client.group.contract import Fenced
+from penstock.client.group.model import OffsetAndMetadata
 from penstock.core.groups import contract as gc
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, Lost, PenstockError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.membership import Phase
+from penstock.client.group.membership import Phase
 from penstock.core.groups import contract as gc
 from penstock.core.groups.contract import GroupState
 from penstock.core.types import ReplicaKey

@@ -1,6 +1,6 @@
 """A member of a consumer group as a process: its stream, its clock, and what befalls it.
 
-The production `Membership` decides; this is `client/group_link.py` under virtual time. `reading`
+The production `Membership` decides; this is `client/group/link.py` under virtual time. `reading`
 is the consumer beside it. A process can be killed, and frozen: then nothing of it runs, neither
 timers nor what arrives, until it is thawed with all of that at once.
 """
@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.membership import Membership, Phase
-from penstock.client.membership_contract import (
+from penstock.client.group.contract import (
     Assigned,
     Event,
     GroupPartition,
@@ -28,6 +27,7 @@ from penstock.client.membership_contract import (
     Timing,
     Wish,
 )
+from penstock.client.group.membership import Membership, Phase
 from penstock.core.groups import contract as gc
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock_sim.coordinator import ALIVE, GROUP_CLOCK, OFFSETS_KEY
@@ -307,7 +307,7 @@ class SimMember:
 
 
 class _Call:
-    """A unary call, tried again as `client/coordinator.py` does."""
+    """A unary call, tried again as `client/cluster/coordinator.py` does."""
 
     def __init__(
         self,

@@ -17,10 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from penstock.client.fetch_state import FetchState
-from penstock.client.membership_contract import Fenced, GroupPartition, Partitions
+from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.group.contract import Fenced, GroupPartition, Partitions
 from penstock.client.model import ConsumedBatch
-from penstock.client.transaction import State
+from penstock.client.transaction.machine import State
 from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc

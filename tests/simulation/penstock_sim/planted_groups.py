@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from penstock.client.assignment import Assignment
-from penstock.client.group_model import OffsetAndMetadata
-from penstock.client.membership import Membership
-from penstock.client.membership_contract import Ready
+from penstock.client.consumer.assignment import Assignment
+from penstock.client.group.contract import Ready
+from penstock.client.group.membership import Membership
+from penstock.client.group.model import OffsetAndMetadata
 from penstock.core.groups import GroupCoordinator, offsets, reconcile
 from penstock.core.groups import contract as gc
 from penstock.core.groups.records import OffsetRecord

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from penstock.client.lane import Entry, Identity, Lane
-from penstock.client.transaction import Transactions
-from penstock.client.transaction_contract import Commit, Ready
+from penstock.client.producer.lane import Entry, Identity, Lane
+from penstock.client.transaction.contract import Commit, Ready
+from penstock.client.transaction.machine import Transactions
 from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc

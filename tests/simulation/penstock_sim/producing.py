@@ -2,9 +2,10 @@
 
     begin ─▶ send, send … ─▶ store offsets ─▶ commit or abort ─▶ `done(error or None)`
 
-The production `Transactions` and `Lane` decide; this is `client/transactional.py` and `sender.py`
-with callbacks where those await. What a transaction wrote, and what was told of it, is kept in
-`Written`; `transaction_checks` judges that, and whoever reads compares what is there with it.
+The production `Transactions` and `Lane` decide; this is the client's `transaction/manager.py` and
+`producer/sender.py` with callbacks where those await. What a transaction wrote, and what was told
+of it, is kept in `Written`; `transaction_checks` judges that, and whoever reads compares what is
+there with it.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.lane import Entry, Identity, Lane
-from penstock.client.transaction import State, Transactions
-from penstock.client.transaction_contract import (
+from penstock.client.producer.lane import Entry, Identity, Lane
+from penstock.client.transaction.contract import (
     Abort,
     BatchLost,
     Begin,
@@ -31,6 +31,7 @@ from penstock.client.transaction_contract import (
     OffsetsLost,
     Ready,
 )
+from penstock.client.transaction.machine import State, Transactions
 from penstock.core.batch import BatchFlags
 from penstock.core.columns import Columns
 from penstock.core.encode import encode_columns

@@ -1,6 +1,6 @@
 """The consumer of a group member: polls, positions, commits; partitions change hands in polls.
 
-`client/group.py` and `fetcher.py` under virtual time. What they decide by is the
+`client/consumer/group_session.py` and `fetcher.py` under virtual time. What they decide by is the
 production `Assignment` and `FetchState`; what awaits there is a callback here. Every hand-out and
 every commit is told to `group_checks`.
 """
@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.assignment import Assignment
-from penstock.client.fetch_state import FetchState
-from penstock.client.group_model import OffsetAndMetadata
-from penstock.client.membership_contract import (
+from penstock.client.consumer.assignment import Assignment
+from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.group.contract import (
     NONE,
     GroupPartition,
     Partitions,
@@ -22,6 +21,7 @@ from penstock.client.membership_contract import (
     Released,
     Subscribed,
 )
+from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import EARLIEST, ConsumedBatch, Record
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc

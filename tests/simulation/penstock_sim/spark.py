@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from penstock.client.branch_model import BatchOutcome, BatchRun, Branch
+from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.core.batch import Batch
 from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.transactions import contract as tc

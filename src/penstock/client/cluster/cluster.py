@@ -1,0 +1,363 @@
+"""The client's line to the cluster: finds a broker that answers, keeps the metadata fresh.
+
+    bootstrap addresses ─┐
+    brokers of the view ─┴─▶ candidates ──▶ first that answers ──▶ ClusterView (view.py)
+
+Any address will do to begin with, dead ones are passed over; brokers found later come first and
+whoever did not answer lately comes last. If nobody answers within the timeout there is one
+UnreachableError that lists every address and why. Refreshes are shared: many callers that find
+the same leader gone cause one request, and background ones are at least
+`REFRESH_INTERVAL_MS` apart. The view changes only here; listeners are told.
+"""
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from time import monotonic
+from typing import Final, TypeVar
+
+from penstock.client.cluster.connections import Connection, Connections
+from penstock.client.cluster.view import ClusterView
+from penstock.client.cluster.wire import view_from_wire
+from penstock.client.config import ClientConfig
+from penstock.client.model import TopicDescription
+from penstock.core.topic import validate_topic_name
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, CurrentLeader, ErrorCode, PenstockError, UnreachableError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.errors import error_from_wire
+
+Answer = TypeVar("Answer")
+Call = Callable[[Connection, float], Awaitable[Answer]]
+"""(connection, timeout in s) -> the answer."""
+
+REFRESH_INTERVAL_MS: Final = 50
+"""Between background refreshes: an election takes a second, so this adds little to the gap."""
+REFRESH_MAX_MS: Final = 500
+"""What that grows to while the answers bring no news."""
+SUSPECT_S: Final = 10.0
+"""How long an address that did not answer is tried last."""
+FIRST_ATTEMPT_S: Final = 1.0
+"""Patience with an address in the first round; doubles with each round."""
+
+REFUSED_S: Final = 1.0
+"""For a cluster never heard of whose every address refuses connections: brokers that are just
+starting listen by then, and a wrong address is told soon. One that has answered may restart."""
+
+_log = logging.getLogger("penstock.client")
+
+
+class Cluster:
+    """Shared by the parts of one client. Owned by one event loop."""
+
+    def __init__(
+        self, bootstrap: tuple[str, ...], config: ClientConfig, *, sticky: bool = False
+    ) -> None:
+        """`sticky`: go on asking the broker that answered last, so that answers never go back.
+
+        Otherwise questions are spread over the brokers.
+        """
+        self.view = ClusterView()
+        self.connections = Connections(config.resolve_address)
+        self.config = config
+        self._bootstrap = bootstrap
+        self._sticky = sticky
+        self._answered_last = ""
+        self._taught_by = ""
+        self._topics: set[str] = set()
+        self._topic_errors: dict[str, PenstockError] = {}
+        self._suspects: dict[str, float] = {}
+        self._silent: dict[str, PenstockError] = {}
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at = -1.0
+        self._wanted = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` whenever the view has changed."""
+        self._listeners.append(listener)
+
+    async def refresh(self, timeout_s: float = math.inf) -> ClusterView:
+        """The view after an answer asked for no earlier than this call.
+
+        Raises UnreachableError when nobody answers within `timeout_s`, and never later than
+        `connect_timeout_ms`.
+        """
+        timeout_s = max(0.0, min(timeout_s, self.config.connect_timeout_ms / 1000))
+        called_at = monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._refreshing.acquire()
+        except TimeoutError:  # somebody else's question has no answer either
+            raise _nobody_answered(self._silent, self._candidates(), timeout_s) from None
+        try:
+            if self._refreshed_at < called_at:
+                await self._refresh(called_at + timeout_s - monotonic())
+        finally:
+            self._refreshing.release()
+        return self.view
+
+    async def _refresh(self, timeout_s: float, avoid: frozenset[str] = frozenset()) -> None:
+        started_at = monotonic()
+        asked = frozenset(self._topics)
+        request = pb.MetadataRequest(
+            cluster_id=self.view.cluster_id, topics=sorted(asked), no_topics=not asked
+        )
+
+        async def call(connection: Connection, attempt_s: float) -> pb.MetadataResponse:
+            self._taught_by = connection.address
+            return await connection.call(connection.broker.Metadata, request, attempt_s)
+
+        self._learn(await self.ask(call, timeout_s, avoid=avoid), asked)
+        self._refreshed_at = started_at
+
+    def refresh_soon(self) -> None:
+        """Has the background task refresh; returns at once."""
+        self._wanted.set()
+
+    async def keep_fresh(self) -> None:
+        """The background task: refreshes when wanted, and when the view has become old."""
+        pause_ms = REFRESH_INTERVAL_MS
+        while True:
+            idle_since = monotonic()
+            try:
+                async with asyncio.timeout(self.config.metadata_max_age_ms / 1000):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            before = self.view
+            try:
+                await self.refresh()
+            except PenstockError as error:
+                _log.warning("metadata refresh failed: %s", error)
+            news = self.view is not before or monotonic() - idle_since > 1.0
+            pause_ms = REFRESH_INTERVAL_MS if news else min(pause_ms * 5 // 4, REFRESH_MAX_MS)
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def topic(self, name: str, timeout_s: float = math.inf) -> TopicDescription:
+        """The topic, asked for if it is not known yet; from now on part of every refresh.
+
+        A topic that is being created may not have reached every broker. A client that spreads its
+        questions asks for `unknown_topic_timeout_ms`; a sticky one asks every broker once.
+
+        Raises MisuseError(INVALID_TOPIC_NAME), ClusterError(UNKNOWN_TOPIC), UnreachableError;
+        after `timeout_s` at the latest.
+        """
+        limit = monotonic() + timeout_s
+        patience_s = 0.0 if self._sticky else self.config.unknown_topic_timeout_ms / 1000
+        deadline = min(limit, monotonic() + patience_s)
+        while (topic := self.view.topics.get(name)) is None:
+            validate_topic_name(name)
+            self._topics.add(name)
+            await self.refresh(limit - monotonic())
+            if self._sticky and self._is_unknown(name):
+                await self._ask_the_others(name, limit)
+            if name in self.view.topics:
+                continue
+            unknown = self._is_unknown(name)
+            if not unknown or monotonic() >= deadline:
+                self._topics.discard(name)
+                raise _unknown_topic(name) if unknown else self._topic_errors[name]
+            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+        self._topics.add(name)
+        return topic
+
+    def _is_unknown(self, name: str) -> bool:
+        """Whether the last answer knew no such topic; another broker may."""
+        error = self._topic_errors.get(name)
+        unknown = error is None or error.code is ErrorCode.UNKNOWN_TOPIC
+        return unknown and name not in self.view.topics
+
+    async def _ask_the_others(self, name: str, limit: float) -> None:
+        """Until one knows the topic, or every broker that answers has said that it does not."""
+        favourite = self._answered_last
+        denied: set[str] = set()
+        async with self._refreshing:
+            while self._is_unknown(name) and self._taught_by not in denied:
+                denied.add(self._taught_by)
+                if denied.issuperset(self._candidates()):
+                    break
+                await self._refresh(limit - monotonic(), frozenset(denied))
+        if self._is_unknown(name):
+            self._answered_last = favourite  # nothing was learned: its answers go on as before
+
+    async def await_other_topic(self, name: str, topic_id: str) -> None:
+        """Waits until the view has another topic of this name than `topic_id`, or none.
+
+        Raises ClusterError(TOPIC_ID_MISMATCH) after `unknown_topic_timeout_ms`.
+        """
+        deadline = monotonic() + self.config.unknown_topic_timeout_ms / 1000
+        while True:
+            topic = (await self.refresh()).topics.get(name)
+            if topic is None or topic.topic_id != topic_id:
+                return
+            if monotonic() >= deadline:
+                raise ClusterError(
+                    f"topic {name!r} was created again, but the brokers asked still know the old "
+                    f"one (id {topic_id}); try again",
+                    ErrorCode.TOPIC_ID_MISMATCH,
+                )
+            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+
+    def watch_topic(self, name: str) -> None:
+        """Asks for a topic with every refresh from now on, whether it exists or not."""
+        self._topics.add(name)
+
+    def forget_topic(self, name: str) -> None:
+        """Stops asking for a topic."""
+        self._topics.discard(name)
+
+    def learn_leader(self, partition: TopicPartition, leader: CurrentLeader) -> None:
+        """Takes over what an error said about the leader, if it is news."""
+        self._change(self.view.with_leader(partition, leader))
+
+    async def ask(
+        self,
+        call: "Call[Answer]",
+        timeout_s: float,
+        *,
+        patience_s: float = FIRST_ATTEMPT_S,
+        final: frozenset[ErrorCode] = frozenset(),
+        avoid: frozenset[str] = frozenset(),
+    ) -> Answer:
+        """Has any broker answer: goes from one to the next, again and again, until the timeout.
+
+        Args:
+            call: One attempt.
+            timeout_s: Of all attempts together.
+            patience_s: With one address, in the first round; doubles with each round.
+            final: Codes that are not tried again here, though they may be elsewhere.
+            avoid: Addresses that are asked after all others.
+
+        Raises what a broker says if trying again cannot help; after `timeout_s` the last thing a
+        broker said, or UnreachableError if none said anything. A cluster that never answered,
+        and at whose addresses nothing listens, is given up after `REFUSED_S`.
+        """
+        began = monotonic()
+        deadline = began + timeout_s
+        reasons: dict[str, PenstockError] = {}
+        while True:
+            for address in self._candidates(avoid):
+                remaining_s = deadline - monotonic()
+                if remaining_s <= 0:
+                    break
+                attempt_s = min(patience_s, remaining_s)
+                try:
+                    answer = await call(self.connections.to(address), attempt_s)
+                except PenstockError as error:
+                    self._note_failure(address, error, final)
+                    _keep_word(reasons, address, error)
+                else:
+                    self._suspects.pop(address, None)
+                    self._silent.clear()
+                    self._answered_last = address
+                    return answer
+            pause_s = min(patience_s / 10, self.config.retry_backoff_max_ms / 1000)
+            if not self._answered_last and _all_refused(reasons):
+                deadline = min(deadline, began + REFUSED_S)
+            if monotonic() + pause_s >= deadline:
+                raise _nobody_answered(reasons, self._candidates(), timeout_s)
+            await asyncio.sleep(pause_s)
+            patience_s = min(patience_s * 2, timeout_s)
+
+    async def aclose(self) -> None:
+        await self.connections.aclose()
+
+    def _candidates(self, avoid: frozenset[str] = frozenset()) -> list[str]:
+        known = self.view.addresses()
+        random.shuffle(known)
+        addresses = list(dict.fromkeys([*known, *self._bootstrap]))
+        now = monotonic()
+
+        def rank(address: str) -> tuple[bool, bool, bool]:
+            other = self._sticky and address != self._answered_last
+            return self._suspects.get(address, 0.0) > now, address in avoid, other
+
+        return sorted(addresses, key=rank)
+
+    def _note_failure(
+        self, address: str, error: PenstockError, final: frozenset[ErrorCode]
+    ) -> None:
+        """Remembers who is silent. Raises the error if asking another broker cannot help."""
+        if is_silence(error):
+            self._suspects[address] = monotonic() + SUSPECT_S
+            self._silent[address] = error
+        elif not error.retriable or error.code in final:
+            raise error
+
+    def _learn(self, answer: pb.MetadataResponse, asked: frozenset[str]) -> None:
+        self._topic_errors = {
+            info.topic: error_from_wire(info.error)
+            for info in answer.topics
+            if info.HasField("error")
+        }
+        self._change(self.view.merge(view_from_wire(answer), asked))
+
+    def _change(self, view: ClusterView) -> None:
+        if view == self.view:
+            return
+        self.view = view
+        for listener in self._listeners:
+            listener()
+
+
+def is_silence(error: PenstockError) -> bool:
+    """Whether a call ended without an answer, so that nobody knows if it had an effect."""
+    return isinstance(error, UnreachableError) or error.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def _unknown_topic(name: str) -> ClusterError:
+    return ClusterError(
+        f"topic {name!r} does not exist; check the name, or create it (topics are never made "
+        "by producing or consuming)",
+        ErrorCode.UNKNOWN_TOPIC,
+    )
+
+
+def _all_refused(reasons: dict[str, PenstockError]) -> bool:
+    """Whether nothing listens at any address that was tried."""
+    return bool(reasons) and all(
+        isinstance(error, UnreachableError) and error.refused for error in reasons.values()
+    )
+
+
+def _keep_word(reasons: dict[str, PenstockError], address: str, error: PenstockError) -> None:
+    """What each address said last, in the order of time; silence after a word takes nothing back.
+
+    The last attempt is cut off by the caller's limit, and would be silent for that alone.
+    """
+    before = reasons.get(address)
+    if before is None or is_silence(before) or not is_silence(error):
+        reasons.pop(address, None)
+        reasons[address] = error
+
+
+def _nobody_answered(
+    reasons: dict[str, PenstockError], addresses: Iterable[str], timeout_s: float
+) -> PenstockError:
+    """One error for all attempts: the cluster's last word, or a list of who was silent why."""
+    spoken = [error for error in reasons.values() if not is_silence(error)]
+    if spoken:
+        last = spoken[-1]
+        return ClusterError(f"{last.message} (tried for {round(timeout_s, 1):g} s)", last.code)
+    listed = "; ".join(
+        f"{address} ({_short(address, reasons.get(address))})" for address in addresses
+    )
+    refused = _all_refused(reasons)
+    what = "nothing listens" if refused else f"no broker answered within {round(timeout_s, 1):g} s"
+    return UnreachableError(
+        f"{what}: {listed}; check the bootstrap addresses and that the cluster is running",
+        refused=refused,
+    )
+
+
+def _short(address: str, error: PenstockError | None) -> str:
+    """The reason without the words every line would repeat."""
+    if error is None:
+        return "not tried"
+    text = error.message.removeprefix(f"{address}: ").rpartition("last error: ")[2]
+    text = text.rpartition("remote host: ")[2]
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,156 @@
+"""Calls that must go to the leader of each partition: grouped, repeated until all are answered.
+
+{partition: what} ──group by leader──▶ one call per broker ──▶ {partition: answer}
+                      ▲                     │ some partitions failed for now
+                      └── refresh, pause ◀──┘
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import TypeVar
+
+from penstock.client.cluster.cluster import Cluster
+from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.wire import isolation_to_wire
+from penstock.client.model import ListedOffset, OffsetSpec, TopicDescription
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, MisuseError, NotLeaderError, PenstockError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.errors import error_from_wire
+
+What = TypeVar("What")
+Answer = TypeVar("Answer")
+Answers = Mapping[TopicPartition, Answer | PenstockError]
+LeaderCall = Callable[
+    [Connection, Mapping[TopicPartition, What], float], Awaitable[Answers[Answer]]
+]
+"""(connection, what is asked there, timeout in s) -> an answer or an error per partition."""
+
+
+async def known_partition(cluster: Cluster, where: TopicPartition) -> TopicDescription:
+    """The partition's topic. Raises UNKNOWN_TOPIC, or MisuseError(UNKNOWN_PARTITION)."""
+    topic = await cluster.topic(where.topic)
+    if not 0 <= where.partition < len(topic.partitions):
+        raise MisuseError(
+            f"topic {where.topic!r} has partitions 0 to {len(topic.partitions) - 1}, "
+            f"not {where.partition}",
+            ErrorCode.UNKNOWN_PARTITION,
+        )
+    return topic
+
+
+async def ask_leaders(
+    cluster: Cluster,
+    asked: Mapping[TopicPartition, What],
+    call: "LeaderCall[What, Answer]",
+    timeout_s: float,
+) -> dict[TopicPartition, Answer]:
+    """An answer for every partition.
+
+    Raises the first error that trying again cannot cure, or one of the last after `timeout_s`.
+    """
+    deadline = monotonic() + timeout_s
+    answers: dict[TopicPartition, Answer] = {}
+    pause_s = cluster.config.retry_backoff_ms / 1000
+    for where in asked:
+        await known_partition(cluster, where)
+    while True:
+        left = {where: what for where, what in asked.items() if where not in answers}
+        troubles: list[PenstockError] = []
+        for where, answer in (await ask_once(cluster, left, call, deadline - monotonic())).items():
+            if isinstance(answer, PenstockError):
+                troubles.append(answer)
+            else:
+                answers[where] = answer
+        if not troubles:
+            return answers
+        final = [error for error in troubles if not error.retriable]
+        if final or monotonic() + pause_s >= deadline:
+            raise (final or troubles)[0]
+        await asyncio.sleep(pause_s)
+        pause_s = min(pause_s * 2, cluster.config.retry_backoff_max_ms / 1000)
+        await cluster.refresh()
+
+
+async def ask_once(
+    cluster: Cluster,
+    asked: Mapping[TopicPartition, What],
+    call: "LeaderCall[What, Answer]",
+    timeout_s: float,
+) -> dict[TopicPartition, Answer | PenstockError]:
+    """Asks every leader once; an answer or an error for every partition."""
+    by_address: dict[str, dict[TopicPartition, What]] = {}
+    answers: dict[TopicPartition, Answer | PenstockError] = {}
+    for where, what in asked.items():
+        leader = cluster.view.leader(where)
+        if leader is None:
+            text = f"{where} has no leader at the moment"
+            answers[where] = ClusterError(text, ErrorCode.LEADER_NOT_AVAILABLE)
+        else:
+            by_address.setdefault(leader.address, {})[where] = what
+
+    async def ask(address: str, part: Mapping[TopicPartition, What]) -> None:
+        missing = ClusterError(f"{address}: a partition has no answer", ErrorCode.INTERNAL)
+        answers.update(dict.fromkeys(part, missing))
+        try:
+            answers.update(await call(cluster.connections.to(address), part, max(timeout_s, 0.1)))
+        except PenstockError as error:
+            answers.update(dict.fromkeys(part, error))
+
+    async with asyncio.TaskGroup() as group:
+        for address, part in by_address.items():
+            group.create_task(ask(address, part))
+    for where, answer in answers.items():
+        if isinstance(answer, NotLeaderError) and answer.leader is not None:
+            cluster.learn_leader(where, answer.leader)
+    return answers
+
+
+async def list_offsets(
+    cluster: Cluster, asked: Mapping[TopicPartition, OffsetSpec | int], timeout_s: float
+) -> dict[TopicPartition, ListedOffset]:
+    """Where each partition begins, ends, or reaches a time (ms since 1970)."""
+    return await ask_leaders(cluster, asked, offsets_call(cluster), timeout_s)
+
+
+def offsets_call(cluster: Cluster) -> LeaderCall[OffsetSpec | int, ListedOffset]:
+    """The ListOffsets call, for `ask_leaders` and `ask_once`."""
+
+    async def call(
+        connection: Connection, part: Mapping[TopicPartition, OffsetSpec | int], timeout_s: float
+    ) -> Answers[ListedOffset]:
+        request = pb.ListOffsetsRequest(
+            cluster_id=cluster.view.cluster_id,
+            isolation_level=isolation_to_wire(cluster.config),
+            partitions=[_spec_to_wire(where, spec) for where, spec in part.items()],
+        )
+        answer = await connection.call(connection.broker.ListOffsets, request, timeout_s)
+        return {
+            TopicPartition(result.topic, result.partition): (
+                error_from_wire(result.error)
+                if result.HasField("error")
+                else ListedOffset(
+                    result.offset, result.timestamp_ms, result.leader_epoch, result.topic_id
+                )
+            )
+            for result in answer.results
+        }
+
+    return call
+
+
+def _spec_to_wire(where: TopicPartition, spec: OffsetSpec | int) -> pb.ListOffsetsPartition:
+    message = pb.ListOffsetsPartition(topic=where.topic, partition=where.partition)
+    if spec is OffsetSpec.EARLIEST:
+        message.earliest.SetInParent()
+    elif spec is OffsetSpec.LATEST:
+        message.latest.SetInParent()
+    elif isinstance(spec, int) and spec >= 0:
+        message.timestamp_ms = spec
+    else:
+        raise MisuseError(
+            f"{where}: {spec!r} is no place in a log; use EARLIEST, LATEST or a time in ms "
+            "since 1970"
+        )
+    return message

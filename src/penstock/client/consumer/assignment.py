@@ -1,0 +1,229 @@
+"""The partitions a consumer reads, and how far its user has come in each. Pure.
+
+        done              handed out          fetched
+    ─────────────────┬──────────────────┬────────────────▶ offsets
+                  by an earlier      FetchState.position
+                  poll
+
+`done` is what an automatic commit may cover: a poll says that its caller has finished what the
+polls before handed out (I18). Records taken one by one count one by one: the next is the poll
+that finishes the one before. A loop that is left in the middle of a batch skips nothing: the
+next poll goes on behind the last record that was taken.
+
+The order of turns is here too: a poll empties one partition's buffer after the other and begins
+with another one each time.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.group.model import OffsetAndMetadata
+from penstock.client.model import ConsumedBatch, Record
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+
+TOPIC_CHANGED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.TOPIC_ID_MISMATCH})
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """How far the user has come in one partition. Offsets; -1 and None = not known.
+
+    Attributes:
+        began: The first offset handed out, or the last one seeked to.
+        done: Everything before was handed out by an earlier poll.
+        done_epoch: Leader epoch of the record before `done`.
+        taken: While records are taken one by one: behind the last one. None = the position.
+        epoch: Leader epoch of the last record handed out.
+        moved: The partition went away or was seeked: what a loop has in hand of it is void.
+        committed: The group's committed offset, as far as this consumer knows.
+    """
+
+    state: FetchState
+    began: int | None = None
+    done: int | None = None
+    done_epoch: int = -1
+    taken: int | None = None
+    epoch: int = -1
+    moved: bool = False
+    committed: int = -1
+
+    @property
+    def position(self) -> int | None:
+        """The next offset to hand out."""
+        return self.state.position if self.taken is None else self.taken
+
+
+class Assignment:
+    """Owned by the consumer. `states` is shared with the fetcher."""
+
+    def __init__(self) -> None:
+        self.states: dict[TopicPartition, FetchState] = {}
+        self.yielded = 0
+        """Records taken one by one, ever."""
+        self._progress: dict[TopicPartition, Progress] = {}
+        self._turn: list[FetchState] = []
+        self._loop: object | None = None
+
+    def add(self, state: FetchState, committed: int = -1) -> None:
+        """A new partition, last in turn."""
+        assert state.where not in self.states, f"{state.where} added twice"
+        self.states[state.where] = state
+        self._progress[state.where] = Progress(state, committed=committed)
+        self._turn.append(state)
+
+    def remove(self, where: TopicPartition) -> None:
+        """Drops a partition and what is buffered; a loop over its records ends."""
+        state = self.states.pop(where, None)
+        if state is not None:
+            self._progress.pop(where).moved = True
+            self._turn.remove(state)
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """The next record handed out is at `offset`; a loop over older ones passes them over."""
+        progress = self.progress(where)
+        progress.state.seek(offset)
+        progress.moved, progress.taken = True, None
+        progress.began = offset
+
+    def rewind(self, where: TopicPartition, committed: int | None) -> None:
+        """Back to what is committed; None = nothing is: to where its user began."""
+        began = self.progress(where).began
+        offset = began if committed is None else committed
+        if offset is not None:
+            self.seek(where, offset)
+            self.progress(where).began = began
+
+    def progress(self, where: TopicPartition) -> Progress:
+        """Raises MisuseError for a partition that is not assigned."""
+        found = self._progress.get(where)
+        if found is None:
+            raise MisuseError(f"{where} is not assigned; assigned are {len(self.states)} others")
+        return found
+
+    def poll_began(self) -> None:
+        """The user has finished what it has, or has left a loop over it."""
+        for progress in self._progress.values():
+            taken, progress.taken = progress.taken, None
+            state = progress.state
+            if taken is not None and taken != state.position:
+                state.seek(taken)
+            progress.done = state.position
+            progress.done_epoch = progress.epoch
+        self._loop = None
+
+    def collect(self, max_records: int) -> list[ConsumedBatch]:
+        """Whole buffers, at most `max_records` records in all; positions move behind them."""
+        batches: list[ConsumedBatch] = []
+        left = max_records
+        for state in self._turn:
+            while left > 0 and not state.paused:
+                try:
+                    batch = state.next_batch(left)
+                except ClusterError:
+                    break  # it is the state's error now: raised when all good batches are out
+                if batch is None:
+                    break
+                batches.append(batch)
+                progress = self._progress[state.where]
+                progress.epoch = batch.leader_epoch
+                if progress.began is None:
+                    progress.began = batch.first_offset
+                left -= batch.record_count
+        self._turn = self._turn[1:] + self._turn[:1]
+        return batches
+
+    def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
+        """The records of a poll's batches, each counted when it is taken.
+
+        Ends early for partitions that go away, and altogether with the next poll.
+        """
+        entered = [
+            (batch, progress)
+            for batch in batches
+            if (progress := self._progress.get(batch.topic_partition)) is not None
+        ]
+        for batch, progress in reversed(entered):
+            progress.taken = batch.first_offset
+            progress.moved = False
+        self._loop = object()
+        return self._take(entered, self._loop)
+
+    def put_back(self, record: Record) -> None:
+        """The record that `one_by_one` gave last is to come again, with the next poll."""
+        progress = self._progress.get(TopicPartition(record.topic, record.partition))
+        if progress is not None and not progress.moved and progress.taken == record.offset + 1:
+            progress.done = progress.taken = record.offset
+            self.yielded -= 1
+
+    def _take(
+        self, entered: list[tuple[ConsumedBatch, Progress]], loop: object
+    ) -> Iterator[Record]:
+        for batch, progress in entered:
+            if progress.moved:
+                continue
+            progress.epoch = batch.leader_epoch
+            for record in batch.records():
+                if progress.moved or self._loop is not loop:
+                    break
+                progress.done = record.offset
+                progress.taken = record.offset + 1
+                self.yielded += 1
+                yield record
+            if self._loop is not loop:
+                return
+            if not progress.moved:
+                progress.done = progress.taken = batch.next_offset
+                progress.done_epoch = batch.leader_epoch
+        for _, progress in entered:
+            progress.taken = None
+        self._loop = None
+
+    def to_commit(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is worth committing; never less than is committed, as far as known.
+
+        Args:
+            only_done: What an earlier poll handed out; else all that was handed out.
+        """
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for where, progress in self._progress.items():
+            offset = progress.done if only_done else progress.position
+            epoch = progress.done_epoch if only_done else progress.epoch
+            if offset is not None and offset > progress.committed:
+                found[where] = OffsetAndMetadata(offset, leader_epoch=epoch)
+        return found
+
+    @property
+    def uncommitted(self) -> bool:
+        """A commit would move something."""
+        return any(
+            progress.position is not None and progress.position > progress.committed
+            for progress in self._progress.values()
+        )
+
+    def committed(self, where: TopicPartition, offset: int) -> None:
+        """The cluster has stored a commit."""
+        progress = self._progress.get(where)
+        if progress is not None:
+            progress.committed = max(progress.committed, offset)
+
+    def first_error(self, *, in_group: bool) -> PenstockError | None:
+        """What a poll raises now. In a group, topics that go away are the coordinator's affair."""
+        for state in self.states.values():
+            if state.error is None or state.paused:
+                continue
+            if not (in_group and state.error.code in TOPIC_CHANGED):
+                return state.error
+        return None
+
+    def unresolved(self) -> list[FetchState]:
+        """Partitions whose position is to be looked up."""
+        return [state for state in self.states.values() if state.position is None]
+
+    def of(self, partitions: Iterable[TopicPartition] | None) -> list[FetchState]:
+        """The states of these, or of all; raises MisuseError for one that is not assigned."""
+        if partitions is None:
+            return list(self.states.values())
+        return [self.progress(where).state for where in partitions]

@@ -1,0 +1,331 @@
+"""Stores and reads a group's offsets for a consumer: one request at a time, in order.
+
+    Assignment.to_commit ──▶ CommitOffsetsStream at the coordinator ──▶ Assignment.committed
+          │                      │ STALE_MEMBER_EPOCH: wait for the newer epoch, commit again
+          │                      └ UNKNOWN_MEMBER, FENCED_INSTANCE_ID: out of the group
+          └ while one is under way ──▶ CommitQueue ──▶ the next request
+
+One at a time, so that an older commit never arrives behind a newer one: committed offsets do not
+go back (I18). Commits that are asked for meanwhile share the next one. An automatic commit covers
+only what an earlier poll handed out; a failed one is logged and covered by the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from time import monotonic
+from typing import Final, NamedTuple, Protocol
+
+from penstock.client.cluster.cluster import Cluster
+from penstock.client.cluster.coordinator import GroupCoordinator
+from penstock.client.cluster.leaders import known_partition, list_offsets
+from penstock.client.config import ConsumerConfig
+from penstock.client.consumer.assignment import Assignment
+from penstock.client.group.commit_queue import Batch, CommitQueue, Done, Offsets
+from penstock.client.group.model import OffsetAndMetadata
+from penstock.client.group.wire import commit_to_wire, committed_from_wire
+from penstock.client.model import LATEST
+from penstock.client.tasks import BackgroundTasks
+from penstock.core.limits import COMMIT_METADATA_MAX_BYTES
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, Lost, MisuseError, PenstockError
+from penstock.proto.v1 import group_pb2 as pb
+from penstock.rpc.errors import error_from_wire
+
+AUTO_COMMIT_S: Final = 5.0
+"""How long an automatic commit tries: shorter than a user's, because others wait their turn."""
+
+_log = logging.getLogger("penstock.client")
+
+
+class Identity(NamedTuple):
+    """Who commits. A consumer without membership: no member id, epoch -1."""
+
+    member_id: str = ""
+    member_epoch: int = -1
+
+
+class Member(Protocol):
+    """The consumer's membership as commits see it."""
+
+    def identity(self) -> Identity:
+        """Who commits now."""
+
+    async def newer_epoch(self, than: int, timeout_s: float) -> None:
+        """Waits until the member has another epoch, or the time is over."""
+
+    def fenced(self, code: ErrorCode) -> None:
+        """A commit was refused: this is no member any more."""
+
+
+class Committer:
+    """One per consumer with a group id."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinator: GroupCoordinator,
+        config: ConsumerConfig,
+        assignment: Assignment,
+        member: Member,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._cluster = cluster
+        self._coordinator = coordinator
+        self._config = config
+        self._assignment = assignment
+        self._member = member
+        self._tasks = tasks
+        self._queue = CommitQueue()
+        self._under_way = False
+        self._timeout_s = config.request_timeout_ms / 1000
+
+    async def commit(self, offsets: Offsets | None = None, timeout_s: float | None = None) -> None:
+        """Stores `offsets`; None = everything handed out so far. Nothing to store is no call.
+
+        Returns when these offsets, or later ones of the same partitions, are stored. Raises
+        ClusterError: the first partition's refusal (the others may be stored), or what the
+        coordinator said to all.
+        """
+        wanted = self._assignment.to_commit(only_done=False) if offsets is None else offsets
+        if not wanted:
+            return
+        answered: asyncio.Future[PenstockError | None]
+        answered = asyncio.get_running_loop().create_future()
+
+        def done(error: PenstockError | None) -> None:
+            if not answered.done():
+                answered.set_result(error)
+
+        self._queue.add(wanted, self._timeout_s if timeout_s is None else timeout_s, done)
+        if not self._under_way:
+            # Nobody waits: this task sends it itself, which saves a task.
+            self._under_way = True
+            try:
+                await self._send(self._queue.take())
+            finally:
+                self._under_way = False
+                self._go_on()
+        error = await answered
+        if error is not None:
+            raise error
+
+    def start(
+        self, offsets: Offsets, callback: Callable[[PenstockError | None], None] | None
+    ) -> None:
+        """As `commit`, without waiting; the outcome goes to `callback`, or an error to the log."""
+        done: Done = self._log_failure if callback is None else partial(_call_soon, callback)
+        if not offsets:
+            done(None)
+            return
+        self._queue.add(offsets, self._timeout_s, done)
+        self._go_on()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Waits until every commit that was started has its answer, for `timeout_s` at most."""
+        answered = asyncio.Event()
+        if not self._under_way:
+            return
+        self._queue.add({}, timeout_s, lambda _: answered.set())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await answered.wait()
+
+    async def commit_done(
+        self, timeout_s: float, partitions: Iterable[TopicPartition] | None = None
+    ) -> None:
+        """The automatic commit: what an earlier poll handed out. Failures are logged.
+
+        What a commit on its way covers is waited for and not stored again: the user's may be
+        further, and this one would go back behind it.
+        """
+        only = None if partitions is None else set(partitions)
+        wanted = {
+            where: offset
+            for where, offset in self._assignment.to_commit(only_done=True).items()
+            if (only is None or where in only) and not self._queue.covers(where, offset.offset)
+        }
+        if not wanted:
+            await self.settle(timeout_s)
+            return
+        try:
+            await self.commit(wanted, timeout_s)
+        except PenstockError as error:
+            _log.warning(
+                "group %s: automatic commit failed, the next one covers it: %s",
+                self._coordinator.group_id,
+                error,
+            )
+
+    async def run(self) -> None:
+        """Commits automatically every `auto_commit_interval_ms`, until cancelled."""
+        while True:
+            await asyncio.sleep(self._config.auto_commit_interval_ms / 1000)
+            await self.commit_done(AUTO_COMMIT_S)
+
+    async def fetch(
+        self, partitions: Mapping[TopicPartition, str], timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What is committed for these partitions of topics with these ids; None = nothing."""
+        request = pb.FetchOffsetsRequest(
+            group_id=self._coordinator.group_id,
+            partitions=[
+                pb.OffsetPartition(topic=where.topic, topic_id=topic_id, partition=where.partition)
+                for where, topic_id in partitions.items()
+            ],
+        )
+        if not partitions:
+            return {}
+        answer = await self._coordinator.fetch(
+            request, self._timeout_s if timeout_s is None else timeout_s
+        )
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for seen in answer.offsets:
+            if seen.HasField("error"):
+                raise error_from_wire(seen.error)
+            found[TopicPartition(seen.topic, seen.partition)] = committed_from_wire(seen)
+        return found
+
+    async def checked(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The user's offsets as they can be stored; raises MisuseError for what makes no sense."""
+        wanted = {
+            where: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for where, offset in offsets.items()
+        }
+        for where, offset in wanted.items():
+            await known_partition(self._cluster, where)
+            if not 0 <= offset.offset < 2**63:
+                raise MisuseError(f"{where}: cannot commit {offset.offset}; offsets begin at 0")
+            size = len(offset.metadata.encode())
+            if size > COMMIT_METADATA_MAX_BYTES:
+                raise MisuseError(
+                    f"{where}: metadata of {size} bytes; "
+                    f"at most {COMMIT_METADATA_MAX_BYTES} are kept"
+                )
+        await self._check_ends({where: offset.offset for where, offset in wanted.items()})
+        return wanted
+
+    # ------------------------------------------------------------ inside
+
+    async def _check_ends(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Asks the leaders about offsets this consumer has not come to; the coordinator cannot."""
+        states = self._assignment.states
+        asked = {
+            where: LATEST
+            for where, offset in offsets.items()
+            if where not in states or offset > (states[where].position or 0)
+        }
+        if not asked:
+            return
+        ends = await list_offsets(self._cluster, asked, self._timeout_s)
+        for where, end in ends.items():
+            if offsets[where] > end.offset:
+                raise MisuseError(
+                    f"{where}: cannot commit {offsets[where]}, the log ends at {end.offset}",
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                )
+
+    def _log_failure(self, error: PenstockError | None) -> None:
+        if error is not None:
+            _log.warning("group %s: a commit failed: %s", self._coordinator.group_id, error)
+
+    def _go_on(self) -> None:
+        """Sends what waits, unless somebody does already."""
+        if self._queue and not self._under_way:
+            self._under_way = True
+            if self._tasks.spawn(self._send_all(), "commits") is None:
+                self._end()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._queue:
+                await self._send(self._queue.take())
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """No more calls: what still waits, if this is the client's end, is never sent."""
+        self._under_way = False
+        for batch in self._queue.take_all():
+            batch.fail(_closed())
+
+    async def _send(self, batch: Batch) -> None:
+        """One call and its answers; whoever waits hears of any end."""
+        try:
+            refused = await self._store(batch.offsets, batch.timeout_s)
+        except PenstockError as error:
+            batch.fail(error)
+        else:
+            batch.answer(refused)
+        finally:
+            self._queue.over()
+            batch.fail(_closed())  # nobody is left, unless this task was cancelled
+
+    async def _store(
+        self, offsets: Offsets, timeout_s: float
+    ) -> dict[TopicPartition, PenstockError]:
+        """The partitions that were refused, and why. Raises PenstockError for all."""
+        if not offsets:
+            return {}
+        deadline = monotonic() + timeout_s
+        while True:
+            identity = self._member.identity()
+            request = pb.CommitOffsetsRequest(
+                group_id=self._coordinator.group_id,
+                member_id=identity.member_id,
+                member_epoch=identity.member_epoch,
+                instance_id=self._config.group_instance_id if identity.member_id else "",
+                partitions=commit_to_wire(offsets, self._topic_id),
+            )
+            left_s = max(deadline - monotonic(), 0.1)
+            try:
+                answer = await self._coordinator.commit(request, left_s)
+            except PenstockError as error:
+                again = error.code is ErrorCode.STALE_MEMBER_EPOCH and identity.member_id
+                if again and monotonic() < deadline:
+                    await self._member.newer_epoch(identity.member_epoch, left_s)
+                    if self._member.identity().member_epoch != identity.member_epoch:
+                        continue
+                if error.lost is Lost.MEMBERSHIP:
+                    self._member.fenced(error.code)
+                raise
+            return self._note(offsets, answer)
+
+    def _note(
+        self, offsets: Offsets, answer: pb.CommitOffsetsResponse
+    ) -> dict[TopicPartition, PenstockError]:
+        refused: dict[TopicPartition, PenstockError] = {}
+        for result in answer.results:
+            where = TopicPartition(result.topic, result.partition)
+            if not result.HasField("error"):
+                self._assignment.committed(where, offsets[where].offset)
+                continue
+            seen = error_from_wire(result.error)
+            refused[where] = ClusterError(f"{where}: {seen.message}", seen.code)
+        return refused
+
+    def _topic_id(self, where: TopicPartition) -> str:
+        state = self._assignment.states.get(where)
+        if state is not None:
+            return state.topic_id
+        topic = self._cluster.view.topics.get(where.topic)
+        return topic.topic_id if topic is not None else ""
+
+
+def _call_soon(
+    callback: Callable[[PenstockError | None], None], error: PenstockError | None
+) -> None:
+    """Not at once: what the user's function raises must not end the commits behind it."""
+    asyncio.get_running_loop().call_soon(callback, error)
+
+
+def _closed() -> ClusterError:
+    return ClusterError(
+        "the client was closed, or the call cancelled, before a commit had its answer: whether it "
+        "was stored is not known",
+        ErrorCode.CLOSED,
+    )

@@ -1,0 +1,463 @@
+"""The async consumer: positions, polls and seeks; the fetcher works ahead of it.
+
+    assign    ──▶ FetchState per partition ◀── Fetcher fills (fetcher.py)
+    subscribe ──▶ GroupSession: partitions come and go by themselves (group_session.py)
+    poll      ──▶ FetchState.next_batch, in turn ──▶ ConsumedBatch (assignment.py)
+    commit    ──▶ the group's offsets (commits.py)
+
+**Never silent about gaps (I17).** A position moves forward by what was handed out and nowhere
+else. When it is not in the log any more, `on_offset_out_of_range` decides; its default raises.
+A topic that was created again is an error, not a continuation. Leaders come and go unnoticed.
+
+A consumer that assigned itself need not poll in time; a member of a group has
+`max_poll_interval_ms`. Either way an idle one costs its brokers a waiting call, and it belongs to
+the event loop it is first used in.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self, Unpack
+
+from penstock.client.cluster.cluster import Cluster
+from penstock.client.cluster.leaders import known_partition
+from penstock.client.config import ConsumerConfig, ConsumerOptions, parse_bootstrap
+from penstock.client.consumer.assignment import Assignment
+from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.consumer.fetcher import Fetcher
+from penstock.client.consumer.group_session import GroupSession, Notify
+from penstock.client.consumer.seeking import Seeker
+from penstock.client.consumer.transaction_offsets import Scope
+from penstock.client.group.commit_queue import Offsets
+from penstock.client.group.contract import Wish
+from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
+from penstock.client.model import EARLIEST, LATEST, ConsumedBatch, Record
+from penstock.client.process import ProcessGuard
+from penstock.client.tasks import BackgroundTasks
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+UNLIMITED: Final = 2**62
+ITERATION_POLL_S: Final = 1.0
+
+
+class AsyncConsumer:
+    """Reads partitions in order, without gaps: assigned ones, or its share of a group's."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: ConsumerConfig | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        """Connects on first use.
+
+        Args:
+            bootstrap: Addresses of any brokers of the cluster, "host:port,host:port".
+            config: All settings, or None to give them as `options`; not both.
+            options: Fields of ConsumerConfig.
+        """
+        if config is not None and options:
+            raise MisuseError("give a config or keyword options, not both")
+        self.config = config or ConsumerConfig(**options)
+        self._timeout_s = self.config.request_timeout_ms / 1000
+        self._guard = ProcessGuard("consumer")
+        self._assignment = Assignment()
+        self._tasks = BackgroundTasks("consumer", self._crashed)
+        self._cluster = Cluster(parse_bootstrap(bootstrap), self.config)
+        self._fetcher = Fetcher(self._cluster, self.config, self._assignment.states, self._tasks)
+        self._arrived = asyncio.Event()
+        self._fetcher.arrived = self._arrived.set
+        self._seeker = Seeker(self._cluster, self._assignment, self._timeout_s, self._fetcher.poke)
+        self._session = GroupSession(
+            self._cluster, self.config, self._assignment, self._tasks, self._arrived.set
+        )
+        self._session.begun = self._fetcher.poke
+        self._starting = asyncio.Lock()
+        self._started = False
+        self._closing = False
+        self._ended: PenstockError | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: str = "",
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Reads these topics as a member of `group_id`, beside the group's other members.
+
+        The group is joined by the next poll; later calls change the subscription. What a
+        partition's group has committed decides where it starts, else `auto_offset_reset`.
+
+        Args:
+            topics: Names of topics that exist, or one name.
+            pattern: Topics whose whole name matches are added, now and when they are created:
+                literals, . [ ] ( ) | * + ? and \\ before any of them. "" = none.
+            listener: Hears which partitions come and go.
+
+        Raises MisuseError without a group id, with nothing to subscribe to, or after `assign`;
+        ClusterError(UNKNOWN_TOPIC). What the coordinator refuses (a pattern, an instance id in
+        use) the polls raise.
+        """
+        names = (topics,) if isinstance(topics, str) else tuple(topics)
+        if not self.config.group_id:
+            raise MisuseError("subscribe needs a group_id; without a group use assign")
+        if not names and not pattern:
+            raise MisuseError("subscribe to what? Give topics, a pattern, or call unsubscribe")
+        if self._assignment.states and not self._session.subscribed:
+            raise MisuseError("this consumer has assigned itself; assign([]) before subscribe")
+        await self._start()
+        for name in names:
+            await self._cluster.topic(name)
+        self._session.subscribe(Wish(names, pattern), listener)
+
+    def notify_by(self, notify: Notify) -> None:
+        """Has listeners called by `notify`; the sync consumer calls them in its user's thread."""
+        self._session.notify = notify
+
+    async def unsubscribe(self) -> None:
+        """Leaves the group, after a last commit as in `close`."""
+        await self._start()
+        await self._session.leave()
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replaces the assignment. Partitions that stay keep their position.
+
+        New ones start at what `group_id` has committed, else where `ConsumerConfig.start` says,
+        unless a seek follows. Raises MisuseError after `subscribe`, ClusterError(UNKNOWN_TOPIC),
+        MisuseError(UNKNOWN_PARTITION), UnreachableError; then the assignment is unchanged.
+        """
+        if self._session.subscribed:
+            raise MisuseError("this consumer is a member of a group; unsubscribe before assign")
+        await self._start()
+        start = EARLIEST if self.config.start == "earliest" else LATEST
+        kept: set[TopicPartition] = set()
+        new: dict[TopicPartition, FetchState] = {}
+        for where in partitions:
+            known = self._assignment.states.get(where)
+            replaced = known.replaced_topic_id if known is not None else ""
+            topic = await known_partition(self._cluster, where)
+            if topic.topic_id == replaced:
+                await self._cluster.await_other_topic(where.topic, replaced)
+                topic = await known_partition(self._cluster, where)
+            if known is not None and known.topic_id == topic.topic_id:
+                kept.add(where)
+            else:
+                new[where] = FetchState(where, topic.topic_id, start)
+        committed = await self._committed({at: state.topic_id for at, state in new.items()})
+        topics = {where.topic for where in kept | new.keys()}
+        for where in self._assignment.states.keys() - kept:
+            self._assignment.remove(where)
+            if where.topic not in topics:
+                self._cluster.forget_topic(where.topic)
+        for where, state in new.items():
+            offset = committed.get(where)
+            if offset is not None:
+                state.seek(offset.offset)
+            self._assignment.add(state, -1 if offset is None else offset.offset)
+        self._fetcher.poke()
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions read now: assigned by hand, or owned as a member of the group."""
+        return set(self._assignment.states)
+
+    async def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The next poll begins at `offset` (0 or more); what was fetched ahead is dropped.
+
+        An offset outside the log is noticed by the poll.
+        """
+        if offset < 0:
+            raise MisuseError(f"{partition}: cannot seek to {offset}, offsets begin at 0")
+        self._assignment.seek(partition, offset)
+        self._fetcher.poke()
+
+    async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Moves to the first records there are; None = in all partitions."""
+        await self._seeker.to_spec(partitions, EARLIEST)
+
+    async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Moves behind the last records there are now; None = in all partitions."""
+        await self._seeker.to_spec(partitions, LATEST)
+
+    async def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Moves to what the group has committed, where it has nothing to where this consumer began.
+
+        None = in all partitions. What an open transaction may still change is waited for. For
+        going on after an aborted transaction. Raises as `committed`.
+        """
+        await self._start()
+        self._need_group("seek_to_committed")
+        ids = {state.where: state.topic_id for state in self._assignment.of(partitions)}
+        for where, offset in (await self._committed(ids)).items():
+            state = self._assignment.states.get(where)
+            if state is not None and state.topic_id == ids[where]:
+                self._assignment.rewind(where, None if offset is None else offset.offset)
+        self._fetcher.poke()
+
+    async def seek_to_time(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Moves to the first record with that timestamp (ms since 1970) or a later one.
+
+        Returns the positions; the end of the log where no record is that young.
+        """
+        return await self._seeker.to_time(timestamps_ms)
+
+    async def poll(
+        self, timeout_s: float = 1.0, max_records: int | None = None
+    ) -> list[ConsumedBatch]:
+        """What is there, at most `max_records` (None = all that is buffered).
+
+        Waits up to `timeout_s` for something; 0 = does not wait. Batches of a partition come in
+        the order of their offsets, without gaps but for offsets that hold no record for users.
+
+        Raises OffsetOutOfRangeError (see `on_offset_out_of_range`), ClusterError
+        TOPIC_ID_MISMATCH, UNKNOWN_TOPIC, CORRUPT_BATCH or DATA_CORRUPTED naming partition and
+        offset, again on every poll until that partition is seeked, paused or unassigned; and
+        what a group's coordinator refused for good. Whatever else goes wrong is tried again in
+        the background.
+
+        A poll means that the caller is done with what polls before returned: automatic commits
+        cover that, and partitions that go to other members leave here.
+        """
+        if max_records is not None and max_records < 1:
+            raise MisuseError(f"max_records is {max_records}; it must be at least 1, or None")
+        await self._start()
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        self._assignment.poll_began()
+        self._session.poll_began()
+        try:
+            while True:
+                self._arrived.clear()
+                await self._session.rebalance()
+                batches = self._assignment.collect(max_records or UNLIMITED)
+                if batches:
+                    self._fetcher.poke()
+                    return batches
+                self._raise_errors()
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        await self._arrived.wait()
+                except TimeoutError:
+                    return []
+        finally:
+            self._session.poll_ended()
+
+    async def poll_arrow(
+        self,
+        timeout_s: float = 1.0,
+        max_records: int | None = None,
+        *,
+        include_headers: bool = False,
+    ) -> "pyarrow.Table":
+        """As `poll`, as one Arrow table: a chunk per batch, no rows if nothing came in time.
+
+        The schema is in `penstock.client.arrow`. Raises as `poll`.
+        """
+        from penstock.client.arrow import batches_to_table  # noqa: PLC0415 - only on demand
+
+        batches = await self.poll(timeout_s, max_records)
+        return batches_to_table(batches, include_headers=include_headers)
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """All records from the positions on, for ever; ends when the consumer is closed.
+
+        Taking the next record means being done with the one before. A loop may be left at any
+        record: what follows it comes with the next poll or loop.
+        """
+        while self._ended is None:
+            for record in self.one_by_one(await self.poll(ITERATION_POLL_S)):
+                yield record
+
+    def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
+        """The records of the last poll, each counted as handed out when it is taken.
+
+        `position` and commits follow the loop, not the poll; the loop ends early for partitions
+        that were lost or seeked, and altogether with the next poll.
+        """
+        return self._assignment.one_by_one(batches)
+
+    def put_back(self, record: Record) -> None:
+        """Internal: the record that `one_by_one` gave last was not handled; leave the loop."""
+        self._assignment.put_back(record)
+
+    @property
+    def uncommitted(self) -> bool:
+        """Internal: positions are ahead of what is committed, as far as this consumer knows."""
+        return self._assignment.uncommitted
+
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Polls return nothing of these until `resume`; what was fetched ahead is dropped."""
+        for where in partitions:
+            state = self._assignment.progress(where).state
+            state.paused = True
+            state.drop_buffer()
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undoes `pause`."""
+        for where in partitions:
+            self._assignment.progress(where).state.paused = False
+        self._fetcher.poke()
+
+    async def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that a poll returns."""
+        return await self._seeker.position(partition)
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """Per partition, how many offsets lie between position and end, asked of the leaders now.
+
+        0 = everything was handed out.
+        """
+        return await self._seeker.lag()
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Stores the group's offsets; returns when all in-sync replicas have them.
+
+        Args:
+            offsets: The next offset to read per partition. None = behind everything handed out,
+                which in a loop over records includes the one in hand.
+
+        Raises MisuseError without a group id or for offsets that make no sense; ClusterError:
+        OFFSET_WENT_BACK for less than is committed (reset the group's offsets instead),
+        STALE_MEMBER_EPOCH for a partition that others own now, UNKNOWN_MEMBER or
+        FENCED_INSTANCE_ID if this is no member any more (the next poll joins again),
+        GROUP_NOT_EMPTY for a consumer that assigned itself while the group has members.
+        """
+        await self._start()
+        self._need_group("commit")
+        self._session.check_kept()
+        committer = self._session.committer
+        await committer.commit(None if offsets is None else await committer.checked(offsets))
+
+    async def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callable[[PenstockError | None], None] | None = None,
+    ) -> None:
+        """As `commit`, without waiting: `callback` gets None or the error, in the event loop.
+
+        Commits are stored in the order they were asked for; those asked for while another is on
+        its way share the next call, so that one after every record is cheap. `close` waits for
+        them. Without a callback an error is logged. What `offsets` None means is decided now.
+        """
+        await self._start()
+        self._need_group("commit_async")
+        self._session.check_kept()
+        committer = self._session.committer
+        wanted = self._assignment.to_commit(only_done=False)
+        if offsets is not None:
+            wanted = await committer.checked(offsets)
+        committer.start(wanted, callback)
+
+    async def offsets_in_hand(
+        self, cluster_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> Offsets:
+        """Internal, for transactions of a producer at this cluster: what they are to commit."""
+        await self._start()
+        self._need_group("commit_offsets")
+        if self.config.enable_auto_commit:
+            raise MisuseError(
+                "commit_offsets needs a consumer with enable_auto_commit=False: what it commits by "
+                "itself counts whatever becomes of the transaction"
+            )
+        if not self._cluster.view.cluster_id:
+            await self._cluster.refresh(self._timeout_s)
+        own = self._cluster.view.cluster_id
+        if own != cluster_id:
+            raise MisuseError(
+                f"the consumer reads cluster {own}, the transaction is one of {cluster_id}: "
+                "offsets can be part of transactions of their own cluster only"
+            )
+        self._session.check_kept()
+        if offsets is None:
+            return self._assignment.to_commit(only_done=False)
+        return await self._session.committer.checked(offsets)
+
+    async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
+        """Internal: has them kept for a transaction; see `TransactionOffsets.store`."""
+        self._session.check_kept()
+        if offsets:
+            topics = self._cluster.view.topics
+            known = {at.topic: topics[at.topic].topic_id for at in offsets if at.topic in topics}
+            await self._session.within.store(scope, offsets, known)
+
+    def offsets_counted(self, offsets: Offsets) -> None:
+        """Internal: the transaction is committed."""
+        for where, offset in offsets.items():
+            self._assignment.committed(where, offset.offset)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for these partitions; None = nothing."""
+        await self._start()
+        self._need_group("committed")
+        topics = {at: await known_partition(self._cluster, at) for at in partitions}
+        return await self._committed({at: topic.topic_id for at, topic in topics.items()})
+
+    async def close(self) -> None:
+        """Leaves the group, ends fetching and closes the connections; may be called again.
+
+        With `enable_auto_commit`, what earlier polls handed out is committed; what the last one
+        did is not, because nobody said that it is done: `commit` before, if it is (I18).
+        """
+        if self._closing:
+            return
+        self._closing = True
+        try:
+            if self._started and self._ended is None:
+                await self._session.close()
+        finally:
+            self._ended = self._ended or ClusterError("the consumer is closed", ErrorCode.CLOSED)
+            self._arrived.set()
+            await self._tasks.aclose()
+            await self._cluster.aclose()
+
+    # -- inside ------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        self._guard.check()
+        if self._ended is not None:
+            raise self._ended
+        async with self._starting:
+            if not self._started:
+                await self._tasks.start()
+                self._tasks.spawn(self._cluster.keep_fresh(), "metadata")
+                self._tasks.spawn(self._fetcher.run(), "fetcher")
+                if self.config.group_id and self.config.enable_auto_commit:
+                    self._tasks.spawn(self._session.committer.run(), "auto-commit")
+                self._started = True
+
+    def _raise_errors(self) -> None:
+        session = self._session
+        error = self._ended or session.error
+        error = error or self._assignment.first_error(in_group=session.subscribed)
+        if error is not None:
+            raise error
+
+    def _need_group(self, what: str) -> None:
+        if not self.config.group_id:
+            raise MisuseError(f"{what} needs a group_id: offsets are stored for a group")
+
+    async def _committed(
+        self, ids: Mapping[TopicPartition, str]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        if not self.config.group_id:
+            return {}
+        return await self._session.committer.fetch(ids)
+
+    def _crashed(self, cause: BaseException) -> None:
+        self._ended = ClusterError(f"the consumer stopped by a defect: {cause!r}")
+        self._arrived.set()

@@ -1,0 +1,290 @@
+"""The consumer's side of a group: partitions come and go between two polls, never inside one.
+
+    GroupLink ──take──▶ look up committed offsets ──▶ prepared ─┐
+              ──revoke─────────────────────────────▶ leaving  ─┼─▶ next poll: `rebalance`
+              ──lose──▶ stop reading at once ──────▶ lost     ─┘      lost, revoked, assigned
+
+A poll says that its caller is done with what it was handed, so this is where partitions change
+hands: what was done is committed, the listener may commit more, only then is the partition
+released (I18). A partition that comes is read once its position is known and the listener has
+had its chance to seek. Partitions that stay are not touched: they are delivered meanwhile.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from penstock.client.cluster.cluster import Cluster
+from penstock.client.cluster.coordinator import GroupCoordinator
+from penstock.client.config import ConsumerConfig
+from penstock.client.consumer.assignment import Assignment
+from penstock.client.consumer.commits import AUTO_COMMIT_S, Committer, Identity
+from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.consumer.transaction_offsets import TransactionOffsets
+from penstock.client.group.contract import (
+    NONE,
+    Fenced,
+    GroupPartition,
+    Partitions,
+    PollBegan,
+    PollEnded,
+    Released,
+    Subscribed,
+    Wish,
+)
+from penstock.client.group.link import GroupLink
+from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
+from penstock.client.model import EARLIEST, LATEST
+from penstock.client.tasks import BackgroundTasks
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+
+LEAVE_S: Final = 5.0
+RETRY_S: Final = 0.2
+
+Notify = Callable[[Callable[[], Awaitable[None] | None]], Awaitable[None]]
+"""Calls a listener's method where its user wants it called, and waits for its end."""
+
+_log = logging.getLogger("penstock.client")
+
+
+async def notify_here(call: Callable[[], Awaitable[None] | None]) -> None:
+    """In the event loop: for async consumers."""
+    answer = call()
+    if inspect.isawaitable(answer):
+        await answer
+
+
+class GroupSession:
+    """Of one consumer with a subscription; made once, subscriptions may change."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: ConsumerConfig,
+        assignment: Assignment,
+        tasks: BackgroundTasks,
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called when a poll has something to do or to raise, `begun` (settable)
+        when there are new partitions to fetch."""
+        self._cluster = cluster
+        self._config = config
+        self._assignment = assignment
+        self._tasks = tasks
+        self._changed = changed
+        self.begun: Callable[[], None] = lambda: None
+        self.coordinator = GroupCoordinator(cluster, config.group_id)
+        self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
+        self.within = TransactionOffsets(self.coordinator, config, assignment, self)
+        self._link = GroupLink(cluster, self.coordinator, config, tasks, self)
+        self._link.yielded = lambda: assignment.yielded
+        self._running = False
+        self._listener: RebalanceListener | None = None
+        self.subscribed = False
+        self.error: PenstockError | None = None
+        self.notify: Notify = notify_here
+        self._prepared: dict[GroupPartition, OffsetAndMetadata | None] = {}
+        self._leaving: Partitions = NONE
+        self._lost: Partitions = NONE
+        self._installed: dict[TopicPartition, GroupPartition] = {}
+        self._tenures: dict[GroupPartition, object] = {}
+        """Which `take` a partition came with: what was looked up for an earlier one is void."""
+
+    # ------------------------------------------------------------ the consumer's calls
+
+    def subscribe(self, wish: Wish, listener: RebalanceListener | None) -> None:
+        """Joins with the next poll; or changes what the member wants."""
+        if not self._running:
+            self._running = True
+            self._tasks.spawn(self._link.run(), "group-clock")
+        self.subscribed = True
+        self.error = None
+        self._listener = listener
+        self._link.handle(Subscribed(wish))
+
+    async def leave(self) -> None:
+        """Commits what was done, tells the listener, leaves."""
+        if not self.subscribed:
+            return
+        await self.committer.settle(AUTO_COMMIT_S)
+        lost, self._lost = self._lost, NONE
+        try:
+            await self._tell("on_lost", lost)
+            await self._give_up(frozenset(self._installed.values()))
+        finally:
+            self._link.handle(Subscribed(None))
+            self.subscribed = False
+        await self._link.left(LEAVE_S)
+
+    async def close(self) -> None:
+        """The last commit of a consumer, and its farewell."""
+        if self.subscribed:
+            await self.leave()
+        elif self._config.group_id and self._config.enable_auto_commit:
+            await self.committer.commit_done(AUTO_COMMIT_S)
+        else:
+            await self.committer.settle(AUTO_COMMIT_S)
+
+    def poll_began(self) -> None:
+        """See `PollBegan`."""
+        if self.subscribed:
+            self._link.handle(PollBegan())
+
+    def poll_ended(self) -> None:
+        """See `PollEnded`."""
+        if self.subscribed:
+            self._link.handle(PollEnded())
+
+    def check_kept(self) -> None:
+        """Raises ClusterError(UNKNOWN_MEMBER) if partitions were lost since the last poll.
+
+        What the user has in hand of them may be read by others already.
+        """
+        if self._lost:
+            places = ", ".join(sorted(str(each.where) for each in self._lost))
+            raise ClusterError(
+                f"group {self._config.group_id!r} has given {places} to other members, which read "
+                "them again from what was committed; the next poll goes on",
+                ErrorCode.UNKNOWN_MEMBER,
+            )
+
+    async def rebalance(self) -> None:
+        """Carries out what the coordinator has asked for since; called inside polls only."""
+        if self._lost:
+            lost, self._lost = self._lost, NONE
+            await self._tell("on_lost", lost)
+        if self._leaving:
+            leaving, self._leaving = self._leaving, NONE
+            try:
+                await self._give_up(leaving & frozenset(self._installed.values()))
+            finally:
+                self._link.handle(Released(leaving))
+        if self._prepared:
+            prepared, self._prepared = self._prepared, {}
+            await self._begin(prepared)
+
+    # ------------------------------------------------------------ GroupOwner
+
+    def take(self, partitions: Partitions) -> None:
+        """Looks up where to begin; the poll after that begins."""
+        tenure = object()
+        self._tenures.update(dict.fromkeys(partitions, tenure))
+        self._tasks.spawn(self._prepare(tenure), "group-positions")
+
+    def revoke(self, partitions: Partitions) -> None:
+        """Given up by the next poll."""
+        self._leaving |= partitions
+        self._forget(partitions)
+        self._changed()
+
+    def lose(self, partitions: Partitions) -> None:
+        """Stops reading at once; the listener hears of it in the next poll."""
+        self._forget(partitions)
+        self._leaving -= partitions
+        installed = partitions & frozenset(self._installed.values())
+        self._lost |= installed
+        self._drop(installed)
+        self._changed()
+
+    def fail(self, error: PenstockError) -> None:
+        """Polls raise this."""
+        self.error = error
+        self._changed()
+
+    # ------------------------------------------------------------ Member
+
+    def identity(self) -> Identity:
+        """The member, or nobody for a consumer with an assignment of its own."""
+        if not self.subscribed:
+            return Identity()
+        return Identity(self._link.member_id, self._link.membership.member_epoch)
+
+    async def newer_epoch(self, than: int, timeout_s: float) -> None:
+        await self._link.epoch_after(than, timeout_s)
+
+    def fenced(self, code: ErrorCode) -> None:
+        if self.subscribed:
+            self._link.handle(Fenced(code))
+
+    # ------------------------------------------------------------ inside
+
+    async def _prepare(self, tenure: object) -> None:
+        """Finds topics and committed offsets of what was taken; tries until it is gone again."""
+        while wanted := [each for each, mark in self._tenures.items() if mark is tenure]:
+            try:
+                for topic_id, topic in {(each.topic_id, each.topic) for each in wanted}:
+                    known = await self._cluster.topic(topic)
+                    if known.topic_id != topic_id:
+                        await self._cluster.await_other_topic(topic, known.topic_id)
+                found = await self.committer.fetch({each.where: each.topic_id for each in wanted})
+            except PenstockError as error:
+                _log.warning("group %s: no positions yet: %s", self._config.group_id, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            for each in wanted:
+                if self._tenures.get(each) is tenure:
+                    del self._tenures[each]
+                    self._prepared[each] = found.get(each.where)
+            self._changed()
+
+    async def _begin(self, prepared: dict[GroupPartition, OffsetAndMetadata | None]) -> None:
+        for each, offset in prepared.items():
+            state = FetchState(
+                each.where, each.topic_id, EARLIEST if self._resets_to_earliest else LATEST
+            )
+            if offset is not None:
+                state.seek(offset.offset)
+            elif self._config.auto_offset_reset == "error":
+                state.seek(0)
+                state.error = self._nothing_committed(each)
+            self._assignment.add(state, -1 if offset is None else offset.offset)
+            self._installed[each.where] = each
+        await self._tell("on_assigned", frozenset(prepared))
+        self.begun()
+
+    @property
+    def _resets_to_earliest(self) -> bool:
+        return self._config.auto_offset_reset == "earliest"
+
+    def _nothing_committed(self, partition: GroupPartition) -> ClusterError:
+        return ClusterError(
+            f"{partition.where}: group {self._config.group_id!r} has committed nothing there, and "
+            "auto_offset_reset is 'error'; seek to where to start, reset the group's offsets, or "
+            "choose 'earliest' or 'latest'",
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+        )
+
+    async def _give_up(self, partitions: Partitions) -> None:
+        """The last moment of these: commits, tells, stops reading."""
+        if not partitions:
+            return
+        places = [each.where for each in partitions]
+        if self._config.enable_auto_commit:
+            await self.committer.commit_done(AUTO_COMMIT_S, places)
+        else:
+            await self.committer.settle(AUTO_COMMIT_S)
+        try:
+            await self._tell("on_revoked", partitions)
+        finally:
+            self._drop(partitions)
+
+    def _forget(self, partitions: Partitions) -> None:
+        """Undoes a `take` that no poll has seen."""
+        for each in partitions:
+            self._tenures.pop(each, None)
+            self._prepared.pop(each, None)
+
+    def _drop(self, partitions: Partitions) -> None:
+        for each in partitions:
+            self._assignment.remove(each.where)
+            self._installed.pop(each.where, None)
+
+    async def _tell(self, method: str, partitions: Partitions) -> None:
+        listener = self._listener
+        if listener is None or not partitions:
+            return
+        places = frozenset(each.where for each in partitions)
+        await self.notify(lambda: getattr(listener, method)(places))

@@ -1,0 +1,116 @@
+"""A consumer's offsets inside a producer's transaction: they count once it commits, never else.
+
+    what is in hand ──▶ CommitOffsets(transactional id, producer id, epoch; member id, epoch)
+       │                     │ loading, moved, other transactions: asked again
+       │                     └ STALE_MEMBER_EPOCH: again, while the partitions never left
+       └ given up, or partitions that left meanwhile ──▶ the transaction fails
+
+Each commit is a call of its own, beside the stream of others: it may wait for the transaction's
+coordinator, and nobody else shall wait behind it. A partition that left this member and came back
+was read by others meanwhile, so that its records may be in their transactions: the new epoch
+must not make the old records good (I15). Nor may one that comes back with the same epoch, as when
+the coordinator never noticed: where it begins was looked up before these offsets were stored.
+"""
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import NamedTuple
+
+from penstock.client.cluster.coordinator import GroupCoordinator
+from penstock.client.config import ConsumerConfig
+from penstock.client.consumer.assignment import Assignment
+from penstock.client.consumer.commits import Member
+from penstock.client.consumer.fetch_state import FetchState
+from penstock.client.group.commit_queue import Offsets
+from penstock.client.group.wire import commit_to_wire
+from penstock.client.producer.lane import Identity
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError
+from penstock.proto.v1 import group_pb2 as pb
+
+
+class Scope(NamedTuple):
+    """The transaction that the offsets belong to."""
+
+    transactional_id: str
+    identity: Identity
+
+
+class TransactionOffsets:
+    """Of one consumer with a group id. Owned by its event loop."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        config: ConsumerConfig,
+        assignment: Assignment,
+        member: Member,
+    ) -> None:
+        self._coordinator = coordinator
+        self._config = config
+        self._assignment = assignment
+        self._member = member
+
+    async def store(self, scope: Scope, offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
+        """Returns when the group's coordinator has all of them, waiting for the outcome.
+
+        `topic_ids`: of topics that are not assigned. Raises PenstockError: at least one is
+        refused, or nobody answered within `request_timeout_ms`; the others may count if the
+        transaction commits, so it must not.
+        """
+        states = self._assignment.states
+        held = {where: states.get(where) for where in offsets}
+        ids = dict(topic_ids) | {s.where.topic: s.topic_id for s in held.values() if s is not None}
+        timeout_s = self._config.request_timeout_ms / 1000
+        deadline = monotonic() + timeout_s
+        while True:
+            who = self._member.identity()
+            request = pb.CommitOffsetsRequest(
+                group_id=self._coordinator.group_id,
+                member_id=who.member_id,
+                member_epoch=who.member_epoch,
+                instance_id=self._config.group_instance_id if who.member_id else "",
+                partitions=commit_to_wire(offsets, lambda where: ids.get(where.topic, "")),
+                transactional_id=scope.transactional_id,
+                producer_id=scope.identity.producer_id,
+                producer_epoch=scope.identity.epoch,
+            )
+            left_s = max(deadline - monotonic(), 0.1)
+            try:
+                await self._coordinator.commit_within(request, left_s)
+            except PenstockError as error:
+                again = error.code is ErrorCode.STALE_MEMBER_EPOCH and who.member_id
+                if again and monotonic() < deadline:
+                    await self._member.newer_epoch(who.member_epoch, left_s)
+                    if self._kept(held, who.member_id, who.member_epoch):
+                        continue
+                if error.lost is Lost.MEMBERSHIP and not again:
+                    self._member.fenced(error.code)
+                raise
+            if self._never_left(held):
+                return
+            raise ClusterError(
+                f"partitions of group {self._coordinator.group_id!r} left this member while their "
+                "offsets were being stored, so that others may have begun before these: the "
+                "transaction must not commit",
+                ErrorCode.STALE_MEMBER_EPOCH,
+            )
+
+    # ------------------------------------------------------------ inside
+
+    def _kept(
+        self,
+        held: Mapping[TopicPartition, FetchState | None],
+        member_id: str,
+        member_epoch: int,
+    ) -> bool:
+        """The member has another epoch, and no partition of these was away meanwhile."""
+        now = self._member.identity()
+        return (
+            now.member_id == member_id
+            and now.member_epoch not in (0, member_epoch)
+            and self._never_left(held)
+        )
+
+    def _never_left(self, held: Mapping[TopicPartition, FetchState | None]) -> bool:
+        return all(self._assignment.states.get(where) is state for where, state in held.items())

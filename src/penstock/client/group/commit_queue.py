@@ -1,0 +1,105 @@
+"""Commits that wait while another one is under way, merged into as few calls as possible. Pure.
+
+    add ─▶ [ collecting ] ─▶ the next call, when the one under way is over
+              └─ other patience, going back, or full ─▶ a call of its own, behind it
+
+Of each partition the newest offset is sent: whoever asked for an older one is served by it as
+well, because an offset that is stored says that everything before it is done. A commit that goes
+back behind one that waits is not merged: the coordinator decides about it as if it came alone, and
+in turn. So is one with another timeout, which nobody else shall have to wait for.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.client.group.model import OffsetAndMetadata
+from penstock.core.types import TopicPartition
+from penstock.errors import PenstockError
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Done = Callable[[PenstockError | None], None]
+"""Hears the outcome, once. Must not raise."""
+
+MERGED_PARTITIONS_MAX: Final = 500
+"""Of commits that are merged; with 4 KiB of metadata each they fit into one call."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The commits that one call answers: it stores `offsets` and tries for `timeout_s`."""
+
+    timeout_s: float
+    offsets: dict[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    _waiting: list[tuple[Offsets, Done]] = field(default_factory=list)
+
+    def takes(self, offsets: Offsets, timeout_s: float) -> bool:
+        """Whether a commit may be merged into this one."""
+        if timeout_s != self.timeout_s:
+            return False
+        known = self.offsets
+        new = 0
+        for where, offset in offsets.items():
+            before = known.get(where)
+            if before is None:
+                new += 1
+            elif offset.offset < before.offset:
+                return False
+        return not new or len(known) + new <= MERGED_PARTITIONS_MAX
+
+    def add(self, offsets: Offsets, done: Done) -> None:
+        """Merges a commit that is the first, or that it `takes`."""
+        self.offsets.update(offsets)
+        self._waiting.append((offsets, done))
+
+    def answer(self, refused: Mapping[TopicPartition, PenstockError]) -> None:
+        """The call's outcome: each commit hears of the first of its partitions that was refused."""
+        for offsets, done in self._waiting:
+            done(next((refused[where] for where in offsets if where in refused), None))
+        self._waiting.clear()
+
+    def fail(self, error: PenstockError) -> None:
+        """Every commit that has no answer yet hears `error`."""
+        for _, done in self._waiting:
+            done(error)
+        self._waiting.clear()
+
+
+class CommitQueue:
+    """Batches in the order in which they are to be sent."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque()
+        self._sent: Batch | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    def add(self, offsets: Offsets, timeout_s: float, done: Done) -> None:
+        """Merges a commit into the last batch, or makes another."""
+        if not self._batches or not self._batches[-1].takes(offsets, timeout_s):
+            self._batches.append(Batch(timeout_s))
+        self._batches[-1].add(offsets, done)
+
+    def covers(self, where: TopicPartition, offset: int) -> bool:
+        """Whether this offset or a later one is on its way already."""
+        sent = () if self._sent is None else (self._sent,)
+        return any(
+            where in batch.offsets and batch.offsets[where].offset >= offset
+            for batch in (*sent, *self._batches)
+        )
+
+    def take(self) -> Batch:
+        """The next batch, on its way until `over`; nothing is merged into it any more."""
+        self._sent = self._batches.popleft()
+        return self._sent
+
+    def over(self) -> None:
+        """The call of the batch that was taken has ended, well or not."""
+        self._sent = None
+
+    def take_all(self) -> Iterator[Batch]:
+        """What waits when there will be no more calls."""
+        while self._batches:
+            yield self._batches.popleft()

@@ -1,0 +1,61 @@
+"""Commits on a stream to the coordinator: a message each instead of a call each.
+
+    commit ──▶ stream open, to this connection? ──no──▶ open one
+                  │ yes
+                  └─ write ─▶ read ─▶ the answer, or an error: the stream is given up
+
+gRPC spends more on setting up a call than the coordinator on a commit.
+"""
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from penstock.client.cluster.connections import Connection
+from penstock.errors import ClusterError, ErrorCode, UnreachableError
+from penstock.proto.v1 import group_pb2 as pb
+
+
+class CommitStream:
+    """Of one group's consumer. One commit at a time: only their order tells whose an answer is."""
+
+    def __init__(self) -> None:
+        self._connection: Connection | None = None
+        # A stream-stream call of the generated stub; its type parameters carry no information.
+        self._call: Any = None
+
+    async def commit(
+        self, connection: Connection, request: pb.CommitOffsetsRequest, timeout_s: float
+    ) -> pb.CommitOffsetsResponse:
+        """The coordinator's answer.
+
+        Raises PenstockError: what it refused the request with, UnreachableError, or
+        REQUEST_TIMED_OUT after `timeout_s`. The outcome of the last two is unknown; the next
+        commit opens another stream.
+        """
+        if self._call is None or self._call.done() or self._connection is not connection:
+            self.close()
+            self._call = connection.group.CommitOffsetsStream()
+            self._connection = connection
+        answer: pb.CommitOffsetsResponse | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await connection.ask_on(self._call, request)
+        except TimeoutError:
+            raise ClusterError(
+                f"{connection.address}: no answer to a commit within {timeout_s:g} s",
+                ErrorCode.REQUEST_TIMED_OUT,
+            ) from None
+        finally:
+            if answer is None:
+                self.close()  # its answer, should it come, is nobody's
+        if answer is grpc.aio.EOF:
+            raise UnreachableError(f"{connection.address}: the coordinator ended the stream")
+        return answer
+
+    def close(self) -> None:
+        """Gives the stream up; an answer that is under way is lost."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()

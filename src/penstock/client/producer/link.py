@@ -1,0 +1,194 @@
+"""One ProduceStream to one broker: requests out in order, answers in as they come.
+
+    sender.next_request ──▶ write ──▶ broker ──▶ read ──▶ sender.answered
+                                        └─ stream ends ──▶ sender.broken: outcomes unknown
+
+The link pulls: it asks for the next request only when the one before has been taken by the
+transport, so a slow broker makes batches grow instead of queues. The stream keeps the order in
+which requests were written, which a series of unary calls would not. When it ends for whatever
+reason, every request without an answer has an unknown outcome; what to do about it is decided
+by the lanes. A new stream is opened when there is something to send.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import grpc
+
+from penstock.client.cluster.connections import Connection
+from penstock.client.producer.accumulator import PartitionQueue, PendingBatch, now_ms
+from penstock.client.producer.lane import Entry, Lane
+from penstock.errors import Applied, ClusterError, ErrorCode, PenstockError, UnreachableError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.errors import error_from_rpc
+
+CONNECT_S: Final = 2.0
+"""How long one attempt to connect may take before the sender hears of it."""
+STALL_MS: Final = 1_000
+"""An answer later than this makes the client look whether the leader is still the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One batch in a request."""
+
+    queue: PartitionQueue
+    lane: Lane[PendingBatch]
+    entry: Entry[PendingBatch]
+
+
+@dataclass(slots=True)
+class Request:
+    """A ProduceRequest under way; `parts` are in the order of its partitions."""
+
+    message: pb.ProduceRequest
+    parts: Sequence[Sent]
+    written_ms: int = field(default=0)
+
+
+class RequestSource(Protocol):
+    """The sender, as a link sees it."""
+
+    def next_request(self, address: str) -> Request | None:
+        """What to send to the broker at `address` now; the batches count as sent."""
+
+    def answered(self, request: Request, answer: pb.ProduceResponse) -> None:
+        """The broker's answer to a request."""
+
+    def broken(self, requests: Sequence[Request], error: PenstockError) -> None:
+        """No answer to these will come; what became of them is unknown."""
+
+    def unreachable(self, address: str, error: PenstockError) -> None:
+        """Nothing was sent: there is no connection."""
+
+
+class StreamBrokenError(Exception):
+    """Ends the tasks of one stream; `error` says why."""
+
+    def __init__(self, error: PenstockError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class ProduceLink:
+    """Run `run` as a task; `wake` when there may be something to send."""
+
+    def __init__(self, connection: Connection, source: RequestSource) -> None:
+        self.address = connection.address
+        self._connection = connection
+        self._source = source
+        self._work = asyncio.Event()
+        self._snap = asyncio.Event()
+        self._snapped: PenstockError | None = None
+        self._pending: dict[int, Request] = {}
+        self._correlation_id = 0
+        self._resume_ms = 0
+        self.connecting = False
+        """Something wants to be sent, and there is no connection yet."""
+
+    def wake(self) -> None:
+        self._work.set()
+
+    @property
+    def pending(self) -> Sequence[Request]:
+        """Requests without an answer, oldest first."""
+        return tuple(self._pending.values())
+
+    def snap(self, error: PenstockError) -> None:
+        """Ends the stream: its answers are no longer waited for."""
+        self._snapped = error
+        self._snap.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._work.wait()
+            self.connecting = True
+            connected = await self._connection.ready(CONNECT_S)
+            self.connecting = False
+            if connected:
+                await self._stream()
+                continue
+            self._work.clear()
+            error = UnreachableError(f"no connection to the broker at {self.address}")
+            self._source.unreachable(self.address, error)
+
+    async def _stream(self) -> None:
+        """One stream, from its first request to its end. Never raises but CancelledError."""
+        self._snap.clear()
+        # A stream-stream call of the generated stub; its type parameters carry no information.
+        call: Any = self._connection.broker.ProduceStream()
+        error: PenstockError | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._read(call))
+                group.create_task(self._write(call))
+                group.create_task(self._wait_for_snap())
+        except* StreamBrokenError as broken:
+            first = broken.exceptions[0]
+            assert isinstance(first, StreamBrokenError)
+            error = first.error
+        finally:
+            call.cancel()
+            pending = self.pending
+            self._pending.clear()
+        assert error is not None, "the group's tasks end only by an error"
+        self._source.broken(pending, error)
+
+    async def _write(self, call: Any) -> None:
+        while True:
+            pause_ms = self._resume_ms - now_ms()
+            if pause_ms > 0:
+                await asyncio.sleep(pause_ms / 1000)
+            self._work.clear()
+            request = self._source.next_request(self.address)
+            if request is None:
+                await self._work.wait()
+                continue
+            self._correlation_id += 1
+            request.message.correlation_id = self._correlation_id
+            request.written_ms = now_ms()
+            self._pending[self._correlation_id] = request
+            try:
+                await call.write(request.message)
+            except (asyncio.InvalidStateError, grpc.RpcError, grpc.aio.UsageError):
+                return  # the stream has ended: the reader knows why
+
+    async def _read(self, call: Any) -> None:
+        try:
+            while True:
+                answer = await call.read()
+                if answer is grpc.aio.EOF:
+                    break
+                self._take(answer)
+        except grpc.RpcError as error:
+            raise StreamBrokenError(_as_broken(error_from_rpc(error, self.address))) from error
+        raise StreamBrokenError(UnreachableError(f"{self.address}: the broker ended the stream"))
+
+    def _take(self, answer: pb.ProduceResponse) -> None:
+        if answer.throttle_ms:
+            self._resume_ms = now_ms() + answer.throttle_ms
+        request = self._pending.pop(answer.correlation_id, None)
+        if request is None:
+            raise StreamBrokenError(
+                ClusterError(
+                    f"{self.address}: answer to request {answer.correlation_id}, which is not "
+                    "under way",
+                    ErrorCode.INTERNAL,
+                )
+            )
+        self._source.answered(request, answer)
+
+    async def _wait_for_snap(self) -> None:
+        await self._snap.wait()
+        assert self._snapped is not None
+        raise StreamBrokenError(self._snapped)
+
+
+def _as_broken(error: PenstockError) -> PenstockError:
+    """What a stream's end means for its requests: refused for good, or simply no answer."""
+    if error.retriable or error.applied is Applied.NO:
+        return error
+    return UnreachableError(error.message)

@@ -1,0 +1,419 @@
+"""The async producer: what users call; the work is done in the parts it wires together.
+
+    send ──▶ TopicBuffer.append ──▶ Delivery            (accumulator.py: batches)
+                                        Sender          (sender.py: order, retries, leaders)
+
+**What a delivery's outcome means.** Success: stored as `acks` and `sync` asked. DeliveryError
+with `unknown_outcome` False: not in the log, and never will be. With True: an attempt was sent
+whose answer never came; the records are in the log once or not at all. Sending them again as
+new records may then duplicate them.
+
+**Order.** Records that one task or thread sends to one partition are stored in that order.
+With `idempotent` (the default) retries neither duplicate nor reorder (lane.py says how).
+
+**Transactions.** With a `transactional_id`, records are sent inside of `transaction()` only, and
+become visible together or never (penstock.client.transaction).
+
+A producer belongs to the event loop it is first used in; `send_nowait` is safe in other threads
+(the sync facade uses it so). After a fork the child must make its own.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Final, Self, TypeVar, Unpack
+
+from penstock.client.cluster.cluster import Cluster
+from penstock.client.config import ProducerConfig, ProducerOptions, parse_bootstrap
+from penstock.client.process import ProcessGuard
+from penstock.client.producer.accumulator import Accumulator, PendingBatch, TopicBuffer
+from penstock.client.producer.delivery import ColumnsDelivery, Delivery, Outcome
+from penstock.client.producer.sender import Sender
+from penstock.client.producer.shards import Shard, shard_columns
+from penstock.client.tasks import BackgroundTasks
+from penstock.client.transaction.branches import AsyncBranches
+from penstock.client.transaction.handle import AsyncTransaction
+from penstock.client.transaction.manager import TransactionManager
+from penstock.core.columns import Header
+from penstock.core.compression import compress
+from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
+
+Added = TypeVar("Added")
+INTERRUPTED_FLUSH_S: Final = 2.0
+
+_log = logging.getLogger("penstock.client")
+
+
+class AsyncProducer:
+    """Sends records to topics, batched, in order, without duplicates.
+
+    Use it with `async with`, or call `close` when done: it sends what is left.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: ProducerConfig | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        """Connects on first use.
+
+        Args:
+            bootstrap: Addresses of any brokers of the cluster, "host:port,host:port".
+            config: All settings, or None to give them as `options`; not both.
+            options: Fields of ProducerConfig.
+
+        Raises MisuseError for settings that make no sense, or a codec that is not installed.
+        """
+        if config is not None and options:
+            raise MisuseError("give a config or keyword options, not both")
+        self.config = config or ProducerConfig(**options)  # type: ignore[arg-type]  # names become members there
+        self._bootstrap = parse_bootstrap(bootstrap)
+        compress(self.config.codec, b"")
+        self._guard = ProcessGuard("producer", self._forked)
+        self._accumulator = Accumulator(self.config, self._wake)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Lock = asyncio.Lock()
+        self._tasks = BackgroundTasks("producer", self._crashed)
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+        self._buffers: dict[str, TopicBuffer] = {}
+        self._room = asyncio.Event()
+        self._ended: PenstockError | None = None
+        self._manager: TransactionManager | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        await self.close(exit_flush_s(kind))
+
+    async def start(self) -> None:
+        """Starts the background tasks in this event loop; done by the first `send` as well."""
+        self._check_open()
+        async with self._starting:
+            if self._cluster is not None:
+                return
+            self._loop = self._accumulator.loop = asyncio.get_running_loop()
+            cluster = Cluster(self._bootstrap, self.config)
+            await self._tasks.start()
+            sender = Sender(cluster, self._accumulator, self._tasks)
+            sender.on_settled = self._room.set
+            cluster.on_change(self._update_topics)
+            self._tasks.spawn(cluster.keep_fresh(), "metadata")
+            self._tasks.spawn(sender.run(), "sender")
+            if self.config.transactional_id is not None:
+                self._manager = TransactionManager(cluster, sender, self._accumulator, self.flush)
+            self._cluster, self._sender = cluster, sender
+
+    def transaction(self) -> AsyncTransaction:
+        """A transaction to be begun: `async with producer.transaction() as tx`.
+
+        Raises MisuseError if the producer has no `transactional_id`.
+        """
+        if self.config.transactional_id is None:
+            raise MisuseError(
+                "this producer has no transactional_id; give one to use transactions: a name of "
+                "this instance of the program that is the same after a restart"
+            )
+        return AsyncTransaction(self)
+
+    def branches(self) -> AsyncBranches:
+        """For a task of a batch that many tasks write and one decision commits; the producer's
+        `transactional_id` is the application's id then. Raises MisuseError without one."""
+        self.transaction()
+        return AsyncBranches(self)
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """Hands a record over for sending. Waits for room in the buffer, not for the delivery.
+
+        Args:
+            topic: Must exist.
+            value: Bytes, or what the value serializer takes; None = null (a tombstone).
+            key: Likewise; decides the partition. None = any partition.
+            partition: Overrides the choice.
+            timestamp_ms: Since 1970 UTC; None = now.
+            headers: (name, value) pairs; names may repeat.
+
+        Raises MisuseError (RECORD_TOO_LARGE with size and limit, wrong types, no such
+        partition), ClusterError UNKNOWN_TOPIC, BUFFER_FULL after `max_block_ms` without room,
+        CLOSED, or UnreachableError. Nothing was sent then.
+        """
+        arguments = (value, key, partition, timestamp_ms, headers)
+        delivery = self.try_append(topic, arguments)
+        if delivery is not None:
+            return delivery
+        deadline = self._block_deadline()
+        buffer = await self._topic(topic, partition, deadline)
+        return await self._with_room(lambda: buffer.append(*arguments), deadline)
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """As `send`, but never waits, and may be called from any thread.
+
+        Raises ClusterError(BUFFER_FULL) where `send` would wait: there is no room, or the topic
+        was not sent to before (`await prepare(topic)` once). Nothing was sent then.
+        """
+        delivery = self.try_append(topic, (value, key, partition, timestamp_ms, headers))
+        if delivery is None:
+            known = self.buffer_of(topic)
+            if known is not None and known.may_lack(partition):
+                known.queue(partition or 0)
+            raise self._buffer_full(f"no room, or topic {topic!r} is not prepared")
+        return delivery
+
+    async def prepare(self, topic: str, partition: int | None = None) -> TopicBuffer:
+        """Gets the topic's metadata, so that `send_nowait` works. Raises as `send`, but is bounded
+        by `connect_timeout_ms`.
+
+        `partition`: looks again if this one is not known: it may be new.
+        """
+        buffer = await self._topic(topic, partition)
+        if partition is not None:
+            buffer.queue(partition)
+        return buffer
+
+    async def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+    ) -> ColumnsDelivery:
+        """Sends many records at once, without an object per record.
+
+        Args:
+            topic: Must exist.
+            values: An entry per record: a list of bytes (None = null), a pyarrow binary or
+                string array, or a NumPy array of bytes. None with `keys` given = all null.
+                No serializer is applied.
+            keys: Likewise; None = no keys, and whole batches go to one partition after another.
+            timestamps_ms: One for all, one per record (list, NumPy int64, pyarrow int64 or
+                timestamp); None = now.
+            partition: For all records.
+            headers: Per record.
+
+        The buffers must not change before the delivery is done. Records with the same key keep
+        their order. Raises as `send`; what was accepted before the error is sent.
+        """
+        buffer = await self._topic(topic, partition, self._block_deadline())
+        parts: list[tuple[Outcome, int]] = []
+        for shard in shard_columns(
+            buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
+        ):
+            batch = await self.add_shard(buffer, shard)
+            parts.append((batch.outcome, batch.record_count))
+        return ColumnsDelivery(parts)
+
+    async def add_shard(self, buffer: TopicBuffer, shard: Shard) -> PendingBatch:
+        """Internal: queues one piece, waiting for room."""
+        return await self._with_room(
+            lambda: buffer.add_columns(shard.columns, shard.partition), self._block_deadline()
+        )
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Sends what lingers and waits until everything sent so far is settled, well or not.
+
+        Raises TimeoutError naming how much is left; it is still being sent.
+        """
+        self._guard.check()
+        if self._cluster is None:
+            return
+        self._accumulator.flushing += 1
+        self._wake()
+        try:
+            async with asyncio.timeout(timeout_s):
+                for batch in list(self._accumulator.unsettled):
+                    await batch.outcome.wait_async()
+        except TimeoutError:
+            left = sum(batch.record_count for batch in list(self._accumulator.unsettled))
+            raise TimeoutError(f"{left} records are not settled after {timeout_s} s") from None
+        finally:
+            self._accumulator.flushing -= 1
+
+    async def close(self, timeout_s: float | None = None) -> int:
+        """Flushes, then ends the producer. Never raises for records that cannot be delivered.
+
+        Args:
+            timeout_s: How long to flush; None = as long as deliveries may take.
+
+        Returns how many records of this producer, since it was made, were not delivered or have
+        an unknown outcome; each failure was logged, and is known to its Delivery.
+        """
+        self._guard.check()
+        sender, cluster = self._sender, self._cluster
+        if sender is None or cluster is None:
+            self._ended = self._ended or _closed()
+            return 0
+        if self._ended is None:
+            self._ended = _closed()
+            try:
+                await self._abort_open(timeout_s)
+                await self.flush(timeout_s)
+            except TimeoutError as error:
+                _log.warning("producer closed before everything was delivered: %s", error)
+            finally:
+                sender.abandon(ErrorCode.CLOSED, "the producer was closed before it was delivered")
+                await self._tasks.aclose()
+                await cluster.aclose()
+        return sender.failed_records
+
+    async def _abort_open(self, timeout_s: float | None) -> None:
+        manager = self._manager
+        if manager is None or not manager.in_transaction:
+            return
+        _log.warning("producer closed in an open transaction: aborting it")
+        limit_s = INTERRUPTED_FLUSH_S if timeout_s is None else timeout_s
+        try:
+            await manager.abort(limit_s)
+        except PenstockError as error:
+            _log.warning("transaction not aborted; its timeout will: %s", error)
+
+    # -- used by transactions and the sync facade ------------------------------------------------
+
+    async def transactions(self) -> TransactionManager:
+        """The manager of a producer with a transactional id; starts the producer."""
+        await self.start()
+        assert self._manager is not None, "asked transaction()?"
+        return self._manager
+
+    @property
+    def unsettled_records(self) -> int:
+        """Records accepted and neither delivered nor given up."""
+        with self._accumulator.lock:
+            return sum(batch.record_count for batch in self._accumulator.unsettled)
+
+    def buffer_of(self, topic: str) -> TopicBuffer | None:
+        """The topic's buffer if it was prepared."""
+        return self._accumulator.topics.get(topic)
+
+    def try_append(
+        self, topic: str, arguments: tuple[Any, Any, int | None, int | None, Any]
+    ) -> Delivery | None:
+        """Appends if that takes no waiting, else None; from any thread."""
+        if self._ended is not None:
+            raise self._ended
+        buffer = self._accumulator.topics.get(topic)
+        if buffer is None or buffer.may_lack(arguments[2]):
+            return None
+        return buffer.append(*arguments)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _block_deadline(self) -> float:
+        return monotonic() + self.config.max_block_ms / 1000
+
+    async def _topic(
+        self, name: str, partition: int | None = None, limit: float = math.inf
+    ) -> TopicBuffer:
+        """The topic, and if it can be, with this partition: a new one is looked for a while."""
+        deadline = min(limit, monotonic() + self.config.unknown_topic_timeout_ms / 1000)
+        buffer = await self._buffer(name, limit)
+        while buffer.may_lack(partition) and monotonic() < deadline:
+            assert self._cluster is not None
+            await self._cluster.refresh(limit - monotonic())
+            buffer = await self._buffer(name, limit)
+            if buffer.may_lack(partition):
+                await asyncio.sleep(self.config.retry_backoff_ms / 1000)
+        return buffer
+
+    async def _buffer(self, name: str, limit: float) -> TopicBuffer:
+        await self.start()
+        buffer = self._accumulator.topics.get(name)
+        if buffer is None:
+            assert self._cluster is not None
+            description = await self._cluster.topic(name, limit - monotonic())
+            buffer = self._buffers.get(name)
+            if buffer is None:
+                buffer = self._buffers[name] = TopicBuffer(description, self._accumulator)
+            else:
+                buffer.update(description)
+            self._accumulator.topics[name] = buffer
+        return buffer
+
+    async def _with_room(self, add: Callable[[], Added | None], deadline: float) -> Added:
+        """Calls `add` until it has room; woken whenever a batch is settled."""
+        while True:
+            if self._ended is not None:
+                raise self._ended
+            self._room.clear()
+            added = add()
+            if added is not None:
+                return added
+            try:
+                async with asyncio.timeout(deadline - monotonic()):
+                    await self._room.wait()
+            except TimeoutError:
+                raise self._buffer_full(
+                    f"no room for {self.config.max_block_ms} ms (max_block_ms)"
+                ) from None
+
+    def _buffer_full(self, what: str) -> ClusterError:
+        return ClusterError(
+            f"{what}: {self._accumulator.used_bytes} of {self.config.buffer_bytes} bytes "
+            "(buffer_bytes) wait for the cluster; send less, or later",
+            ErrorCode.BUFFER_FULL,
+        )
+
+    def _update_topics(self) -> None:
+        assert self._cluster is not None
+        for name, buffer in list(self._accumulator.topics.items()):
+            description = self._cluster.view.topics.get(name)
+            if description is None:
+                # Deleted, or not answered for: the next send asks again and says so. The buffer
+                # stays, and with it the sequences: the same topic may come back.
+                del self._accumulator.topics[name]
+            else:
+                buffer.update(description)
+
+    def _wake(self) -> None:
+        loop, sender = self._loop, self._sender
+        if loop is not None and sender is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(sender.wake)
+
+    def _crashed(self, cause: BaseException) -> None:
+        self._ended = ClusterError(f"the producer stopped by a defect: {cause!r}")
+        self._room.set()
+        if self._sender is not None:
+            self._sender.abandon(ErrorCode.INTERNAL, f"the producer stopped by a defect: {cause!r}")
+
+    def _forked(self, error: MisuseError) -> None:
+        self._ended = error
+
+    def _check_open(self) -> None:
+        self._guard.check()
+        if self._ended is not None:
+            raise self._ended
+
+
+def exit_flush_s(kind: type[BaseException] | None) -> float | None:
+    """How long leaving a with block may flush: briefly if somebody wants it to end now."""
+    interrupted = kind is not None and issubclass(kind, asyncio.CancelledError | KeyboardInterrupt)
+    return INTERRUPTED_FLUSH_S if interrupted else None
+
+
+def _closed() -> ClusterError:
+    return ClusterError("the producer is closed", ErrorCode.CLOSED)

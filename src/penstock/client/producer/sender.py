@@ -1,0 +1,459 @@
+"""From waiting batches to settled ones: obeys the lanes, follows the leaders.
+
+    accumulator ──news──▶ tick: expire, new identities, who leads ──wake──▶ links
+    links ──next_request──▶ lanes (resend, take) ──▶ encode ──▶ ProduceRequest
+    links ──answered / broken──▶ lanes (succeeded, failed) ──▶ outcomes
+
+Everything but InitProducer happens in `_tick` and the callbacks of links, which do not await:
+no state changes between looking and acting. A lane is bound to one link as long as anything of
+it is outstanding there, so a moved leader cannot overtake the old one. Keeps I9 with `lane.py`;
+I8 by telling definite failures from unknown outcomes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from penstock.client.cluster.cluster import Cluster
+from penstock.client.config import ProducerConfig
+from penstock.client.model import DeliveryReport
+from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch, now_ms
+from penstock.client.producer.delivery import DeliveryError
+from penstock.client.producer.lane import Entry, Identity, Lane
+from penstock.client.producer.link import STALL_MS, ProduceLink, Request, Sent
+from penstock.client.tasks import BackgroundTasks
+from penstock.core.batch import Batch, BatchFlags, Codec
+from penstock.core.records import build_batch
+from penstock.core.types import NO_PRODUCER, Acks, ProducerId, Sync
+from penstock.errors import ClusterError, ErrorCode, NotLeaderError, PenstockError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.batches import batch_to_wire
+from penstock.rpc.errors import error_from_wire
+
+REQUEST_BYTES: Final = 1024 * 1024
+"""A request is closed at this size: enough to share one call between partitions."""
+TICK_MS: Final = 50
+"""While anything is under way, deadlines and silent brokers are looked at this often."""
+
+_log = logging.getLogger("penstock.client")
+
+
+class Sender:
+    """Owned by the producer's event loop; `wake` may be called from any thread."""
+
+    def __init__(self, cluster: Cluster, accumulator: Accumulator, tasks: BackgroundTasks) -> None:
+        assert isinstance(cluster.config, ProducerConfig)
+        self._config = cluster.config
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._tasks = tasks
+        self._lanes: dict[PartitionQueue, Lane[PendingBatch]] = {}
+        self._active: dict[PartitionQueue, Lane[PendingBatch]] = {}
+        self._link_of: dict[PartitionQueue, str] = {}
+        self._links: dict[str, ProduceLink] = {}
+        self._troubles: dict[PartitionQueue, PenstockError] = {}
+        self._identity: Identity | None = None
+        self._identifying = False
+        self._news = asyncio.Event()
+        self._transactional_id = self._config.transactional_id or ""
+        self.on_settled: Callable[[], None] = lambda: None
+        self.on_given_up: Callable[[PenstockError], None] = lambda _: None
+        self.failed_records = 0
+        cluster.on_change(self._leaders_changed)
+
+    def wake(self) -> None:
+        """There is news; in the event loop's thread."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """The sender's task, until cancelled."""
+        while True:
+            self._news.clear()
+            pause_ms = self._tick(now_ms())
+            try:
+                async with asyncio.timeout(None if pause_ms is None else pause_ms / 1000):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    def abandon(self, code: ErrorCode, reason: str) -> None:
+        """Gives up everything: what was sent has an unknown outcome, the rest was never sent."""
+        error = ClusterError(reason, code)
+        for queue in self._accumulator.take_news():
+            self._lane(queue)
+        for queue, lane in self._lanes.items():
+            for entry in list(lane.window):
+                unknown = entry.unknown or entry.outstanding
+                self._give_up(queue, entry.batch, error, unknown=unknown)
+            for batch in self._accumulator.take_all(queue):
+                self._give_up(queue, batch, error, unknown=False)
+
+    # -- transactions ------------------------------------------------------------------------
+
+    def adopt(self, identity: Identity) -> None:
+        """The next transaction's; nothing of the last one is left."""
+        self._identity = identity
+        for lane in self._lanes.values():
+            lane.adopt(identity)
+
+    def discard(self, error: PenstockError) -> None:
+        """Gives up all batches of a transaction; what is still answered about them is ignored.
+
+        The gate is closed: nothing is added meanwhile.
+        """
+        for queue in self._accumulator.take_news():
+            self._active[queue] = self._lane(queue)
+        for queue, lane in self._lanes.items():
+            waiting = self._accumulator.take_all(queue)
+            for batch in [*(entry.batch for entry in lane.discard()), *waiting]:
+                self._settle(batch, _not_delivered(queue, batch, error, unknown=False))
+        self.wake()
+
+    # -- what links ask and report -----------------------------------------------------------
+
+    def next_request(self, address: str) -> Request | None:
+        at_ms = now_ms()
+        parts: list[Sent] = []
+        message = pb.ProduceRequest(
+            cluster_id=self._cluster.view.cluster_id,
+            acks=pb.Acks.ValueType(int(self._config.acks)),
+            sync=pb.Sync.ValueType(int(self._config.sync)),
+            timeout_ms=self._config.request_timeout_ms,
+            transactional_id=self._transactional_id,
+        )
+        size = 0
+        for queue in list(self._active):
+            if not self._may_send(queue, address):
+                continue
+            sent = self._next_batch(queue, at_ms)
+            if sent is None:
+                continue
+            self._link_of[queue] = address
+            parts.append(sent)
+            size += self._add(message, sent)
+            # The next request begins with the partitions this one did not get to.
+            self._active[queue] = self._active.pop(queue)
+            if size >= REQUEST_BYTES:
+                break
+        return Request(message, parts) if parts else None
+
+    def answered(self, request: Request, answer: pb.ProduceResponse) -> None:
+        missing = ClusterError("the answer lacks this partition", ErrorCode.INTERNAL)
+        for index, sent in enumerate(request.parts):
+            if index >= len(answer.results):
+                self._failed(sent, missing)
+                continue
+            result = answer.results[index]
+            if result.HasField("error"):
+                self._failed(sent, error_from_wire(result.error))
+            else:
+                self._succeeded(sent, result)
+        self.wake()
+
+    def broken(self, requests: Sequence[Request], error: PenstockError) -> None:
+        for request in requests:
+            for sent in request.parts:
+                self._failed(sent, error)
+        self._cluster.refresh_soon()
+        self.wake()
+
+    def unreachable(self, address: str, error: PenstockError) -> None:
+        for queue in self._active:
+            leader = self._cluster.view.leader(queue.where)
+            if leader is not None and leader.address == address:
+                self._troubles[queue] = error
+        self._cluster.refresh_soon()
+
+    # -- the tick ----------------------------------------------------------------------------
+
+    def _tick(self, at_ms: int) -> int | None:
+        """Looks after everything under way. Returns the time to the next look in ms."""
+        for queue in self._accumulator.take_news():
+            self._active[queue] = self._lane(queue)
+        pauses = [
+            pause
+            for queue, lane in list(self._active.items())
+            if (pause := self._look_after(queue, lane, at_ms)) is not None
+        ]
+        for link in self._links.values():
+            self._check(link, at_ms)
+        return max(1, min(pauses)) if pauses else None
+
+    def _look_after(
+        self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int
+    ) -> int | None:
+        """One partition's turn; None = it has nothing left and rests."""
+        self._expire(queue, lane, at_ms)
+        look_ms = self._accumulator.next_look_ms(queue)
+        if look_ms is None and not lane.window:
+            del self._active[queue]
+            return None
+        self._identify(queue, lane)
+        leader = self._cluster.view.leader(queue.where)
+        if leader is None:
+            known = queue.where.topic in self._cluster.view.topics
+            self._troubles[queue] = ClusterError(
+                f"{queue.where} has no leader" if known else f"{queue.where} does not exist",
+                ErrorCode.LEADER_NOT_AVAILABLE if known else ErrorCode.UNKNOWN_TOPIC,
+            )
+            self._cluster.refresh_soon()
+            return TICK_MS
+        waiting = any(not entry.outstanding for entry in lane.window)
+        if waiting:
+            self._cluster.refresh_soon()
+        ready = look_ms is not None and look_ms <= at_ms
+        if waiting or ready:
+            link = self._link(leader.address)
+            link.wake()
+            if link.connecting:
+                # A leader that just died is led elsewhere long before connecting is given up.
+                self._cluster.refresh_soon()
+        later = [when - at_ms for when in (look_ms, lane.retry_at_ms) if when and when > at_ms]
+        return min([TICK_MS, *later])
+
+    def _expire(self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int) -> None:
+        for entry in lane.expire(at_ms):
+            cause = entry.last_error or self._troubles.get(queue)
+            self._give_up(queue, entry.batch, self._timed_out(cause), unknown=entry.unknown)
+        for batch in self._accumulator.expire(queue, at_ms):
+            cause = self._troubles.get(queue) or _last_error(lane)
+            self._give_up(queue, batch, self._timed_out(cause), unknown=False)
+
+    def _timed_out(self, cause: PenstockError | None) -> ClusterError:
+        why = "no answer yet" if cause is None else f"last error: {cause.message}"
+        return ClusterError(
+            f"not delivered within {self._config.delivery_timeout_ms} ms (delivery_timeout_ms); "
+            f"{why}",
+            ErrorCode.DELIVERY_TIMED_OUT,
+        )
+
+    def _check(self, link: ProduceLink, at_ms: int) -> None:
+        """Ends a stream that waits for a broker which does not lead any more, or never answers."""
+        pending = link.pending
+        if not pending or at_ms - pending[0].written_ms < STALL_MS:
+            return
+        if at_ms - pending[0].written_ms > self._config.request_timeout_ms + STALL_MS:
+            link.snap(
+                ClusterError(
+                    f"{link.address}: no answer within {self._config.request_timeout_ms} ms",
+                    ErrorCode.REQUEST_TIMED_OUT,
+                )
+            )
+            return
+        for sent in pending[0].parts:
+            leader = self._cluster.view.leader(sent.queue.where)
+            if leader is not None and leader.address != link.address:
+                text = f"{link.address}: no answer, and {sent.queue.where} is led elsewhere now"
+                link.snap(ClusterError(text, ErrorCode.REQUEST_TIMED_OUT))
+                return
+        self._cluster.refresh_soon()
+
+    def _leaders_changed(self) -> None:
+        for queue, lane in self._active.items():
+            leader = self._cluster.view.leader(queue.where)
+            if leader is not None and leader.address != self._link_of.get(queue):
+                lane.retry_now()
+        self.wake()
+
+    # -- batches -----------------------------------------------------------------------------
+
+    def _may_send(self, queue: PartitionQueue, address: str) -> bool:
+        leader = self._cluster.view.leader(queue.where)
+        if leader is None or leader.address != address:
+            return False
+        # Until the old leader's answers are in, nothing goes to the new one: it could overtake.
+        return self._link_of.get(queue) == address or not self._lanes[queue].outstanding
+
+    def _next_batch(self, queue: PartitionQueue, at_ms: int) -> Sent | None:
+        lane = self._lanes[queue]
+        entry = lane.resend(at_ms)
+        while entry is None and lane.can_take(at_ms):
+            batch = self._accumulator.next_batch(queue, at_ms)
+            if batch is None:
+                return None
+            try:
+                batch.encoded()
+            except PenstockError as error:
+                self._give_up(queue, batch, error, unknown=False)
+                continue
+            entry = lane.take(batch, batch.record_count, batch.deadline_ms)
+        return None if entry is None else Sent(queue, lane, entry)
+
+    def _add(self, message: pb.ProduceRequest, sent: Sent) -> int:
+        """Puts a batch into a request; returns its size."""
+        batch = self._built(sent.entry)
+        leader = self._cluster.view.leader(sent.queue.where)
+        assert leader is not None, "only partitions with a leader are sent to"
+        message.partitions.append(
+            pb.ProducePartition(
+                topic=sent.queue.where.topic,
+                topic_id=sent.entry.batch.topic_id,
+                partition=sent.queue.where.partition,
+                # A leader deposed without knowing must not take what is meant for its successor.
+                leader_epoch=leader.leader_epoch,
+                batch=batch_to_wire(batch),
+            )
+        )
+        return batch.size_bytes
+
+    def _built(self, entry: Entry[PendingBatch]) -> Batch:
+        """The sealed batch; built anew for a retry, from the same columns and numbers."""
+        columns = entry.batch.encoded()
+        identity = entry.identity
+        producer_id = NO_PRODUCER if identity is None else identity.producer_id
+        epoch = -1 if identity is None else identity.epoch
+        codec = self._config.codec
+        while True:
+            batch = build_batch(
+                columns,
+                codec=codec,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=entry.sequence,
+                flags=BatchFlags.TRANSACTIONAL if self._transactional_id else BatchFlags.NONE,
+            )
+            if codec is Codec.NONE or len(batch.payload) < batch.header.uncompressed_bytes:
+                return batch
+            codec = Codec.NONE  # what does not get smaller travels, and is read, as it is
+
+    def _succeeded(self, sent: Sent, result: pb.ProduceResult) -> None:
+        sent.lane.succeeded(sent.entry)
+        self._troubles.pop(sent.queue, None)
+        if sent.entry.ghost or sent.entry.discarded:
+            return
+        batch = sent.entry.batch
+        report = DeliveryReport(
+            topic=sent.queue.where.topic,
+            partition=sent.queue.where.partition,
+            base_offset=result.base_offset,
+            record_count=batch.record_count,
+            acks=Acks(result.acks or self._config.acks),
+            sync=Sync(result.sync or self._config.sync),
+            leader_epoch=result.leader_epoch,
+            append_time_ms=result.append_time_ms,
+            duplicate=result.duplicate,
+        )
+        batch.outcome.resolve(report)
+        self._accumulator.release(batch)
+        self.on_settled()
+
+    def _failed(self, sent: Sent, error: PenstockError) -> None:
+        ghost = sent.entry.ghost
+        self._troubles[sent.queue] = error
+        if sent.lane.failed(sent.entry, error, now_ms()) and not ghost:
+            self._give_up(sent.queue, sent.entry.batch, error, unknown=sent.entry.unknown)
+        if error.refresh_metadata:
+            self._cluster.refresh_soon()
+        if isinstance(error, NotLeaderError) and error.leader is not None:
+            # Last: a new leader ends the pause that the failure has just begun.
+            self._cluster.learn_leader(sent.queue.where, error.leader)
+
+    def _give_up(
+        self, queue: PartitionQueue, batch: PendingBatch, error: PenstockError, *, unknown: bool
+    ) -> None:
+        if batch.outcome.done:
+            return
+        told = _not_delivered(queue, batch, error, unknown=unknown)
+        self.failed_records += batch.record_count
+        _log.warning("delivery failed: %s", told)
+        self._settle(batch, told)
+        self.on_given_up(told)
+
+    def _settle(self, batch: PendingBatch, error: DeliveryError) -> None:
+        batch.outcome.fail(error)
+        self._accumulator.release(batch)
+        self.on_settled()
+
+    # -- lanes, links, identities --------------------------------------------------------------
+
+    def _lane(self, queue: PartitionQueue) -> Lane[PendingBatch]:
+        lane = self._lanes.get(queue)
+        if lane is None:
+            config = self._config
+            pipelined = config.idempotent or config.acks is Acks.NONE
+            lane = self._lanes[queue] = Lane(
+                max_in_flight=config.max_in_flight if pipelined else 1,
+                idempotent=config.idempotent,
+                transactional=bool(self._transactional_id),
+                backoff_ms=config.retry_backoff_ms,
+                backoff_max_ms=config.retry_backoff_max_ms,
+            )
+            if self._transactional_id and self._identity is not None:
+                lane.adopt(self._identity)
+        return lane
+
+    def _link(self, address: str) -> ProduceLink:
+        link = self._links.get(address)
+        if link is None:
+            link = ProduceLink(self._cluster.connections.to(address), self)
+            self._links[address] = link
+            self._tasks.spawn(link.run(), f"produce-{address}")
+        return link
+
+    def _identify(self, queue: PartitionQueue, lane: Lane[PendingBatch]) -> None:
+        """Gives the lane the newest identity when it needs one, or can change without harm."""
+        if not self._config.idempotent or self._transactional_id:
+            return  # a transaction's identity is adopted when it begins
+        newest = self._identity
+        stale = newest is not None and newest != lane.identity
+        if not lane.needs_identity and (lane.window or not stale):
+            return
+        if newest is None or not stale:
+            self._request_identity()
+            return
+        for entry in lane.adopt(newest):
+            error = entry.last_error or ClusterError("no answer", ErrorCode.REQUEST_TIMED_OUT)
+            self._give_up(queue, entry.batch, error, unknown=True)
+
+    def _request_identity(self) -> None:
+        if not self._identifying:
+            self._identifying = True
+            self._tasks.spawn(self._init_producer(), "init-producer")
+
+    async def _init_producer(self) -> None:
+        """Gets a producer id, or the next epoch of ours; tries until it has one."""
+        known = self._identity
+        while True:
+            request = pb.InitProducerRequest(
+                cluster_id=self._cluster.view.cluster_id,
+                producer_id=NO_PRODUCER if known is None else known.producer_id,
+                producer_epoch=-1 if known is None else known.epoch,
+            )
+            try:
+                answer = await self._cluster.ask(
+                    lambda connection, timeout_s, request=request: connection.call(  # type: ignore[misc]  # mypy infers no type for a defaulted parameter
+                        connection.broker.InitProducer, request, timeout_s
+                    ),
+                    self._config.request_timeout_ms / 1000,
+                )
+                if not answer.HasField("error"):
+                    break
+                raise error_from_wire(answer.error)
+            except PenstockError as error:
+                _log.warning("no producer id yet: %s", error)
+                for queue in self._active:
+                    self._troubles[queue] = error
+                if error.code is ErrorCode.PRODUCER_FENCED:
+                    known = None  # somebody else goes on with our id: take a new one
+                await asyncio.sleep(self._config.retry_backoff_max_ms / 1000)
+        self._identity = Identity(ProducerId(answer.producer_id), answer.producer_epoch)
+        self._identifying = False
+        self.wake()
+
+
+def _not_delivered(
+    queue: PartitionQueue, batch: PendingBatch, error: PenstockError, *, unknown: bool
+) -> DeliveryError:
+    known = "; they may be in the log all the same" if unknown else ""
+    return DeliveryError(
+        f"{queue.where}: {batch.record_count} records: {error.message}{known}",
+        error.code,
+        topic=queue.where.topic,
+        partition=queue.where.partition,
+        unknown_outcome=unknown,
+    )
+
+
+def _last_error(lane: Lane[PendingBatch]) -> PenstockError | None:
+    return next((entry.last_error for entry in lane.window if entry.last_error), None)

@@ -1,0 +1,61 @@
+"""The sync facade of `transaction.branches`, driven from the loop thread."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.sync.loop_thread import LoopThread
+from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
+from penstock.client.transaction.branches import AsyncBranches
+
+if TYPE_CHECKING:
+    from penstock.client.sync.producer import Producer
+
+
+class Branches:
+    """A task's part of a batch that many tasks write, and the driver's decision about it.
+
+    Meanings and errors are those of `AsyncBranches`.
+    """
+
+    def __init__(self, producer: "Producer", loop: LoopThread, core: AsyncBranches) -> None:
+        """Made by `Producer.branches`."""
+        self._producer = producer
+        self._loop = loop
+        self._core = core
+
+    def begin(self, run: BatchRun, task: int, attempt: int) -> Branch | None:
+        """Opens a branch for this attempt; None = the batch is in, write nothing."""
+        return self._loop.run(self._core.begin(run, task, attempt))
+
+    def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+        """As `Producer.send_columns`, within the branch."""
+        with self._core.sending():
+            return self._producer.send_columns(topic, values, keys, **more)
+
+    def hand_over(self, timeout_s: float | None = None) -> None:
+        """Blocks until everything sent is stored; its batch may commit it then."""
+        self._loop.run(self._core.hand_over(timeout_s))
+
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Gives up the branch."""
+        self._loop.run(self._core.abort(timeout_s))
+
+    def commit_batch(
+        self,
+        run: BatchRun,
+        rows: int,
+        branches: Sequence[Branch],
+        *,
+        wait_visible_ms: int = 0,
+        timeout_s: float | None = None,
+    ) -> BatchOutcome:
+        """One decision: these branches commit, all others abort, and the batch is in."""
+        return self._loop.run(
+            self._core.commit_batch(
+                run, rows, branches, wait_visible_ms=wait_visible_ms, timeout_s=timeout_s
+            )
+        )
+
+    def abort_batch(self, run: BatchRun, *, timeout_s: float | None = None) -> bool:
+        """Aborts what the run has open; False = the batch is in, and nothing was done."""
+        return self._loop.run(self._core.abort_batch(run, timeout_s=timeout_s))

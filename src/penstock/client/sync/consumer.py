@@ -1,0 +1,314 @@
+"""The sync consumer and admin: their async namesakes, driven from the loop thread.
+
+Nothing is decided here. Every method hands its arguments to the async client and blocks the
+calling thread until that is done; errors and meanings are documented there. Clients may be
+shared between threads. Ctrl-C interrupts a waiting call and leaves the client usable.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, Unpack
+
+from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.config import ClientConfig, ClientOptions, ConsumerConfig, ConsumerOptions
+from penstock.client.consumer.consumer import ITERATION_POLL_S, AsyncConsumer
+from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
+from penstock.client.model import (
+    ClusterDescription,
+    ConfigEntry,
+    ConsumedBatch,
+    ListedOffset,
+    LogDescription,
+    OffsetSpec,
+    Record,
+    TopicDescription,
+)
+from penstock.client.sync.groups import SyncGroupAdministration
+from penstock.client.sync.loop_thread import errand, shared_loop
+from penstock.client.sync.transactions import SyncTransactionAdministration
+from penstock.core.types import TopicPartition
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+class Consumer:
+    """Reads partitions in order, without gaps; see AsyncConsumer.
+
+    A listener's methods are called in the thread that polls, closes or unsubscribes.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: ConsumerConfig | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> None:
+        self._loop = shared_loop()
+        self._core = AsyncConsumer(bootstrap, config, **options)
+        self._core.notify_by(errand)
+        self._closed = False
+        self._loop.adopt(self)
+
+    @property
+    def config(self) -> ConsumerConfig:
+        return self._core.config
+
+    @property
+    def core(self) -> AsyncConsumer:
+        """Internal: for transactions that commit this consumer's offsets."""
+        return self._core
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: str = "",
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Reads topics as a member of the group; joins with the next poll."""
+        self._loop.run(self._core.subscribe(topics, pattern=pattern, listener=listener))
+
+    def unsubscribe(self) -> None:
+        """Leaves the group, after a last commit."""
+        self._loop.run_with_errands(self._core.unsubscribe())
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replaces the assignment; partitions that stay keep their position."""
+        self._loop.run(self._core.assign(partitions))
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions assigned."""
+        return self._core.assignment()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The next poll begins at `offset`."""
+        self._loop.run(self._core.seek(partition, offset))
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Moves to the first records there are; None = in all partitions."""
+        self._loop.run(self._core.seek_to_beginning(partitions))
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Moves behind the last records there are now; None = in all partitions."""
+        self._loop.run(self._core.seek_to_end(partitions))
+
+    def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Moves to what the group has committed; None = in all partitions."""
+        self._loop.run(self._core.seek_to_committed(partitions))
+
+    def seek_to_time(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Moves to the first records of a time (ms since 1970) or later; returns positions."""
+        return self._loop.run(self._core.seek_to_time(timestamps_ms))
+
+    def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedBatch]:
+        """What is there; waits up to `timeout_s` for something."""
+        return self._loop.run_with_errands(self._core.poll(timeout_s, max_records))
+
+    def poll_arrow(
+        self,
+        timeout_s: float = 1.0,
+        max_records: int | None = None,
+        *,
+        include_headers: bool = False,
+    ) -> "pyarrow.Table":
+        """As `poll`, as one Arrow table with a chunk per batch."""
+        return self._loop.run_with_errands(
+            self._core.poll_arrow(timeout_s, max_records, include_headers=include_headers)
+        )
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records from the positions on, for ever; ends when the consumer is closed."""
+        while not self._closed:
+            yield from self.one_by_one(self.poll(ITERATION_POLL_S))
+
+    def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
+        """The records of the last poll, each counted as handed out when it is taken."""
+        return self._core.one_by_one(batches)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Polls return nothing of these until `resume`."""
+        self._loop.run(self._core.pause(partitions))
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undoes `pause`."""
+        self._loop.run(self._core.resume(partitions))
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that a poll returns."""
+        return self._loop.run(self._core.position(partition))
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Per partition, how many offsets lie between position and end now."""
+        return self._loop.run(self._core.lag())
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Stores the group's offsets; None = behind everything handed out."""
+        self._loop.run(self._core.commit(offsets))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callable[[PenstockError | None], None] | None = None,
+    ) -> None:
+        """As `commit`, without waiting; `callback` is called in the client's own thread."""
+        self._loop.run(self._core.commit_async(offsets, callback))
+
+    def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for these partitions; None = nothing."""
+        return self._loop.run(self._core.committed(partitions))
+
+    def close(self) -> None:
+        """Leaves the group, ends fetching, closes the connections; may be called again."""
+        if not self._closed:
+            self._closed = True
+            self._loop.run_with_errands(self._core.close())
+            self._loop.release(self)
+
+    def close_at_exit(self) -> None:
+        """The process ends and nobody called `close`."""
+        self.close()
+
+
+class Admin(SyncGroupAdministration, SyncTransactionAdministration):
+    """Creates, changes and describes topics and groups; see AsyncAdmin."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: ClientConfig | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self._loop = shared_loop()
+        self._core = AsyncAdmin(bootstrap, config, **options)
+        self._closed = False
+        self._loop.adopt(self)
+
+    @property
+    def config(self) -> ClientConfig:
+        return self._core.config
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 0,
+        replication_factor: int = 0,
+        configs: Mapping[str, str] | None = None,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """Creates a topic and waits until every partition has a leader. 0 = the default."""
+        return self._loop.run(
+            self._core.create_topic(
+                topic,
+                partitions,
+                replication_factor,
+                configs,
+                assignment=assignment,
+                validate_only=validate_only,
+            )
+        )
+
+    def create_partitions(
+        self, topic: str, partitions: int, *, validate_only: bool = False
+    ) -> None:
+        """Grows a topic to `partitions` in total."""
+        self._loop.run(self._core.create_partitions(topic, partitions, validate_only=validate_only))
+
+    def delete_topic(self, topic: str, *, topic_id: str = "", validate_only: bool = False) -> None:
+        """Deletes a topic and its data."""
+        self._loop.run(
+            self._core.delete_topic(topic, topic_id=topic_id, validate_only=validate_only)
+        )
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """Names of all topics, sorted."""
+        return self._loop.run(self._core.list_topics(include_internal=include_internal))
+
+    def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
+        """Topics by name; None = all."""
+        return self._loop.run(self._core.describe_topics(topics))
+
+    def alter_configs(
+        self,
+        topic: str,
+        changes: Mapping[str, str] | None = None,
+        *,
+        unset: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Sets some configs of a topic and returns others to their defaults."""
+        self._loop.run(
+            self._core.alter_configs(topic, changes, unset=unset, validate_only=validate_only)
+        )
+
+    def describe_configs(self, topic: str) -> list[ConfigEntry]:
+        """Every config of a topic, set or default, with its documentation."""
+        return self._loop.run(self._core.describe_configs(topic))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Brokers, and how many topics and partitions are in which state."""
+        return self._loop.run(self._core.describe_cluster())
+
+    def list_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetSpec | int]
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Where each partition begins (EARLIEST), ends (LATEST) or reaches a time (ms)."""
+        return self._loop.run(self._core.list_offsets(offsets))
+
+    def delete_records(
+        self, before_offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Deletes records before an offset, -1 = all; returns the log starts reached."""
+        return self._loop.run(self._core.delete_records(before_offsets))
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        away_from_broker: int | None = None,
+    ) -> int:
+        """Gives partitions back to their preferred leaders; returns how many moved."""
+        return self._loop.run(
+            self._core.elect_leaders(partitions, away_from_broker=away_from_broker)
+        )
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """See AsyncAdmin.unregister_broker."""
+        self._loop.run(self._core.unregister_broker(broker_id))
+
+    def describe_logs(
+        self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
+    ) -> list[LogDescription]:
+        """What each broker that is alive holds."""
+        return self._loop.run(self._core.describe_logs(topics, broker_ids=broker_ids))
+
+    def close(self) -> None:
+        """Closes the connections; may be called again."""
+        if not self._closed:
+            self._closed = True
+            self._loop.run(self._core.close())
+            self._loop.release(self)
+
+    def close_at_exit(self) -> None:
+        """The process ends and nobody called `close`."""
+        self.close()

@@ -1,0 +1,210 @@
+"""The sync producer: appends on the calling thread, everything else on the loop thread.
+
+`send` calls the same `try_append` as the async producer; only when that would have to wait
+(first record of a topic, no room) does the call go through the event loop.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, Unpack
+
+from penstock.client.config import ProducerConfig, ProducerOptions
+from penstock.client.group.model import OffsetAndMetadata
+from penstock.client.producer.delivery import ColumnsDelivery, Delivery, Outcome
+from penstock.client.producer.producer import AsyncProducer, exit_flush_s
+from penstock.client.producer.shards import shard_columns
+from penstock.client.sync.branches import Branches
+from penstock.client.sync.consumer import Consumer
+from penstock.client.sync.loop_thread import EXIT_FLUSH_S, LoopThread, shared_loop
+from penstock.client.transaction.handle import AsyncTransaction
+from penstock.core.columns import Header
+from penstock.core.types import TopicPartition
+
+_log = logging.getLogger("penstock.client")
+
+
+class Producer:
+    """Sends records to topics, batched, in order, without duplicates. Safe to share by threads.
+
+    Use it in a `with` block, or call `close`: it sends what is left. Deliveries that fail are
+    logged, counted by `close`, and raised by `Delivery.result`. Arguments, meanings and errors
+    are those of `AsyncProducer`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: ProducerConfig | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
+        self._loop = shared_loop()
+        self._core = self._loop.run(_made_in_loop(bootstrap, config, options))
+        self._try_append = self._core.try_append
+        self._undelivered: int | None = None
+        self._loop.adopt(self)
+
+    @property
+    def config(self) -> ProducerConfig:
+        return self._core.config
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.close(exit_flush_s(kind))
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """Hands a record over for sending; blocks up to `max_block_ms` for room in the buffer, or
+        to hear of the topic.
+
+        Raises as `AsyncProducer.send`. Nothing was sent then.
+        """
+        delivery = self._try_append(topic, (value, key, partition, timestamp_ms, headers))
+        if delivery is not None:
+            return delivery
+        return self._loop.run(
+            self._core.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        )
+
+    def prepare(self, topic: str, partition: int | None = None) -> None:
+        """Finds out whether the topic (and partition) can be sent to; raises as `send` if not."""
+        self._loop.run(self._core.prepare(topic, partition))
+
+    def send_columns(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        timestamps_ms: Any = None,
+        partition: int | None = None,
+        headers: Sequence[Sequence[Header] | None] | None = None,
+    ) -> ColumnsDelivery:
+        """Sends many records at once; see `AsyncProducer.send_columns`."""
+        buffer = self._core.buffer_of(topic)
+        if buffer is None or buffer.may_lack(partition):
+            buffer = self._loop.run(self._core.prepare(topic, partition))
+        parts: list[tuple[Outcome, int]] = []
+        for shard in shard_columns(
+            buffer, values, keys, timestamps_ms=timestamps_ms, partition=partition, headers=headers
+        ):
+            batch = buffer.add_columns(shard.columns, shard.partition)
+            if batch is None:
+                batch = self._loop.run(self._core.add_shard(buffer, shard))
+            parts.append((batch.outcome, batch.record_count))
+        return ColumnsDelivery(parts)
+
+    def transaction(self) -> "Transaction":
+        """A transaction to be begun: `with producer.transaction() as tx`."""
+        return Transaction(self, self._loop, self._core.transaction())
+
+    def branches(self) -> Branches:
+        """A task's part of a batch that many tasks write; see `AsyncProducer.branches`."""
+        return Branches(self, self._loop, self._core.branches())
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Blocks until everything sent so far is settled; raises TimeoutError."""
+        self._loop.run(self._core.flush(timeout_s))
+
+    def close(self, timeout_s: float | None = None) -> int:
+        """Flushes and ends. Returns the number of records not delivered; may be called again."""
+        if self._undelivered is None:
+            self._undelivered = self._loop.run(self._core.close(timeout_s))
+            self._loop.release(self)
+        return self._undelivered
+
+    def close_at_exit(self) -> None:
+        """The process ends and nobody called `close`."""
+        left = self._core.unsettled_records
+        if left:
+            _log.warning(
+                "a producer was not closed: flushing %d records for at most %g s; call close(), "
+                "or use it in a with block",
+                left,
+                EXIT_FLUSH_S,
+            )
+        undelivered = self.close(EXIT_FLUSH_S)
+        if left and undelivered:
+            _log.error("%d records were not delivered before the process ended", undelivered)
+
+
+class Transaction:
+    """Records that become visible to read_committed readers as a whole, or never.
+
+    Use it in a `with` block: leaving it commits, leaving it by an error aborts. Or call `begin`,
+    then `commit` or `abort`. Meanings and errors are those of `AsyncTransaction`. Threads may share
+    it for sending; one begins and ends it.
+    """
+
+    def __init__(self, producer: Producer, loop: LoopThread, core: AsyncTransaction) -> None:
+        """Made by `Producer.transaction`."""
+        self._producer = producer
+        self._loop = loop
+        self._core = core
+
+    def __enter__(self) -> Self:
+        self.begin()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self._loop.run(self._core.__aexit__(kind, *exc))
+
+    def begin(self) -> None:
+        """Opens the transaction."""
+        self._loop.run(self._core.begin())
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """As `Producer.send`, within this transaction."""
+        with self._core.sending():
+            return self._producer.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+
+    def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
+        """As `Producer.send_columns`, within this transaction."""
+        with self._core.sending():
+            return self._producer.send_columns(topic, values, keys, **more)
+
+    def commit_offsets(
+        self,
+        consumer: Consumer,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+    ) -> None:
+        """Makes a consumer's progress part of it; see `AsyncTransaction.commit_offsets`."""
+        self._loop.run(self._core.commit_offsets(consumer.core, offsets))
+
+    def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
+        """Has the coordinator decide; see `AsyncTransaction.commit`."""
+        self._loop.run(self._core.commit(wait_visible=wait_visible, timeout_s=timeout_s))
+
+    def abort(self, *, timeout_s: float | None = None) -> None:
+        """Gives up what was sent."""
+        self._loop.run(self._core.abort(timeout_s=timeout_s))
+
+
+async def _made_in_loop(
+    bootstrap: str | Sequence[str], config: ProducerConfig | None, options: ProducerOptions
+) -> AsyncProducer:
+    producer = AsyncProducer(bootstrap, config, **options)
+    await producer.start()
+    return producer

@@ -1,0 +1,190 @@
+"""The sync transformer: handlers run in the calling thread, everything else on the loop thread.
+
+Nothing is decided here; see `penstock.client.transformer`. A send that need not wait is made by
+the calling thread, as the sync producer's is.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from inspect import isawaitable, iscoroutine
+from typing import Any, Self, Unpack
+
+from penstock.client.model import ConsumedBatch, Record
+from penstock.client.producer.delivery import ColumnsDelivery, Delivery
+from penstock.client.sync.loop_thread import LoopThread, shared_loop
+from penstock.client.transformer.config import TransformConfig, TransformOptions, check_handle
+from penstock.client.transformer.out import AsyncOut
+from penstock.client.transformer.transformer import AsyncTransformer
+from penstock.core.columns import Header
+from penstock.errors import MisuseError
+
+
+class Out:
+    """Sends into the transaction that holds the offsets of what it is made of; see AsyncOut."""
+
+    def __init__(self, loop: LoopThread, core: AsyncOut) -> None:
+        """Made by a transformer."""
+        self._loop = loop
+        self._core = core
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """Hands a record over; see `AsyncOut.send`."""
+        delivery = self._core.try_send(topic, (value, key, partition, timestamp_ms, headers))
+        if delivery is not None:
+            return delivery
+        return self._loop.run(
+            self._core.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        )
+
+    def send_columns(
+        self, topic: str, values: Any, keys: Any = None, **more: Any
+    ) -> ColumnsDelivery:
+        """Many records at once; see `AsyncOut.send_columns`."""
+        return self._loop.run(self._core.send_columns(topic, values, keys, **more))
+
+
+Handle = Callable[[Record, Out], None]
+
+
+class Transformer:
+    """Hands out records of a group, and commits what is sent with their offsets.
+
+    Use it in a `with` block, and loop over it, or call `run` with a handler:
+
+        with Transformer(addr, group_id="billing", source="orders") as loop:
+            for batches, out in loop:
+                for batch in batches:
+                    for record in batch.records():
+                        out.send("paid", price(record), key=record.key)
+
+    Asking for the next batches says that those before are done. Whoever leaves the loop by itself
+    calls `commit` before, or those in hand come again. Arguments, meanings and errors are those of
+    AsyncTransformer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: TransformConfig | None = None,
+        **options: Unpack[TransformOptions],
+    ) -> None:
+        self._loop = shared_loop()
+        self._core = AsyncTransformer(bootstrap, config, **options)
+        self._loop.adopt(self)
+
+    @property
+    def core(self) -> AsyncTransformer:
+        """What is wrapped: `transactional_id`, `config`."""
+        return self._core
+
+    def __enter__(self) -> Self:
+        try:
+            self._loop.run(self._core.__aenter__())
+        except BaseException:
+            self._loop.release(self)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self._end(kind)
+
+    def __iter__(self) -> Iterator[tuple[list[ConsumedBatch], Out]]:
+        """Passes, until `stop`."""
+        while (found := self._loop.run(self._core.take())) is not None:
+            batches, out = found
+            yield batches, Out(self._loop, out)
+
+    def run(self, handle: Handle) -> None:
+        """Calls `handle(record, out)` for every record, until `stop`; see `AsyncTransformer.run`.
+
+        Other threads may call `stop`, and so may signal handlers.
+        """
+        check_handle(handle, is_async=False)
+        with self._core.handling():
+            for batches, out in self:
+                self._handle_all(handle, batches, out)
+
+    def _handle_all(self, handle: Handle, batches: list[ConsumedBatch], out: Out) -> None:
+        core = self._core
+        for record in core.one_by_one(batches):
+            letter = core.model.letter(record)
+            answer: object = None
+            try:
+                if letter is None:
+                    answer = handle(record, out)  # type: ignore[func-returns-value]  # who knows
+                else:
+                    out.send(*letter[:3], headers=letter.headers)
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises
+                core.handler_failed(record, error, letter)
+                return
+            if answer is not None:
+                _check_answer(answer)
+            if core.handled(record, letter):
+                more = self._loop.run(core.between())
+                if more is None:
+                    return
+                out = Out(self._loop, more)
+
+    def commit(self) -> None:
+        """The batches in hand are done: commits now; see `AsyncTransformer.commit`."""
+        self._loop.run(self._core.commit())
+
+    def stop(self) -> None:
+        """Hands out no more; the loop ends when what is done is committed. From any thread."""
+        self._core.model.stop()  # seen by a handler's thread after its present record
+        self._loop.loop.call_soon_threadsafe(self._core.stop)
+
+    def close(self) -> None:
+        """Commits what is done and leaves the group; see `AsyncTransformer.close`."""
+        self._end(None)
+
+    def close_at_exit(self) -> None:
+        """The process ends and nobody called `close`: aborts what is open."""
+        self._end(KeyboardInterrupt)
+
+    def _end(self, kind: type[BaseException] | None) -> None:
+        try:
+            self._loop.run(self._core.end(kind))
+        finally:
+            self._loop.release(self)
+
+
+def transform(
+    bootstrap: str | Sequence[str],
+    config: TransformConfig | None = None,
+    *,
+    handle: Handle,
+    **options: Unpack[TransformOptions],
+) -> None:
+    """Runs `handle(record, out)` for every record of a group's source, until Ctrl-C.
+
+        def price(record, out):
+            out.send("paid", amount(record.value), key=record.key)
+
+        transform("localhost:9092", group_id="billing", source="orders", handle=price)
+
+    What the handler sends, and that the record is done, count together or not at all: run it as
+    often as the source has partitions. See `AsyncTransformer.run` for what becomes of failures,
+    TransformConfig for `options`; a `Transformer` can be stopped by other means.
+    """
+    check_handle(handle, is_async=False)
+    with Transformer(bootstrap, config, **options) as loop:
+        loop.run(handle)
+
+
+def _check_answer(answer: object) -> None:
+    """Nobody would await it: the records would count as done."""
+    if isawaitable(answer):
+        if iscoroutine(answer):
+            answer.close()
+        raise MisuseError("handle returned something to be awaited; use async_transform for it")

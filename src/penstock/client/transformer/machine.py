@@ -1,0 +1,252 @@
+"""When a consume-transform-produce loop commits, gives up, and tries again. Pure.
+
+             polled: records            committed
+      IDLE ───────────────────▶ OPEN ──────────────▶ IDLE
+       ▲                         │ failed, handler_failed, lost
+       │ recovered               ▼
+       └───────────────────── DOOMED: abort, back to what is committed, a pause
+
+- **What was handed out counts in the transaction that holds its output, or not at all** (I15). So
+  everything handed out since a transaction was opened is committed or done again with it: a
+  failure anywhere dooms it whole.
+- **A partition leaves after a commit**, inside the poll in which it leaves: its next owner reads
+  behind that. One that was *lost* belongs to others already, and what was made of it is theirs
+  to make: the transaction is doomed, even if the member is good again by then.
+- **Failures are counted per record**, until a transaction that it is in commits. A record that
+  has failed before waits for the next transaction, so that its failing again costs no other
+  record a repetition; one that failed too often becomes a dead letter in its place.
+
+Methods are events; `step` says what the shell does next (`transformer.py`). Times are ms of one
+monotonic clock. While a poll is under way the shell reports what the group takes away, and obeys
+`step` only when the poll has ended.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from penstock.client.dead_letters import HandlerFailedError, handler_failed, letter_headers
+from penstock.client.model import Record
+from penstock.client.transformer.config import RECORDS_PER_COMMIT, TransformConfig
+from penstock.core.columns import Header
+from penstock.core.types import TopicPartition
+
+POLL_MAX_MS: Final = 200
+PASS_MAX_MS: Final = 1_000
+"""A pass goes on for so long after its poll; then there is another one, for partitions that are to
+be given up wait for polls."""
+_DOUBLINGS_MAX: Final = 16
+
+
+class State(Enum):
+    """See the module."""
+
+    IDLE = "idle"
+    OPEN = "open"
+    DOOMED = "doomed"
+
+
+class Step(Enum):
+    """What the shell does next."""
+
+    POLL = "poll"
+    """And hand out what comes, in a transaction."""
+    COMMIT = "commit"
+    RECOVER = "recover"
+    """Abort, seek to what is committed, pause for `pause_ms`; then `recovered` or `failed`."""
+    END = "end"
+
+
+class Letter(NamedTuple):
+    """What is sent to the dead-letter topic in a handler's place."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: tuple[Header, ...]
+
+
+@dataclass(slots=True)
+class _Failures:
+    """Of one record. `settled`: it was handled in the transaction that is open."""
+
+    count: int = 0
+    cause: str = ""
+    settled: bool = False
+
+
+class TransformModel:
+    """Of one transformer. One thread at a time."""
+
+    def __init__(self, config: TransformConfig) -> None:
+        self._config = config
+        self.state = State.IDLE
+        self.stopping = False
+        self._opened_ms = 0
+        self._polled_ms = 0
+        self._records = 0
+        self._due = False
+        self._setbacks = 0
+        self._failed: dict[tuple[TopicPartition, int], _Failures] = {}
+        self._letters = 0
+        self.committed_records = 0
+        """Done in transactions that were committed, dead letters included."""
+        self.committed_letters = 0
+        self.commits = 0
+        self.aborts = 0
+
+    def step(self, now_ms: int) -> Step:
+        """Asked whenever nothing is under way and what was handed out is done."""
+        if self.state is State.OPEN and (self.stopping or self._is_due(now_ms)):
+            return Step.COMMIT
+        if self.stopping:
+            return Step.END
+        return Step.RECOVER if self.state is State.DOOMED else Step.POLL
+
+    def wait_ms(self, now_ms: int) -> int:
+        """How long a poll may wait for records; what happens in it is looked at no later."""
+        if self.state is not State.OPEN:
+            return POLL_MAX_MS
+        left_ms = self._opened_ms + self._config.commit_interval_ms - now_ms
+        return min(max(0, left_ms), POLL_MAX_MS)
+
+    @property
+    def pause_ms(self) -> int:
+        """Before the next attempt, after so many setbacks in a row."""
+        doublings = min(max(self._setbacks - 1, 0), _DOUBLINGS_MAX)
+        return min(self._config.backoff_ms << doublings, self._config.backoff_max_ms)
+
+    # -- what was read -------------------------------------------------------------------------
+
+    def polled(self, records: int, now_ms: int, *, passed_over: bool = False) -> bool:
+        """A poll has ended. True: hand out its records, in the transaction that is open now; False:
+        drop them.
+
+        Args:
+            records: How many it has brought.
+            now_ms: The time.
+            passed_over: Positions have moved behind what is committed, over offsets without
+                records. They are committed too, or lag would stay.
+        """
+        self._polled_ms = now_ms
+        if self.state is State.DOOMED:
+            return False
+        if self.state is State.IDLE and (records or passed_over):
+            self._open(now_ms)
+            self._due = not records
+        return records > 0
+
+    def done(self, records: int) -> None:
+        """So many of what was handed out together are finished."""
+        self._records += records
+
+    def goes_on(self, now_ms: int) -> bool:
+        """In the middle of a pass, after a commit: opens the next transaction for its rest."""
+        if self.state is not State.IDLE or self.stopping:
+            return False
+        if now_ms - self._polled_ms >= PASS_MAX_MS:
+            return False
+        self._open(now_ms)
+        return True
+
+    @property
+    def open_records(self) -> int:
+        """Done in the transaction that is open."""
+        return self._records if self.state is State.OPEN else 0
+
+    def stop(self) -> None:
+        """Commits what is done, and ends."""
+        self.stopping = True
+
+    # -- one record after the other --------------------------------------------------------------
+
+    def waits(self, record: Record) -> bool:
+        """It has failed before, and others are in this transaction, which is due without it."""
+        if not self._failed or not self._records or _place(record) not in self._failed:
+            return False
+        self._due = True
+        return True
+
+    def letter(self, record: Record) -> Letter | None:
+        """What to send instead of calling the handler, if that has failed too often."""
+        failures = self._failed.get(_place(record)) if self._failed else None
+        if failures is None or failures.count <= self._config.retries:
+            return None
+        headers = letter_headers(record, failures.cause, failures.count)
+        return Letter(self._config.dead_letter_topic, record.value, record.key, headers)
+
+    def handled(self, record: Record, now_ms: int, *, as_letter: bool = False) -> bool:
+        """The handler has returned, or the letter is sent. True: stop here, `step` knows why."""
+        self._records += 1
+        if self._failed:
+            failures = self._failed.get(_place(record))
+            if failures is not None:
+                failures.settled = True
+                self._letters += as_letter
+        return self.state is not State.OPEN or self.stopping or self._is_due(now_ms)
+
+    def handler_failed(self, record: Record, cause: str) -> HandlerFailedError | None:
+        """The handler has raised. An error: it did for the last time, and the program stops."""
+        failures = self._failed.setdefault(_place(record), _Failures())
+        failures.count += 1
+        failures.cause = cause
+        self.failed()
+        if failures.count <= self._config.retries or self._config.dead_letter_topic:
+            return None
+        return handler_failed(record, cause, failures.count)
+
+    # -- what becomes of transactions ------------------------------------------------------------
+
+    def committed(self) -> None:
+        """The transaction counts."""
+        assert self.state is State.OPEN, f"committed while {self.state}"
+        self.state = State.IDLE
+        self._setbacks = 0
+        self.commits += 1
+        self.committed_records += self._records
+        self.committed_letters += self._letters
+        self._failed = {at: each for at, each in self._failed.items() if not each.settled}
+
+    def failed(self) -> None:
+        """Something of the transaction, or of the attempt to recover, has failed."""
+        self.aborts += self.state is State.OPEN
+        self.state = State.DOOMED
+        self._setbacks += 1
+        for failures in self._failed.values():
+            failures.settled = False
+
+    def recovered(self) -> None:
+        """Aborted, and back at what is committed."""
+        assert self.state is State.DOOMED, f"recovered while {self.state}"
+        self.state = State.IDLE
+
+    # -- the group's word ------------------------------------------------------------------------
+
+    def leaves(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are given up, after a commit if one was needed: others count their failures."""
+        gone = set(partitions)
+        self._failed = {at: each for at, each in self._failed.items() if at[0] not in gone}
+
+    def lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """Others have them already, and read again what the open transaction is about."""
+        if self.state is State.OPEN:
+            self.failed()
+        self.leaves(partitions)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _open(self, now_ms: int) -> None:
+        self.state = State.OPEN
+        self._opened_ms = now_ms
+        self._records = self._letters = 0
+        self._due = False
+
+    def _is_due(self, now_ms: int) -> bool:
+        interval_ms = self._config.commit_interval_ms
+        full = self._records >= RECORDS_PER_COMMIT
+        return self._due or full or now_ms - self._opened_ms >= interval_ms
+
+
+def _place(record: Record) -> tuple[TopicPartition, int]:
+    return TopicPartition(record.topic, record.partition), record.offset

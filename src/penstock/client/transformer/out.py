@@ -1,0 +1,114 @@
+"""What a handler may do to the transaction it runs in: send into it, and nothing else.
+
+A failure of the cluster is not the handler's: such a send returns a delivery that has failed, and
+the transformer does the whole transaction again. What is raised is the caller's own to mend.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.client.producer.delivery import ColumnsDelivery, Delivery, DeliveryError, Outcome
+from penstock.client.producer.producer import AsyncProducer
+from penstock.client.transaction.handle import AsyncTransaction
+from penstock.core.columns import Header
+from penstock.errors import ClusterError, ErrorCode
+
+Arguments = tuple[Any, Any, int | None, int | None, Any]
+"""value, key, partition, timestamp_ms, headers"""
+_REFUSED_FOR_GOOD: Final = frozenset(
+    {
+        ErrorCode.RECORD_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNSUPPORTED_CODEC,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.MISUSE,
+    }
+)
+"""Of records: the same ones are refused the next time as well."""
+
+
+class AsyncOut:
+    """Sends into the transaction that holds the offsets of what it is made of."""
+
+    def __init__(self, producer: AsyncProducer, transaction: AsyncTransaction) -> None:
+        """Made by a transformer."""
+        self._producer = producer
+        self._transaction = transaction
+        self.failure: ClusterError | None = None
+        """Why the transaction cannot be committed."""
+        self.unknown_topic: ClusterError | None = None
+        """No retry helps: the program names a topic that is not there."""
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] | None = None,
+    ) -> Delivery:
+        """Hands a record over, as `AsyncProducer.send`; it is visible when the transaction commits.
+
+        The delivery need not be awaited: nothing commits before all are stored. Raises MisuseError
+        for what cannot be sent and ClusterError(UNKNOWN_TOPIC), which ends the loop. Anything else
+        that goes wrong fails the delivery, and the transaction is done again.
+        """
+        try:
+            return await self._transaction.send(
+                topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+            )
+        except ClusterError as error:
+            return Delivery(self._given_up(topic, error), 0)
+
+    async def send_columns(
+        self, topic: str, values: Any, keys: Any = None, **more: Any
+    ) -> ColumnsDelivery:
+        """Many records at once, as `AsyncProducer.send_columns`. Raises as `send`."""
+        try:
+            deliveries: ColumnsDelivery = await self._transaction.send_columns(
+                topic, values, keys, **more
+            )
+        except ClusterError as error:
+            return ColumnsDelivery([(self._given_up(topic, error), 1)])
+        return deliveries
+
+    def try_send(self, topic: str, arguments: Arguments) -> Delivery | None:
+        """Internal, from any thread: sends if that takes no waiting, else None."""
+        try:
+            with self._transaction.sending():
+                return self._producer.try_append(topic, arguments)
+        except ClusterError as error:
+            return Delivery(self._given_up(topic, error), 0)
+
+    def _given_up(self, topic: str, error: ClusterError) -> Outcome:
+        if error.code is ErrorCode.UNKNOWN_TOPIC:
+            self.unknown_topic = error
+            raise error
+        self.failure = error
+        outcome = Outcome(None)
+        outcome.fail(
+            DeliveryError(
+                error.message, error.code, topic=topic, partition=-1, unknown_outcome=False
+            )
+        )
+        return outcome
+
+
+def refused_for_good(error: BaseException) -> ClusterError | None:
+    """What ends the loop if a transaction has failed because of records that the topic does not
+    take: to make them again would be to fail again, for ever."""
+    behind: BaseException | None = error
+    while behind is not None:
+        if isinstance(behind, DeliveryError) and behind.code in _REFUSED_FOR_GOOD:
+            return ClusterError(
+                f"{behind.message}; the topic refuses what the handler sends, so the program has "
+                "stopped, and has not committed the records it was made of. Mend the handler or "
+                "the topic's settings; to have such a record sent to the dead_letter_topic, wait "
+                "in the handler until its output is stored: out.send(...).result()",
+                behind.code,
+            )
+        behind = behind.__cause__
+    return None

@@ -1,0 +1,386 @@
+"""A pool of workers that uses a topic as a queue: one handler per record, several at once.
+
+    poll ──▶ lanes, one per worker: a key always in the same ──▶ handler, again after failures
+                                       │ done                      │ given up
+             commit the lowest ◀───────┴──── Unfinished ◀──── dead-letter topic
+
+At least once: a record's offset is committed when its handler has returned, or when its dead
+letter is stored; never before. What a member had not finished when it lost a partition is
+handled again by the next owner. A handler that fails for good without a dead-letter topic stops
+the pool: nothing is passed over in silence.
+
+The handler is an async function, which runs in the event loop, or a plain one, which runs in one
+of the pool's threads. Membership does not wait for either.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Literal, Self
+from zlib import crc32
+
+from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.config import AddressResolver
+from penstock.client.consumer.consumer import AsyncConsumer
+from penstock.client.dead_letters import (
+    HandlerFailedError,
+    cause_text,
+    handler_failed,
+    letter_headers,
+    place_of,
+)
+from penstock.client.group.model import OffsetAndMetadata
+from penstock.client.model import Record
+from penstock.client.producer.producer import AsyncProducer
+from penstock.client.sync.loop_thread import shared_loop
+from penstock.client.workers.unfinished import Unfinished
+from penstock.core.types import TopicPartition
+from penstock.errors import MisuseError, PenstockError
+
+Handler = Callable[[Record], Awaitable[None] | None]
+POLL_S: Final = 0.2
+FULL_S: Final = 1.0
+"""A full pool looks this often whether partitions are to be given up."""
+
+__all__ = ["AsyncWorkerPool", "Handler", "HandlerFailedError", "WorkerConfig", "WorkerPool"]
+
+_log = logging.getLogger("penstock.client")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """How records are handled.
+
+    Attributes:
+        workers: How many handlers run at once, 1 to 1,000.
+        order: "key": records of one key one after the other, those without a key in any order.
+            "partition": all of a partition one after the other.
+        queued_max: Records taken and not finished, at most; at least `workers`.
+        retries: How often a handler that raised is called again, 0 = never.
+        backoff_ms: Before the first retry; doubles up to `backoff_max_ms`.
+        dead_letter_topic: Where records go that failed `retries` + 1 times, with headers that say
+            where from and why; it must exist. "" = the pool stops instead.
+        commit_interval_ms: How often what is done is committed.
+        drain_ms: How long handlers under way are waited for when partitions leave, or at the end.
+    """
+
+    workers: int = 8
+    order: Literal["key", "partition"] = "key"
+    queued_max: int = 1_000
+    retries: int = 3
+    backoff_ms: int = 100
+    backoff_max_ms: int = 10_000
+    dead_letter_topic: str = ""
+    commit_interval_ms: int = 1_000
+    drain_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= 1_000:
+            raise MisuseError(f"workers is {self.workers}; it must be 1 to 1,000")
+        if self.order not in ("key", "partition"):
+            raise MisuseError(f"order is {self.order!r}; use 'key' or 'partition'")
+        if self.queued_max < self.workers:
+            raise MisuseError(
+                f"queued_max is {self.queued_max}; it must be at least workers ({self.workers})"
+            )
+        for name in ("retries", "backoff_ms", "drain_ms"):
+            if getattr(self, name) < 0:
+                raise MisuseError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if self.commit_interval_ms < 1 or self.backoff_max_ms < self.backoff_ms:
+            raise MisuseError("commit_interval_ms must be 1 or more, backoff_max_ms >= backoff_ms")
+
+
+class _Work:
+    """A record on its way, or what is left of it when its partition went away."""
+
+    __slots__ = ("entry", "record")
+
+    def __init__(self, record: Record, entry: "_Owned") -> None:
+        self.record = record
+        self.entry = entry
+
+
+class _Owned:
+    """A partition while it is owned. `gone`: what is queued of it is dropped."""
+
+    def __init__(self, position: int) -> None:
+        self.unfinished = Unfinished(position)
+        self.running = 0
+        self.committed = -1
+        self.gone = False
+
+
+class AsyncWorkerPool:
+    """Call `run`; `stop` from anywhere in the loop ends it in good order."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        topics: str | Sequence[str],
+        group_id: str,
+        handler: Handler,
+        config: WorkerConfig | None = None,
+        *,
+        resolve_address: AddressResolver | None = None,
+    ) -> None:
+        """Joins the group when it runs; where the group never committed, it begins at the start.
+
+        Raises MisuseError for settings that make no sense.
+        """
+        self.config = config or WorkerConfig()
+        self._topics = topics
+        self._handler = handler
+        self._is_async = inspect.iscoroutinefunction(handler)
+        self._consumer = AsyncConsumer(
+            bootstrap,
+            group_id=group_id,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            client_id="penstock-workers",
+            resolve_address=resolve_address,
+        )
+        self._bootstrap = bootstrap
+        self._resolve_address = resolve_address
+        self._producer: AsyncProducer | None = None
+        self._threads = ThreadPoolExecutor(self.config.workers, "penstock-worker")
+        self._lanes = [asyncio.Queue[_Work]() for _ in range(self.config.workers)]
+        self._owned: dict[TopicPartition, _Owned] = {}
+        self._queued = 0
+        self._turn = 0
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self.handled = 0
+        self.retried = 0
+        self.dead_lettered = 0
+
+    def stop(self) -> None:
+        """Takes no more records; `run` returns when those taken are handled and committed."""
+        self._stopping = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until `stop`; once per pool.
+
+        Raises HandlerFailedError, UNKNOWN_TOPIC for a topic that is not there (also the one for
+        dead letters), or what stops a consumer or a dead letter.
+        """
+        try:
+            await self._open_dead_letters()
+            await self._consumer.subscribe(self._topics, listener=self)
+            async with asyncio.TaskGroup() as group:
+                lanes = [group.create_task(self._work(lane)) for lane in self._lanes]
+                committing = group.create_task(self._commit_often())
+                await self._take_until_stopped()
+                await self._idle(list(self._owned.values()))
+                for task in (*lanes, committing):
+                    task.cancel()
+        except BaseExceptionGroup as failed:
+            raise _first(failed) from None
+        finally:
+            await self._end()
+
+    # ------------------------------------------------------------ the group's word
+
+    async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """New partitions. Where they begin is committed soon: from then on their lag is known."""
+        for where in partitions:
+            self._owned[where] = _Owned(await self._consumer.position(where))
+
+    async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Finishes what runs, drops what waits, commits what is done."""
+        leaving = [self._owned[where] for where in partitions if where in self._owned]
+        for entry in leaving:
+            entry.gone = True
+        await self._idle(leaving)
+        await self._commit(partitions)
+        await self.on_lost(partitions)
+
+    async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """Others have them: nothing is committed any more."""
+        for where in partitions:
+            entry = self._owned.pop(where, None)
+            if entry is not None:
+                entry.gone = True
+
+    # ------------------------------------------------------------ inside
+
+    async def _open_dead_letters(self) -> None:
+        topic = self.config.dead_letter_topic
+        if topic:
+            async with AsyncAdmin(self._bootstrap, resolve_address=self._resolve_address) as admin:
+                await admin.describe_topics([topic])
+            self._producer = AsyncProducer(self._bootstrap, resolve_address=self._resolve_address)
+
+    async def _take_until_stopped(self) -> None:
+        while not self._stopping:
+            room = self.config.queued_max - self._queued
+            if room <= 0:
+                await self._wait_for_room()
+                continue
+            for batch in await self._consumer.poll(POLL_S, room):
+                entry = self._owned[batch.topic_partition]
+                for record in batch.records():
+                    entry.unfinished.begin(record.offset, batch.next_offset)
+                    self._queued += 1
+                    self._lanes[self._lane(record)].put_nowait(_Work(record, entry))
+
+    async def _wait_for_room(self) -> None:
+        """Meanwhile polls without taking anything: partitions may have to be given up."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(FULL_S):
+                await self._changed.wait()
+        except TimeoutError:
+            places = self._consumer.assignment()
+            await self._consumer.pause(places)
+            await self._consumer.poll(0)
+            await self._consumer.resume(places & self._consumer.assignment())
+
+    def _lane(self, record: Record) -> int:
+        if self.config.order == "partition":
+            return crc32(f"{record.topic}/{record.partition}".encode()) % len(self._lanes)
+        if record.key is not None:
+            return crc32(record.key) % len(self._lanes)
+        self._turn += 1
+        return self._turn % len(self._lanes)
+
+    async def _work(self, lane: "asyncio.Queue[_Work]") -> None:
+        while True:
+            work = await lane.get()
+            entry = work.entry
+            if not entry.gone:
+                entry.running += 1
+                try:
+                    if await self._handle(work):
+                        entry.unfinished.finish(work.record.offset)
+                finally:
+                    entry.running -= 1
+            self._queued -= 1
+            self._changed.set()
+
+    async def _handle(self, work: _Work) -> bool:
+        """Whether the record is done; False if its partition went away before."""
+        for attempt in range(self.config.retries + 1):
+            try:
+                await self._call(work.record)
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises
+                cause = error
+            else:
+                self.handled += 1
+                return True
+            if attempt < self.config.retries:
+                self.retried += 1
+                pause_ms = min(
+                    self.config.backoff_ms << min(attempt, 16), self.config.backoff_max_ms
+                )
+                await asyncio.sleep(pause_ms / 1000)
+                if work.entry.gone:
+                    return False
+        await self._give_up(work.record, cause)
+        return True
+
+    async def _call(self, record: Record) -> None:
+        if self._is_async:
+            answer = self._handler(record)
+            assert answer is not None
+            await answer
+        else:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._handler, record)
+
+    async def _give_up(self, record: Record, cause: Exception) -> None:
+        attempts = self.config.retries + 1
+        text = cause_text(cause)
+        if self._producer is None:
+            raise handler_failed(record, text, attempts) from cause
+        headers = letter_headers(record, text, attempts)
+        delivery = await self._producer.send(
+            self.config.dead_letter_topic, record.value, record.key, headers=headers
+        )
+        await delivery
+        self.dead_lettered += 1
+        _log.warning("%s went to %s: %s", place_of(record), self.config.dead_letter_topic, text)
+
+    async def _idle(self, entries: list[_Owned]) -> None:
+        """Waits until no handler of these runs, nor is one waiting unless it was dropped."""
+        try:
+            async with asyncio.timeout(self.config.drain_ms / 1000):
+                while any(e.running or (not e.gone and len(e.unfinished)) for e in entries):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            _log.warning("handlers still run after %d ms", self.config.drain_ms)
+
+    async def _commit_often(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.commit_interval_ms / 1000)
+            await self._commit(self._owned.keys())
+
+    async def _commit(self, partitions: Container[TopicPartition]) -> None:
+        """Stores what is done; a failure is logged: the next commit covers it."""
+        offsets = {
+            where: OffsetAndMetadata(entry.unfinished.commit)
+            for where, entry in self._owned.items()
+            if where in partitions and entry.unfinished.commit > entry.committed
+        }
+        if not offsets:
+            return
+        try:
+            await self._consumer.commit(offsets)
+        except PenstockError as error:
+            _log.warning("a commit failed, the next one covers it: %s", error)
+            return
+        for where, offset in offsets.items():
+            if where in self._owned:
+                self._owned[where].committed = offset.offset
+
+    async def _end(self) -> None:
+        await self._commit(list(self._owned))
+        await self._consumer.close()
+        if self._producer is not None:
+            await self._producer.close()
+        self._threads.shutdown(wait=False)
+
+
+def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that stopped the pool, without the group around it."""
+    error: BaseException = failed
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+class WorkerPool:
+    """AsyncWorkerPool for programs without an event loop; handlers run in threads."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        topics: str | Sequence[str],
+        group_id: str,
+        handler: Callable[[Record], None],
+        config: WorkerConfig | None = None,
+        *,
+        resolve_address: AddressResolver | None = None,
+    ) -> None:
+        self._loop = shared_loop()
+        self.core = AsyncWorkerPool(
+            bootstrap, topics, group_id, handler, config, resolve_address=resolve_address
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def run(self) -> None:
+        """Handles records until `stop` is called from another thread, or Ctrl-C."""
+        self._loop.run(self.core.run())
+
+    def stop(self) -> None:
+        """Takes no more records; `run` returns when those taken are handled and committed."""
+        self._loop.loop.call_soon_threadsafe(self.core.stop)

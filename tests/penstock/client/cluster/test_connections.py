@@ -1,0 +1,57 @@
+"""A connection begins anew after every attempt that fails, instead of waiting for gRPC to."""
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+from support.processes import ReservedPort
+from support.waiting import wait_until_async
+
+from penstock.client.cluster.connections import Connection
+
+Reserve = Callable[[], ReservedPort]
+FOR_EVER_S = 1_200.0
+
+
+async def test_a_channel_that_cannot_connect_is_replaced_until_somebody_listens(
+    reserve: Reserve,
+) -> None:
+    address = reserve().address
+    connection = Connection(address, address)
+    first = connection.channel
+    server = grpc.aio.server()
+    async with asyncio.TaskGroup() as tasks:
+        connected = tasks.create_task(connection.ready(FOR_EVER_S))
+        await wait_until_async(
+            lambda: connection.channel is not first, what="the channel with its back-off is gone"
+        )
+        server.add_insecure_port(address)
+        await server.start()
+        assert await connected
+    try:
+        kept = connection.channel
+        assert await connection.ready(FOR_EVER_S)
+        assert connection.channel is kept, "a channel that works was replaced"
+    finally:
+        await connection.aclose()
+        await server.stop(None)
+
+
+async def test_nobody_who_listens_is_waited_for_no_longer_than_asked(reserve: Reserve) -> None:
+    address = reserve().address
+    connection = Connection(address, address)
+    assert not await connection.ready(0.1)
+    await connection.aclose()
+
+
+async def test_closing_ends_replaced_channels_too(reserve: Reserve) -> None:
+    address = reserve().address
+    connection = Connection(address, address)
+    replaced = connection.channel
+    async with asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(connection.ready(FOR_EVER_S))
+        await wait_until_async(lambda: connection.channel is not replaced, what="it was replaced")
+        waiting.cancel()
+    await connection.aclose()
+    assert replaced.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+    assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN

@@ -1,0 +1,204 @@
+"""The sync clients in threads, at Ctrl-C, at exit and after a fork; what importing them costs."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from support.cluster import Cluster
+
+from penstock.client import Admin, Consumer, Producer, TopicPartition
+from penstock.client.sync.loop_thread import shared_loop
+from penstock.errors import MisuseError
+
+
+def run(code: str, *arguments: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Runs a program with the arguments in sys.argv."""
+    # Without gRPC's own fork handlers, which crash children at random (penstock.client.process).
+    environment = {**os.environ, "GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=environment,
+        check=False,
+    )
+
+
+def count(cluster: Cluster, topic: str) -> int:
+    with Admin(cluster.bootstrap) as admin:
+        return sum(log.high_watermark for log in admin.describe_logs([topic])[0].logs)
+
+
+def test_threads_share_a_producer_and_a_consumer(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("threads", partitions=2)
+    names = range(4)
+    with (
+        Producer(shared_broker.bootstrap) as producer,
+        Consumer(shared_broker.bootstrap) as consumer,
+    ):
+        consumer.assign([TopicPartition("threads", 0), TopicPartition("threads", 1)])
+
+        def send(name: int) -> None:
+            for index in range(2_000):
+                producer.send("threads", b"%d" % index, b"%d" % name)
+            producer.flush(30)
+
+        seen: list[tuple[int, bytes | None, int]] = []
+
+        def read() -> None:
+            deadline = time.monotonic() + 30
+            while len(seen) < 8_000 and time.monotonic() < deadline:
+                for batch in consumer.poll(0.2):
+                    seen.extend((r.offset, r.key, int(r.value or b"")) for r in batch.records())
+
+        threads = [threading.Thread(target=send, args=(name,)) for name in names]
+        threads += [threading.Thread(target=read) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for name in names:
+        mine = sorted((offset, value) for offset, key, value in seen if key == b"%d" % name)
+        assert [value for _, value in mine] == list(range(2_000))
+
+
+def test_control_c_interrupts_a_waiting_poll_and_leaves_the_client_usable(
+    shared_broker: Cluster,
+) -> None:
+    shared_broker.create_topic("interrupted")
+    with Consumer(shared_broker.bootstrap) as consumer:
+        consumer.assign([TopicPartition("interrupted", 0)])
+        begun = time.monotonic()
+        alarm = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+
+        def poll() -> None:
+            alarm.start()  # in here: it may ring before the poll has begun
+            consumer.poll(90)
+
+        with pytest.raises(KeyboardInterrupt):
+            poll()
+        assert time.monotonic() - begun < 60
+        assert consumer.poll(0.1) == []
+
+
+def test_a_program_that_forgets_to_close_loses_nothing_and_is_told(
+    shared_broker: Cluster,
+) -> None:
+    shared_broker.create_topic("forgotten")
+    ended = run(
+        "import sys\n"
+        "from penstock.client import Producer\n"
+        "producer = Producer(sys.argv[1], linger_ms=60_000)\n"
+        "for _ in range(500): producer.send('forgotten', b'v')\n"
+        "del producer\n",
+        shared_broker.bootstrap,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "not closed: flushing 500 records" in ended.stderr
+    assert count(shared_broker, "forgotten") == 500
+
+
+def test_closing_while_the_process_ends_harms_nothing(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("ending")
+    ended = run(
+        "import atexit, sys\n"
+        "from penstock.client import Producer\n"
+        "def close():\n"
+        "    print(producer.close())\n"
+        "    try: producer.send('ending', b'v')\n"
+        "    except Exception as error: print(error)\n"
+        "atexit.register(close)\n"
+        "producer = Producer(sys.argv[1])\n"
+        "producer.send('ending', b'v').result(120)\n",
+        shared_broker.bootstrap,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "0\nthe producer is closed\n"), ended.stderr
+
+
+def test_a_program_that_closes_ends_silently_and_at_once(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("closing")
+    ended = run(
+        "import sys\n"
+        "from penstock.client import Consumer, Producer, TopicPartition\n"
+        "with Producer(sys.argv[1]) as producer, Consumer(sys.argv[1]) as consumer:\n"
+        "    producer.send('closing', b'v').result(120)\n"
+        "    consumer.assign([TopicPartition('closing', 0)])\n"
+        "    print(len(consumer.poll(20)))\n",
+        shared_broker.bootstrap,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "1\n", "")
+
+
+def test_a_child_process_is_told_to_make_its_own_client(shared_broker: Cluster) -> None:
+    shared_broker.create_topic("forked")
+    ended = run(
+        "import os, sys\n"
+        "from penstock.client import Producer\n"
+        "from penstock.errors import MisuseError\n"
+        "with Producer(sys.argv[1]) as producer:\n"
+        "    producer.send('forked', b'parent').result(120)\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        try:\n"
+        "            producer.send('forked', b'child')\n"
+        "        except MisuseError as error:\n"
+        "            os._exit(7 if 'make it in the child' in str(error) else 1)\n"
+        "        os._exit(2)\n"
+        "    _, status = os.waitpid(child, 0)\n"
+        "    producer.send('forked', b'parent').result(120)\n"
+        "    print(os.waitstatus_to_exitcode(status))\n",
+        shared_broker.bootstrap,
+    )
+    assert ended.stdout == "7\n", ended.stderr
+    assert count(shared_broker, "forked") == 2
+
+
+def test_a_child_of_a_process_that_only_imported_the_client_makes_its_own(
+    shared_broker: Cluster,
+) -> None:
+    shared_broker.create_topic("children")
+    ended = run(
+        "import os, sys\n"
+        "from penstock.client import Producer\n"
+        "children = []\n"
+        "for _ in range(2):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        with Producer(sys.argv[1]) as producer:\n"
+        "            producer.send('children', b'v').result(120)\n"
+        "        os._exit(0)\n"
+        "    children.append(child)\n"
+        "print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])\n",
+        shared_broker.bootstrap,
+    )
+    assert ended.stdout == "[0, 0]\n", ended.stderr
+    assert count(shared_broker, "children") == 2
+
+
+def test_a_sync_call_inside_the_clients_own_loop_is_refused_not_a_deadlock(
+    shared_broker: Cluster,
+) -> None:
+    loop = shared_loop()
+
+    async def call() -> None:
+        with Admin(shared_broker.bootstrap) as admin:
+            admin.list_topics()
+
+    with pytest.raises(MisuseError, match="event loop"):
+        loop.run(call())
+
+
+def test_importing_the_client_brings_in_nothing_heavy() -> None:
+    ended = run(
+        "import sys\n"
+        "import penstock.client\n"
+        "heavy = {'numpy', 'pyarrow', 'pandas', 'zstandard', 'lz4', 'rocksdict', 'pyspark'}\n"
+        "heavy |= {'penstock.core.groups.machine', 'penstock.core.replication.machine'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    assert ended.stdout == "[]\n"

@@ -1,0 +1,227 @@
+"""A worker pool handles every record at least once, each key in order, and says what failed."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.cluster import Cluster
+from support.names import own_name
+from support.waiting import wait_until_async
+
+from penstock.client import AsyncConsumer, Consumer, Producer, Record, TopicPartition
+from penstock.client.workers.pool import (
+    AsyncWorkerPool,
+    HandlerFailedError,
+    WorkerConfig,
+    WorkerPool,
+)
+from penstock.client.workers.unfinished import Unfinished
+from penstock.errors import ClusterError, ErrorCode, MisuseError
+
+QUICK = WorkerConfig(workers=4, backoff_ms=1, commit_interval_ms=50, drain_ms=5_000)
+
+
+@given(st.permutations(range(12)), st.integers(0, 12))
+def test_a_commit_stands_at_the_lowest_record_that_is_not_done(
+    order: list[int], finished: int
+) -> None:
+    made = Unfinished(0)
+    assert made.commit == 0
+    for offset in range(12):
+        made.begin(offset * 2, 24)
+    for number in order[:finished]:
+        made.finish(number * 2)
+    left = [number * 2 for number in range(12) if number not in order[:finished]]
+    assert made.commit == min(left, default=24)
+
+
+@pytest.fixture
+def name(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
+    """A topic of two partitions; also the group's name. Its dead letters go to name.dlt."""
+    made = own_name(request)
+    shared_broker.create_topic(made, partitions=2)
+    shared_broker.create_topic(made + ".dlt", partitions=1)
+    return made
+
+
+def fill(cluster: Cluster, topic: str, count: int, keys: int = 5) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(count):
+            producer.send(topic, b"%d" % number, b"key-%d" % (number % keys))
+        producer.flush(30)
+
+
+async def run_until(pool: AsyncWorkerPool, done: Callable[[], bool]) -> None:
+    """Runs the pool until then, and lets it end in good order."""
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(pool.run())
+        await wait_until_async(lambda: done() or running.done(), what="the pool has done its work")
+        pool.stop()
+
+
+async def committed(cluster: Cluster, group: str, topic: str) -> int:
+    """Over both partitions."""
+    async with AsyncConsumer(cluster.bootstrap, group_id=group) as consumer:
+        places = [TopicPartition(topic, number) for number in (0, 1)]
+        found = await consumer.committed(places)
+        return sum(0 if offset is None else offset.offset for offset in found.values())
+
+
+async def test_every_record_is_handled_and_keys_keep_their_order(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 200)
+    seen: dict[bytes | None, list[int]] = defaultdict(list)
+    at_once, most = 0, 0
+
+    async def handle(record: Record) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        for _ in range(int(record.value or b"") % 4):
+            await asyncio.sleep(0)  # polls nothing: lets other workers run
+        seen[record.key].append(int(record.value or b""))
+        at_once -= 1
+
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, QUICK)
+    await run_until(pool, lambda: pool.handled == 200)
+    assert sum(map(len, seen.values())) == 200
+    for key, numbers in seen.items():
+        assert numbers == sorted(numbers), f"{key!r} out of order"
+    assert most > 1, "several at once"
+    assert await committed(shared_broker, name, name) == 200
+
+
+async def test_a_record_that_fails_for_good_goes_to_the_dead_letters_with_its_cause(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 20)
+    calls: dict[int, int] = defaultdict(int)
+
+    async def handle(record: Record) -> None:
+        number = int(record.value or b"")
+        calls[number] += 1
+        if number == 7 or (number == 9 and calls[9] < 3):
+            raise ValueError(f"cannot do {number}")
+
+    config = WorkerConfig(
+        workers=4, retries=2, backoff_ms=1, commit_interval_ms=50, dead_letter_topic=name + ".dlt"
+    )
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, config)
+    await run_until(pool, lambda: pool.handled + pool.dead_lettered == 20)
+    assert (pool.handled, pool.dead_lettered, pool.retried) == (19, 1, 4)
+    assert (calls[7], calls[9]) == (3, 3)
+    assert await committed(shared_broker, name, name) == 20
+    async with AsyncConsumer(shared_broker.bootstrap) as consumer:
+        await consumer.assign([TopicPartition(name + ".dlt", 0)])
+        (batch,) = await consumer.poll(20)
+        (record,) = batch.records()
+    headers = dict(record.headers)
+    assert (record.key, record.value) == (b"key-2", b"7")
+    assert headers["penstock-dlt-topic"] == name.encode()
+    assert headers["penstock-dlt-error"] == b"ValueError: cannot do 7"
+    assert headers["penstock-dlt-attempts"] == b"3"
+    assert {"penstock-dlt-partition", "penstock-dlt-offset"} <= headers.keys()
+
+
+async def test_without_dead_letters_a_failure_stops_the_pool_and_is_not_committed(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 10, keys=1)
+
+    def handle(record: Record) -> None:
+        if record.value == b"6":
+            raise ValueError("no")
+
+    config = WorkerConfig(workers=2, retries=1, backoff_ms=1, commit_interval_ms=10)
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, config)
+    with pytest.raises(HandlerFailedError, match=r"offset 6.*failed 2 times.*ValueError: no"):
+        await pool.run()
+    assert await committed(shared_broker, name, name) == 6
+    again: list[bytes | None] = []
+    second = AsyncWorkerPool(
+        shared_broker.bootstrap, name, name, lambda record: again.append(record.value), QUICK
+    )
+    await run_until(second, lambda: second.handled == 4)
+    assert again == [b"6", b"7", b"8", b"9"]
+
+
+async def test_pools_of_one_group_share_the_work_and_a_new_one_takes_over(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 100, keys=20)
+    seen: list[int] = []
+
+    async def handle(record: Record) -> None:
+        await asyncio.sleep(0)  # polls nothing: lets other workers run
+        seen.append(int(record.value or b""))
+
+    one = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, QUICK)
+    two = AsyncWorkerPool(shared_broker.bootstrap, name, name, handle, QUICK)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(one.run())
+        await wait_until_async(lambda: one.handled >= 50, what="one is at work")
+        group.create_task(two.run())
+        await wait_until_async(lambda: len(two._owned) == 1, what="two has its share")
+        fill(shared_broker, name, 100, keys=20)
+        await wait_until_async(lambda: len(set(seen)) == 100 and two.handled > 0, what="both work")
+        one.stop()
+        await wait_until_async(lambda: len(two._owned) == 2, what="two has everything")
+        await wait_until_async(lambda: len(seen) >= 200, what="all is handled")
+        two.stop()
+    assert sorted(seen) == sorted([*range(100)] * 2), "given up in good order: nothing twice"
+
+
+def test_plain_functions_run_in_threads_beside_each_other(
+    shared_broker: Cluster, name: str
+) -> None:
+    fill(shared_broker, name, 4, keys=4)
+    both = threading.Barrier(2, timeout=120)
+
+    def handle(record: Record) -> None:
+        if record.key in (b"key-0", b"key-1"):
+            both.wait()  # ends only if two run at once
+        threads.add(threading.current_thread().name)
+
+    threads: set[str] = set()
+    config = WorkerConfig(workers=16, commit_interval_ms=50)
+    pool = WorkerPool(shared_broker.bootstrap, name, name, handle, config)
+
+    def stop_when_done() -> None:
+        deadline = time.monotonic() + 30
+        while pool.core.handled < 4 and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        pool.stop()
+
+    stopping = threading.Thread(target=stop_when_done)
+    stopping.start()
+    pool.run()
+    stopping.join()
+    assert pool.core.handled == 4
+    assert all(thread.startswith("penstock-worker") for thread in threads)
+    with Consumer(shared_broker.bootstrap, group_id=name) as consumer:
+        places = [TopicPartition(name, number) for number in (0, 1)]
+        kept = consumer.committed(places).values()
+        assert sum(offset.offset for offset in kept if offset is not None) == 4
+
+
+async def test_what_makes_no_sense_is_one_clear_error(shared_broker: Cluster, name: str) -> None:
+    for settings in (
+        {"workers": 0},
+        {"order": "none"},
+        {"queued_max": 1},
+        {"retries": -1},
+        {"commit_interval_ms": 0},
+    ):
+        with pytest.raises(MisuseError, match=next(iter(settings))):
+            WorkerConfig(**settings)  # type: ignore[arg-type]
+    config = WorkerConfig(dead_letter_topic=name + ".nowhere")
+    pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, lambda _: None, config)
+    with pytest.raises(ClusterError) as caught:
+        await pool.run()
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC
