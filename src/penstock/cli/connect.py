@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.kube_api import KubeChoice, kubeconfig_is_there
+from penstock.cli.kube.api import KubeChoice, kubeconfig_is_there
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ class Wanted:
         if local is not None:
             return Located(local)
         if kubeconfig_is_there(self.choice) and not _listens_locally():
-            reach: Any = importlib.import_module("penstock.cli.kube_reach")
+            reach: Any = importlib.import_module("penstock.cli.kube.reach")
             reached = reach.reach_only(self.choice)
             if reached is not None:
                 return Located(reached.bootstrap, reached.forwarder.resolve)
         return Located(DEFAULT_BOOTSTRAP)
 
     def _in_kubernetes(self) -> "Located":
-        reach: Any = importlib.import_module("penstock.cli.kube_reach")
+        reach: Any = importlib.import_module("penstock.cli.kube.reach")
         reached = reach.reach(self.choice, self.cluster)
         return Located(reached.bootstrap, reached.forwarder.resolve)
 

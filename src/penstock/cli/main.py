@@ -28,7 +28,6 @@ from penstock.cli import (
     consume,
     dump_log,
     group,
-    kube,
     local,
     offsets,
     perf,
@@ -38,7 +37,8 @@ from penstock.cli import (
 )
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
-from penstock.cli.kube_api import KubeChoice
+from penstock.cli.kube import commands as kube
+from penstock.cli.kube.api import KubeChoice
 from penstock.errors import PenstockError
 
 PLUGIN: Final = "kubectl penstock"

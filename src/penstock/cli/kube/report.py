@@ -2,7 +2,7 @@
 
     Snapshot, logs, metrics, cluster describe ──redact──▶ FILE.zip, and a list of what is inside
 
-Secrets are never read. Everything else goes through `kube_redact` before it is written. What
+Secrets are never read. Everything else goes through `redact` before it is written. What
 cannot be collected is a line in errors.txt: a bundle of a broken cluster must always come out.
 """
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.cli.kube_api import Json, KubeApi
-from penstock.cli.kube_reach import reach_cluster
-from penstock.cli.kube_redact import redact, redact_text
-from penstock.cli.kube_snapshot import Snapshot, full_name, name_of
-from penstock.cli.kube_status import describe, phase
-from penstock.cli.kube_why import explain
+from penstock.cli.kube.api import Json, KubeApi
+from penstock.cli.kube.reach import reach_cluster
+from penstock.cli.kube.redact import redact, redact_text
+from penstock.cli.kube.snapshot import Snapshot, full_name, name_of
+from penstock.cli.kube.status import describe, phase
+from penstock.cli.kube.why import explain
 from penstock.errors import PenstockError
 
 TAIL_LINES: Final = 5_000

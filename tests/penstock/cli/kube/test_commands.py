@@ -11,8 +11,8 @@ from support.apiserver import ApiServer
 from support.kube_scene import PENSTOCK, Scene, ago, running
 from typer.testing import CliRunner
 
-from penstock.cli.kube_snapshot import Operator, Snapshot
-from penstock.cli.kube_why import explain
+from penstock.cli.kube.snapshot import Operator, Snapshot
+from penstock.cli.kube.why import explain
 from penstock.cli.main import app
 from penstock.client import (
     BlockingTransaction,
@@ -27,7 +27,7 @@ Run = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No kubelet leads to these pods: whoever asks a broker waits for nothing."""
-    monkeypatch.setattr("penstock.cli.kube_transactions.TIMEOUT_MS", 100)
+    monkeypatch.setattr("penstock.cli.kube.transactions.TIMEOUT_MS", 100)
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""A finding, and the events that bear it out: what `kube_why` and `kube_pods` share. Pure."""
+"""A finding, and the events that bear it out: what `why` and `pods` share. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.cli.kube_api import Json
+from penstock.cli.kube.api import Json
 
 WARNINGS_SHOWN: Final = 3
 

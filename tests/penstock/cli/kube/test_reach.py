@@ -21,9 +21,9 @@ from support.transaction_wire import TransactionalProducer
 from support.waiting import wait_until
 from typer.testing import CliRunner
 
-from penstock.cli.kube_forward import Forwarder, reason_of
-from penstock.cli.kube_frames import BINARY, Frame, FrameError, FrameReader
-from penstock.cli.kube_reach import bootstrap_addresses
+from penstock.cli.kube.forward import Forwarder, reason_of
+from penstock.cli.kube.frames import BINARY, Frame, FrameError, FrameReader
+from penstock.cli.kube.reach import bootstrap_addresses
 from penstock.cli.main import app
 from penstock.client import LATEST, Admin, Consumer, Producer, TopicPartition
 
@@ -170,7 +170,7 @@ def check_why(reachable: Reachable, monkeypatch: pytest.MonkeyPatch) -> None:
     producer.send("paid", b"a", b"b", partition=1)
     assert why(reachable) == [], "it is young"
 
-    monkeypatch.setattr("penstock.cli.kube_transactions.BLOCKING_MS", 0)
+    monkeypatch.setattr("penstock.cli.kube.transactions.BLOCKING_MS", 0)
     (found,) = why(reachable)
     assert found == {
         "subject": "transaction 'payments-0'",
@@ -493,7 +493,7 @@ def test_what_the_protocol_does_not_allow_is_an_error(stream: bytes) -> None:
 def test_a_tunnel_carries_both_ways_at_once_and_ends_with_either_side() -> None:
     from websocket import ABNF  # noqa: PLC0415
 
-    from penstock.cli.kube_forward import WebSocketTunnel  # noqa: PLC0415
+    from penstock.cli.kube.forward import WebSocketTunnel  # noqa: PLC0415
 
     def encode(data: bytes, opcode: int) -> bytes:
         return bytes(ABNF.create_frame(data, opcode).format())

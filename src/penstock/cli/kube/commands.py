@@ -1,7 +1,7 @@
 """`kubectl penstock status | why | pause | resume | report`: a Cluster seen through Kubernetes.
 
-Only words here: `kube_snapshot` reads, `kube_status` and `kube_why` judge, `kube_picture` draws.
-The same commands are there as `penstock status …`. What else `penstock` can do (topics, produce,
+Only words here: `snapshot` reads, `status` and `why` judge, `picture` draws. The same commands
+are there as `penstock status …`. What else `penstock` can do (topics, produce,
 consume, …) works on a Cluster as well: see `connect`.
 """
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.connect import WANTED
-from penstock.cli.kube_api import PENSTOCK, KubeApi, KubeChoice, connect
+from penstock.cli.kube.api import PENSTOCK, KubeApi, KubeChoice, connect
 from penstock.cli.options import Output, OutputOption, example
 from penstock.cli.output import print_document, print_rows
 from penstock.errors import MisuseError
@@ -62,9 +62,9 @@ def status(
     """
     api, choice = _open(namespace, context, kubeconfig)
     found = _snapshot(api, choice, cluster)
-    seen = _module("kube_status").describe(found)
+    seen = _module("status").describe(found)
     if output is Output.TABLE:
-        picture = _module("kube_picture")
+        picture = _module("picture")
         picture.show_status(seen, picture.make_console())
     else:
         print_document(seen, output)
@@ -89,7 +89,7 @@ def why(
     or enough replicas in sync, transactions that hold up readers.
     """
     api, choice = _open(namespace, context, kubeconfig)
-    judge = _module("kube_why")
+    judge = _module("why")
     if thing is not None and thing.startswith("topic/"):
         topic = _find_topic(api, choice, thing.removeprefix("topic/"))
         where = f"{topic['metadata']['namespace']}/{topic['spec']['cluster']}"
@@ -97,7 +97,7 @@ def why(
     else:
         explanation = judge.explain(_asked(api, _snapshot(api, choice, thing)))
     if output is Output.TABLE:
-        picture = _module("kube_picture")
+        picture = _module("picture")
         picture.show_explanation(explanation, picture.make_console())
     else:
         print_document(explanation.to_dict(), output)
@@ -153,7 +153,7 @@ def report(
     if file.exists():
         raise MisuseError(f"{file} is there already; name another file")
     api, choice = _open(namespace, context, kubeconfig)
-    rows = _module("kube_report").write_report(api, _snapshot(api, choice, cluster), file, tail)
+    rows = _module("report").write_report(api, _snapshot(api, choice, cluster), file, tail)
     print_rows(rows, output)
     if output is Output.TABLE:
         typer.echo(f"written to {file}: {len(rows)} files")
@@ -171,14 +171,14 @@ def _open(
 
 
 def _snapshot(api: KubeApi, choice: KubeChoice, cluster: str | None) -> Any:
-    module = _module("kube_snapshot")
+    module = _module("snapshot")
     name = cluster or WANTED.get().cluster
     return module.take_snapshot(api, module.choose_cluster(api, name, choice.namespace))
 
 
 def _asked(api: KubeApi, snapshot: Any) -> Any:
     """With what only the brokers know."""
-    return _module("kube_transactions").look(api, snapshot)
+    return _module("transactions").look(api, snapshot)
 
 
 def _find_topic(api: KubeApi, choice: KubeChoice, name: str) -> Any:
@@ -191,7 +191,7 @@ def _find_topic(api: KubeApi, choice: KubeChoice, name: str) -> Any:
 
 def _annotate(api: KubeApi, choice: KubeChoice, cluster: str, value: str | None) -> str:
     """Sets or removes the annotation; the Cluster's full name."""
-    module = _module("kube_snapshot")
+    module = _module("snapshot")
     found = module.choose_cluster(api, cluster, choice.namespace)
     metadata = found["metadata"]
     path = f"{PENSTOCK}/namespaces/{metadata['namespace']}/clusters/{metadata['name']}"
@@ -201,4 +201,4 @@ def _annotate(api: KubeApi, choice: KubeChoice, cluster: str, value: str | None)
 
 def _module(name: str) -> Any:
     """Imported when a command runs: `--help` needs none of them."""
-    return importlib.import_module(f"penstock.cli.{name}")
+    return importlib.import_module(f"penstock.cli.kube.{name}")

@@ -1,6 +1,6 @@
 """Everything Kubernetes shows about one Cluster, read once; what `status` and `why` judge.
 
-    KubeApi ──take_snapshot──▶ Snapshot (plain objects, frozen) ──▶ kube_status, kube_why
+    KubeApi ──take_snapshot──▶ Snapshot (plain objects, frozen) ──▶ status, why
 
 What may not be read (a role without pods, say) or is not there is a line in `gaps`, never a
 failure: a person in trouble gets to see what there is. Partitions come from the controller's
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.cli.kube_api import PENSTOCK, Json, KubeApi, KubeForbiddenError
+from penstock.cli.kube.api import PENSTOCK, Json, KubeApi, KubeForbiddenError
 from penstock.core.control.documents import (
     ClusterDocument,
     TopicDocument,
@@ -47,7 +47,7 @@ class Operator:
 class Snapshot:
     """One moment. Objects are as the API server sent them; `gaps` says what could not be read.
 
-    `blocking`: what holds up readers (`kube_transactions`), which only brokers know.
+    `blocking`: what holds up readers (`transactions`), which only brokers know.
     """
 
     now: datetime

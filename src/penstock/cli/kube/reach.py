@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.cli.kube_api import Json, KubeApi, KubeChoice, connect
-from penstock.cli.kube_forward import Forwarder, open_with
-from penstock.cli.kube_snapshot import (
+from penstock.cli.kube.api import Json, KubeApi, KubeChoice, connect
+from penstock.cli.kube.forward import Forwarder, open_with
+from penstock.cli.kube.snapshot import (
     CLUSTER_LABEL,
     COMPONENT_LABEL,
     choose_cluster,
@@ -23,7 +23,7 @@ from penstock.cli.kube_snapshot import (
     full_name,
     name_of,
 )
-from penstock.cli.kube_status import broker_id, is_leaving, is_pod_ready
+from penstock.cli.kube.status import broker_id, is_leaving, is_pod_ready
 from penstock.errors import MisuseError, PenstockError, UnreachableError
 
 GRPC_PORT: Final = 9092

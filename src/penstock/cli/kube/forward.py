@@ -18,8 +18,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from penstock.cli.kube_api import KubeApi
-from penstock.cli.kube_frames import BINARY, CLOSE, DATA_CHANNEL, PING, FrameError, FrameReader
+from penstock.cli.kube.api import KubeApi
+from penstock.cli.kube.frames import BINARY, CLOSE, DATA_CHANNEL, PING, FrameError, FrameReader
 
 CHUNK_BYTES: Final = 256 * 1024
 BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -2,7 +2,7 @@
 
     Snapshot ──describe──▶ {"cluster": …, "ready": …, "brokers": […], "partitions": {…}, …}
 
-The same document is printed as JSON or YAML, or drawn by `kube_picture`. Partitions are judged
+The same document is printed as JSON or YAML, or drawn by `picture`. Partitions are judged
 by the controller's own documents: a leader, the in-sync replicas, what min.insync.replicas asks.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from penstock.cli.kube_api import Json
-from penstock.cli.kube_snapshot import (
+from penstock.cli.kube.api import Json
+from penstock.cli.kube.snapshot import (
     Snapshot,
     condition,
     event_time,

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from penstock.cli.kube_api import Json
-from penstock.cli.kube_pods import pod_findings
-from penstock.cli.kube_snapshot import (
+from penstock.cli.kube.api import Json
+from penstock.cli.kube.pods import pod_findings
+from penstock.cli.kube.snapshot import (
     OPERATOR,
     Snapshot,
     condition,
@@ -22,7 +22,7 @@ from penstock.cli.kube_snapshot import (
     is_paused,
     name_of,
 )
-from penstock.cli.kube_status import (
+from penstock.cli.kube.status import (
     Shortfall,
     age,
     broker_id,
@@ -35,8 +35,8 @@ from penstock.cli.kube_status import (
     some,
     topic_name,
 )
-from penstock.cli.kube_transactions import TRANSACTION_CODES, transaction_findings
-from penstock.cli.kube_words import Finding, warnings_about
+from penstock.cli.kube.transactions import TRANSACTION_CODES, transaction_findings
+from penstock.cli.kube.words import Finding, warnings_about
 
 TOPICS_SHOWN: Final = 10
 _KINDS: Final = {

@@ -12,7 +12,7 @@ from support.apiserver import ApiServer
 from support.kube_scene import Scene, running
 from typer.testing import CliRunner
 
-from penstock.cli.kube_redact import GONE, redact, redact_text
+from penstock.cli.kube.redact import GONE, redact, redact_text
 from penstock.cli.main import app
 
 SECRET = "hunter2-do-not-tell"

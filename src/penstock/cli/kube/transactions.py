@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.kube_api import KubeApi
-from penstock.cli.kube_snapshot import Snapshot
-from penstock.cli.kube_status import count_age, is_pod_ready, some
-from penstock.cli.kube_words import Finding
+from penstock.cli.kube.api import KubeApi
+from penstock.cli.kube.snapshot import Snapshot
+from penstock.cli.kube.status import count_age, is_pod_ready, some
+from penstock.cli.kube.words import Finding
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ TRANSACTION_CODES: Final = ("transaction-open", "transaction-finishing", "transa
 
 def look(api: KubeApi, snapshot: Snapshot) -> Snapshot:
     """With what its brokers say of transactions; as it was, if no broker is ready to be asked."""
-    from penstock.cli.kube_reach import reach_cluster  # noqa: PLC0415 - grpc only when it is needed
+    from penstock.cli.kube.reach import reach_cluster  # noqa: PLC0415 - grpc only when it is needed
     from penstock.client import Admin  # noqa: PLC0415 - the same
 
     if not any(is_pod_ready(pod) for pod in snapshot.pods_of("broker")):
