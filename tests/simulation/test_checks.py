@@ -17,7 +17,7 @@ from penstock.core.control.documents import (
     encode_topic,
     topic_key,
 )
-from penstock.core.control.journal import Holders, Journal
+from penstock.core.control.journal.contract import Holders, Journal
 from penstock.core.types import (
     NO_LEADER,
     BrokerId,

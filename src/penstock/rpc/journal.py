@@ -1,6 +1,6 @@
 """A controller's journal on the wire and back."""
 
-from penstock.core.control.journal import Journal
+from penstock.core.control.journal.contract import Journal
 from penstock.core.types import ControllerEpoch
 from penstock.proto.v1 import journal_pb2 as pb
 

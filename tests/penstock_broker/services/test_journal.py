@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from penstock.core.control.documents import BrokerRegistration
-from penstock.core.control.journal import (
+from penstock.core.control.journal.contract import (
     AskKeep,
     AskPromises,
     Holders,

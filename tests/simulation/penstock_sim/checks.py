@@ -24,7 +24,7 @@ from penstock.core.control.documents import (
     decode_cluster,
     decode_topic,
 )
-from penstock.core.control.journal import Holders, Journal
+from penstock.core.control.journal.contract import Holders, Journal
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_leader as lc
 from penstock.core.types import (

@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.control.journal import (
+from penstock.core.control.journal.contract import (
     AskKeep,
     AskPromises,
     Holders,
     Journal,
-    JournalHolder,
     Kept,
     Promises,
     ReadStore,
 )
-from penstock.core.control.journaled import JournaledDocuments, Steps
+from penstock.core.control.journal.holder import JournalHolder
+from penstock.core.control.journal.proposer import JournaledDocuments, Steps
 from penstock.core.control.storage import StoreUnavailableError
 from penstock.core.defect import raise_defect
 from penstock.core.types import BrokerId

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.control import journaled
-from penstock.core.control.journal import Holders, Journal, JournalHolder
-from penstock.core.control.journaled import JournaledDocuments
+from penstock.core.control.journal import proposer
+from penstock.core.control.journal.contract import Holders, Journal
+from penstock.core.control.journal.holder import JournalHolder
+from penstock.core.control.journal.proposer import JournaledDocuments
 from penstock.core.control.storage import StoredText
 from penstock_sim.journal import JournalKeeper
 
@@ -46,7 +47,7 @@ def forget_writes_without_an_answer(patch: Any) -> None:
 
 def do_not_restamp(patch: Any) -> None:
     """Documents in doubt keep their version: the late write has a newer one."""
-    patch.setattr(journaled, "restamped", lambda text, _version: text)
+    patch.setattr(proposer, "restamped", lambda text, _version: text)
 
 
 def go_back_to_the_store(patch: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.core.control.journal import JournalHolder
+from penstock.core.control.journal.holder import JournalHolder
 from penstock.core.types import ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import journal_pb2 as pb

@@ -2,7 +2,8 @@
 
 Belongs here: the documents (`documents`), the machine and what it is made of (`machine`:
 sessions, registration, election, requests, admin, placement, reload), the views others get of
-the outcome (`views`). `contract` says what goes in and out and in which order the shell obeys.
+the outcome (`views`), and `journal`, which keeps documents on brokers while the store is away.
+`contract` says what goes in and out of the machine and in which order the shell obeys.
 
 Never here: clocks, randomness (ids come with the events), streams, stores, wire types, logging
 (decisions are data). The shell is `penstock_broker.controller`; the simulator is another one.

@@ -13,7 +13,14 @@ from typing import Any, Final
 import grpc
 
 from penstock.core.control.documents import BrokerRegistration
-from penstock.core.control.journal import NOBODY, AskKeep, AskPromises, Journal, Kept, Promises
+from penstock.core.control.journal.contract import (
+    NOBODY,
+    AskKeep,
+    AskPromises,
+    Journal,
+    Kept,
+    Promises,
+)
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub

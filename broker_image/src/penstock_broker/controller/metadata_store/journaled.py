@@ -1,14 +1,14 @@
 """A metadata store that may be away: changes are kept by the brokers meanwhile.
 
 ControllerRuntime ──▶ JournaledStore ──▶ the store (Kubernetes)
-                         │ core.control.journaled decides
+                         │ core.control.journal.proposer decides
                          └──▶ JournalHolders: the brokers' JournalService
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from penstock.core.control.journal import (
+from penstock.core.control.journal.contract import (
     Ask,
     AskKeep,
     AskPromises,
@@ -16,7 +16,7 @@ from penstock.core.control.journal import (
     Promises,
     ReadStore,
 )
-from penstock.core.control.journaled import JournaledDocuments, Steps
+from penstock.core.control.journal.proposer import JournaledDocuments, Steps
 from penstock_broker.controller.metadata_store.interface import Change, MetadataStore, StoredText
 from penstock_broker.observability import EventLog
 

@@ -16,19 +16,18 @@ from penstock.core.control.documents import (
     encode_topic,
     topic_key,
 )
-from penstock.core.control.journal import (
+from penstock.core.control.journal.contract import (
     AskKeep,
     AskPromises,
     Journal,
-    JournalHolder,
     Kept,
     Promises,
     ReadStore,
     WriteStore,
-    metadata_version,
-    missing,
 )
-from penstock.core.control.journaled import JournaledDocuments, Steps
+from penstock.core.control.journal.documents import metadata_version, missing
+from penstock.core.control.journal.holder import JournalHolder
+from penstock.core.control.journal.proposer import JournaledDocuments, Steps
 from penstock.core.control.storage import (
     Delete,
     Put,
@@ -489,7 +488,7 @@ def test_a_defect_at_any_line_of_the_proposer_ends_it(
     scene: Callable[[World], JournaledDocuments],
     operation: Callable[[JournaledDocuments], Steps[Any]],
 ) -> None:
-    for plant in every_line("control/journaled.py", "_guarded", "read", "write", "hold"):
+    for plant in every_line("control/journal/proposer.py", "_guarded", "read", "write", "hold"):
         world = World()
         documents = scene(world)
         with plant, contextlib.suppress(ClusterError):
@@ -511,7 +510,7 @@ def test_what_was_under_way_beside_a_defect_is_not_believed(world: World) -> Non
     documents = attached(world)
     held = documents.hold()
     next(held)
-    for plant in every_line("control/journaled.py", "_guarded", "read", "write", "hold"):
+    for plant in every_line("control/journal/proposer.py", "_guarded", "read", "write", "hold"):
         with plant, pytest.raises(ClusterError):
             world.drive(documents.read())
         break
@@ -524,7 +523,7 @@ def test_a_defect_of_a_holder_leaves_what_it_keeps() -> None:
     journal = Journal(ControllerEpoch(2), 5, {"k": "kept"})
     holder = JournalHolder().keep(journal)
     for ask in ("promise", "keep"):
-        for plant in every_line("control/journal.py"):
+        for plant in every_line("control/journal/holder.py"):
             argument = ControllerEpoch(3) if ask == "promise" else Journal(ControllerEpoch(3), 1)
             with plant, contextlib.suppress(PlantedError):
                 getattr(holder, ask)(argument)

@@ -1,4 +1,4 @@
-"""The proposer's part of the journal (journal.py): the documents of a store, also while it is away.
+"""The proposer's part of the journal: the documents of a store, also while it is away.
 
     attached ──hold: a majority follows──▶ holding ──the first read or write──▶ detached
        ▲                                      │ lease renewed                     │
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from penstock.core.control.documents import CLUSTER_KEY
-from penstock.core.control.journal import (
+from penstock.core.control.journal.contract import (
     NOBODY,
     Ask,
     AskKeep,
@@ -26,6 +26,8 @@ from penstock.core.control.journal import (
     ReadStore,
     Stages,
     WriteStore,
+)
+from penstock.core.control.journal.documents import (
     applied,
     cluster_of,
     flat,
