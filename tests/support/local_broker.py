@@ -13,6 +13,7 @@ from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1 import controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.broker.process import BrokerProcess
 from penstock_broker.config import BrokerConfig, parse_settings
 from penstock_broker.datadir import DataDirectory
@@ -93,7 +94,7 @@ async def local_broker(path: Path, *settings: str) -> AsyncIterator[LocalBroker]
     )
     directory = DataDirectory.open(path, cluster_id=None, broker_id=config.broker_id)
     store = RocksLogStore(directory.log_path)
-    process = BrokerProcess(config, directory, store)
+    process = BrokerProcess(config, directory, store, GrpcTransport())
     try:
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(process.run())

@@ -15,6 +15,7 @@ from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.session import ControllerSession, Identity
 from penstock_broker.services.journal import JournalService
@@ -43,7 +44,7 @@ class Broker:
         self.identity = Identity("", f"run-{broker_id}", f"dir-{broker_id}", True)
         self.alive_seen: list[dict[int, bool]] = []
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
-        self.session = ControllerSession(config, lambda: self.identity, self)
+        self.session = ControllerSession(config, lambda: self.identity, self, GrpcTransport())
         reserved = ReservedPort()
         weakref.finalize(self, reserved.close)
         self.port = reserved.port

@@ -21,6 +21,7 @@ from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
 from penstock.rpc.errors import error_from_wire
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.controller.metadata_store.interface import MetadataStore
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 from penstock_broker.controller.runtime import ControllerRuntime
@@ -175,7 +176,7 @@ async def run_controller(
 ) -> AsyncIterator[Running]:
     with ThreadPoolExecutor(1) as executor:
         runtime = ControllerRuntime(store, config, executor)
-        server = bind(runtime, f"{host}:{port}")
+        server = bind(runtime, f"{host}:{port}", GrpcTransport())
         await server.server.start()
         async with asyncio.TaskGroup() as tasks:
             running = Running(runtime, server, tasks)

@@ -23,6 +23,7 @@ from penstock.proto.v1.admin_pb2_grpc import (
     add_AdminServiceServicer_to_server,
 )
 from penstock.rpc.errors import error_to_wire
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.logged.finding import Finder
@@ -75,7 +76,12 @@ class World:
             controllers=(address,),
         )
         identity = Identity("", "run", "dir", data_intact=True)
-        self.session = ControllerSession(config, lambda: identity, self)  # type: ignore[arg-type]
+        self.session = ControllerSession(
+            config,
+            lambda: identity,
+            self,  # type: ignore[arg-type]
+            GrpcTransport(),
+        )
         self.channel = patient_aio_channel(address)
         self.session._connection = Connection(address, self.channel, 1, 1)
         self.finder = Finder(SUMS, self.view, self.session, SystemClock())

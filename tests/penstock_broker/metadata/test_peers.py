@@ -9,6 +9,7 @@ import pytest
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
 
@@ -32,7 +33,7 @@ class Scene:
     def __init__(self, port: int) -> None:
         self._port = port
         self.view = ClusterView()
-        self.peers = PeerChannels(self.view)
+        self.peers = PeerChannels(self.view, GrpcTransport())
 
     def registered(self, incarnation: str, *, alive: bool = True) -> None:
         """Broker 1 is known so from now on."""

@@ -21,6 +21,7 @@ from penstock.core.types import ReplicaKey, TopicId
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.groups.leaders import PeerLeaders
 from penstock_broker.services import fetching
 from penstock_broker.store import rocks
@@ -355,7 +356,7 @@ async def test_lag_is_what_a_reader_could_have_read(tmp_path: Path) -> None:
 async def lag(here: Scene, committed: int) -> int | None:
     """As the broker's metrics have it."""
     where = NamedPartition("t", KEY.topic_id, 0)
-    leaders = PeerLeaders(here.broker.process._view)
+    leaders = PeerLeaders(here.broker.process._view, GrpcTransport())
     try:
         start, end = (await leaders.bounds([where]))[where]
         position = fetch_from(committed, start, end)

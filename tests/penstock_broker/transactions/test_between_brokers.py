@@ -36,6 +36,7 @@ from penstock.proto.v1.transaction_peer_pb2_grpc import (
     add_TransactionPeerServiceServicer_to_server,
 )
 from penstock.rpc.errors import error_from_rpc
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import SystemClock
 from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
 from penstock_broker.logged.hosts import Hosts
@@ -47,7 +48,7 @@ from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import GroupLink, TransactionLinks
 from penstock_broker.transactions.metrics import TransactionMetrics
 from penstock_broker.transactions.orphans import OrphanSweep
-from penstock_broker.transactions.transport import GrpcTransport
+from penstock_broker.transactions.transport import RemotePeers
 
 T = TopicId("id-t")
 WHERE = g.NamedPartition("t", T, 0)
@@ -77,7 +78,7 @@ class World(LedPartitions):
         }
         super().__init__(topics)
         me = BrokerId(5 if remote else 0)
-        self.transport = GrpcTransport(me, self.view)
+        self.transport = RemotePeers(me, self.view, GrpcTransport())
         self.links = TransactionLinks(me, self.view, self.transport, self.around.clock)
         self.coordinators = Coordinators(
             self.around,

@@ -35,6 +35,7 @@ from penstock.core.types import (
 )
 from penstock.errors import ErrorCode, PenstockError
 from penstock.proto.v1 import broker_pb2
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
 from penstock_broker.metrics import Metrics
 from penstock_broker.services.transactions import Transactions
@@ -43,7 +44,7 @@ from penstock_broker.transactions.here import Here
 from penstock_broker.transactions.links import GroupLink, TransactionLinks
 from penstock_broker.transactions.metrics import TransactionMetrics
 from penstock_broker.transactions.partitions import END_TIMEOUT_MS, Markers, PartitionJoins
-from penstock_broker.transactions.transport import GrpcTransport
+from penstock_broker.transactions.transport import RemotePeers
 
 T = TopicId("id-t")
 KEY = ReplicaKey(T, 0)
@@ -60,7 +61,8 @@ class World(LedPartitions):
         clock = self.around.clock
         self.brokers = (broker_pb2.BrokerInfo(broker_id=0, host="unused", port=1, alive=True),)
         me = BrokerId(0)
-        self.links = TransactionLinks(me, self.view, GrpcTransport(me, self.view), clock)
+        peers = RemotePeers(me, self.view, GrpcTransport())
+        self.links = TransactionLinks(me, self.view, peers, clock)
         self.coordinators = Coordinators(
             self.around,
             NO_SESSION,

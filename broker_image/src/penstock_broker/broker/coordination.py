@@ -14,6 +14,7 @@ from typing import Any
 from penstock.core.groups import GroupConfig
 from penstock.core.transactions import TransactionConfig
 from penstock.errors import PenstockError
+from penstock.rpc.transport import Transport
 from penstock_broker.config import Settings
 from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
 from penstock_broker.logged.hosts import Surroundings
@@ -30,7 +31,7 @@ from penstock_broker.transactions.links import GroupLink, TransactionLinks
 from penstock_broker.transactions.metrics import TransactionMetrics
 from penstock_broker.transactions.orphans import OrphanSweep
 from penstock_broker.transactions.partitions import Markers, PartitionJoins
-from penstock_broker.transactions.transport import GrpcTransport
+from penstock_broker.transactions.transport import RemotePeers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Foundation:
 
     around: Surroundings
     session: ControllerSession
+    transport: Transport
     metrics: Metrics
     settings: Settings
     refusal: Callable[[], PenstockError | None]
@@ -51,8 +53,8 @@ class Coordination:
     def __init__(self, base: Foundation, locator: Locator, producer_ids: ProducerIds) -> None:
         around = base.around
         broker_id = around.replicas.broker_id
-        self._transport = GrpcTransport(broker_id, around.view)
-        self._links = TransactionLinks(broker_id, around.view, self._transport, around.clock)
+        self._peers = RemotePeers(broker_id, around.view, base.transport)
+        self._links = TransactionLinks(broker_id, around.view, self._peers, around.clock)
         self.groups = GroupCoordinators(
             around,
             base.session,
@@ -95,7 +97,7 @@ class Coordination:
 
     async def close(self) -> None:
         """Ends the connections to other brokers; nothing runs any more."""
-        await self._transport.close()
+        await self._peers.close()
 
 
 def _transaction_config(settings: Settings) -> TransactionConfig:

@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.core.types import BrokerId
 from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.broker.process import BrokerProcess
 from penstock_broker.config import BrokerConfig, parse_address, parse_settings
 from penstock_broker.datadir import DataDirectory
@@ -181,7 +182,7 @@ def _external(args: argparse.Namespace) -> tuple[str, int]:
 
 async def _serve(config: BrokerConfig, directory: DataDirectory, store: RocksLogStore) -> bool:
     """True after a clean stop; False when a part failed. Raises PenstockError if refused."""
-    process = BrokerProcess(config, directory, store)
+    process = BrokerProcess(config, directory, store, GrpcTransport())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop_requested.set)
     failure: PenstockError | None = None

@@ -27,7 +27,7 @@ from penstock.proto.v1 import (
     transaction_peer_pb2_grpc,
 )
 from penstock.proto.v1 import controller_pb2 as pb
-from penstock.rpc.channel import SERVER_OPTIONS
+from penstock.rpc.transport import Transport
 from penstock_broker.broker.coordination import Coordination, Foundation
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
@@ -87,12 +87,19 @@ _events = EventLog("process")
 class BrokerProcess:
     """One broker. Made after its data directory and store were opened; `run` serves."""
 
-    def __init__(self, config: BrokerConfig, directory: DataDirectory, store: LogStore) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: DataDirectory,
+        store: LogStore,
+        transport: Transport,
+    ) -> None:
         if not directory.data_intact:
             promise_nothing(store)
         settings = config.settings
         self._config = config
         self._directory = directory
+        self._transport = transport
         self._incarnation = str(uuid.uuid4())
         self._stopping = False
         self.listening = asyncio.Event()
@@ -117,11 +124,24 @@ class BrokerProcess:
         self._reader = LogReader(store, self._reading)
         self._port = config.advertise_port
         self._bound = 0
-        self._session = ControllerSession(config, self._identity, self)
+        self._session = ControllerSession(config, self._identity, self, transport)
         self._journal = JournalService(directory.path, self._session.leave_older_than)
         self._isr = IsrChanges(self._replicas, self._session, self._view)
         self._replicas.isr = self._isr
-        self._links = Links(self._link_config, self._replicas, self.metrics.replicated_in.inc)
+        self._links = Links(
+            self._link_config, self._replicas, self.metrics.replicated_in.inc, transport
+        )
+        self._build_maintenance(store)
+        self._health = Health(SERVICES)
+        self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
+        self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
+        self._tasks: asyncio.TaskGroup | None = None
+        self._build_services(store)
+        self.metrics.observe_controller(lambda: self._session.connected)
+        self.metrics.observe_replicas(self.totals)
+
+    def _build_maintenance(self, store: LogStore) -> None:
+        settings = self._config.settings
         self._disk = DiskGuard(
             self._measure_disk,
             reserve_bytes=settings.disk_reserve_bytes,
@@ -137,13 +157,6 @@ class BrokerProcess:
         )
         metrics = CompactionMetrics(self.metrics.registry)
         self._compaction = Compaction(self._replicas, store, metrics, settings, self._disk)
-        self._health = Health(SERVICES)
-        self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
-        self._fetch_budget = ByteBudget(settings.fetch_inflight_bytes, "fetch")
-        self._tasks: asyncio.TaskGroup | None = None
-        self._build_services(store)
-        self.metrics.observe_controller(lambda: self._session.connected)
-        self.metrics.observe_replicas(self.totals)
 
     def _build_services(self, store: LogStore) -> None:
         settings = self._config.settings
@@ -153,6 +166,7 @@ class BrokerProcess:
         base = Foundation(
             around=Surroundings(self._view, self._replicas, self._reader, SystemClock()),
             session=self._session,
+            transport=self._transport,
             metrics=self.metrics,
             settings=settings,
             refusal=self._refusal,
@@ -180,7 +194,9 @@ class BrokerProcess:
         facts = LogFacts(store, self._maintaining, self._disk_bytes)
         self._admin = AdminService(self._view, self._session, self._replicas, offsets, facts)
         self.metrics.observe_groups(lambda: self._coordination.groups.totals)
-        self._lag = LagCollection(lambda: self._coordination.groups.led, PeerLeaders(self._view))
+        self._lag = LagCollection(
+            lambda: self._coordination.groups.led, PeerLeaders(self._view, self._transport)
+        )
         self.metrics.registry.register(GroupLagMetrics(self._lag))
         self._leading = Leading(
             self._replicas,
@@ -256,11 +272,7 @@ class BrokerProcess:
         return server
 
     async def _server(self, edge: Edge) -> grpc.aio.Server:
-        server = grpc.aio.server(
-            interceptors=[edge],
-            options=SERVER_OPTIONS,
-            maximum_concurrent_rpcs=self._config.settings.rpcs_max,
-        )
+        server = self._transport.server([edge], rpcs_max=self._config.settings.rpcs_max)
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._data, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
         group_pb2_grpc.add_GroupServiceServicer_to_server(self._coordination.group_service, server)

@@ -8,6 +8,7 @@ given up, so that another controller takes over at once.
 import argparse
 import asyncio
 import signal
+import socket
 import sys
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Final
 
 from penstock.core.control import ControlConfig
 from penstock.errors import ErrorCode, MisuseError, PenstockError
+from penstock.rpc.transport import GrpcTransport
 from penstock_broker.controller.metadata_store.interface import MetadataStore
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metrics import ControllerMetrics
@@ -97,7 +99,8 @@ async def _serve(
 ) -> int:
     runtime = ControllerRuntime(store, config, executor, args.cluster_id)
     try:
-        server = bind(runtime, args.listen)
+        _try_port(args.listen)
+        server = bind(runtime, args.listen, GrpcTransport())
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return _refuse(f"--listen {args.listen} cannot be used: {reason}; give another address")
@@ -166,6 +169,18 @@ def _check_address(option: str, address: str) -> None:
     digits = port.isascii() and port.isdigit()
     if not colon or not host or not digits or int(port) > _PORT_MAX:
         raise MisuseError(f"{option} {address!r} must be HOST:PORT, as in 127.0.0.1:9090")
+
+
+def _try_port(listen: str) -> None:
+    """Binds once by hand: gRPC would write a line of its own to stderr before it raises.
+
+    Raises OSError when the port cannot be had.
+    """
+    host, _, port = listen.rpartition(":")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host.strip("[]"), int(port)))
 
 
 def _open_store(args: argparse.Namespace, config: ControlConfig) -> MetadataStore:

@@ -8,7 +8,6 @@ Health, never dependent on peers or the API server once up:
 """
 
 import asyncio
-import socket
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # publish
 
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
-from penstock.rpc.channel import SERVER_OPTIONS
+from penstock.rpc.transport import Transport
 from penstock_broker.controller.admin import ControllerAdminService
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.sessions import ControllerService
@@ -68,13 +67,10 @@ class ControllerServer:
             await asyncio.sleep(_HEALTH_CHECK_S)
 
 
-def bind(runtime: ControllerRuntime, listen: str) -> ControllerServer:
-    """A server on `host:port` (port 0: any). Raises OSError when the port cannot be had."""
-    _try_port(listen)
-    server = grpc.aio.server(
-        options=SERVER_OPTIONS,
-        interceptors=[Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None)],
-    )
+def bind(runtime: ControllerRuntime, listen: str, transport: Transport) -> ControllerServer:
+    """A server on `host:port` (port 0: any). Raises RuntimeError when the port cannot be had."""
+    edge = Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None)
+    server = transport.server([edge])
     add_ControllerServiceServicer_to_server(ControllerService(runtime), server)
     add_AdminServiceServicer_to_server(ControllerAdminService(runtime), server)
     health_servicer = health.aio.HealthServicer()
@@ -84,12 +80,3 @@ def bind(runtime: ControllerRuntime, listen: str) -> ControllerServer:
     port = server.add_insecure_port(listen)
     address = bound_address(listen, port)
     return ControllerServer(server, address, port, health_servicer, runtime)
-
-
-def _try_port(listen: str) -> None:
-    """Binds once by hand: gRPC would write a line of its own to stderr before it raises."""
-    host, _, port = listen.rpartition(":")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host.strip("[]"), int(port)))

@@ -19,6 +19,7 @@ from penstock.errors import ClusterError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.batches import batch_from_wire
+from penstock.rpc.transport import Transport
 from penstock_broker.groups.lag import Bounds
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
@@ -31,9 +32,9 @@ ANSWER_BYTES: Final = 1024 * 1024
 class PeerLeaders:
     """Implements `lag.Leaders` for a broker. Call `close` at the end."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterView, transport: Transport) -> None:
         self._view = view
-        self._channels = PeerChannels(view)
+        self._channels = PeerChannels(view, transport)
 
     async def bounds(self, asked: Iterable[NamedPartition]) -> dict[NamedPartition, Bounds]:
         """Both ends of these logs, of those whose leader answered."""

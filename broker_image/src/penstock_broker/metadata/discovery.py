@@ -12,7 +12,6 @@ only for the session timeout (1.8 s) for the brokers it knew.
 
 import asyncio
 import random
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
@@ -20,7 +19,7 @@ from typing import Final, TypeAlias
 import grpc
 
 from penstock.errors import ClusterError, ErrorCode
-from penstock.rpc.channel import open_aio_channel
+from penstock.rpc.transport import Transport
 from penstock_broker.config import parse_address
 
 Attempt: TypeAlias = Callable[[str], Awaitable[bool]]
@@ -32,17 +31,19 @@ _SETTLED: Final = frozenset(
 )
 
 
-async def ask_all(controllers: Sequence[str], attempt: Attempt, note: Note) -> bool:
+async def ask_all(
+    transport: Transport, controllers: Sequence[str], attempt: Attempt, note: Note
+) -> bool:
     """One round over all controllers: those first that answer first, one attempt at a time.
 
     An attempt that had a session (True) ends the round: who is active is unknown again then.
     `note` hears of names and addresses that do not answer.
     """
-    addresses = await _resolve(controllers, note)
+    addresses = await _resolve(transport, controllers, note)
     knocks: _Knocks = asyncio.Queue()
     async with asyncio.TaskGroup() as tasks:
         knocking = [
-            tasks.create_task(_knock(address, knocks), name=f"knock at {address}")
+            tasks.create_task(_knock(transport, address, knocks), name=f"knock at {address}")
             for address in addresses
         ]
         for _ in addresses:
@@ -56,13 +57,13 @@ async def ask_all(controllers: Sequence[str], attempt: Attempt, note: Note) -> b
     return False
 
 
-async def _knock(address: str, knocks: _Knocks) -> None:
+async def _knock(transport: Transport, address: str, knocks: _Knocks) -> None:
     """Connects as a gRPC client does: a frozen process accepts TCP, but does not speak.
 
     The connection is not kept: a session may last for days, and the others' with it.
     """
     answered = False
-    async with open_aio_channel(address) as channel:
+    async with transport.open(address) as channel:
         with suppress(TimeoutError):
             async with asyncio.timeout(_CONNECT_S):
                 while (state := channel.get_state(try_to_connect=True)) not in _SETTLED:
@@ -71,21 +72,15 @@ async def _knock(address: str, knocks: _Knocks) -> None:
     knocks.put_nowait((address, answered))
 
 
-async def _resolve(controllers: Sequence[str], note: Note) -> list[str]:
+async def _resolve(transport: Transport, controllers: Sequence[str], note: Note) -> list[str]:
     """Every address of every name, once, in random order."""
     found: set[str] = set()
     for controller in controllers:
         host, port = parse_address(controller, "--controllers")
         try:
-            answers = await asyncio.get_running_loop().getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
-            )
+            found.update(await transport.resolve(host, port))
         except (OSError, UnicodeError) as error:
             note(controller, _problem(f"the name {host} cannot be resolved: {error}"))
-            continue
-        for family, _, _, _, endpoint in answers:
-            ip = str(endpoint[0])
-            found.add(f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}")
     return random.sample(sorted(found), len(found))
 
 

@@ -13,7 +13,7 @@ import grpc
 from penstock.core.types import BrokerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import broker_pb2
-from penstock.rpc.channel import open_aio_channel
+from penstock.rpc.transport import Transport
 from penstock_broker.metadata.image import ClusterView
 
 _Run = tuple[str, str]
@@ -23,8 +23,9 @@ _Run = tuple[str, str]
 class PeerChannels:
     """Opened when first wanted. Call `close` at the end."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: ClusterView, transport: Transport) -> None:
         self._view = view
+        self._transport = transport
         self._channels: dict[_Run, grpc.aio.Channel] = {}
         self._busy: Counter[_Run] = Counter()
 
@@ -40,7 +41,7 @@ class PeerChannels:
         run = _run(info)
         await self._close_unused()
         if run not in self._channels:
-            self._channels[run] = open_aio_channel(run[0])
+            self._channels[run] = self._transport.open(run[0])
         self._busy[run] += 1
         try:
             yield self._channels[run]

@@ -23,8 +23,8 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
+from penstock.rpc.transport import Transport
 from penstock_broker.config import BrokerConfig
 from penstock_broker.metadata.discovery import ask_all
 from penstock_broker.observability import EventLog
@@ -101,10 +101,12 @@ class ControllerSession:
         config: BrokerConfig,
         identity: Callable[[], Identity],
         sink: ImageSink,
+        transport: Transport,
     ) -> None:
         self._config = config
         self._identity = identity
         self._sink = sink
+        self._transport = transport
         self._connection: Connection | None = None
         self._failures = 0
         self._stopping = False
@@ -200,7 +202,8 @@ class ControllerSession:
         """Keeps a session until cancelled. Raises ClusterError of a code in `_FATAL`."""
         failures = 0
         while True:
-            if await ask_all(self._config.controllers, self._attempt, self._explain):
+            controllers = self._config.controllers
+            if await ask_all(self._transport, controllers, self._attempt, self._explain):
                 failures = 0
             delay_s = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
             failures += 1
@@ -209,7 +212,7 @@ class ControllerSession:
 
     async def _attempt(self, address: str) -> bool:
         """One session from start to end; True if it came to life."""
-        channel = open_aio_channel(address)
+        channel = self._transport.open(address)
         try:
             return await self._serve(address, channel)
         finally:

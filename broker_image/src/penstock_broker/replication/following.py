@@ -32,8 +32,8 @@ from penstock.proto.v1 import records_pb2
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceStub
 from penstock.rpc.batches import batch_from_wire
-from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
+from penstock.rpc.transport import Transport
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
@@ -63,12 +63,14 @@ class LeaderLink:
         config: LinkConfig,
         replicas: ReplicaSet,
         on_received: Callable[[int], None],
+        transport: Transport,
     ) -> None:
         self.leader = leader
         self.address = address
         self._config = config
         self._replicas = replicas
         self._on_received = on_received
+        self._transport = transport
         self._outbox = Outbox()
         self._was_up = False
 
@@ -108,7 +110,7 @@ class LeaderLink:
     async def _stream(self) -> None:
         self._outbox = Outbox()
         self._was_up = False
-        channel = open_aio_channel(self.address)
+        channel = self._transport.open(self.address)
         call: Any = None
         try:
             call = ReplicationServiceStub(channel).Replicate(self._requests())
@@ -297,10 +299,12 @@ class Links:
         config: Callable[[], LinkConfig],
         replicas: ReplicaSet,
         on_received: Callable[[int], None],
+        transport: Transport,
     ) -> None:
         self._config = config
         self._replicas = replicas
         self._on_received = on_received
+        self._transport = transport
         self._running: dict[BrokerId, tuple[LeaderLink, asyncio.Task[None]]] = {}
 
     def arrange(self, addresses: Iterable[tuple[BrokerId, str]], tasks: asyncio.TaskGroup) -> None:
@@ -313,7 +317,12 @@ class Links:
         for leader, address in wanted.items():
             if leader not in self._running:
                 link = LeaderLink(
-                    leader, address, self._config(), self._replicas, self._on_received
+                    leader,
+                    address,
+                    self._config(),
+                    self._replicas,
+                    self._on_received,
+                    self._transport,
                 )
                 self._running[leader] = (link, tasks.create_task(link.run()))
 

@@ -25,6 +25,7 @@ from penstock.rpc.transactions import (
     names_to_wire,
     results_from_wire,
 )
+from penstock.rpc.transport import Transport
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
 
@@ -35,13 +36,13 @@ FIND_TIMEOUT_S: Final = 60.0
 _A = TypeVar("_A")
 
 
-class GrpcTransport:
+class RemotePeers:
     """`links.Transport`. Call `close` at the end."""
 
-    def __init__(self, broker_id: BrokerId, view: ClusterView) -> None:
+    def __init__(self, broker_id: BrokerId, view: ClusterView, transport: Transport) -> None:
         self._broker_id = broker_id
         self._view = view
-        self._channels = PeerChannels(view)
+        self._channels = PeerChannels(view, transport)
 
     def peer(self, broker_id: BrokerId) -> "RemotePeer":
         """See `links.Transport`."""
@@ -135,22 +136,22 @@ class GrpcTransport:
 class RemotePeer:
     """One other broker (`links.Peer`)."""
 
-    def __init__(self, transport: GrpcTransport, broker_id: BrokerId) -> None:
-        self._transport = transport
+    def __init__(self, peers: RemotePeers, broker_id: BrokerId) -> None:
+        self._peers = peers
         self._broker_id = broker_id
 
     async def join(self, entries: Sequence[JoinRequested]) -> list[PenstockError | None]:
-        """See `GrpcTransport.join`."""
-        return await self._transport.join(self._broker_id, entries)
+        """See `RemotePeers.join`."""
+        return await self._peers.join(self._broker_id, entries)
 
     async def end(self, entries: Sequence[End]) -> list[PenstockError | None]:
-        """See `GrpcTransport.end`."""
-        return await self._transport.end(self._broker_id, entries)
+        """See `RemotePeers.end`."""
+        return await self._peers.end(self._broker_id, entries)
 
     async def abort(self, abort: SendAbort) -> None:
-        """See `GrpcTransport.abort`."""
-        await self._transport.abort(self._broker_id, abort)
+        """See `RemotePeers.abort`."""
+        await self._peers.abort(self._broker_id, abort)
 
     async def find(self, transactions: frozenset[Transaction]) -> Answer:
-        """See `GrpcTransport.find`."""
-        return await self._transport.find(self._broker_id, transactions)
+        """See `RemotePeers.find`."""
+        return await self._peers.find(self._broker_id, transactions)
