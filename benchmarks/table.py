@@ -26,13 +26,13 @@ TITLES = {
 HEAD = """# Measured
 
 Every line comes from `make bench` (one script per section in `benchmarks/`, raw lines in
-`benchmarks/results/`). The machine had 2 shared cores, whose absolute times move by half: read the
-ratios, which compare with a peer or a limit of the same run. Kafka is Apache Kafka 4.3 with its
+`benchmarks/results/`). The machine had 2 shared cores, on which absolute times vary by half: read the
+ratios, which compare with a peer or a limit in the same run. Kafka is Apache Kafka 4.3 with its
 defaults, driven by confluent-kafka (the handler per record: aiokafka); both sides acknowledge with
-acks=all into the page cache. A limit is what a figure is to stay below, a goal what it is to reach.
+acks=all into the page cache. A figure must stay below its limit and should reach its goal.
 
-The results for the failover, the broker at rest, encoding and verify were taken while tests ran on
-the same two cores (load 4 to 10), all others on a machine that did nothing else.
+The results for failover, idle brokers, encoding and verify were measured while tests ran on
+the same two cores (load 4 to 10), all others on an otherwise idle machine.
 """
 
 

@@ -19,13 +19,13 @@ LOCAL: Final = ROOT / ".local/e2e"
 HEAD: Final = """\
 # End-to-end scenarios
 
-`make e2e` plays these on a Kubernetes of three nodes on one machine, against the images built from
-this tree; `make e2e SHORT=1`, which CI runs, plays some of them. Load comes from `penstock verify
-run` inside the cluster, whose judge compares every acknowledged record with what is in the log at
+`make e2e` runs these on a three-node Kubernetes on one machine, with the images built from
+this tree; `make e2e SHORT=1`, which CI runs, runs some of them. Load comes from `penstock verify
+run` inside the cluster, whose checker compares every acknowledged record with the log at
 the end. The longest write gap is the longest time between two acknowledgements of all partitions
 together; the nodes share the machine's cores.
 
-Played {date} at commit {commit}, Kubernetes {kubernetes}: {played} scenarios in {minutes:.0f}
+Run on {date} at commit {commit}, Kubernetes {kubernetes}: {played} scenarios in {minutes:.0f}
 minutes.
 
 """
