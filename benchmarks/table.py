@@ -26,8 +26,8 @@ TITLES = {
 HEAD = """# Measured
 
 Every line comes from `make bench` (one script per section in `benchmarks/`, raw lines in
-`benchmarks/results/`). The machine had 2 shared cores, on which absolute times vary by half: read the
-ratios, which compare with a peer or a limit in the same run. Kafka is Apache Kafka 4.3 with its
+`benchmarks/results/`). The machine had 2 shared cores, on which absolute times vary by half: read
+the ratios, which compare with a peer or a limit in the same run. Kafka is Apache Kafka 4.3 with its
 defaults, driven by confluent-kafka (the handler per record: aiokafka); both sides acknowledge with
 acks=all into the page cache. A figure must stay below its limit and should reach its goal.
 
