@@ -4,8 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.client.producer.lane import Identity, Lane
-from penstock.core.types import ProducerId
+from penstock.client.producer.lane import Lane
+from penstock.core.types import ProducerId, ProducerIdentity
 from penstock.errors import TRAITS, Applied, ClusterError, ErrorCode, Lost, Traits
 from penstock.proto.v1 import errors_pb2 as pb
 
@@ -52,7 +52,7 @@ def test_every_code_has_traits_and_says_whether_the_attempt_can_have_had_an_effe
 @pytest.mark.parametrize("code", ErrorCode)
 def test_a_lane_calls_an_outcome_unknown_exactly_when_the_code_does(code: ErrorCode) -> None:
     lane: Lane[str] = Lane(max_in_flight=5, idempotent=True, backoff_ms=1, backoff_max_ms=1)
-    lane.adopt(Identity(ProducerId(7), 0))
+    lane.adopt(ProducerIdentity(ProducerId(7), 0))
     entry = lane.take("a", 1, 99)
     lane.failed(entry, ClusterError(code.name, code), 0)
     assert entry.unknown == (TRAITS[code].applied is Applied.MAYBE)

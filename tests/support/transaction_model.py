@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from penstock.client.producer.lane import Identity
 from penstock.client.transaction.contract import EndAnswered
-from penstock.core.types import ProducerId
+from penstock.core.types import ProducerId, ProducerIdentity
 from penstock.errors import ClusterError, ErrorCode
 
 PRODUCER: Final = ProducerId(1 << 62)
@@ -64,7 +63,7 @@ class Branch:
         elif self.outcomes[epoch] != commit:
             assert self.reasons[epoch] == "timeout", "an outcome is asked for once"
             error = refused(ErrorCode.TRANSACTION_ABORTED)
-        return EndAnswered(Identity(PRODUCER, self.epoch), error, visible=True)
+        return EndAnswered(ProducerIdentity(PRODUCER, self.epoch), error, visible=True)
 
 
 @dataclass

@@ -69,6 +69,14 @@ class ReplicaKey:
         return f"{self.topic_id}/{self.partition}"
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer id and its epoch: who numbers batches, and which transaction they are of."""
+
+    producer_id: ProducerId
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """What the controller decided about one partition.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from penstock.client.producer.lane import Entry, Identity, Lane
+from penstock.client.producer.lane import Entry, Lane
 from penstock.client.transaction.contract import Commit, Ready
 from penstock.client.transaction.machine import Transactions
 from penstock.core import isolation
@@ -16,7 +16,7 @@ from penstock.core.groups import offsets, pending
 from penstock.core.groups.records import EndedKey, PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, Loader, Member
 from penstock.core.replication.contract import Marks
-from penstock.core.types import NO_PRODUCER, Offset
+from penstock.core.types import NO_PRODUCER, Offset, ProducerIdentity
 from penstock.errors import ClusterError, ErrorCode
 from penstock_sim import lulls, world
 from penstock_sim.pipe import PipeReader
@@ -166,7 +166,7 @@ def _forget_windows(patch: Any) -> None:
     """Else a lane says itself that something of the last transaction is on its way."""
     adopt = Lane.adopt
 
-    def forget(self: Lane[Any], identity: Identity) -> list[Entry[Any]]:
+    def forget(self: Lane[Any], identity: ProducerIdentity) -> list[Entry[Any]]:
         self.discard()
         return adopt(self, identity)
 
@@ -182,7 +182,7 @@ def send_a_given_up_batch_in_the_next_transaction(patch: Any) -> None:
         left[self] = list(self.window)
         return discard(self)
 
-    def again(self: Lane[Any], identity: Identity) -> list[Entry[Any]]:
+    def again(self: Lane[Any], identity: ProducerIdentity) -> list[Entry[Any]]:
         dropped = adopt(self, identity)
         for old in left.pop(self, []):
             self.take(old.batch, old.record_count, old.deadline_ms + _AGAIN_MS).outstanding = False

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.client.producer.lane import Entry, Identity, Lane
+from penstock.client.producer.lane import Entry, Lane
 from penstock.client.transaction.contract import (
     Abort,
     BatchLost,
@@ -41,6 +41,7 @@ from penstock.core.transactions import contract as tc
 from penstock.core.types import (
     TRANSACTIONAL_PRODUCER_BIT,
     ProducerId,
+    ProducerIdentity,
     ReplicaKey,
 )
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -243,7 +244,7 @@ class SimProducer(Process):
                 done(answer)
                 return
             self._granted(answer.producer_id, answer.producer_epoch)
-            identity = Identity(answer.producer_id, answer.producer_epoch)
+            identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
             self._follow(self._handle(Identified(identity)), done)
 
         self._ask(
@@ -308,7 +309,7 @@ class SimProducer(Process):
             written.told = end.commit if answer.error is None else False
             self.world.transaction_checks.told(self, written, answer)
             self._granted(answer.producer_id, answer.producer_epoch)
-            following = Identity(answer.producer_id, answer.producer_epoch)
+            following = ProducerIdentity(answer.producer_id, answer.producer_epoch)
             event = EndAnswered(following, answer.error, answer.visible)
             self._follow(self._handle(event), done)
 

@@ -12,10 +12,10 @@ from uuid import uuid4
 from penstock.client.admin.lag import ask_lag
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
-from penstock.client.cluster.coordinator import GroupCoordinator
 from penstock.client.cluster.every_broker import ask_every_broker
 from penstock.client.cluster.leaders import known_partition, list_offsets
 from penstock.client.config import ClientConfig, check_group_id
+from penstock.client.group.coordinator import GroupCoordinator
 from penstock.client.group.model import (
     GroupDescription,
     GroupListing,

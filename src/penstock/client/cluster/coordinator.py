@@ -5,23 +5,19 @@
       └─ pause ◀── NOT_COORDINATOR, loading, no answer: forget the address, ask again
 
 Every call here may be repeated: membership is told by member id and epoch, commits are the same
-offsets again, resets carry an id. For transactions see `penstock.client.transaction.coordinator`.
+offsets again, resets carry an id. Which calls there are: `penstock.client.group.coordinator`,
+`penstock.client.transaction.coordinator`.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from penstock.client.cluster.cluster import Cluster, is_silence
 from penstock.client.cluster.connections import Connection
-from penstock.client.group.commit_stream import CommitStream
 from penstock.errors import ClusterError, OverloadedError, PenstockError
-from penstock.proto.v1 import errors_pb2
-from penstock.proto.v1 import group_pb2 as pb
-from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
-from penstock.rpc.errors import error_from_wire
 
 Answer = TypeVar("Answer")
 Attempt = Callable[[Connection, float], Awaitable[Answer]]
@@ -81,72 +77,3 @@ class Coordinator(ABC):
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, self._cluster.config.retry_backoff_max_ms / 1000)
             patience_s *= 2
-
-
-class GroupCoordinator(Coordinator):
-    """Of one group."""
-
-    def __init__(self, cluster: Cluster, group_id: str) -> None:
-        super().__init__(cluster, f"group {group_id!r}")
-        self.group_id = group_id
-        self._commits = CommitStream()
-
-    async def _find(self, connection: Connection, timeout_s: float) -> str:
-        request = pb.FindCoordinatorRequest(
-            cluster_id=self._cluster.view.cluster_id, group_id=self.group_id
-        )
-        found = await connection.call(connection.group.FindCoordinator, request, timeout_s)
-        return f"{found.host}:{found.port}"
-
-    async def call(
-        self,
-        method: Callable[[GroupServiceStub], Any],
-        request: Any,
-        timeout_s: float,
-    ) -> Any:
-        """See `until_answered`."""
-
-        async def attempt(connection: Connection, attempt_s: float) -> Any:
-            request.cluster_id = self._cluster.view.cluster_id
-            return await connection.call(method(connection.group), request, attempt_s)
-
-        return await self.until_answered(attempt, timeout_s)
-
-    async def commit(
-        self, request: pb.CommitOffsetsRequest, timeout_s: float
-    ) -> pb.CommitOffsetsResponse:
-        """As `call`, on a stream; one at a time."""
-
-        async def attempt(connection: Connection, attempt_s: float) -> pb.CommitOffsetsResponse:
-            request.cluster_id = self._cluster.view.cluster_id
-            return await self._commits.commit(connection, request, attempt_s)
-
-        return await self.until_answered(attempt, timeout_s)
-
-    async def commit_within(self, request: pb.CommitOffsetsRequest, timeout_s: float) -> None:
-        """Commits inside a transaction: all partitions, or an error. As `call`; what another
-        transaction may still change is waited for."""
-
-        async def attempt(connection: Connection, attempt_s: float) -> None:
-            request.cluster_id = self._cluster.view.cluster_id
-            answer = await connection.call(connection.group.CommitOffsets, request, attempt_s)
-            for result in answer.results:
-                if result.HasField("error"):
-                    raise error_from_wire(result.error)
-
-        await self.until_answered(attempt, timeout_s)
-
-    async def fetch(
-        self, request: pb.FetchOffsetsRequest, timeout_s: float
-    ) -> pb.FetchOffsetsResponse:
-        """What is committed. What an open transaction may change is waited for, as `call` waits."""
-
-        async def attempt(connection: Connection, attempt_s: float) -> pb.FetchOffsetsResponse:
-            request.cluster_id = self._cluster.view.cluster_id
-            answer = await connection.call(connection.group.FetchOffsets, request, attempt_s)
-            for seen in answer.offsets:
-                if seen.error.code == errors_pb2.ERROR_CODE_UNSTABLE_OFFSETS:
-                    raise error_from_wire(seen.error)
-            return answer
-
-        return await self.until_answered(attempt, timeout_s)

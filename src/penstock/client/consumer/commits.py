@@ -19,11 +19,11 @@ from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
 from penstock.client.cluster.cluster import Cluster
-from penstock.client.cluster.coordinator import GroupCoordinator
 from penstock.client.cluster.leaders import known_partition, list_offsets
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.group.commit_queue import Batch, CommitQueue, Done, Offsets
+from penstock.client.group.coordinator import GroupCoordinator
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.group.wire import commit_to_wire, committed_from_wire
 from penstock.client.model import LATEST
@@ -40,7 +40,7 @@ AUTO_COMMIT_S: Final = 5.0
 _log = logging.getLogger("penstock.client")
 
 
-class Identity(NamedTuple):
+class MemberIdentity(NamedTuple):
     """Who commits. A consumer without membership: no member id, epoch -1."""
 
     member_id: str = ""
@@ -50,7 +50,7 @@ class Identity(NamedTuple):
 class Member(Protocol):
     """The consumer's membership as commits see it."""
 
-    def identity(self) -> Identity:
+    def identity(self) -> MemberIdentity:
         """Who commits now."""
 
     async def newer_epoch(self, than: int, timeout_s: float) -> None:

@@ -25,13 +25,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.client.clock import now_ms
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import ask_once, offsets_call
 from penstock.client.cluster.wire import isolation_to_wire
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.model import OffsetSpec
-from penstock.client.producer.accumulator import now_ms
 from penstock.client.tasks import BackgroundTasks
 from penstock.core.types import TopicPartition
 from penstock.errors import (

@@ -17,10 +17,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from penstock.client.cluster.cluster import Cluster
-from penstock.client.cluster.coordinator import GroupCoordinator
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
-from penstock.client.consumer.commits import AUTO_COMMIT_S, Committer, Identity
+from penstock.client.consumer.commits import AUTO_COMMIT_S, Committer, MemberIdentity
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.consumer.transaction_offsets import TransactionOffsets
 from penstock.client.group.contract import (
@@ -34,6 +33,7 @@ from penstock.client.group.contract import (
     Subscribed,
     Wish,
 )
+from penstock.client.group.coordinator import GroupCoordinator
 from penstock.client.group.link import GroupLink
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.model import EARLIEST, LATEST
@@ -196,11 +196,11 @@ class GroupSession:
 
     # ------------------------------------------------------------ Member
 
-    def identity(self) -> Identity:
+    def identity(self) -> MemberIdentity:
         """The member, or nobody for a consumer with an assignment of its own."""
         if not self.subscribed:
-            return Identity()
-        return Identity(self._link.member_id, self._link.membership.member_epoch)
+            return MemberIdentity()
+        return MemberIdentity(self._link.member_id, self._link.membership.member_epoch)
 
     async def newer_epoch(self, than: int, timeout_s: float) -> None:
         await self._link.epoch_after(than, timeout_s)

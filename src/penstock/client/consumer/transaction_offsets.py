@@ -16,15 +16,14 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import NamedTuple
 
-from penstock.client.cluster.coordinator import GroupCoordinator
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import Member
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.group.commit_queue import Offsets
+from penstock.client.group.coordinator import GroupCoordinator
 from penstock.client.group.wire import commit_to_wire
-from penstock.client.producer.lane import Identity
-from penstock.core.types import TopicPartition
+from penstock.core.types import ProducerIdentity, TopicPartition
 from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 
@@ -33,7 +32,7 @@ class Scope(NamedTuple):
     """The transaction that the offsets belong to."""
 
     transactional_id: str
-    identity: Identity
+    identity: ProducerIdentity
 
 
 class TransactionOffsets:

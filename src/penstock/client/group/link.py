@@ -17,9 +17,9 @@ from uuid import uuid4
 
 import grpc
 
+from penstock.client.clock import now_ms
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
-from penstock.client.cluster.coordinator import GroupCoordinator
 from penstock.client.config import ConsumerConfig
 from penstock.client.group.contract import (
     Event,
@@ -32,9 +32,9 @@ from penstock.client.group.contract import (
     Tick,
     Timing,
 )
+from penstock.client.group.coordinator import GroupCoordinator
 from penstock.client.group.membership import Membership, Phase
 from penstock.client.group.wire import heard_from_wire, hello_to_wire, said_to_wire
-from penstock.client.producer.accumulator import now_ms
 from penstock.client.tasks import BackgroundTasks
 from penstock.errors import (
     ClusterError,

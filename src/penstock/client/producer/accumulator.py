@@ -19,9 +19,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from time import monotonic_ns, time_ns
+from time import time_ns
 from typing import Any, Final
 
+from penstock.client.clock import now_ms
 from penstock.client.config import Partitioner, ProducerConfig
 from penstock.client.model import TopicDescription
 from penstock.client.producer.delivery import Delivery, Outcome
@@ -43,11 +44,6 @@ BATCH_OVERHEAD_BYTES: Final = 256
 
 _DEFAULT_LIMIT_BYTES: Final = TopicConfig().max_message_bytes
 _to_bytes: Final = BytesSerializer()
-
-
-def now_ms() -> int:
-    """The clock of all deadlines here: monotonic milliseconds."""
-    return monotonic_ns() // 1_000_000
 
 
 class PendingBatch:

@@ -28,21 +28,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from penstock.core.types import ProducerId
+from penstock.core.types import ProducerIdentity
 from penstock.errors import Applied, ErrorCode, Lost, OverloadedError, PenstockError
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 """Sequences wrap from 2**31 - 1 to 0."""
 
 Batch = TypeVar("Batch")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A producer id and its epoch."""
-
-    producer_id: ProducerId
-    epoch: int
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +44,7 @@ class Entry(Generic[Batch]):
     batch: Batch
     record_count: int
     deadline_ms: int
-    identity: Identity | None = None
+    identity: ProducerIdentity | None = None
     sequence: int = -1
     outstanding: bool = True
     """Sent, and neither answered nor its connection ended."""
@@ -81,7 +73,7 @@ class Lane(Generic[Batch]):
     backoff_ms: int
     backoff_max_ms: int
     transactional: bool = False
-    identity: Identity | None = None
+    identity: ProducerIdentity | None = None
     window: deque[Entry[Batch]] = field(default_factory=deque)
     retry_at_ms: int = 0
     _next_sequence: int = 0
@@ -185,7 +177,7 @@ class Lane(Generic[Batch]):
                 self._drop(entry)
         return expired
 
-    def adopt(self, identity: Identity) -> list[Entry[Batch]]:
+    def adopt(self, identity: ProducerIdentity) -> list[Entry[Batch]]:
         """Numbers what is left anew under `identity`.
 
         Returns the batches given up because an old copy of them may still land; the caller

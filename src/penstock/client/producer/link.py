@@ -17,8 +17,9 @@ from typing import Any, Final, Protocol
 
 import grpc
 
+from penstock.client.clock import now_ms
 from penstock.client.cluster.connections import Connection
-from penstock.client.producer.accumulator import PartitionQueue, PendingBatch, now_ms
+from penstock.client.producer.accumulator import PartitionQueue, PendingBatch
 from penstock.client.producer.lane import Entry, Lane
 from penstock.errors import Applied, ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb

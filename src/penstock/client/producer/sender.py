@@ -15,17 +15,18 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.client.clock import now_ms
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ProducerConfig
 from penstock.client.model import DeliveryReport
-from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch, now_ms
+from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
 from penstock.client.producer.delivery import DeliveryError
-from penstock.client.producer.lane import Entry, Identity, Lane
+from penstock.client.producer.lane import Entry, Lane
 from penstock.client.producer.link import STALL_MS, ProduceLink, Request, Sent
 from penstock.client.tasks import BackgroundTasks
 from penstock.core.batch import Batch, BatchFlags, Codec
 from penstock.core.records import build_batch
-from penstock.core.types import NO_PRODUCER, Acks, ProducerId, Sync
+from penstock.core.types import NO_PRODUCER, Acks, ProducerId, ProducerIdentity, Sync
 from penstock.errors import ClusterError, ErrorCode, NotLeaderError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
@@ -53,7 +54,7 @@ class Sender:
         self._link_of: dict[PartitionQueue, str] = {}
         self._links: dict[str, ProduceLink] = {}
         self._troubles: dict[PartitionQueue, PenstockError] = {}
-        self._identity: Identity | None = None
+        self._identity: ProducerIdentity | None = None
         self._identifying = False
         self._news = asyncio.Event()
         self._transactional_id = self._config.transactional_id or ""
@@ -91,7 +92,7 @@ class Sender:
 
     # -- transactions ------------------------------------------------------------------------
 
-    def adopt(self, identity: Identity) -> None:
+    def adopt(self, identity: ProducerIdentity) -> None:
         """The next transaction's; nothing of the last one is left."""
         self._identity = identity
         for lane in self._lanes.values():
@@ -437,7 +438,7 @@ class Sender:
                 if error.code is ErrorCode.PRODUCER_FENCED:
                     known = None  # somebody else goes on with our id: take a new one
                 await asyncio.sleep(self._config.retry_backoff_max_ms / 1000)
-        self._identity = Identity(ProducerId(answer.producer_id), answer.producer_epoch)
+        self._identity = ProducerIdentity(ProducerId(answer.producer_id), answer.producer_epoch)
         self._identifying = False
         self.wake()
 

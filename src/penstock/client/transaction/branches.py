@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.coordinator import PATIENCE_S
 from penstock.client.producer.delivery import ColumnsDelivery
-from penstock.client.producer.lane import Identity
 from penstock.client.producer.sending_in import SendingIn
 from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.transaction.manager import TransactionManager
-from penstock.core.types import ProducerId
+from penstock.core.types import ProducerId, ProducerIdentity
 from penstock.errors import MisuseError
 from penstock.proto.v1 import transaction_pb2 as pb
 
@@ -59,12 +58,12 @@ class AsyncBranches:
         manager = await self._manager(run)
         begun: list[Branch] = []
 
-        async def take(timeout_s: float) -> Identity | None:
+        async def take(timeout_s: float) -> ProducerIdentity | None:
             answer = await self._begin_branch(manager, run, (task, attempt), timeout_s)
             if answer.already_committed:
                 return None
             begun.append(Branch(answer.branch, answer.producer_epoch))
-            return Identity(ProducerId(answer.producer_id), answer.producer_epoch)
+            return ProducerIdentity(ProducerId(answer.producer_id), answer.producer_epoch)
 
         if not await manager.begin_as(take):
             return None

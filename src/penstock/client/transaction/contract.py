@@ -8,7 +8,7 @@ answers. Everything here is plain data. Times are ms of one monotonic clock.
 
 from dataclasses import dataclass
 
-from penstock.client.producer.lane import Identity
+from penstock.core.types import ProducerIdentity
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 
@@ -37,7 +37,7 @@ class Begin:
 class Identified:
     """InitProducer was answered."""
 
-    identity: Identity
+    identity: ProducerIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class EndAnswered:
         visible: Every partition has heard of the outcome.
     """
 
-    next: Identity
+    next: ProducerIdentity
     error: PenstockError | None
     visible: bool
 
@@ -125,7 +125,7 @@ class End:
     """An EndTransaction to send, no earlier than `not_before_ms`; give up waiting for its answer at
     `deadline_ms`. `wait_visible_ms` 0 = do not wait."""
 
-    identity: Identity
+    identity: ProducerIdentity
     commit: bool
     not_before_ms: int
     deadline_ms: int
@@ -147,7 +147,7 @@ class Ready:
     """
 
     discard: PenstockError | None = None
-    adopt: Identity | None = None
+    adopt: ProducerIdentity | None = None
     identify: bool = False
     flush: bool = False
     end: End | None = None

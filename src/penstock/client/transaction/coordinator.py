@@ -15,9 +15,8 @@ from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.coordinator import PATIENCE_S, Coordinator
 from penstock.client.config import ProducerConfig
-from penstock.client.producer.lane import Identity
 from penstock.client.transaction.contract import End, EndAnswered
-from penstock.core.types import NO_PRODUCER, ProducerId
+from penstock.core.types import NO_PRODUCER, ProducerId, ProducerIdentity
 from penstock.errors import PenstockError
 from penstock.proto.v1 import broker_pb2
 from penstock.proto.v1 import transaction_pb2 as pb
@@ -63,14 +62,14 @@ class TransactionCoordinator(IdCoordinator):
         super().__init__(cluster, transactional_id)
         self._config = config
 
-    async def init(self, instance_id: str, timeout_s: float) -> Identity:
+    async def init(self, instance_id: str, timeout_s: float) -> ProducerIdentity:
         """Takes the id for this instance; who had it is fenced.
 
         Raises what trying again cannot cure (PRODUCER_FENCED: the instance had lost the id;
         INVALID_REQUEST: the timeout is above the cluster's), or the last error after `timeout_s`.
         """
 
-        async def attempt(connection: Connection, attempt_s: float) -> Identity:
+        async def attempt(connection: Connection, attempt_s: float) -> ProducerIdentity:
             request = broker_pb2.InitProducerRequest(
                 cluster_id=self._cluster.view.cluster_id,
                 producer_id=NO_PRODUCER,
@@ -83,7 +82,7 @@ class TransactionCoordinator(IdCoordinator):
             answer = await connection.call(connection.broker.InitProducer, request, attempt_s)
             if answer.HasField("error"):
                 raise error_from_wire(answer.error)
-            return Identity(ProducerId(answer.producer_id), answer.producer_epoch)
+            return ProducerIdentity(ProducerId(answer.producer_id), answer.producer_epoch)
 
         return await self.until_answered(attempt, timeout_s)
 
@@ -108,7 +107,7 @@ class TransactionCoordinator(IdCoordinator):
             self.failed(error)
             raise
         return EndAnswered(
-            next=Identity(ProducerId(answer.next_producer_id), answer.next_producer_epoch),
+            next=ProducerIdentity(ProducerId(answer.next_producer_id), answer.next_producer_epoch),
             error=error_from_wire(answer.error) if answer.HasField("error") else None,
             visible=answer.visible,
         )

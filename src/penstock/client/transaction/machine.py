@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, assert_never
 
-from penstock.client.producer.lane import Identity
 from penstock.client.transaction.contract import (
     NOTHING,
     Abort,
@@ -45,6 +44,7 @@ from penstock.client.transaction.contract import (
     Ready,
     TransactionError,
 )
+from penstock.core.types import ProducerIdentity
 from penstock.errors import (
     Applied,
     ClusterError,
@@ -87,7 +87,7 @@ class _Ending:
     wait_visible: bool = False
     sent: bool = False
     unanswered: bool = False
-    decided: Identity | None = None
+    decided: ProducerIdentity | None = None
     failures: int = 0
 
 
@@ -98,7 +98,7 @@ class Transactions:
         self._id = transactional_id
         self._backoff_ms = backoff_ms
         self._backoff_max_ms = backoff_max_ms
-        self._identity: Identity | None = None
+        self._identity: ProducerIdentity | None = None
         self._ending: _Ending | None = None
         self._failure: PenstockError | None = None
         self.state = State.READY
@@ -119,7 +119,7 @@ class Transactions:
                 assert_never(self.state)
 
     @property
-    def identity(self) -> Identity | None:
+    def identity(self) -> ProducerIdentity | None:
         """Names the open transaction, and no other one; None while none was begun."""
         return self._identity
 
@@ -297,7 +297,7 @@ class Transactions:
             return replace(ended, error=self._aborted(event.error.message))
         return ended
 
-    def _ended(self, identity: Identity | None) -> Ready:
+    def _ended(self, identity: ProducerIdentity | None) -> Ready:
         self.state = State.READY
         self._ending = None
         # The same epoch again would let a late batch of this transaction into the next one.

@@ -17,13 +17,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, Protocol
 
+from penstock.client.clock import now_ms
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ProducerConfig
 from penstock.client.consumer.transaction_offsets import Scope
 from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.model import OffsetAndMetadata
-from penstock.client.producer.accumulator import Accumulator, now_ms
-from penstock.client.producer.lane import Identity
+from penstock.client.producer.accumulator import Accumulator
 from penstock.client.producer.sender import Sender
 from penstock.client.transaction.contract import (
     Abort,
@@ -42,7 +42,7 @@ from penstock.client.transaction.contract import (
 )
 from penstock.client.transaction.coordinator import TransactionCoordinator
 from penstock.client.transaction.machine import State, Transactions
-from penstock.core.types import TopicPartition
+from penstock.core.types import ProducerIdentity, TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 Flush = Callable[[float], Awaitable[None]]
@@ -132,7 +132,7 @@ class TransactionManager:
                     return
             self._handle(Begin(deadline_ms))  # which refuses: one is open
 
-    async def begin_as(self, take: Callable[[float], Awaitable[Identity | None]]) -> bool:
+    async def begin_as(self, take: Callable[[float], Awaitable[ProducerIdentity | None]]) -> bool:
         """Opens a transaction under the identity that `take` gets from the coordinator, in so many
         seconds at most. False: it got None, and nothing is open. Raises as `begin`, or as `take`.
         """
@@ -208,14 +208,14 @@ class TransactionManager:
         if self._machine.refusal is not None:
             raise self._machine.refusal
 
-    def _check_not_over(self, identity: Identity) -> None:
+    def _check_not_over(self, identity: ProducerIdentity) -> None:
         """A commit that was asked for meanwhile waits for these offsets: that is in time."""
         if self._machine.identity != identity or self._machine.state is State.READY:
             raise MisuseError("the transaction ended before a consumer's offsets were sent")
         if self._machine.state is not State.ENDING or not self._machine.may_abort:
             self._check_open()
 
-    def _offsets_lost(self, identity: Identity, error: PenstockError) -> None:
+    def _offsets_lost(self, identity: ProducerIdentity, error: PenstockError) -> None:
         """Unless that transaction is over already."""
         if self._machine.identity == identity and self._machine.may_abort:
             self._handle(OffsetsLost(error))

@@ -23,10 +23,10 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, Self, Unpack
 
 from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.clock import now_ms
 from penstock.client.consumer.consumer import AsyncConsumer
 from penstock.client.dead_letters import cause_text, place_of
 from penstock.client.model import ConsumedBatch, Record
-from penstock.client.producer.accumulator import now_ms
 from penstock.client.producer.producer import exit_flush_s
 from penstock.client.transformer.config import (
     TransformConfig,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.client.clock import now_ms
 from penstock.client.config import ProducerConfig
 from penstock.client.model import PartitionDescription, TopicDescription
 from penstock.client.producer.accumulator import (
@@ -15,7 +16,6 @@ from penstock.client.producer.accumulator import (
     Accumulator,
     PendingBatch,
     TopicBuffer,
-    now_ms,
 )
 from penstock.client.serializers import JsonSerializer, StringSerializer
 from penstock.core.batch import HEADER_BYTES

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.client.producer.lane import Entry, Identity, Lane
-from penstock.core.types import ProducerId
+from penstock.client.producer.lane import Entry, Lane
+from penstock.core.types import ProducerId, ProducerIdentity
 from penstock.errors import (
     ClusterError,
     ErrorCode,
@@ -34,7 +34,7 @@ def lane(**changes: object) -> Lane[str]:
     }  # fmt: skip
     made: Lane[str] = Lane(**{**options, **changes})  # type: ignore[arg-type]
     if made.idempotent:
-        made.adopt(Identity(ProducerId(7), 0))
+        made.adopt(ProducerIdentity(ProducerId(7), 0))
     return made
 
 
@@ -107,9 +107,9 @@ def test_after_a_definite_failure_the_rest_goes_on_under_a_new_epoch() -> None:
     assert not made.needs_identity, "the second's answer is still out"
     made.failed(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE), 0)
     assert made.needs_identity
-    assert made.adopt(Identity(ProducerId(7), 1)) == []
+    assert made.adopt(ProducerIdentity(ProducerId(7), 1)) == []
     assert made.resend(1_000) is second
-    assert (second.sequence, second.identity) == (0, Identity(ProducerId(7), 1))
+    assert (second.sequence, second.identity) == (0, ProducerIdentity(ProducerId(7), 1))
 
 
 def test_what_may_have_landed_is_not_sent_again_under_new_numbers() -> None:
@@ -117,7 +117,7 @@ def test_what_may_have_landed_is_not_sent_again_under_new_numbers() -> None:
     first, second = made.take("a", 10, 10_000), made.take("b", 10, 10_000)
     made.failed(second, LOST, 0)
     assert made.failed(first, refused(ErrorCode.INVALID_TIMESTAMP), 0)
-    assert made.adopt(Identity(ProducerId(7), 1)) == [second]
+    assert made.adopt(ProducerIdentity(ProducerId(7), 1)) == [second]
     assert second.unknown
 
 
@@ -167,7 +167,9 @@ class ModelBroker:
     expected: int = 0
     recent: dict[int, str] = field(default_factory=dict)
 
-    def produce(self, entry: Entry[str], sequence: int, identity: Identity) -> PenstockError | None:
+    def produce(
+        self, entry: Entry[str], sequence: int, identity: ProducerIdentity
+    ) -> PenstockError | None:
         if identity.epoch < self.epoch:
             return refused(ErrorCode.PRODUCER_FENCED)
         if identity.epoch > self.epoch:
@@ -193,7 +195,7 @@ class World:
         self.broker = ModelBroker()
         self.now_ms = 0
         self.epoch = 0
-        self.sent: list[tuple[Entry[str], int, Identity]] = []
+        self.sent: list[tuple[Entry[str], int, ProducerIdentity]] = []
         self.answers: list[tuple[Entry[str], PenstockError | None]] = []
         self.made = 0
         self.verdicts: dict[str, str] = {}
@@ -208,7 +210,7 @@ class World:
             self.verdicts[entry.batch] = "unknown" if entry.unknown else "failed"
         if self.lane.needs_identity:
             self.epoch += 1
-            for entry in self.lane.adopt(Identity(ProducerId(7), self.epoch)):
+            for entry in self.lane.adopt(ProducerIdentity(ProducerId(7), self.epoch)):
                 self.verdicts[entry.batch] = "unknown"
         match choice % 10:
             case 0 | 1 | 2:

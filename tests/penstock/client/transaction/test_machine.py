@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.producer.lane import Identity, Lane
+from penstock.client.producer.lane import Lane
 from penstock.client.transaction.contract import (
     NOTHING,
     Abort,
@@ -22,7 +22,7 @@ from penstock.client.transaction.contract import (
     TransactionError,
 )
 from penstock.client.transaction.machine import State, Transactions
-from penstock.core.types import ProducerId
+from penstock.core.types import ProducerId, ProducerIdentity
 from penstock.errors import (
     ClusterError,
     ErrorCode,
@@ -32,8 +32,8 @@ from penstock.errors import (
     UnreachableError,
 )
 
-FIRST = Identity(ProducerId(1 << 62), 0)
-SECOND = Identity(ProducerId(1 << 62), 1)
+FIRST = ProducerIdentity(ProducerId(1 << 62), 0)
+SECOND = ProducerIdentity(ProducerId(1 << 62), 1)
 LOST = UnreachableError("connection lost")
 
 

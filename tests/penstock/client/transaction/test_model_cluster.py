@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 from support.transaction_model import PRODUCER, Branch, Partition, refused
 
-from penstock.client.producer.lane import Entry, Identity, Lane
+from penstock.client.producer.lane import Entry, Lane
 from penstock.client.transaction.contract import (
     Abort,
     BatchLost,
@@ -29,6 +29,7 @@ from penstock.client.transaction.contract import (
     TransactionError,
 )
 from penstock.client.transaction.machine import State, Transactions
+from penstock.core.types import ProducerIdentity
 from penstock.errors import ErrorCode, PenstockError, UnreachableError
 
 PARTITIONS = 2
@@ -100,7 +101,7 @@ class World:
                 assert lane.adopt(ready.adopt) == []
         if ready.identify:
             self.instances += 1
-            self.handle(Identified(Identity(PRODUCER, self.branch.init(self.instances))))
+            self.handle(Identified(ProducerIdentity(PRODUCER, self.branch.init(self.instances))))
             self.handle(Begin(self.now_ms + 1_000))
         if ready.flush:
             self.flushing = True
