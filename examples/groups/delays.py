@@ -13,8 +13,7 @@ import threading
 import time
 from collections import Counter
 
-from penstock.client import Record
-from penstock.client.workers.pool import WorkerConfig, WorkerPool
+from penstock.client import Record, WorkerConfig, WorkerPool
 
 
 class Delays:

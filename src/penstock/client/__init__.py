@@ -67,10 +67,12 @@ from penstock.client.serializers import (
     Serializer,
     StringSerializer,
 )
+from penstock.client.sync.admin import Admin
 from penstock.client.sync.branches import Branches
-from penstock.client.sync.consumer import Admin, Consumer
+from penstock.client.sync.consumer import Consumer
 from penstock.client.sync.producer import Producer, Transaction
 from penstock.client.sync.transformer import Out, Transformer, transform
+from penstock.client.sync.workers import WorkerPool
 from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.transaction.branches import AsyncBranches
 from penstock.client.transaction.contract import TransactionError
@@ -79,6 +81,7 @@ from penstock.client.transaction.pod import pod_id
 from penstock.client.transformer.config import TransformConfig
 from penstock.client.transformer.out import AsyncOut
 from penstock.client.transformer.transformer import AsyncTransformer, async_transform
+from penstock.client.workers.pool import AsyncWorkerPool, WorkerConfig
 from penstock.core.batch import Codec
 from penstock.core.columns import Header
 from penstock.core.types import Acks, Sync, TopicPartition
@@ -96,6 +99,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncTransaction",
     "AsyncTransformer",
+    "AsyncWorkerPool",
     "BatchOutcome",
     "BatchRun",
     "BlockingTransaction",
@@ -151,6 +155,8 @@ __all__ = [
     "TransactionState",
     "TransformConfig",
     "Transformer",
+    "WorkerConfig",
+    "WorkerPool",
     "async_transform",
     "pod_id",
     "transform",

@@ -1,14 +1,11 @@
 """The sync facade of `transaction.branches`, driven from the loop thread."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from penstock.client.sync.loop_thread import LoopThread
 from penstock.client.transaction.branch_model import BatchOutcome, BatchRun, Branch
 from penstock.client.transaction.branches import AsyncBranches
-
-if TYPE_CHECKING:
-    from penstock.client.sync.producer import Producer
 
 
 class Branches:
@@ -17,9 +14,11 @@ class Branches:
     Meanings and errors are those of `AsyncBranches`.
     """
 
-    def __init__(self, producer: "Producer", loop: LoopThread, core: AsyncBranches) -> None:
-        """Made by `Producer.branches`."""
-        self._producer = producer
+    def __init__(
+        self, send_columns: Callable[..., Any], loop: LoopThread, core: AsyncBranches
+    ) -> None:
+        """Made by `Producer.branches`, with its own `send_columns`."""
+        self._send_columns = send_columns
         self._loop = loop
         self._core = core
 
@@ -30,7 +29,7 @@ class Branches:
     def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
         """As `Producer.send_columns`, within the branch."""
         with self._core.sending():
-            return self._producer.send_columns(topic, values, keys, **more)
+            return self._send_columns(topic, values, keys, **more)
 
     def hand_over(self, timeout_s: float | None = None) -> None:
         """Blocks until everything sent is stored; its batch may commit it then."""

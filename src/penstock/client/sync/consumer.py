@@ -1,4 +1,4 @@
-"""The sync consumer and admin: their async namesakes, driven from the loop thread.
+"""The sync consumer: its async namesake, driven from the loop thread.
 
 Nothing is decided here. Every method hands its arguments to the async client and blocks the
 calling thread until that is done; errors and meanings are documented there. Clients may be
@@ -8,23 +8,14 @@ shared between threads. Ctrl-C interrupts a waiting call and leaves the client u
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, Unpack
 
-from penstock.client.admin.admin import AsyncAdmin
-from penstock.client.config import ClientConfig, ClientOptions, ConsumerConfig, ConsumerOptions
+from penstock.client.config import ConsumerConfig, ConsumerOptions
 from penstock.client.consumer.consumer import ITERATION_POLL_S, AsyncConsumer
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.model import (
-    ClusterDescription,
-    ConfigEntry,
     ConsumedBatch,
-    ListedOffset,
-    LogDescription,
-    OffsetSpec,
     Record,
-    TopicDescription,
 )
-from penstock.client.sync.groups import SyncGroupAdministration
 from penstock.client.sync.loop_thread import errand, shared_loop
-from penstock.client.sync.transactions import SyncTransactionAdministration
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
 
@@ -175,138 +166,6 @@ class Consumer:
         if not self._closed:
             self._closed = True
             self._loop.run_with_errands(self._core.close())
-            self._loop.release(self)
-
-    def close_at_exit(self) -> None:
-        """The process ends and nobody called `close`."""
-        self.close()
-
-
-class Admin(SyncGroupAdministration, SyncTransactionAdministration):
-    """Creates, changes and describes topics and groups; see AsyncAdmin."""
-
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str],
-        config: ClientConfig | None = None,
-        **options: Unpack[ClientOptions],
-    ) -> None:
-        self._loop = shared_loop()
-        self._core = AsyncAdmin(bootstrap, config, **options)
-        self._closed = False
-        self._loop.adopt(self)
-
-    @property
-    def config(self) -> ClientConfig:
-        return self._core.config
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def create_topic(
-        self,
-        topic: str,
-        partitions: int = 0,
-        replication_factor: int = 0,
-        configs: Mapping[str, str] | None = None,
-        *,
-        assignment: Sequence[Sequence[int]] | None = None,
-        validate_only: bool = False,
-    ) -> TopicDescription:
-        """Creates a topic and waits until every partition has a leader. 0 = the default."""
-        return self._loop.run(
-            self._core.create_topic(
-                topic,
-                partitions,
-                replication_factor,
-                configs,
-                assignment=assignment,
-                validate_only=validate_only,
-            )
-        )
-
-    def create_partitions(
-        self, topic: str, partitions: int, *, validate_only: bool = False
-    ) -> None:
-        """Grows a topic to `partitions` in total."""
-        self._loop.run(self._core.create_partitions(topic, partitions, validate_only=validate_only))
-
-    def delete_topic(self, topic: str, *, topic_id: str = "", validate_only: bool = False) -> None:
-        """Deletes a topic and its data."""
-        self._loop.run(
-            self._core.delete_topic(topic, topic_id=topic_id, validate_only=validate_only)
-        )
-
-    def list_topics(self, *, include_internal: bool = False) -> list[str]:
-        """Names of all topics, sorted."""
-        return self._loop.run(self._core.list_topics(include_internal=include_internal))
-
-    def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
-        """Topics by name; None = all."""
-        return self._loop.run(self._core.describe_topics(topics))
-
-    def alter_configs(
-        self,
-        topic: str,
-        changes: Mapping[str, str] | None = None,
-        *,
-        unset: Iterable[str] = (),
-        validate_only: bool = False,
-    ) -> None:
-        """Sets some configs of a topic and returns others to their defaults."""
-        self._loop.run(
-            self._core.alter_configs(topic, changes, unset=unset, validate_only=validate_only)
-        )
-
-    def describe_configs(self, topic: str) -> list[ConfigEntry]:
-        """Every config of a topic, set or default, with its documentation."""
-        return self._loop.run(self._core.describe_configs(topic))
-
-    def describe_cluster(self) -> ClusterDescription:
-        """Brokers, and how many topics and partitions are in which state."""
-        return self._loop.run(self._core.describe_cluster())
-
-    def list_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetSpec | int]
-    ) -> dict[TopicPartition, ListedOffset]:
-        """Where each partition begins (EARLIEST), ends (LATEST) or reaches a time (ms)."""
-        return self._loop.run(self._core.list_offsets(offsets))
-
-    def delete_records(
-        self, before_offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
-        """Deletes records before an offset, -1 = all; returns the log starts reached."""
-        return self._loop.run(self._core.delete_records(before_offsets))
-
-    def elect_leaders(
-        self,
-        partitions: Iterable[TopicPartition] | None = None,
-        *,
-        away_from_broker: int | None = None,
-    ) -> int:
-        """Gives partitions back to their preferred leaders; returns how many moved."""
-        return self._loop.run(
-            self._core.elect_leaders(partitions, away_from_broker=away_from_broker)
-        )
-
-    def unregister_broker(self, broker_id: int) -> None:
-        """See AsyncAdmin.unregister_broker."""
-        self._loop.run(self._core.unregister_broker(broker_id))
-
-    def describe_logs(
-        self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
-    ) -> list[LogDescription]:
-        """What each broker that is alive holds."""
-        return self._loop.run(self._core.describe_logs(topics, broker_ids=broker_ids))
-
-    def close(self) -> None:
-        """Closes the connections; may be called again."""
-        if not self._closed:
-            self._closed = True
-            self._loop.run(self._core.close())
             self._loop.release(self)
 
     def close_at_exit(self) -> None:

@@ -111,7 +111,7 @@ class Producer:
 
     def branches(self) -> Branches:
         """A task's part of a batch that many tasks write; see `AsyncProducer.branches`."""
-        return Branches(self, self._loop, self._core.branches())
+        return Branches(self.send_columns, self._loop, self._core.branches())
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Blocks until everything sent so far is settled; raises TimeoutError."""

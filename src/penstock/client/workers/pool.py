@@ -19,14 +19,13 @@ import logging
 from collections.abc import Awaitable, Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import Final, Literal
 from zlib import crc32
 
 from penstock.client.admin.admin import AsyncAdmin
 from penstock.client.config import AddressResolver
 from penstock.client.consumer.consumer import AsyncConsumer
 from penstock.client.dead_letters import (
-    HandlerFailedError,
     cause_text,
     handler_failed,
     letter_headers,
@@ -35,7 +34,6 @@ from penstock.client.dead_letters import (
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import Record
 from penstock.client.producer.producer import AsyncProducer
-from penstock.client.sync.loop_thread import shared_loop
 from penstock.client.workers.unfinished import Unfinished
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError, PenstockError
@@ -44,8 +42,6 @@ Handler = Callable[[Record], Awaitable[None] | None]
 POLL_S: Final = 0.2
 FULL_S: Final = 1.0
 """A full pool looks this often whether partitions are to be given up."""
-
-__all__ = ["AsyncWorkerPool", "Handler", "HandlerFailedError", "WorkerConfig", "WorkerPool"]
 
 _log = logging.getLogger("penstock.client")
 
@@ -351,36 +347,3 @@ def _first(failed: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-class WorkerPool:
-    """AsyncWorkerPool for programs without an event loop; handlers run in threads."""
-
-    def __init__(
-        self,
-        bootstrap: str | Sequence[str],
-        topics: str | Sequence[str],
-        group_id: str,
-        handler: Callable[[Record], None],
-        config: WorkerConfig | None = None,
-        *,
-        resolve_address: AddressResolver | None = None,
-    ) -> None:
-        self._loop = shared_loop()
-        self.core = AsyncWorkerPool(
-            bootstrap, topics, group_id, handler, config, resolve_address=resolve_address
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
-    def run(self) -> None:
-        """Handles records until `stop` is called from another thread, or Ctrl-C."""
-        self._loop.run(self.core.run())
-
-    def stop(self) -> None:
-        """Takes no more records; `run` returns when those taken are handled and committed."""
-        self._loop.loop.call_soon_threadsafe(self.core.stop)

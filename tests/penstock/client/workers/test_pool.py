@@ -13,10 +13,14 @@ from support.cluster import Cluster
 from support.names import own_name
 from support.waiting import wait_until_async
 
-from penstock.client import AsyncConsumer, Consumer, Producer, Record, TopicPartition
-from penstock.client.workers.pool import (
+from penstock.client import (
+    AsyncConsumer,
     AsyncWorkerPool,
+    Consumer,
     HandlerFailedError,
+    Producer,
+    Record,
+    TopicPartition,
     WorkerConfig,
     WorkerPool,
 )

@@ -1,0 +1,251 @@
+"""The sync admin: its async namesake, driven from the loop thread.
+
+Nothing is decided here; arguments, errors and meanings are documented at `AsyncAdmin`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self, Unpack
+
+from penstock.client.admin.admin import AsyncAdmin
+from penstock.client.admin.transaction_model import (
+    BlockingTransaction,
+    LedgerListing,
+    PartitionTransactions,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
+from penstock.client.config import ClientConfig, ClientOptions
+from penstock.client.group.model import GroupDescription, GroupListing, GroupState, OffsetChange
+from penstock.client.model import (
+    ClusterDescription,
+    ConfigEntry,
+    ListedOffset,
+    LogDescription,
+    OffsetSpec,
+    TopicDescription,
+)
+from penstock.client.sync.loop_thread import shared_loop
+from penstock.core.lag import PartitionLag
+from penstock.core.offset_reset import Move, ResetTo
+from penstock.core.types import TopicPartition
+
+
+class Admin:
+    """Creates, changes and describes topics, groups and transactions; see AsyncAdmin."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: ClientConfig | None = None,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self._loop = shared_loop()
+        self._core = AsyncAdmin(bootstrap, config, **options)
+        self._closed = False
+        self._loop.adopt(self)
+
+    @property
+    def config(self) -> ClientConfig:
+        return self._core.config
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 0,
+        replication_factor: int = 0,
+        configs: Mapping[str, str] | None = None,
+        *,
+        assignment: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """Creates a topic and waits until every partition has a leader. 0 = the default."""
+        return self._loop.run(
+            self._core.create_topic(
+                topic,
+                partitions,
+                replication_factor,
+                configs,
+                assignment=assignment,
+                validate_only=validate_only,
+            )
+        )
+
+    def create_partitions(
+        self, topic: str, partitions: int, *, validate_only: bool = False
+    ) -> None:
+        """Grows a topic to `partitions` in total."""
+        self._loop.run(self._core.create_partitions(topic, partitions, validate_only=validate_only))
+
+    def delete_topic(self, topic: str, *, topic_id: str = "", validate_only: bool = False) -> None:
+        """Deletes a topic and its data."""
+        self._loop.run(
+            self._core.delete_topic(topic, topic_id=topic_id, validate_only=validate_only)
+        )
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """Names of all topics, sorted."""
+        return self._loop.run(self._core.list_topics(include_internal=include_internal))
+
+    def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
+        """Topics by name; None = all."""
+        return self._loop.run(self._core.describe_topics(topics))
+
+    def alter_configs(
+        self,
+        topic: str,
+        changes: Mapping[str, str] | None = None,
+        *,
+        unset: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Sets some configs of a topic and returns others to their defaults."""
+        self._loop.run(
+            self._core.alter_configs(topic, changes, unset=unset, validate_only=validate_only)
+        )
+
+    def describe_configs(self, topic: str) -> list[ConfigEntry]:
+        """Every config of a topic, set or default, with its documentation."""
+        return self._loop.run(self._core.describe_configs(topic))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Brokers, and how many topics and partitions are in which state."""
+        return self._loop.run(self._core.describe_cluster())
+
+    def list_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetSpec | int]
+    ) -> dict[TopicPartition, ListedOffset]:
+        """Where each partition begins (EARLIEST), ends (LATEST) or reaches a time (ms)."""
+        return self._loop.run(self._core.list_offsets(offsets))
+
+    def delete_records(
+        self, before_offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Deletes records before an offset, -1 = all; returns the log starts reached."""
+        return self._loop.run(self._core.delete_records(before_offsets))
+
+    def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        away_from_broker: int | None = None,
+    ) -> int:
+        """Gives partitions back to their preferred leaders; returns how many moved."""
+        return self._loop.run(
+            self._core.elect_leaders(partitions, away_from_broker=away_from_broker)
+        )
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """See AsyncAdmin.unregister_broker."""
+        self._loop.run(self._core.unregister_broker(broker_id))
+
+    def describe_logs(
+        self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
+    ) -> list[LogDescription]:
+        """What each broker that is alive holds."""
+        return self._loop.run(self._core.describe_logs(topics, broker_ids=broker_ids))
+
+    # -- groups ------------------------------------------------------------------------------
+
+    def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
+        """All groups, or those in one of these states, by name."""
+        return self._loop.run(self._core.list_groups(states))
+
+    def describe_group(self, group_id: str, *, include_offsets: bool = True) -> GroupDescription:
+        """Members, partitions and committed offsets."""
+        return self._loop.run(self._core.describe_group(group_id, include_offsets=include_offsets))
+
+    def group_lag(self, group: str | GroupDescription) -> dict[TopicPartition, PartitionLag]:
+        """How far behind the group is in every partition it reads or has read."""
+        return self._loop.run(self._core.group_lag(group))
+
+    def plan_reset(
+        self, to: ResetTo, committed: Mapping[TopicPartition, int], *, clamp: bool = False
+    ) -> dict[TopicPartition, Move]:
+        """Where `to` moves these partitions; committed -1 = nothing is."""
+        return self._loop.run(self._core.plan_reset(to, committed, clamp=clamp))
+
+    def reset_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        reset_id: str = "",
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> dict[TopicPartition, OffsetChange]:
+        """Sets committed offsets of a group without members: all or none."""
+        return self._loop.run(
+            self._core.reset_offsets(
+                group_id, offsets, reset_id=reset_id, reason=reason, dry_run=dry_run
+            )
+        )
+
+    def delete_group(self, group_id: str) -> None:
+        """Forgets a group without members, and its offsets."""
+        self._loop.run(self._core.delete_group(group_id))
+
+    # -- transactions ------------------------------------------------------------------------
+
+    def list_transactions(
+        self,
+        states: Iterable[TransactionState] = (),
+        *,
+        older_than_ms: int = 0,
+        producer_id: int = 0,
+    ) -> list[TransactionListing]:
+        """Of the whole cluster, by id and branch."""
+        return self._loop.run(
+            self._core.list_transactions(
+                states, older_than_ms=older_than_ms, producer_id=producer_id
+            )
+        )
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Owner, participants, and how the last ones ended."""
+        return self._loop.run(self._core.describe_transaction(transactional_id))
+
+    def abort_transaction(
+        self, transactional_id: str, *, producer_epoch: int = -1, reason: str = ""
+    ) -> int:
+        """Ends what is open of it; how many transactions that were."""
+        return self._loop.run(
+            self._core.abort_transaction(
+                transactional_id, producer_epoch=producer_epoch, reason=reason
+            )
+        )
+
+    def partition_transactions(self, where: TopicPartition) -> PartitionTransactions:
+        """What is open in a partition, as its leader has it."""
+        return self._loop.run(self._core.partition_transactions(where))
+
+    def blocking_transactions(self, *, older_than_ms: int = 0) -> list[BlockingTransaction]:
+        """What holds up read_committed readers, by partition."""
+        return self._loop.run(self._core.blocking_transactions(older_than_ms=older_than_ms))
+
+    def list_ledgers(self) -> list[LedgerListing]:
+        """What application ids have committed last, by id."""
+        return self._loop.run(self._core.list_ledgers())
+
+    def forget_ledger(self, application_id: str) -> bool:
+        """Its next batch is taken as the first; False = there was none."""
+        return self._loop.run(self._core.forget_ledger(application_id))
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Closes the connections; may be called again."""
+        if not self._closed:
+            self._closed = True
+            self._loop.run(self._core.close())
+            self._loop.release(self)
+
+    def close_at_exit(self) -> None:
+        """The process ends and nobody called `close`."""
+        self.close()

@@ -1,0 +1,45 @@
+"""The sync worker pool: its async namesake, driven from the loop thread; handlers run in threads.
+
+`run` blocks the calling thread; it is ended by `stop` in another one, or by Ctrl-C.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from penstock.client.config import AddressResolver
+from penstock.client.model import Record
+from penstock.client.sync.loop_thread import shared_loop
+from penstock.client.workers.pool import AsyncWorkerPool, WorkerConfig
+
+
+class WorkerPool:
+    """AsyncWorkerPool for programs without an event loop; handlers run in threads."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        topics: str | Sequence[str],
+        group_id: str,
+        handler: Callable[[Record], None],
+        config: WorkerConfig | None = None,
+        *,
+        resolve_address: AddressResolver | None = None,
+    ) -> None:
+        self._loop = shared_loop()
+        self.core = AsyncWorkerPool(
+            bootstrap, topics, group_id, handler, config, resolve_address=resolve_address
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def run(self) -> None:
+        """Handles records until `stop` is called from another thread, or Ctrl-C."""
+        self._loop.run(self.core.run())
+
+    def stop(self) -> None:
+        """Takes no more records; `run` returns when those taken are handled and committed."""
+        self._loop.loop.call_soon_threadsafe(self.core.stop)
