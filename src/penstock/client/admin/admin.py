@@ -1,26 +1,30 @@
-"""The async admin: topics, configs and the cluster, asked of any broker.
+"""The async admin: what users call, with what it means; the `…_calls` modules beside it do it.
 
-Changes are passed on to the controller by the broker that is asked; those that concern one
-partition's data go to its leader. Every operation is tried again, at other brokers too, until
-it succeeds, is refused, or `request_timeout_ms` has passed. A change whose answer was lost is
-repeated, and "exists already" then means that the first attempt had worked.
+    topics, configs, cluster ─▶ any broker, which passes changes on to the controller
+    a partition's data ───────▶ its leader
+    groups, transactions ─────▶ their coordinators; lists: every broker
 
-Brokers hear of changes a moment after the controller made them. One admin client goes on asking
-the same broker and waits until that has heard, so that it reads what it wrote.
+Every operation is tried again, at other brokers too, until it succeeds, is refused, or
+`request_timeout_ms` has passed. One admin client goes on asking the same broker and waits until
+that has heard of a change, so that it reads what it wrote.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from time import monotonic
-from typing import Any, Final, Protocol, Self, TypeVar, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Self, Unpack
 
-from penstock.client.admin.groups import GroupAdministration
-from penstock.client.admin.transactions import TransactionAdministration
-from penstock.client.cluster.cluster import Cluster, is_silence
-from penstock.client.cluster.connections import Connection
-from penstock.client.cluster.leaders import Answers, ask_leaders, known_partition, list_offsets
-from penstock.client.cluster.wire import broker_from_wire, logs_from_wire, topic_from_wire
+from penstock.client.admin import cluster_calls, group_calls, topic_calls, transaction_calls
+from penstock.client.admin.asking import Asking
+from penstock.client.admin.transaction_model import (
+    BlockingTransaction,
+    LedgerListing,
+    PartitionTransactions,
+    TransactionDescription,
+    TransactionListing,
+    TransactionState,
+)
+from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ClientConfig, ClientOptions, parse_bootstrap
+from penstock.client.group.model import GroupDescription, GroupListing, GroupState, OffsetChange
 from penstock.client.model import (
     ClusterDescription,
     ConfigEntry,
@@ -29,34 +33,13 @@ from penstock.client.model import (
     OffsetSpec,
     TopicDescription,
 )
-from penstock.client.process import ProcessGuard
-from penstock.core.topic import is_internal
-from penstock.core.types import NO_LEADER, TopicPartition
-from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
-from penstock.proto.v1 import admin_pb2 as pb
-from penstock.proto.v1 import broker_pb2, errors_pb2
-from penstock.rpc.errors import error_from_wire
-
-PATIENCE_S: Final = 5.0
-"""How long one broker may take for a change before another is asked."""
-SETTLE_S: Final = 2.0
-"""How long to wait for a broker to hear of a change that is made already."""
-# Retriable elsewhere because a broker may be behind; the controller is not.
-_FINAL: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
-
-Answer = TypeVar("Answer")
+from penstock.core.lag import PartitionLag
+from penstock.core.offset_reset import Move, ResetTo
+from penstock.core.types import TopicPartition
+from penstock.errors import MisuseError
 
 
-class _HasError(Protocol):
-    """Any message with an `error` field."""
-
-    @property
-    def error(self) -> errors_pb2.Error: ...
-
-    def HasField(self, field_name: Any) -> bool: ...  # noqa: N802 - protobuf's name
-
-
-class AsyncAdmin(GroupAdministration, TransactionAdministration):
+class AsyncAdmin:
     """Creates, changes and describes topics, groups and transactions; describes the cluster."""
 
     def __init__(
@@ -69,9 +52,8 @@ class AsyncAdmin(GroupAdministration, TransactionAdministration):
         if config is not None and options:
             raise MisuseError("give a config or keyword options, not both")
         self.config = config or ClientConfig(**options)
-        self._timeout_s = self.config.request_timeout_ms / 1000
         self._cluster = Cluster(parse_bootstrap(bootstrap), self.config, sticky=True)
-        self._guard = ProcessGuard("admin client")
+        self._asking = Asking(self._cluster)
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,38 +84,15 @@ class AsyncAdmin(GroupAdministration, TransactionAdministration):
         Raises ClusterError: TOPIC_ALREADY_EXISTS, INVALID_…, or LEADER_NOT_AVAILABLE if the
         topic exists but has no leaders within `request_timeout_ms`.
         """
-        request = pb.CreateTopicsRequest(
-            cluster_id=await self._cluster_id(),
+        return await topic_calls.create_topic(
+            self._asking,
+            topic,
+            partitions,
+            replication_factor,
+            configs,
+            assignment=assignment,
             validate_only=validate_only,
-            topics=[
-                pb.NewTopic(
-                    topic=topic,
-                    partitions=partitions,
-                    replication_factor=replication_factor,
-                    configs=dict(configs or {}),
-                    assignment=[
-                        pb.ReplicaList(broker_ids=replicas) for replicas in assignment or ()
-                    ],
-                )
-            ],
         )
-        answer_lost = False
-
-        async def attempt(connection: Connection, timeout_s: float) -> str:
-            nonlocal answer_lost
-            try:
-                answer = await connection.call(connection.admin.CreateTopics, request, timeout_s)
-                return _checked(_only(answer.results)).topic_id
-            except PenstockError as error:
-                if answer_lost and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                    return ""
-                answer_lost = answer_lost or is_silence(error)
-                raise
-
-        topic_id = await self._ask(attempt)
-        if validate_only:
-            return TopicDescription(topic, topic_id, (), dict(configs or {}))
-        return await self._wait_for_leaders(topic, topic_id)
 
     async def create_partitions(
         self, topic: str, partitions: int, *, validate_only: bool = False
@@ -142,15 +101,9 @@ class AsyncAdmin(GroupAdministration, TransactionAdministration):
 
         Keys move to other partitions by this. Raises ClusterError(INVALID_PARTITIONS) for fewer.
         """
-        request = pb.CreatePartitionsRequest(
-            cluster_id=await self._cluster_id(),
-            topic=topic,
-            partitions=partitions,
-            validate_only=validate_only,
+        await topic_calls.create_partitions(
+            self._asking, topic, partitions, validate_only=validate_only
         )
-        await self._change(lambda connection: connection.admin.CreatePartitions, request)
-        if not validate_only:
-            await self._wait_for_leaders(topic, "", partitions)
 
     async def delete_topic(
         self, topic: str, *, topic_id: str = "", validate_only: bool = False
@@ -159,60 +112,19 @@ class AsyncAdmin(GroupAdministration, TransactionAdministration):
 
         Raises ClusterError UNKNOWN_TOPIC, TOPIC_ID_MISMATCH.
         """
-        request = pb.DeleteTopicsRequest(
-            cluster_id=await self._cluster_id(),
-            topics=[pb.TopicName(topic=topic, topic_id=topic_id)],
-            validate_only=validate_only,
+        await topic_calls.delete_topic(
+            self._asking, topic, topic_id=topic_id, validate_only=validate_only
         )
-        answer_lost = False
-
-        async def attempt(connection: Connection, timeout_s: float) -> None:
-            nonlocal answer_lost
-            try:
-                answer = await connection.call(connection.admin.DeleteTopics, request, timeout_s)
-                _checked(_only(answer.results))
-            except PenstockError as error:
-                if answer_lost and error.code is ErrorCode.UNKNOWN_TOPIC:
-                    return
-                answer_lost = answer_lost or is_silence(error)
-                raise
-
-        await self._ask(attempt)
-        if not validate_only:
-            await self._wait_until(topic, lambda seen: seen is None, SETTLE_S)
-            self._cluster.forget_topic(topic)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """Names of all topics, sorted."""
-        topics = await self.describe_topics()
-        return sorted(
-            name
-            for name, topic in topics.items()
-            if include_internal or not (topic.internal or is_internal(name))
-        )
+        return await topic_calls.list_topics(self._asking, include_internal=include_internal)
 
     async def describe_topics(
         self, topics: Iterable[str] | None = None
     ) -> dict[str, TopicDescription]:
         """Topics by name; None = all. Raises ClusterError(UNKNOWN_TOPIC) for a missing one."""
-        if topics is not None:
-            names = list(topics)
-            for name in names:
-                await self._cluster.topic(name)
-            if names:
-                await self._cluster.refresh()
-            return {name: await self._cluster.topic(name) for name in names}
-        request = broker_pb2.MetadataRequest(cluster_id=await self._cluster_id())
-        answer = await self._ask(
-            lambda connection, timeout_s: connection.call(
-                connection.broker.Metadata, request, timeout_s
-            )
-        )
-        return {
-            info.topic: topic_from_wire(info)
-            for info in answer.topics
-            if not info.HasField("error")
-        }
+        return await topic_calls.describe_topics(self._asking, topics)
 
     async def alter_configs(
         self,
@@ -226,61 +138,25 @@ class AsyncAdmin(GroupAdministration, TransactionAdministration):
 
         Raises ClusterError INVALID_CONFIG, UNKNOWN_TOPIC; then nothing was changed.
         """
-        request = pb.AlterConfigsRequest(
-            cluster_id=await self._cluster_id(),
-            topic=topic,
-            set=dict(changes or {}),
-            unset=list(unset),
-            validate_only=validate_only,
+        await topic_calls.alter_configs(
+            self._asking, topic, changes, unset=unset, validate_only=validate_only
         )
-        await self._change(lambda connection: connection.admin.AlterConfigs, request)
-        if validate_only:
-            return
-
-        def changed(seen: TopicDescription | None) -> bool:
-            known = {} if seen is None else seen.configs
-            own = set() if seen is None else known.keys() - seen.inherited
-            return all(known.get(name) == value for name, value in request.set.items()) and not (
-                own & set(request.unset)
-            )
-
-        await self._wait_until(topic, changed, SETTLE_S)
 
     async def describe_configs(self, topic: str) -> list[ConfigEntry]:
         """Every config of a topic, set or default, with its documentation."""
-        request = pb.DescribeConfigsRequest(topic=topic)
-        answer = await self._change(lambda connection: connection.admin.DescribeConfigs, request)
-        return [
-            ConfigEntry(entry.name, entry.value, entry.is_default, entry.documentation)
-            for entry in answer.configs
-        ]
+        return await topic_calls.describe_configs(self._asking, topic)
+
+    # -- brokers, and what they hold ---------------------------------------------------------
 
     async def describe_cluster(self) -> ClusterDescription:
         """Brokers, and how many topics and partitions are in which state."""
-        answer = await self._ask(
-            lambda connection, timeout_s: connection.call(
-                connection.admin.DescribeCluster, pb.DescribeClusterRequest(), timeout_s
-            )
-        )
-        return ClusterDescription(
-            cluster_id=answer.cluster_id,
-            controller_epoch=answer.controller_epoch,
-            metadata_version=answer.metadata_version,
-            controller_reachable=answer.controller_reachable,
-            brokers=tuple(broker_from_wire(info) for info in answer.brokers),
-            topics=answer.topics,
-            partitions=answer.partitions,
-            offline_partitions=answer.offline_partitions,
-            under_replicated_partitions=answer.under_replicated_partitions,
-            under_min_isr_partitions=answer.under_min_isr_partitions,
-        )
+        return await cluster_calls.describe_cluster(self._asking)
 
     async def list_offsets(
         self, offsets: Mapping[TopicPartition, OffsetSpec | int]
     ) -> dict[TopicPartition, ListedOffset]:
         """Where each partition begins (EARLIEST), ends (LATEST) or reaches a time (ms)."""
-        self._guard.check()
-        return await list_offsets(self._cluster, offsets, self._timeout_s)
+        return await cluster_calls.list_offsets(self._asking, offsets)
 
     async def delete_records(
         self, before_offsets: Mapping[TopicPartition, int]
@@ -289,28 +165,7 @@ class AsyncAdmin(GroupAdministration, TransactionAdministration):
 
         Returns the log starts reached. Raises OffsetOutOfRangeError past the high watermark.
         """
-        cluster_id = await self._cluster_id()
-
-        async def call(
-            connection: Connection, part: Mapping[TopicPartition, int], timeout_s: float
-        ) -> Answers[int]:
-            answers: dict[TopicPartition, int | PenstockError] = {}
-            for where, before_offset in part.items():
-                request = pb.DeleteRecordsRequest(
-                    cluster_id=cluster_id,
-                    topic=where.topic,
-                    partition=where.partition,
-                    before_offset=before_offset,
-                )
-                answer = await connection.call(connection.admin.DeleteRecords, request, timeout_s)
-                answers[where] = (
-                    error_from_wire(answer.error)
-                    if answer.HasField("error")
-                    else answer.log_start_offset
-                )
-            return answers
-
-        return await ask_leaders(self._cluster, before_offsets, call, self._timeout_s)
+        return await cluster_calls.delete_records(self._asking, before_offsets)
 
     async def elect_leaders(
         self,
@@ -326,30 +181,16 @@ class AsyncAdmin(GroupAdministration, TransactionAdministration):
 
         Returns how many partitions moved.
         """
-        named = list(partitions or ())
-        for where in named:
-            await known_partition(self._cluster, where)
-        request = pb.ElectLeadersRequest(
-            cluster_id=await self._cluster_id(),
-            partitions=[
-                broker_pb2.PartitionName(topic=where.topic, partition=where.partition)
-                for where in named
-            ],
-            away_from_broker=-1 if away_from_broker is None else away_from_broker,
-            away=away_from_broker is not None,
+        return await cluster_calls.elect_leaders(
+            self._asking, partitions, away_from_broker=away_from_broker
         )
-        answer = await self._change(lambda connection: connection.admin.ElectLeaders, request)
-        return int(answer.moved)
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Forgets a broker that is gone for good; nothing happens if it is not known.
 
         Raises ClusterError(INVALID_REQUEST) while it is alive or holds a replica.
         """
-        request = pb.UnregisterBrokerRequest(
-            cluster_id=await self._cluster_id(), broker_id=broker_id
-        )
-        await self._change(lambda connection: connection.admin.UnregisterBroker, request)
+        await cluster_calls.unregister_broker(self._asking, broker_id)
 
     async def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
@@ -358,94 +199,146 @@ class AsyncAdmin(GroupAdministration, TransactionAdministration):
 
         Raises UnreachableError if one of them does not answer.
         """
-        await self._cluster_id()
-        view = await self._cluster.refresh()
-        wanted = None if broker_ids is None else set(broker_ids)
-        unknown = (wanted or set()) - set(view.brokers)
-        if unknown:
-            raise MisuseError(
-                f"no such brokers: {sorted(unknown)}; the cluster has {sorted(view.brokers)}"
-            )
-        request = pb.DescribeLogsRequest(topics=list(topics or ()))
-        descriptions = []
-        for broker in sorted(view.brokers.values(), key=lambda broker: broker.broker_id):
-            if broker.alive if wanted is None else broker.broker_id in wanted:
-                connection = self._cluster.connections.to(broker.address)
-                answer = await connection.call(
-                    connection.admin.DescribeLogs, request, self._timeout_s
-                )
-                descriptions.append(logs_from_wire(answer))
-        return descriptions
+        return await cluster_calls.describe_logs(self._asking, topics, broker_ids=broker_ids)
+
+    # -- groups ------------------------------------------------------------------------------
+
+    async def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
+        """All groups of the cluster, or those in one of these states, by name.
+
+        Raises COORDINATOR_LOADING if a broker cannot say yet, UnreachableError if one that is
+        said to be alive does not answer: a list that lacks groups would pass for all.
+        """
+        return await group_calls.list_groups(self._asking, states)
+
+    async def describe_group(
+        self, group_id: str, *, include_offsets: bool = True
+    ) -> GroupDescription:
+        """Members, partitions and committed offsets. Raises ClusterError(UNKNOWN_GROUP)."""
+        return await group_calls.describe_group(
+            self._asking, group_id, include_offsets=include_offsets
+        )
+
+    async def group_lag(
+        self, group: "str | GroupDescription"
+    ) -> dict[TopicPartition, PartitionLag]:
+        """How far behind the group is in every partition it reads or has read.
+
+        Raises UNKNOWN_GROUP. Partitions of topics that do not exist any more are left out.
+        """
+        return await group_calls.group_lag(self._asking, group)
+
+    async def plan_reset(
+        self,
+        to: ResetTo,
+        committed: Mapping[TopicPartition, int],
+        *,
+        clamp: bool = False,
+    ) -> dict[TopicPartition, Move]:
+        """Where `to` moves these partitions, for `reset_offsets`; committed -1 = nothing is.
+
+        Raises MisuseError naming a partition in whose log that is not, UNKNOWN_TOPIC.
+        """
+        return await group_calls.plan_reset(self._asking, to, committed, clamp=clamp)
+
+    async def reset_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        reset_id: str = "",
+        reason: str = "",
+        dry_run: bool = False,
+    ) -> dict[TopicPartition, OffsetChange]:
+        """Sets committed offsets, also backwards, of a group without members: all or none.
+
+        Args:
+            group_id: An unknown one is made.
+            offsets: 0 or more, -1 = forget what is committed. That they lie in the log is for
+                the caller to see to.
+            reset_id: A reset with the id of the group's last one does nothing. "" = a new id.
+            reason: Kept with the group.
+            dry_run: Checks everything, changes nothing.
+
+        Raises ClusterError: GROUP_NOT_EMPTY, UNKNOWN_TOPIC, or what is wrong with a partition.
+        """
+        return await group_calls.reset_offsets(
+            self._asking, group_id, offsets, reset_id=reset_id, reason=reason, dry_run=dry_run
+        )
+
+    async def delete_group(self, group_id: str) -> None:
+        """Forgets a group without members, and its offsets.
+
+        Raises UNKNOWN_GROUP, GROUP_NOT_EMPTY.
+        """
+        await group_calls.delete_group(self._asking, group_id)
+
+    # -- transactions ------------------------------------------------------------------------
+
+    async def list_transactions(
+        self,
+        states: Iterable[TransactionState] = (),
+        *,
+        older_than_ms: int = 0,
+        producer_id: int = 0,
+    ) -> list[TransactionListing]:
+        """Of the whole cluster, by id and branch.
+
+        Args:
+            states: Only these; none = all.
+            older_than_ms: Only what is open, or waits for somebody to hear of its end, so long.
+            producer_id: Only this one's; 0 = all.
+
+        Raises COORDINATOR_LOADING, UnreachableError: a list with gaps would pass for all.
+        """
+        return await transaction_calls.list_transactions(
+            self._asking, states, older_than_ms=older_than_ms, producer_id=producer_id
+        )
+
+    async def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """Owner, participants, and how the last ones ended. Raises UNKNOWN_TRANSACTIONAL_ID."""
+        return await transaction_calls.describe_transaction(self._asking, transactional_id)
+
+    async def abort_transaction(
+        self, transactional_id: str, *, producer_epoch: int = -1, reason: str = ""
+    ) -> int:
+        """Ends what is open of it; how many transactions that were, 0 = nothing was open.
+
+        Its producer hears TRANSACTION_ABORTED. `producer_epoch`: only while this is its epoch;
+        -1 = whatever is open. Raises UNKNOWN_TRANSACTIONAL_ID.
+        """
+        return await transaction_calls.abort_transaction(
+            self._asking, transactional_id, producer_epoch=producer_epoch, reason=reason
+        )
+
+    async def partition_transactions(self, where: TopicPartition) -> PartitionTransactions:
+        """What is open in a partition, as its leader has it. Raises UNKNOWN_TOPIC and the like."""
+        return await transaction_calls.partition_transactions(self._asking, where)
+
+    async def blocking_transactions(self, *, older_than_ms: int = 0) -> list[BlockingTransaction]:
+        """What holds up read_committed readers, by partition; [] = nothing does.
+
+        Args:
+            older_than_ms: Only what is open, or waits for a partition to store its end, so long;
+                also what no coordinator knows of, whose age nobody can tell.
+
+        Partitions without a leader, which nobody can read, are left out. Raises as
+        `list_transactions`, or what the leaders answer: a gap would pass for "nothing".
+        """
+        return await transaction_calls.blocking_transactions(
+            self._asking, older_than_ms=older_than_ms
+        )
+
+    async def list_ledgers(self) -> list[LedgerListing]:
+        """What application ids have committed last, by id; raises as `list_transactions`."""
+        return await transaction_calls.list_ledgers(self._asking)
+
+    async def forget_ledger(self, application_id: str) -> bool:
+        """Its next batch is taken as the first; False = there was none."""
+        return await transaction_calls.forget_ledger(self._asking, application_id)
+
+    # -- the end -----------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Closes the connections; may be called again."""
         await self._cluster.aclose()
-
-    async def _cluster_id(self) -> str:
-        self._guard.check()
-        if not self._cluster.view.cluster_id:
-            await self._cluster.refresh(self._timeout_s)
-        return self._cluster.view.cluster_id
-
-    async def _ask(self, attempt: Callable[[Connection, float], Awaitable[Answer]]) -> Answer:
-        self._guard.check()
-        return await self._cluster.ask(
-            attempt, self._timeout_s, patience_s=PATIENCE_S, final=_FINAL
-        )
-
-    async def _change(self, method: Callable[[Connection], Any], request: object) -> Any:
-        """A call whose answer has one `error` field, safe to repeat."""
-
-        async def attempt(connection: Connection, timeout_s: float) -> Any:
-            return _checked(await connection.call(method(connection), request, timeout_s))
-
-        return await self._ask(attempt)
-
-    async def _wait_for_leaders(
-        self, topic: str, topic_id: str, partitions: int = 0
-    ) -> TopicDescription:
-        def led(seen: TopicDescription | None) -> bool:
-            return (
-                seen is not None
-                and topic_id in ("", seen.topic_id)
-                and len(seen.partitions) >= partitions
-                and all(entry.leader != NO_LEADER for entry in seen.partitions)
-            )
-
-        if not await self._wait_until(topic, led, self._timeout_s):
-            raise ClusterError(
-                f"topic {topic!r} exists, but not all of its partitions have a leader after "
-                f"{self._timeout_s:g} s; are enough brokers alive?",
-                ErrorCode.LEADER_NOT_AVAILABLE,
-            )
-        return self._cluster.view.topics[topic]
-
-    async def _wait_until(
-        self,
-        topic: str,
-        condition: Callable[[TopicDescription | None], bool],
-        timeout_s: float,
-    ) -> bool:
-        """Until the broker asked shows the topic as wanted; False if it never does."""
-        deadline = monotonic() + timeout_s
-        self._cluster.watch_topic(topic)
-        while not condition((await self._cluster.refresh()).topics.get(topic)):
-            if monotonic() >= deadline:
-                return False
-            await asyncio.sleep(self.config.retry_backoff_ms / 1000)
-        return True
-
-
-Result = TypeVar("Result", bound=_HasError)
-
-
-def _checked(result: Result) -> Result:
-    if result.HasField("error"):
-        raise error_from_wire(result.error)
-    return result
-
-
-def _only(results: Sequence[Result]) -> Result:
-    if len(results) != 1:
-        raise ClusterError(f"{len(results)} results for one topic", ErrorCode.INTERNAL)
-    return results[0]

@@ -244,7 +244,7 @@ def test_what_the_topic_sets_is_told_from_what_it_inherits(
         assert own() == {"max.message.bytes": "5000"}
         admin.alter_configs("t", {"retention.ms": "7"}, unset=["max.message.bytes"])
         assert own() == {"retention.ms": "7"}
-        monkeypatch.setattr("penstock.client.admin.admin.SETTLE_S", 60.0)
+        monkeypatch.setattr("penstock.client.admin.topic_calls.SETTLE_S", 60.0)
         began = time.monotonic()
         admin.alter_configs("t", unset=["retention.ms"])
         assert time.monotonic() - began < 40, "it has seen the change"

@@ -1,0 +1,71 @@
+"""How the admin's calls reach the cluster: any broker, until one has succeeded or refused.
+
+Every call is tried again, at other brokers too, until it succeeds, is refused, or
+`request_timeout_ms` has passed; so it must be safe to repeat.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.client.cluster.cluster import Cluster
+from penstock.client.cluster.connections import Connection
+from penstock.client.process import ProcessGuard
+from penstock.errors import ErrorCode
+from penstock.proto.v1 import errors_pb2
+from penstock.rpc.errors import error_from_wire
+
+PATIENCE_S: Final = 5.0
+"""How long one broker may take for a change before another is asked."""
+# Retriable elsewhere because a broker may be behind; the controller is not.
+_FINAL: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
+
+Answer = TypeVar("Answer")
+
+
+class _HasError(Protocol):
+    """Any message with an `error` field."""
+
+    @property
+    def error(self) -> errors_pb2.Error: ...
+
+    def HasField(self, field_name: Any) -> bool: ...  # noqa: N802 - protobuf's name
+
+
+Result = TypeVar("Result", bound=_HasError)
+
+
+class Asking:
+    """Of one admin client. Owned by its event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.timeout_s = cluster.config.request_timeout_ms / 1000
+        self.guard = ProcessGuard("admin client")
+
+    async def cluster_id(self) -> str:
+        """Asked of any broker if it is not known. Every call begins with this, with `ask` or with
+        `guard`: they raise MisuseError in a forked child."""
+        self.guard.check()
+        if not self.cluster.view.cluster_id:
+            await self.cluster.refresh(self.timeout_s)
+        return self.cluster.view.cluster_id
+
+    async def ask(self, attempt: Callable[[Connection, float], Awaitable[Answer]]) -> Answer:
+        """Raises what trying again cannot cure, or the last error when time is up."""
+        self.guard.check()
+        return await self.cluster.ask(attempt, self.timeout_s, patience_s=PATIENCE_S, final=_FINAL)
+
+    async def change(self, method: Callable[[Connection], Any], request: object) -> Any:
+        """A call whose answer has one `error` field, which is raised; safe to repeat."""
+
+        async def attempt(connection: Connection, timeout_s: float) -> Any:
+            return checked(await connection.call(method(connection), request, timeout_s))
+
+        return await self.ask(attempt)
+
+
+def checked(result: Result) -> Result:
+    """The result without an error; raises the one it has."""
+    if result.HasField("error"):
+        raise error_from_wire(result.error)
+    return result

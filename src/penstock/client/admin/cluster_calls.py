@@ -1,0 +1,128 @@
+"""The admin's calls about brokers, and about the data that partitions' leaders hold."""
+
+from collections.abc import Iterable, Mapping
+
+from penstock.client.admin.asking import Asking
+from penstock.client.cluster import leaders
+from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.leaders import Answers, ask_leaders, known_partition
+from penstock.client.cluster.wire import broker_from_wire, logs_from_wire
+from penstock.client.model import (
+    ClusterDescription,
+    ListedOffset,
+    LogDescription,
+    OffsetSpec,
+)
+from penstock.core.types import TopicPartition
+from penstock.errors import MisuseError, PenstockError
+from penstock.proto.v1 import admin_pb2 as pb
+from penstock.proto.v1 import broker_pb2
+from penstock.rpc.errors import error_from_wire
+
+
+async def describe_cluster(asking: Asking) -> ClusterDescription:
+    """See `AsyncAdmin.describe_cluster`."""
+    answer = await asking.ask(
+        lambda connection, timeout_s: connection.call(
+            connection.admin.DescribeCluster, pb.DescribeClusterRequest(), timeout_s
+        )
+    )
+    return ClusterDescription(
+        cluster_id=answer.cluster_id,
+        controller_epoch=answer.controller_epoch,
+        metadata_version=answer.metadata_version,
+        controller_reachable=answer.controller_reachable,
+        brokers=tuple(broker_from_wire(info) for info in answer.brokers),
+        topics=answer.topics,
+        partitions=answer.partitions,
+        offline_partitions=answer.offline_partitions,
+        under_replicated_partitions=answer.under_replicated_partitions,
+        under_min_isr_partitions=answer.under_min_isr_partitions,
+    )
+
+
+async def list_offsets(
+    asking: Asking, offsets: Mapping[TopicPartition, OffsetSpec | int]
+) -> dict[TopicPartition, ListedOffset]:
+    """See `AsyncAdmin.list_offsets`."""
+    asking.guard.check()
+    return await leaders.list_offsets(asking.cluster, offsets, asking.timeout_s)
+
+
+async def delete_records(
+    asking: Asking, before_offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """See `AsyncAdmin.delete_records`."""
+    cluster_id = await asking.cluster_id()
+
+    async def call(
+        connection: Connection, part: Mapping[TopicPartition, int], timeout_s: float
+    ) -> Answers[int]:
+        answers: dict[TopicPartition, int | PenstockError] = {}
+        for where, before_offset in part.items():
+            request = pb.DeleteRecordsRequest(
+                cluster_id=cluster_id,
+                topic=where.topic,
+                partition=where.partition,
+                before_offset=before_offset,
+            )
+            answer = await connection.call(connection.admin.DeleteRecords, request, timeout_s)
+            answers[where] = (
+                error_from_wire(answer.error)
+                if answer.HasField("error")
+                else answer.log_start_offset
+            )
+        return answers
+
+    return await ask_leaders(asking.cluster, before_offsets, call, asking.timeout_s)
+
+
+async def elect_leaders(
+    asking: Asking,
+    partitions: Iterable[TopicPartition] | None = None,
+    *,
+    away_from_broker: int | None = None,
+) -> int:
+    """See `AsyncAdmin.elect_leaders`."""
+    named = list(partitions or ())
+    for where in named:
+        await known_partition(asking.cluster, where)
+    request = pb.ElectLeadersRequest(
+        cluster_id=await asking.cluster_id(),
+        partitions=[
+            broker_pb2.PartitionName(topic=where.topic, partition=where.partition)
+            for where in named
+        ],
+        away_from_broker=-1 if away_from_broker is None else away_from_broker,
+        away=away_from_broker is not None,
+    )
+    answer = await asking.change(lambda connection: connection.admin.ElectLeaders, request)
+    return int(answer.moved)
+
+
+async def unregister_broker(asking: Asking, broker_id: int) -> None:
+    """See `AsyncAdmin.unregister_broker`."""
+    request = pb.UnregisterBrokerRequest(cluster_id=await asking.cluster_id(), broker_id=broker_id)
+    await asking.change(lambda connection: connection.admin.UnregisterBroker, request)
+
+
+async def describe_logs(
+    asking: Asking, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
+) -> list[LogDescription]:
+    """See `AsyncAdmin.describe_logs`."""
+    await asking.cluster_id()
+    view = await asking.cluster.refresh()
+    wanted = None if broker_ids is None else set(broker_ids)
+    unknown = (wanted or set()) - set(view.brokers)
+    if unknown:
+        raise MisuseError(
+            f"no such brokers: {sorted(unknown)}; the cluster has {sorted(view.brokers)}"
+        )
+    request = pb.DescribeLogsRequest(topics=list(topics or ()))
+    descriptions = []
+    for broker in sorted(view.brokers.values(), key=lambda broker: broker.broker_id):
+        if broker.alive if wanted is None else broker.broker_id in wanted:
+            connection = asking.cluster.connections.to(broker.address)
+            answer = await connection.call(connection.admin.DescribeLogs, request, asking.timeout_s)
+            descriptions.append(logs_from_wire(answer))
+    return descriptions

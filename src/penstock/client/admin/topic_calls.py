@@ -1,0 +1,230 @@
+"""The admin's calls about topics and their configs; the broker asked passes them on.
+
+A change whose answer was lost is repeated, and "exists already" then means that the first attempt
+had worked. Brokers hear of changes a moment after the controller made them: a call returns when
+the broker that is asked has heard, so that one client reads what it wrote.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import monotonic
+from typing import Final, TypeVar
+
+from penstock.client.admin.asking import Asking, checked
+from penstock.client.cluster.cluster import is_silence
+from penstock.client.cluster.connections import Connection
+from penstock.client.cluster.wire import topic_from_wire
+from penstock.client.model import (
+    ConfigEntry,
+    TopicDescription,
+)
+from penstock.core.topic import is_internal
+from penstock.core.types import NO_LEADER
+from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock.proto.v1 import admin_pb2 as pb
+from penstock.proto.v1 import broker_pb2
+
+SETTLE_S: Final = 2.0
+"""How long to wait for a broker to hear of a change that is made already."""
+
+Result = TypeVar("Result")
+
+
+async def create_topic(
+    asking: Asking,
+    topic: str,
+    partitions: int = 0,
+    replication_factor: int = 0,
+    configs: Mapping[str, str] | None = None,
+    *,
+    assignment: Sequence[Sequence[int]] | None = None,
+    validate_only: bool = False,
+) -> TopicDescription:
+    """See `AsyncAdmin.create_topic`."""
+    request = pb.CreateTopicsRequest(
+        cluster_id=await asking.cluster_id(),
+        validate_only=validate_only,
+        topics=[
+            pb.NewTopic(
+                topic=topic,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                configs=dict(configs or {}),
+                assignment=[pb.ReplicaList(broker_ids=replicas) for replicas in assignment or ()],
+            )
+        ],
+    )
+    answer_lost = False
+
+    async def attempt(connection: Connection, timeout_s: float) -> str:
+        nonlocal answer_lost
+        try:
+            answer = await connection.call(connection.admin.CreateTopics, request, timeout_s)
+            return checked(_only(answer.results)).topic_id
+        except PenstockError as error:
+            if answer_lost and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                return ""
+            answer_lost = answer_lost or is_silence(error)
+            raise
+
+    topic_id = await asking.ask(attempt)
+    if validate_only:
+        return TopicDescription(topic, topic_id, (), dict(configs or {}))
+    return await _wait_for_leaders(asking, topic, topic_id)
+
+
+async def create_partitions(
+    asking: Asking, topic: str, partitions: int, *, validate_only: bool = False
+) -> None:
+    """See `AsyncAdmin.create_partitions`."""
+    request = pb.CreatePartitionsRequest(
+        cluster_id=await asking.cluster_id(),
+        topic=topic,
+        partitions=partitions,
+        validate_only=validate_only,
+    )
+    await asking.change(lambda connection: connection.admin.CreatePartitions, request)
+    if not validate_only:
+        await _wait_for_leaders(asking, topic, "", partitions)
+
+
+async def delete_topic(
+    asking: Asking, topic: str, *, topic_id: str = "", validate_only: bool = False
+) -> None:
+    """See `AsyncAdmin.delete_topic`."""
+    request = pb.DeleteTopicsRequest(
+        cluster_id=await asking.cluster_id(),
+        topics=[pb.TopicName(topic=topic, topic_id=topic_id)],
+        validate_only=validate_only,
+    )
+    answer_lost = False
+
+    async def attempt(connection: Connection, timeout_s: float) -> None:
+        nonlocal answer_lost
+        try:
+            answer = await connection.call(connection.admin.DeleteTopics, request, timeout_s)
+            checked(_only(answer.results))
+        except PenstockError as error:
+            if answer_lost and error.code is ErrorCode.UNKNOWN_TOPIC:
+                return
+            answer_lost = answer_lost or is_silence(error)
+            raise
+
+    await asking.ask(attempt)
+    if not validate_only:
+        await _wait_until(asking, topic, lambda seen: seen is None, SETTLE_S)
+        asking.cluster.forget_topic(topic)
+
+
+async def list_topics(asking: Asking, *, include_internal: bool = False) -> list[str]:
+    """See `AsyncAdmin.list_topics`."""
+    topics = await describe_topics(asking)
+    return sorted(
+        name
+        for name, topic in topics.items()
+        if include_internal or not (topic.internal or is_internal(name))
+    )
+
+
+async def describe_topics(
+    asking: Asking, topics: Iterable[str] | None = None
+) -> dict[str, TopicDescription]:
+    """See `AsyncAdmin.describe_topics`."""
+    if topics is not None:
+        names = list(topics)
+        for name in names:
+            await asking.cluster.topic(name)
+        if names:
+            await asking.cluster.refresh()
+        return {name: await asking.cluster.topic(name) for name in names}
+    request = broker_pb2.MetadataRequest(cluster_id=await asking.cluster_id())
+    answer = await asking.ask(
+        lambda connection, timeout_s: connection.call(
+            connection.broker.Metadata, request, timeout_s
+        )
+    )
+    return {
+        info.topic: topic_from_wire(info) for info in answer.topics if not info.HasField("error")
+    }
+
+
+async def alter_configs(
+    asking: Asking,
+    topic: str,
+    changes: Mapping[str, str] | None = None,
+    *,
+    unset: Iterable[str] = (),
+    validate_only: bool = False,
+) -> None:
+    """See `AsyncAdmin.alter_configs`."""
+    request = pb.AlterConfigsRequest(
+        cluster_id=await asking.cluster_id(),
+        topic=topic,
+        set=dict(changes or {}),
+        unset=list(unset),
+        validate_only=validate_only,
+    )
+    await asking.change(lambda connection: connection.admin.AlterConfigs, request)
+    if validate_only:
+        return
+
+    def changed(seen: TopicDescription | None) -> bool:
+        known = {} if seen is None else seen.configs
+        own = set() if seen is None else known.keys() - seen.inherited
+        return all(known.get(name) == value for name, value in request.set.items()) and not (
+            own & set(request.unset)
+        )
+
+    await _wait_until(asking, topic, changed, SETTLE_S)
+
+
+async def describe_configs(asking: Asking, topic: str) -> list[ConfigEntry]:
+    """See `AsyncAdmin.describe_configs`."""
+    request = pb.DescribeConfigsRequest(topic=topic)
+    answer = await asking.change(lambda connection: connection.admin.DescribeConfigs, request)
+    return [
+        ConfigEntry(entry.name, entry.value, entry.is_default, entry.documentation)
+        for entry in answer.configs
+    ]
+
+
+async def _wait_for_leaders(
+    asking: Asking, topic: str, topic_id: str, partitions: int = 0
+) -> TopicDescription:
+    def led(seen: TopicDescription | None) -> bool:
+        return (
+            seen is not None
+            and topic_id in ("", seen.topic_id)
+            and len(seen.partitions) >= partitions
+            and all(entry.leader != NO_LEADER for entry in seen.partitions)
+        )
+
+    if not await _wait_until(asking, topic, led, asking.timeout_s):
+        raise ClusterError(
+            f"topic {topic!r} exists, but not all of its partitions have a leader after "
+            f"{asking.timeout_s:g} s; are enough brokers alive?",
+            ErrorCode.LEADER_NOT_AVAILABLE,
+        )
+    return asking.cluster.view.topics[topic]
+
+
+async def _wait_until(
+    asking: Asking,
+    topic: str,
+    condition: Callable[[TopicDescription | None], bool],
+    timeout_s: float,
+) -> bool:
+    """Until the broker asked shows the topic as wanted; False if it never does."""
+    deadline = monotonic() + timeout_s
+    asking.cluster.watch_topic(topic)
+    while not condition((await asking.cluster.refresh()).topics.get(topic)):
+        if monotonic() >= deadline:
+            return False
+        await asyncio.sleep(asking.cluster.config.retry_backoff_ms / 1000)
+    return True
+
+
+def _only(results: Sequence[Result]) -> Result:
+    if len(results) != 1:
+        raise ClusterError(f"{len(results)} results for one topic", ErrorCode.INTERNAL)
+    return results[0]
