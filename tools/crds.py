@@ -91,14 +91,14 @@ RESOURCES = (
         kind="Cluster",
         plural="clusters",
         short="pcl",
-        doc="A Penstock cluster: brokers that keep topics, and the controllers that lead them.",
+        doc="A Penstock cluster: brokers that store topics, and controllers that coordinate them.",
         spec=CLUSTER_SPEC,
         status=CLUSTER_STATUS,
         columns=(
-            Column("Ready", READY, doc="Whether every broker serves as the spec says."),
+            Column("Ready", READY, doc="Whether every broker serves with the current spec."),
             Column("Brokers", ".status.brokers.summary", doc="Ready and wanted brokers."),
-            Column("Phase", ".status.phase", doc="What is going on."),
-            Column("Message", READY_MESSAGE, wide=True, doc="What is awaited."),
+            Column("Phase", ".status.phase", doc="Phase of the Cluster."),
+            Column("Message", READY_MESSAGE, wide=True, doc="What it is waiting for."),
             Column("Bootstrap", ".status.bootstrap", wide=True, doc="What clients connect to."),
             AGE,
         ),
@@ -112,11 +112,11 @@ RESOURCES = (
         spec=TOPIC_SPEC,
         status=TOPIC_STATUS,
         columns=(
-            Column("Cluster", ".spec.cluster", doc="Where the topic lives."),
+            Column("Cluster", ".spec.cluster", doc="The Cluster of the topic."),
             Column("Partitions", ".status.partitions", "integer", doc="Partitions it has."),
             Column("Replicas", ".status.replicas", "integer", doc="Copies of each partition."),
-            Column("Ready", READY, doc="Whether the topic is as the spec says."),
-            Column("Message", READY_MESSAGE, doc="What is awaited."),
+            Column("Ready", READY, doc="Whether the topic matches its spec."),
+            Column("Message", READY_MESSAGE, doc="What it is waiting for."),
             AGE,
         ),
     ),
@@ -128,12 +128,12 @@ RESOURCES = (
         spec=CONSUMER_GROUP_SPEC,
         status=CONSUMER_GROUP_STATUS,
         columns=(
-            Column("Cluster", ".spec.cluster", doc="Where the group reads."),
+            Column("Cluster", ".spec.cluster", doc="The Cluster of the group."),
             Column("State", ".status.state", doc="State of the group."),
             Column("Members", ".status.members", "integer", doc="Members that heartbeat."),
             Column("Lag", ".status.lag.records", "integer", doc="Records not yet committed."),
             Column("Lag-Seconds", ".status.lag.seconds", "integer", wide=True, doc="Lag in time."),
-            Column("Ready", READY, doc="Whether the group is as the spec says."),
+            Column("Ready", READY, doc="Whether the group matches its spec."),
             AGE,
         ),
     ),
@@ -287,14 +287,14 @@ def crd(resource: Resource) -> dict[str, Any]:
 
 def _root(resource: Resource) -> Schema:
     rules = rules_of(resource.kind, resource.spec)
-    spec: Schema = {"description": f"What the {resource.kind} should be."}
+    spec: Schema = {"description": f"The desired state of the {resource.kind}."}
     spec |= _object(resource.spec, ("spec",), rules)
     required = [row.name for row in resource.spec if row.required]
     if not required:
         spec["default"] = defaults(resource.spec)
     if ("spec",) in rules:
         spec["x-kubernetes-validations"] = rules["spec",]
-    status: Schema = {"description": "What it is, as the operator saw it last."}
+    status: Schema = {"description": "The state that the operator observed last."}
     status |= _object(resource.status, ("status",), {})
     # An object says that it waits from the first second on, not only once the operator has come.
     status["default"] = {"observedGeneration": 0, "conditions": [INITIAL_CONDITION]}

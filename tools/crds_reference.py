@@ -19,9 +19,10 @@ INTRODUCTION = """<!-- Written by `make crds` from tables in the code; changes h
 
 # Resources and settings
 
-All that `kubectl apply` and `penstock local up` take, `penstock.dev/v1alpha1`. In a terminal:
-`kubectl explain cluster.spec --api-version=penstock.dev/v1alpha1`. Names are Kubernetes' names; a
-Cluster's has at most 40 characters.
+All resources and fields that `kubectl apply` and `penstock local up` accept, in
+`penstock.dev/v1alpha1`. In a terminal: `kubectl explain cluster.spec
+--api-version=penstock.dev/v1alpha1`. Names follow the rules of Kubernetes; the name of a Cluster
+has at most 40 characters.
 
 `kubectl get penstock` lists everything; `pcl`, `pt` and `pcg` are short for clusters, topics and
 consumer groups.
@@ -29,8 +30,9 @@ consumer groups.
 SETTINGS = """
 ## Settings
 
-`spec.config` of a Cluster takes all of these, of a Topic the last table. A value is a text
-or a whole number; `"true"` and `"false"` are quoted. Unknown settings are refused.
+`spec.config` of a Cluster accepts all of these settings, `spec.config` of a Topic those of the last
+table. A value is a string or a whole number; put `"true"` and `"false"` in quotes. Unknown settings
+are refused.
 """
 
 
@@ -42,9 +44,9 @@ def reference(kinds: list[tuple[str, str, tuple[Field, ...], tuple[Field, ...]]]
         lines += ["", "| status | | |", "|---|---|---|", *_rows(status)]
     lines.append(SETTINGS.rstrip())
     for title, settings in (
-        ("Of the controller and for new topics", CONTROLLER_SETTINGS),
-        ("Of brokers", BROKER_SETTINGS),
-        ("Of topics (on a Cluster: what its topics inherit)", TOPIC_SETTINGS),
+        ("Settings of the controller and defaults for new topics", CONTROLLER_SETTINGS),
+        ("Settings of brokers", BROKER_SETTINGS),
+        ("Settings of topics (on a Cluster: inherited by its topics)", TOPIC_SETTINGS),
     ):
         lines += [
             f"\n### {title}\n",

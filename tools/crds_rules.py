@@ -92,7 +92,7 @@ def _config(settings: tuple[Setting, ...], what: str) -> Iterator[tuple[tuple[st
         path,
         rule(
             f"self.all(key, key in {listed})",
-            f"spec.config holds an unknown {what} config; known are {names}",
+            f"spec.config contains an unknown {what} config; known are {names}",
             f"unknown {what} config %s; known are {names}",
             f"self.filter(key, !(key in {listed}))",
         ),
@@ -224,10 +224,10 @@ def _volumes() -> tuple[tuple[str, ...], Rule]:
         rule(
             f"!isQuantity({new}) || !isQuantity({old}) || "
             f"quantity({new}).compareTo(quantity({old})) >= 0",
-            "spec.storage.size may grow but never shrink, because volumes cannot; put the old "
-            "size back",
-            "spec.storage.size is %s and was %s; volumes may grow but never shrink: put the old "
-            "size back",
+            "spec.storage.size can grow but never shrink, because volumes cannot shrink; "
+            "restore the old size",
+            "spec.storage.size is %s and was %s; volumes can grow but never shrink: restore the "
+            "old size",
             new,
             old,
         ),
@@ -237,8 +237,8 @@ def _volumes() -> tuple[tuple[str, ...], Rule]:
 def _topic() -> Iterator[tuple[tuple[str, ...], Rule]]:
     name = "(has(self.spec.topicName) ? self.spec.topicName : self.metadata.name)"
     legal = (
-        f"a topic name has 1 to {TOPIC_NAME_MAX_CHARS} characters out of a-z, A-Z, 0-9, '.', '_' "
-        "and '-', and is neither '.' nor '..'"
+        f"a topic name must have 1 to {TOPIC_NAME_MAX_CHARS} characters from a-z, A-Z, 0-9, '.', "
+        "'_' and '-', and must not be '.' or '..'"
     )
     yield (
         (),
@@ -270,10 +270,10 @@ def _topic() -> Iterator[tuple[tuple[str, ...], Rule]]:
         ("spec", "partitions"),
         rule(
             "self >= oldSelf",
-            "spec.partitions never shrinks, because records would be lost; put the old number "
-            "back, or write to a new topic",
-            "spec.partitions is %d, but the topic has %d; partitions never shrink, because "
-            "records would be lost: put the old number back, or write to a new topic",
+            "spec.partitions can never shrink, because records would be lost; restore the old "
+            "number, or write to a new topic",
+            "spec.partitions is %d, but the topic has %d; partitions can never shrink, because "
+            "records would be lost: restore the old number, or write to a new topic",
             "self",
             "oldSelf",
         ),

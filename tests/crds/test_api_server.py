@@ -255,7 +255,7 @@ class TestKubectl:
         )
         told = " ".join(told.split())
         assert "The volume of each broker. Local mode uses the data directory instead." in told
-        assert "Size of each broker's volume; it may grow, never shrink." in told
+        assert "Size of each broker's volume; it can grow, but never shrink." in told
 
     @pytest.mark.parametrize("name", ["pcl", "pt", "pcg", "penstock"])
     def test_short_names_and_the_category(

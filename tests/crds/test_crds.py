@@ -175,11 +175,11 @@ class TestRules:
     @pytest.mark.parametrize(
         ("kind", "path", "part"),
         [
-            ("Topic", ".spec.partitions", "never shrinks"),
+            ("Topic", ".spec.partitions", "can never shrink"),
             ("Topic", ".spec", "min.insync.replicas must not be more than spec.replicas"),
-            ("Topic", "", "a topic name has 1 to 249 characters"),
+            ("Topic", "", "a topic name must have 1 to 249 characters"),
             ("Cluster", "", "metadata.name of a Cluster has at most 40 characters"),
-            ("Cluster", ".spec.storage.size", "may grow but never shrink"),
+            ("Cluster", ".spec.storage.size", "can grow but never shrink"),
             ("Cluster", ".spec", "default.replication.factor must not be more than spec.brokers"),
             ("Cluster", ".spec", "min.insync.replicas must not be more than default.replication"),
             ("Cluster", ".spec", "at least twice broker.heartbeat.interval.ms"),

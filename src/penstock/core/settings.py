@@ -40,48 +40,59 @@ BROKER_SETTINGS: Final = (
     Setting(
         "produce.inflight.bytes",
         str(128 * MIB),
-        "Payload of produce requests that wait for their acknowledgement, all together; "
-        "beyond it producers are told to come back (I23).",
+        "Total payload of produce requests that wait for acknowledgement, in bytes; above it, "
+        "further requests are refused as OVERLOADED (I23).",
     ),
     Setting(
         "fetch.inflight.bytes",
         str(128 * MIB),
-        "Payload of fetch answers being built and sent, all together.",
+        "Total payload of fetch answers being built and sent, in bytes.",
     ),
-    Setting("fetch.parked.max", "10000", "Fetches that may wait for records at one time."),
-    Setting("rpcs.max", "20000", "Calls and streams open at one time."),
-    Setting("produce.stream.inflight.max", "64", "Unanswered requests per ProduceStream."),
+    Setting(
+        "fetch.parked.max",
+        "10000",
+        "Maximum number of fetches that wait for records at the same time.",
+    ),
+    Setting("rpcs.max", "20000", "Maximum number of calls and streams open at the same time."),
+    Setting(
+        "produce.stream.inflight.max",
+        "64",
+        "Maximum number of unanswered requests per ProduceStream.",
+    ),
     Setting(
         "cache.bytes",
         str(48 * MIB),
-        "Newest batches kept in memory for followers and consumers at the log's end.",
+        "Memory for the newest batches, from which followers and consumers at the log's end "
+        "are served, in bytes.",
     ),
     Setting(
         "replica.window.bytes",
         str(32 * MIB),
-        "What a leader may send ahead of this broker's acknowledgements, per leader broker.",
+        "How much a leader may send ahead of this broker's acknowledgements, per leader "
+        "broker, in bytes.",
     ),
     Setting(
-        "replica.message.bytes", str(2 * MIB), "Aimed-at size of one replication message, in bytes."
+        "replica.message.bytes", str(2 * MIB), "Target size of a replication message, in bytes."
     ),
     Setting(
         "disk.reserve.bytes",
         "0",
-        "Writes are refused while less than this is free; 0 = the larger of 64 MiB and 1 %.",
+        "Writes are refused while less disk space than this is free, in bytes; 0 = the "
+        "larger of 64 MiB and 1 %.",
         minimum=0,
     ),
     Setting(
-        "disk.check.interval.ms", "1000", "How often free space is looked at, in milliseconds."
+        "disk.check.interval.ms", "1000", "How often free disk space is checked, in milliseconds."
     ),
     Setting(
         "log.retention.check.interval.ms",
         "30000",
-        "How often old records are looked for, in milliseconds.",
+        "How often logs are checked for records to delete, in milliseconds.",
     ),
     Setting(
         "log.cleaner.backoff.ms",
         "15000",
-        "How often logs of topics with cleanup.policy=compact are looked at, in milliseconds.",
+        "How often logs of topics with cleanup.policy=compact are checked, in milliseconds.",
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size",
@@ -93,63 +104,66 @@ BROKER_SETTINGS: Final = (
     Setting(
         "log.cleaner.io.max.bytes.per.second",
         str(16 * MIB),
-        "What compaction reads and writes per second at most, over all partitions of a broker.",
+        "Maximum bytes that compaction reads and writes per second, over all partitions of "
+        "a broker.",
         minimum=1024,
     ),
     Setting(
         "offsets.retention.minutes",
         "10080",
-        "How long the committed offsets of a consumer group are kept after its last member went, "
-        "in minutes; those of a group with members are kept.",
+        "How long the committed offsets of a consumer group are kept after its last member "
+        "left, in minutes; a group with members keeps its offsets.",
         maximum=2**31 - 1,
     ),
     Setting(
         "transaction.max.timeout.ms",
         "900000",
-        "The longest that a transaction may ask to stay open before it is aborted, in ms: readers "
-        "of what is committed wait that long for a producer that died.",
+        "The largest transaction timeout that a producer may request, in milliseconds. If a "
+        "producer dies, readers of committed records wait up to that long for its transaction.",
         maximum=2**31 - 1,
     ),
     Setting(
         "transactional.id.expiration.ms",
         "604800000",
-        "A transactional id that nobody used for so long is forgotten, in ms.",
+        "How long an unused transactional id is remembered, in milliseconds.",
         minimum=60_000,
     ),
     Setting(
         "ledger.expiration.ms",
         "7776000000",
-        "For how long a batch engine that writes nothing keeps its place: later its next batch is "
-        "taken as its first, in ms.",
+        "How long the ledger of an application id is kept after its last batch, in "
+        "milliseconds; after that, its next batch counts as its first.",
         minimum=60_000,
     ),
     Setting(
         "transaction.orphan.grace.ms",
         "300000",
-        "A transaction that a partition or a group has open for so long beyond "
-        "transaction.max.timeout.ms is aborted there if no coordinator knows of it, in ms.",
+        "A transaction that has been open in a partition or a group for "
+        "transaction.max.timeout.ms plus this time, in milliseconds, is aborted there if no "
+        "coordinator knows it.",
         minimum=1_000,
         maximum=2**31 - 1,
     ),
     Setting(
         "transactions.topic.partitions",
         "16",
-        "Partitions of the internal topic __transactions, over whose leaders transactional ids are "
-        "spread; read when the first one is used, never again.",
+        "Partitions of the internal topic __transactions, over whose leaders transactional ids "
+        "are spread. Read only once, when the first transactional id is used.",
         maximum=1_000,
     ),
     Setting(
         "producer.snapshot.bytes",
         str(16 * MIB),
-        "Log written between two snapshots of producer state: what a restart reads again.",
+        "Bytes of log between two snapshots of producer state: a restart reads this part again.",
     ),
     Setting(
         "shutdown.timeout.ms",
         "5000",
-        "How long SIGTERM waits for leaderships to move away before it stops regardless, in ms.",
+        "How long a broker waits after SIGTERM for its leaderships to move away before it "
+        "stops anyway, in milliseconds.",
     ),
 )
-"""Read by the broker process. Sizes in bytes, times in ms; all are whole numbers."""
+"""Read by the broker process. Sizes are in bytes, times in ms; all are whole numbers."""
 
 BROKER_KEYS: Final = frozenset(setting.key for setting in BROKER_SETTINGS)
 
@@ -180,7 +194,7 @@ TOPIC_SETTINGS: Final = tuple(_topic_setting(key) for key in CONFIG_KEYS)
 """Set on a Topic; on a Cluster they are what its topics inherit."""
 
 CLUSTER_SETTINGS: Final = (*CONTROLLER_SETTINGS, *TOPIC_SETTINGS, *BROKER_SETTINGS)
-"""All a Cluster's `spec.config` may hold."""
+"""Everything that `spec.config` of a Cluster may contain."""
 
 _BROKER: Final = {setting.key: setting for setting in BROKER_SETTINGS}
 _CLUSTER_KEYS: Final = frozenset(setting.key for setting in CLUSTER_SETTINGS)

@@ -22,13 +22,13 @@ PARTITIONS_MAX: Final = 5_000
 """Per topic. One topic is one document, and a Kubernetes object holds at most 1 MiB."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]*")
 _NAME_RULE: Final = (
-    f"a topic name has 1 to {TOPIC_NAME_MAX_CHARS} characters out of a-z, A-Z, 0-9, "
-    "'.', '_' and '-', and is neither '.' nor '..'"
+    f"a topic name must have 1 to {TOPIC_NAME_MAX_CHARS} characters from a-z, A-Z, 0-9, '.', '_' "
+    "and '-', and must not be '.' or '..'"
 )
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 SHARE_PATTERN: Final = r"0(\.[0-9]{1,4})?|1(\.0{1,4})?"
-"""A share of a whole as text: 0 to 1, at most four digits behind the point."""
-SHARE_RANGE: Final = "a number from 0 to 1 with at most four digits behind the point, like 0.5"
+"""A fraction as text: 0 to 1, with at most four decimal places."""
+SHARE_RANGE: Final = "a number from 0 to 1 with at most four decimal places, like 0.5"
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -45,7 +45,9 @@ def validate_topic_name(name: str) -> None:
         matched = _LEGAL.match(name)
         legal = matched.end() if matched else 0
         if legal < len(name):
-            problem = f"topic name {name!r} has {name[legal]!r} at position {legal}"
+            problem = (
+                f"topic name {name!r} has the illegal character {name[legal]!r} at position {legal}"
+            )
     if problem:
         raise MisuseError(f"{problem}; {_NAME_RULE}", ErrorCode.INVALID_TOPIC_NAME)
 
@@ -184,88 +186,90 @@ CONFIG_KEYS: Final = (
     ConfigKey(
         "retention.ms",
         "retention_ms",
-        "Milliseconds a record is kept at least; -1 = no limit by time.",
+        "How long a record is kept at least, in milliseconds; -1 = no limit by time.",
         minimum=-1,
     ),
     ConfigKey(
         "retention.bytes",
         "retention_bytes",
-        "Bytes per partition beyond which the oldest batches are removed; -1 = no limit by size.",
+        "Size of a partition above which the oldest batches are deleted, in bytes; -1 = no "
+        "limit by size.",
         minimum=-1,
     ),
     ConfigKey(
         "max.message.bytes",
         "max_message_bytes",
-        "Largest record batch in bytes, as stored: header and (compressed) payload.",
+        "Largest record batch as stored (header and compressed payload), in bytes.",
         minimum=1_024,
         maximum=32 * 1024 * 1024,
     ),
     ConfigKey(
         "min.insync.replicas",
         "min_insync_replicas",
-        "Members the ISR needs before anything is acknowledged with acks=all or becomes visible. "
-        "Capped at the replication factor when not set for the topic.",
+        "Number of in-sync replicas needed before a record is acknowledged with acks=all or "
+        "becomes visible. Capped at the replication factor if not set for the topic.",
         minimum=1,
         maximum=64,
     ),
     ConfigKey(
         "message.timestamp.type",
         "timestamp_type",
-        "CreateTime: the producer's timestamps; LogAppendTime: the leader's clock at append.",
+        "CreateTime: the producer's timestamp; LogAppendTime: the leader's clock at append.",
         choices=TimestampType,
     ),
     ConfigKey(
         "message.timestamp.before.max.ms",
         "timestamp_before_max_ms",
-        "How far before the broker's clock a CreateTime may lie, in milliseconds.",
+        "How far a CreateTime may be before the broker's clock, in milliseconds.",
     ),
     ConfigKey(
         "message.timestamp.after.max.ms",
         "timestamp_after_max_ms",
-        "How far after the broker's clock a CreateTime may lie, in milliseconds: a timestamp "
-        "from the future would hold up retention.",
+        "How far a CreateTime may be after the broker's clock, in milliseconds: a timestamp in "
+        "the future would delay retention.",
     ),
     ConfigKey(
         "cleanup.policy",
         "cleanup_policy",
-        "What becomes of old records. delete: they go by retention.ms and retention.bytes; "
-        "compact: the newest record per key stays, older ones go, and every record needs a key; "
-        "compact,delete: both.",
+        "What happens to old records. delete: they are deleted by retention.ms and "
+        "retention.bytes; compact: only the newest record of each key is kept, and every record "
+        "needs a key; compact,delete: both.",
         choices=CleanupPolicy,
     ),
     ConfigKey(
         "min.cleanable.dirty.ratio",
         "min_cleanable_dirty_ratio",
-        "Compaction starts when this share of a log has not been compacted yet.",
+        "Compaction starts when at least this fraction of a log has not been compacted.",
         share=True,
     ),
     ConfigKey(
         "delete.retention.ms",
         "delete_retention_ms",
-        "Milliseconds a null value (its key is deleted) stays after compaction passed it; whoever "
-        "reads a whole log within that time sees every deletion.",
+        "How long a tombstone (a null value) is kept after compaction passed it, in "
+        "milliseconds; a consumer that reads the whole log within that time sees every deletion.",
     ),
     ConfigKey(
         "min.compaction.lag.ms",
         "min_compaction_lag_ms",
-        "Milliseconds a record is safe from compaction.",
+        "How long a record is not compacted, in milliseconds.",
     ),
     ConfigKey(
         "max.compaction.lag.ms",
         "max_compaction_lag_ms",
-        "Milliseconds after which a record is compacted even if little else is to be done.",
+        "Time after which a record is compacted even if min.cleanable.dirty.ratio is not "
+        "reached, in milliseconds.",
         minimum=1,
     ),
     ConfigKey(
         "unclean.leader.election.enable",
         "unclean_leader_election",
-        "Elect a replica that may lack acknowledged records when no other is left. Loses data.",
+        "Elect a replica that may lack acknowledged records if no other is left. Loses data.",
         boolean=True,
     ),
     ConfigKey(
         "compression.type",
         "compression_type",
-        "producer: batches stay as the producer compressed them; brokers never re-encode.",
+        "producer: batches keep the producer's compression; brokers never re-encode them.",
         choices=CompressionType,
     ),
 )
@@ -273,13 +277,13 @@ _KEY_OF: Final = {key.name: key for key in CONFIG_KEYS}
 assert {key.field for key in CONFIG_KEYS} == {field.name for field in fields(TopicConfig)}
 
 _NOT_APPLICABLE: Final = {
-    "segment.bytes": "logs have no segments here; retention works batch by batch",
-    "segment.ms": "logs have no segments here; retention works batch by batch",
-    "segment.index.bytes": "logs have no segments here",
-    "index.interval.bytes": "logs have no segments here",
+    "segment.bytes": "logs have no segments; retention works batch by batch",
+    "segment.ms": "logs have no segments; retention works batch by batch",
+    "segment.index.bytes": "logs have no segments",
+    "index.interval.bytes": "logs have no segments",
     "flush.messages": "ask for sync=DISK per produce request instead",
     "flush.ms": "ask for sync=DISK per produce request instead",
-    "remote.storage.enable": "there is no tiered storage",
+    "remote.storage.enable": "tiered storage is not supported",
 }
 
 

@@ -218,7 +218,7 @@ BAD = {
     ),
     "text for a number": (
         [cluster(brokers="three")],
-        "x.yaml: Cluster/flights: spec.brokers is the text 'three'; it must be a whole number",
+        "x.yaml: Cluster/flights: spec.brokers is the string 'three'; it must be a whole number",
     ),
     "true for a number": (
         [cluster(brokers=True)],
@@ -227,7 +227,7 @@ BAD = {
     "number for a text": (
         [cluster(), topic(topicName=2013)],
         (
-            "x.yaml: Topic/flights: spec.topicName is the number 2013; it must be text "
+            "x.yaml: Topic/flights: spec.topicName is the number 2013; it must be a string "
             "(put it in quotes)"
         ),
     ),
@@ -240,7 +240,7 @@ BAD = {
     ),
     "spec that is no mapping": (
         [{**cluster(), "spec": "big"}],
-        "x.yaml: Cluster/flights: spec is the text 'big'; it must be a mapping",
+        "x.yaml: Cluster/flights: spec is the string 'big'; it must be a mapping",
     ),
     "too few brokers": (
         [cluster(brokers=0)],
@@ -253,7 +253,7 @@ BAD = {
     "bad quantity": (
         [cluster(storage={"size": "10 GB"})],
         (
-            "x.yaml: Cluster/flights: spec.storage.size is the text '10 GB'; "
+            "x.yaml: Cluster/flights: spec.storage.size is the string '10 GB'; "
             "it must be a quantity such as 10Gi"
         ),
     ),
@@ -266,7 +266,7 @@ BAD = {
     ),
     "bad racks": (
         [cluster(rack={"names": "a,b"})],
-        "x.yaml: Cluster/flights: spec.rack.names is the text 'a,b'; it must be a list of texts",
+        "x.yaml: Cluster/flights: spec.rack.names is the string 'a,b'; it must be a list of strings",
     ),
     "replicas over brokers": (
         [cluster(brokers=3), topic(replicas=5)],
@@ -309,9 +309,9 @@ BAD = {
     "illegal topic name": (
         [cluster(), topic(topicName="a/b")],
         (
-            "x.yaml: Topic/flights: spec.topicName cannot be used: topic name 'a/b' has '/' at "
-            "position 1; a topic name has 1 to 249 characters out of a-z, A-Z, 0-9, '.', '_' and "
-            "'-', and is neither '.' nor '..'"
+            "x.yaml: Topic/flights: spec.topicName cannot be used: topic name 'a/b' has the "
+            "illegal character '/' at position 1; a topic name must have 1 to 249 characters from "
+            "a-z, A-Z, 0-9, '.', '_' and '-', and must not be '.' or '..'"
         ),
     ),
     "illegal object name": (
@@ -343,21 +343,21 @@ BAD = {
         [cluster(), topic(config={"cleanup.policy": ["delete"]})],
         (
             "x.yaml: Topic/flights: spec.config.cleanup.policy is a list; "
-            "it must be a text or a whole number"
+            "it must be a string or a whole number"
         ),
     ),
     "a setting that is true": (
         [cluster(), topic(config={"unclean.leader.election.enable": True})],
         (
             "x.yaml: Topic/flights: spec.config.unclean.leader.election.enable is true; "
-            "it must be a text or a whole number (put it in quotes)"
+            "it must be a string or a whole number (put it in quotes)"
         ),
     ),
     "a setting that is a fraction": (
         [cluster(config={"num.partitions": 1.5})],
         (
             "x.yaml: Cluster/flights: spec.config.num.partitions is the number 1.5; "
-            "it must be a text or a whole number (put it in quotes)"
+            "it must be a string or a whole number (put it in quotes)"
         ),
     ),
     "unknown cluster setting": (
@@ -413,9 +413,9 @@ BAD = {
     "a reset to nowhere": (
         [cluster(), group(offsetReset={"id": "1"})],
         (
-            "x.yaml: ConsumerGroup/readers: spec.offsetReset.to is missing; it must be text: Where "
-            "to: earliest, latest; to an offset or a datetime; back by a duration; or shift by a "
-            "number of records."
+            "x.yaml: ConsumerGroup/readers: spec.offsetReset.to is missing; it must be a string: The "
+            "target: earliest, latest, an offset, a datetime, a duration back from now, or a shift by "
+            "a number of records."
         ),
     ),
     "scaling upside down": (
@@ -434,24 +434,24 @@ BAD = {
         [group()],
         (
             "x.yaml: ConsumerGroup/readers: spec.cluster is 'flights', not in this file; "
-            "the file has no Cluster"
+            "the file contains no Cluster"
         ),
     ),
     "same group twice": (
         [cluster(), group("a", groupId="g"), group("b", groupId="g")],
-        "x.yaml: ConsumerGroup/b: spec.groupId is 'g', which ConsumerGroup/a has already",
+        "x.yaml: ConsumerGroup/b: spec.groupId is 'g', which ConsumerGroup/a already has",
     ),
     "a label that is a number": (
         [{**cluster(), "metadata": {"name": "flights", "labels": {"year": 2013}}}],
         (
-            "x.yaml: Cluster/flights: metadata.labels.year is the number 2013; it must be text "
+            "x.yaml: Cluster/flights: metadata.labels.year is the number 2013; it must be a string "
             "(put it in quotes)"
         ),
     ),
     "a limit that is no quantity": (
         [cluster(resources={"limits": {"memory": "2 GB"}})],
         (
-            "x.yaml: Cluster/flights: spec.resources.limits.memory is the text '2 GB'; it must be "
+            "x.yaml: Cluster/flights: spec.resources.limits.memory is the string '2 GB'; it must be "
             "a quantity such as 500m or 2Gi"
         ),
     ),
@@ -459,7 +459,7 @@ BAD = {
         [cluster(pod={"tolerations": ["all"]})],
         (
             "x.yaml: Cluster/flights: spec.pod.tolerations is a list; it must be a list of "
-            "mappings, whatever they hold"
+            "mappings with any content"
         ),
     ),
     "too many racks": (
@@ -482,13 +482,13 @@ BAD = {
         [topic()],
         (
             "x.yaml: Topic/flights: spec.cluster is 'flights', not in this file; "
-            "the file has no Cluster"
+            "the file contains no Cluster"
         ),
     ),
     "cluster not named": (
         [cluster(), {**topic(), "spec": {}}],
         (
-            "x.yaml: Topic/flights: spec.cluster is missing; it must be text: "
+            "x.yaml: Topic/flights: spec.cluster is missing; it must be a string: "
             "The name of the Cluster this belongs to, in the same namespace."
         ),
     ),
@@ -498,11 +498,11 @@ BAD = {
     ),
     "same topic twice": (
         [cluster(), topic("a", topicName="t"), topic("b", topicName="t")],
-        "x.yaml: Topic/b: spec.topicName is 't', which Topic/a has already",
+        "x.yaml: Topic/b: spec.topicName is 't', which Topic/a already has",
     ),
     "unknown kind": (
         [{**cluster(), "kind": "Topics"}],
-        "x.yaml: document 1: kind is the text 'Topics', which is not known; did you mean Topic?",
+        "x.yaml: document 1: kind is the string 'Topics', which is not known; did you mean Topic?",
     ),
     "no kind": (
         [without(cluster(), "kind")],
@@ -511,14 +511,14 @@ BAD = {
     "other version": (
         [{**cluster(), "apiVersion": "penstock.dev/v2"}],
         (
-            "x.yaml: document 1: apiVersion is the text 'penstock.dev/v2'; "
+            "x.yaml: document 1: apiVersion is the string 'penstock.dev/v2'; "
             "it must be penstock.dev/v1alpha1"
         ),
     ),
     "no name": (
         [without(cluster(), "metadata")],
         (
-            "x.yaml: document 1 (Cluster): metadata.name is missing; it must be text: "
+            "x.yaml: document 1 (Cluster): metadata.name is missing; it must be a string: "
             "The object's name, unique for its kind and namespace."
         ),
     ),
@@ -528,7 +528,7 @@ BAD = {
     ),
     "nothing at all": (
         [],
-        "x.yaml: holds no object; known kinds: Cluster, Topic, ConsumerGroup",
+        "x.yaml: contains no object; known kinds: Cluster, Topic, ConsumerGroup",
     ),
 }
 

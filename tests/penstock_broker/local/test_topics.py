@@ -72,12 +72,12 @@ def test_fewer_partitions_are_refused_and_nothing_is_done() -> None:
         plan(topic(partitions=3, replicas=2), ExistingTopic(6, 3, {}))
     assert caught.value.message.splitlines() == [
         (
-            "x.yaml: Topic/flights: spec.partitions is 3, but the topic has 6; partitions never "
-            "shrink, because records would be lost: set it to 6 or more, or write to a new topic"
+            "x.yaml: Topic/flights: spec.partitions is 3, but the topic has 6; partitions can "
+            "never shrink, because records would be lost: set it to 6 or more, or write to a new topic"
         ),
         (
-            "x.yaml: Topic/flights: spec.replicas is 2, but the topic has 3; replicas of an "
-            "existing topic cannot be changed yet: set it to 3, or delete the topic first"
+            "x.yaml: Topic/flights: spec.replicas is 2, but the topic has 3; the replicas of "
+            "an existing topic cannot be changed yet: set it to 3, or delete the topic first"
         ),
     ]
 
@@ -99,7 +99,7 @@ class TestManifestFiles:
             ("a: !!python/object:os.system {}", "x.yaml: line 1 is not valid YAML"),
             ("a: \x00", "x.yaml: is not valid YAML"),
             ("? [1, 2]\n: x", "x.yaml: "),
-            ("", "x.yaml: holds no object"),
+            ("", "x.yaml: contains no object"),
         ],
     )
     def test_text_that_is_no_manifest_is_one_message(self, text: str, message: str) -> None:

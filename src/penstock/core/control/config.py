@@ -89,50 +89,54 @@ CONTROL_NUMBERS: Final = {
         "heartbeat_interval_ms",
         20,
         60_000,
-        "How often a broker tells the controller that it is alive, in milliseconds.",
+        "How often a broker sends a heartbeat to the controller, in milliseconds.",
     ),
     "broker.session.timeout.ms": ControlNumber(
         "session_timeout_ms",
         100,
         600_000,
-        "Silence after which a broker counts as dead, in milliseconds; at least two heartbeats.",
+        "Time without a heartbeat after which the controller considers a broker dead, in "
+        "milliseconds; at least two heartbeat intervals.",
     ),
     "broker.session.grace.ms": ControlNumber(
         "session_grace_ms",
         0,
         600_000,
-        "How long a broker whose connection broke may take to come back before its "
-        "leaderships move, in milliseconds.",
+        "How long the controller waits for a broker to reconnect before it moves the broker's "
+        "leaderships, in milliseconds.",
     ),
     "leader.imbalance.check.interval.ms": ControlNumber(
         "preferred_leader_interval_ms",
         100,
         86_400_000,
-        "How often leadership returns to the first replica of each partition, in milliseconds.",
+        "How often leaderships move back to preferred leaders, in milliseconds.",
     ),
     "leader.imbalance.moves": ControlNumber(
         "preferred_leader_moves",
         0,
         100_000,
-        "How many leaderships return at a time; 0 = none.",
+        "How many leaderships move back at a time; 0 = none.",
     ),
     "controller.takeover.min.brokers": ControlNumber(
         "takeover_min_brokers",
         0,
         1_000,
-        "How many registered brokers must answer before a controller takes over; 0 = a majority. "
-        "Fewer may forget what was decided while the Kubernetes API was away: only for a cluster "
-        "that has lost most of its brokers for good.",
+        "How many registered brokers must answer before a controller takes over; 0 = a "
+        "majority. With fewer, decisions made while the Kubernetes API was unavailable may be "
+        "lost: set it only for a cluster that has lost most of its brokers for good.",
     ),
     "num.partitions": ControlNumber(
-        "default_partitions", 1, PARTITIONS_MAX, "Partitions of a topic that does not say how many."
+        "default_partitions",
+        1,
+        PARTITIONS_MAX,
+        "Number of partitions of a topic that does not specify it.",
     ),
     "default.replication.factor": ControlNumber(
         "default_replication_factor",
         1,
         64,
-        "Replicas of a topic that does not say how many; not set = 3, or the number of brokers "
-        "if that is smaller.",
+        "Number of replicas of a topic that does not specify it; not set = 3, or the number of "
+        "brokers if that is smaller.",
     ),
 }
 _TOPIC_KEYS: Final = frozenset(key.name for key in CONFIG_KEYS)

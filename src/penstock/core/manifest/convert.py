@@ -3,9 +3,9 @@
     YAML scalar, list, mapping ──convert(row)──▶ int, str, bool, tuple, dict
                                        └───────▶ Report
 
-A value is taken or refused exactly as the Kubernetes API server does it by the schema made from
-the same row, so that a file that runs locally can be applied. So a setting is a text or a whole
-number: schemas cannot express "or true or false", those are quoted.
+A value is accepted or refused exactly as by the Kubernetes API server, whose schema is made from
+the same row, so that a file that runs locally can be applied. This is why a setting is a string or
+a whole number: a schema cannot express "or true or false", so those must be quoted.
 """
 
 import datetime
@@ -20,7 +20,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 def convert(row: Field, value: object, here: str, report: Report) -> object:
-    """The value of any row but OBJECT and OBJECTS; what is wrong goes to the report."""
+    """The value of any row except OBJECT and OBJECTS; problems go to the report."""
     return _CONVERTERS[row.kind](row, value, here, report)
 
 
@@ -131,14 +131,14 @@ def _check_size(
 
 
 def _entries(row: Field, value: object, here: str, report: Report) -> list[tuple[str, object]]:
-    """The entries of a mapping whose keys are texts; null ones are absent."""
+    """The entries of a mapping whose keys are strings; null ones are absent."""
     if not isinstance(value, Mapping):
         _refuse(row, value, here, report)
         return []
     _check_size(row, value, here, report)
     for key in value:
         if not isinstance(key, str):
-            report.add(here, f"has the key {describe(key)}; names are texts{quote_hint(key)}")
+            report.add(here, f"has the key {describe(key)}; names must be strings{quote_hint(key)}")
     named = [(key, entry) for key, entry in value.items() if isinstance(key, str)]
     return [(key, entry) for key, entry in named if entry is not None]
 
@@ -151,7 +151,7 @@ def _labels(row: Field, value: object, here: str, report: Report) -> object:
             labels[key] = label
         else:
             hint = quote_hint(label)
-            report.add(f"{here}.{key}", f"is {describe(label)}; it must be text{hint}")
+            report.add(f"{here}.{key}", f"is {describe(label)}; it must be a string{hint}")
     return labels
 
 
@@ -164,7 +164,7 @@ def _settings(row: Field, value: object, here: str, report: Report) -> object:
             continue
         hint = quote_hint(setting)
         report.add(
-            f"{here}.{key}", f"is {describe(setting)}; it must be a text or a whole number{hint}"
+            f"{here}.{key}", f"is {describe(setting)}; it must be a string or a whole number{hint}"
         )
     return settings
 

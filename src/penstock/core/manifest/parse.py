@@ -65,7 +65,9 @@ def parse_manifest(documents: Sequence[object], source: str) -> Manifest:
             reader.read(document, number)
     reader.check_references()
     if not reader.problems and not (reader.clusters or reader.topics or reader.groups):
-        reader.problems.append(Problem("", "", f"holds no object; known kinds: {', '.join(KINDS)}"))
+        reader.problems.append(
+            Problem("", "", f"contains no object; known kinds: {', '.join(KINDS)}")
+        )
     if reader.problems:
         raise ManifestError(source, reader.problems)
     return Manifest(
@@ -164,7 +166,7 @@ class _Reader:
             _check_cluster(topic.spec.cluster, clusters, report)
             owner = owners.setdefault((topic.spec.cluster, topic.spec.topic_name), topic.name)
             if owner != topic.name:
-                text = f"is {topic.spec.topic_name!r}, which Topic/{owner} has already"
+                text = f"is {topic.spec.topic_name!r}, which Topic/{owner} already has"
                 report.add("spec.topicName", text)
             self.problems.extend(report.problems)
         for group in self.groups:
@@ -172,7 +174,7 @@ class _Reader:
             _check_cluster(group.spec.cluster, clusters, report)
             owner = group_owners.setdefault((group.spec.cluster, group.spec.group_id), group.name)
             if owner != group.name:
-                text = f"is {group.spec.group_id!r}, which ConsumerGroup/{owner} has already"
+                text = f"is {group.spec.group_id!r}, which ConsumerGroup/{owner} already has"
                 report.add("spec.groupId", text)
             self.problems.extend(report.problems)
 
@@ -180,7 +182,7 @@ class _Reader:
 def _check_cluster(name: str, clusters: Mapping[str, Cluster], report: Report) -> None:
     """The Cluster is in the file, unless one there has a name that is wrong ("")."""
     if name and name not in clusters and "" not in clusters:
-        known = did_you_mean(name, clusters) or "; the file has no Cluster"
+        known = did_you_mean(name, clusters) or "; the file contains no Cluster"
         report.add("spec.cluster", f"is {name!r}, not in this file{known}")
 
 

@@ -42,7 +42,7 @@ def describe(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f"the text {_shorten(value)!r}"
+        return f"the string {_shorten(value)!r}"
     if isinstance(value, int | float):
         return f"the number {value}"
     if isinstance(value, Mapping):
@@ -53,12 +53,12 @@ def describe(value: object) -> str:
 
 
 def quote_hint(value: object) -> str:
-    """YAML reads some texts as something else unless they are quoted."""
+    """YAML reads some strings as something else unless they are quoted."""
     return " (put it in quotes)" if isinstance(value, int | float) else ""
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """`; did you mean x?`, or else what is known, or nothing if that would be long."""
+    """`; did you mean x?`, or else the known names, or nothing if they are many."""
     names = sorted(known)
     folded = {name.lower(): name for name in names}
     close = difflib.get_close_matches(given.lower(), folded, n=1, cutoff=0.6)

@@ -10,21 +10,21 @@ from typing import Final
 
 
 class Kind(Enum):
-    """What a field holds. The value is how a message names it to the user."""
+    """The type of a field. The value is its name in messages."""
 
     INTEGER = "a whole number"
     BOOLEAN = "true or false"
-    TEXT = "text"
-    SCALAR = "text or a whole number"
+    TEXT = "a string"
+    SCALAR = "a string or a whole number"
     TIME = "a time such as 2030-01-31T12:00:00Z"
-    TEXTS = "a list of texts"
+    TEXTS = "a list of strings"
     QUANTITY = "a quantity such as 10Gi"
     QUANTITIES = "a mapping of resource names to quantities"
-    LABELS = "a mapping of texts to texts"
+    LABELS = "a mapping of strings to strings"
     SETTINGS = "a mapping of setting names to values"
     OBJECT = "a mapping"
     OBJECTS = "a list of mappings"
-    OPAQUES = "a list of mappings, whatever they hold"
+    OPAQUES = "a list of mappings with any content"
 
 
 QUANTITY_PATTERN: Final = r"[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?"

@@ -17,7 +17,7 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 BROKERS_MAX: Final = 1_000
 CLUSTER_NAME_MAX_CHARS: Final = 40
-"""Leaves room for what pods and Services are called: <cluster>-broker-<number>."""
+"""Leaves room for the names of pods and Services: <cluster>-broker-<number>."""
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 LABEL_DOC: Final = "lower-case letters, digits and '-', beginning and ending with a letter or digit"
@@ -26,7 +26,7 @@ SUBDOMAIN: Final = rf"{_LABEL}(\.{_LABEL})*"
 DELETION_POLICY: Final = Field(
     name="deletionPolicy",
     kind=Kind.TEXT,
-    doc="What becomes of the data when this object is deleted.",
+    doc="What happens to the data when this object is deleted.",
     default="Retain",
     choices=("Retain", "Delete"),
 )
@@ -36,12 +36,13 @@ def _resources(who: str) -> Field:
     return Field(
         name="resources",
         kind=Kind.OBJECT,
-        doc=f"Requests and limits of {who}; absent = the operator's. Ignored in local mode.",
+        doc=f"Requests and limits of {who}; absent = the operator's defaults. Ignored in "
+        "local mode.",
         fields=(
             Field(
                 name="requests",
                 kind=Kind.QUANTITIES,
-                doc="What the scheduler sets aside, by resource: cpu, memory.",
+                doc="What the scheduler reserves, by resource: cpu, memory.",
                 max_items=16,
             ),
             Field(
@@ -62,7 +63,7 @@ _STORAGE: Final = Field(
         Field(
             name="size",
             kind=Kind.QUANTITY,
-            doc="Size of each broker's volume; it may grow, never shrink.",
+            doc="Size of each broker's volume; it can grow, but never shrink.",
             default="10Gi",
             max_length=32,
         ),
@@ -71,8 +72,8 @@ _STORAGE: Final = Field(
             kind=Kind.TEXT,
             doc="The storage class; absent = the Kubernetes cluster's default.",
             immutable=True,
-            immutable_doc="volumes cannot change their class: make another Cluster, or put the "
-            "old value back",
+            immutable_doc="volumes cannot change their class: create a new Cluster, or restore "
+            "the old value",
             pattern=SUBDOMAIN,
             pattern_doc=LABEL_DOC,
         ),
@@ -82,7 +83,7 @@ _STORAGE: Final = Field(
 _RACK: Final = Field(
     name="rack",
     kind=Kind.OBJECT,
-    doc="Where brokers stand, so that replicas are spread over racks.",
+    doc="The racks of brokers; the replicas of a partition are spread over racks.",
     fields=(
         Field(
             name="topologyKey",
@@ -94,7 +95,8 @@ _RACK: Final = Field(
         Field(
             name="names",
             kind=Kind.TEXTS,
-            doc="Local mode, which has no nodes: racks given to brokers 0, 1, … in turn.",
+            doc="Only for local mode, which has no nodes: racks assigned to brokers 0, 1, … "
+            "in turn.",
             max_items=BROKERS_MAX,
         ),
     ),
@@ -103,12 +105,12 @@ _RACK: Final = Field(
 _CONTROLLERS: Final = Field(
     name="controllers",
     kind=Kind.OBJECT,
-    doc="The processes that decide who leads; one is active, others stand by.",
+    doc="The processes that elect leaders; one is active, the others stand by.",
     fields=(
         Field(
             name="replicas",
             kind=Kind.INTEGER,
-            doc="How many; one is active. Local mode starts one.",
+            doc="Number of controllers; one is active. Local mode starts one.",
             default=2,
             minimum=1,
             maximum=5,
@@ -120,13 +122,13 @@ _CONTROLLERS: Final = Field(
 _EXTERNAL: Final = Field(
     name="external",
     kind=Kind.OBJECT,
-    doc="A listener for clients outside of Kubernetes; absent = none. Ignored in local mode.",
+    doc="A listener for clients outside Kubernetes; absent = none. Ignored in local mode.",
     optional=True,
     fields=(
         Field(
             name="type",
             kind=Kind.TEXT,
-            doc="How brokers are reached from outside: a port on every node.",
+            doc="How clients outside Kubernetes reach brokers: by a port on every node.",
             default="NodePort",
             choices=("NodePort",),
         ),
@@ -138,7 +140,7 @@ _EXTERNAL: Final = Field(
         Field(
             name="nodePort",
             kind=Kind.INTEGER,
-            doc="The bootstrap Service's node port; broker N has this one + 1 + N.",
+            doc="The bootstrap Service's node port; broker N has this port + 1 + N.",
             default=31_092,
             minimum=1,
             maximum=65_535,
@@ -170,7 +172,7 @@ CLUSTER_SPEC: Final = (
     Field(
         name="brokers",
         kind=Kind.INTEGER,
-        doc="How many brokers.",
+        doc="Number of brokers.",
         default=3,
         minimum=1,
         maximum=BROKERS_MAX,
@@ -179,8 +181,8 @@ CLUSTER_SPEC: Final = (
     Field(
         name="config",
         kind=Kind.SETTINGS,
-        doc="Settings of the cluster by Kafka's names; topics inherit the topic settings. "
-        "Values are texts or whole numbers; true and false are quoted.",
+        doc="Settings of the cluster, with Kafka's names; topics inherit the topic settings. "
+        "Values are strings or whole numbers; put true and false in quotes.",
         max_items=128,
     ),
     _RACK,
@@ -210,7 +212,7 @@ CLUSTER_REFERENCE: Final = Field(
     doc="The name of the Cluster this belongs to, in the same namespace.",
     required=True,
     immutable=True,
-    immutable_doc="make another object for the other Cluster",
+    immutable_doc="create another object for the other Cluster",
     max_length=CLUSTER_NAME_MAX_CHARS,
     pattern=_LABEL,
     pattern_doc=LABEL_DOC,
@@ -223,13 +225,14 @@ TOPIC_SPEC: Final = (
         kind=Kind.TEXT,
         doc="The topic's name for producers and consumers; absent = metadata.name.",
         immutable=True,
-        immutable_doc="topics cannot be renamed: make another Topic",
+        immutable_doc="topics cannot be renamed: create another Topic",
         max_length=TOPIC_NAME_MAX_CHARS,
     ),
     Field(
         name="partitions",
         kind=Kind.INTEGER,
-        doc="How many partitions; never shrinks. Absent = the cluster's num.partitions.",
+        doc="Number of partitions; it can grow, but never shrink. Absent = the cluster's "
+        "num.partitions.",
         minimum=1,
         maximum=PARTITIONS_MAX,
     ),
@@ -243,8 +246,8 @@ TOPIC_SPEC: Final = (
     Field(
         name="config",
         kind=Kind.SETTINGS,
-        doc="Topic settings by Kafka's names. Values are texts or whole numbers; true and false "
-        "are quoted.",
+        doc="Topic settings, with Kafka's names. Values are strings or whole numbers; put true and "
+        "false in quotes.",
         max_items=64,
     ),
     DELETION_POLICY,
@@ -265,7 +268,8 @@ SERVER_METADATA: Final = frozenset(
         "uid",
     }
 )
-"""Added by the Kubernetes API server; ignored, so that `kubectl get -o yaml` can be fed back."""
+"""Added by the Kubernetes API server; ignored, so that the output of `kubectl get -o yaml` is valid
+input."""
 
 
 def _metadata(pattern: str, max_length: int) -> tuple[Field, ...]:
@@ -276,7 +280,7 @@ def _metadata(pattern: str, max_length: int) -> tuple[Field, ...]:
             doc="The object's name, unique for its kind and namespace.",
             required=True,
             immutable=True,
-            immutable_doc="make another object",
+            immutable_doc="create another object",
             max_length=max_length,
             pattern=pattern,
             pattern_doc=LABEL_DOC,

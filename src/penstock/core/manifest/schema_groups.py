@@ -42,7 +42,7 @@ _OFFSET_RESET: Final = Field(
         Field(
             name="id",
             kind=Kind.TEXT,
-            doc="Any text; each id is carried out once. For another reset write another id.",
+            doc="Any text; the reset of an id is applied once. For another reset, set a new id.",
             required=True,
             max_length=63,
             pattern="[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?",
@@ -52,22 +52,22 @@ _OFFSET_RESET: Final = Field(
         Field(
             name="to",
             kind=Kind.TEXT,
-            doc="Where to: earliest, latest; to an offset or a datetime; back by a duration; or "
-            "shift by a number of records.",
+            doc="The target: earliest, latest, an offset, a datetime, a duration back from now, "
+            "or a shift by a number of records.",
             required=True,
             choices=("earliest", "latest", "offset", "datetime", "duration", "shift"),
         ),
         Field(
             name="value",
             kind=Kind.SCALAR,
-            doc="What `to` needs: a number for offset and shift (negative = back), ISO 8601 for "
-            "datetime (2030-01-31T12:00:00Z) and duration (PT1H30M, P1D).",
+            doc="The value for `to`: a number for offset and shift (negative = back), ISO 8601 "
+            "for datetime (2030-01-31T12:00:00Z) and duration (PT1H30M, P1D).",
             max_length=64,
         ),
         Field(
             name="topics",
             kind=Kind.TEXTS,
-            doc="Only these topics; absent = all the group has offsets of.",
+            doc="Only these topics; absent = all topics for which the group has offsets.",
             max_length=TOPIC_NAME_MAX_CHARS,
             pattern="[a-zA-Z0-9._-]+",
             pattern_doc="letters, digits, '.', '_' and '-'",
@@ -75,7 +75,7 @@ _OFFSET_RESET: Final = Field(
         Field(
             name="dryRun",
             kind=Kind.BOOLEAN,
-            doc="true: the status tells what would change, and nothing changes.",
+            doc="true = the status shows what would change, but nothing changes.",
             default=False,
         ),
     ),
@@ -105,7 +105,7 @@ _SCALE_TARGET: Final = Field(
         Field(
             name="minReplicas",
             kind=Kind.INTEGER,
-            doc="Never fewer pods than this; 0 = none while there is nothing to read.",
+            doc="Minimum number of pods; 0 = no pods while there is nothing to read.",
             default=1,
             minimum=0,
             maximum=BROKERS_MAX,
@@ -113,7 +113,7 @@ _SCALE_TARGET: Final = Field(
         Field(
             name="maxReplicas",
             kind=Kind.INTEGER,
-            doc="Never more pods than this; more than partitions are of no use.",
+            doc="Maximum number of pods; more pods than partitions are useless.",
             required=True,
             minimum=1,
             maximum=BROKERS_MAX,
@@ -121,7 +121,7 @@ _SCALE_TARGET: Final = Field(
         Field(
             name="lagPerReplica",
             kind=Kind.INTEGER,
-            doc="Records of lag one pod may have before there is another.",
+            doc="Records of lag per pod: more lag means more pods.",
             required=True,
             minimum=1,
             maximum=_INT32_MAX,
@@ -129,8 +129,8 @@ _SCALE_TARGET: Final = Field(
         Field(
             name="stabilizationWindowSeconds",
             kind=Kind.INTEGER,
-            doc="How long fewer pods must have been enough before some are taken away, so that a "
-            "lag that swings does not start and stop them.",
+            doc="How long fewer pods must have been enough before the number is reduced, so "
+            "that a fluctuating lag does not start and stop pods.",
             default=300,
             minimum=0,
             maximum=3600,
@@ -143,9 +143,9 @@ CONSUMER_GROUP_SPEC: Final = (
     Field(
         name="groupId",
         kind=Kind.TEXT,
-        doc="The group's id as its members give it; absent = metadata.name.",
+        doc="The group id that its members use; absent = metadata.name.",
         immutable=True,
-        immutable_doc="groups cannot be renamed: make another ConsumerGroup",
+        immutable_doc="groups cannot be renamed: create another ConsumerGroup",
         max_length=249,
         pattern="[!-~]([ -~]*[!-~])?",
         pattern_doc="printable ASCII, neither beginning nor ending with a space",

@@ -12,7 +12,7 @@ from penstock.core.topic import PARTITIONS_MAX
 
 MESSAGE_MAX_CHARS: Final = 32_768
 OFFSETS_SHOWN_MAX: Final = 100
-"""Partitions whose offsets an offset reset's record lists; more are only counted."""
+"""Partitions whose offsets the record of an offset reset lists; more are only counted."""
 RESET_IDS_MAX: Final = 100
 """Ids of offset resets that a ConsumerGroup remembers."""
 
@@ -27,17 +27,17 @@ def _text(name: str, doc: str, max_length: int = 253) -> Field:
 
 _OBSERVED: Final = _count(
     "observedGeneration",
-    "The metadata.generation this status speaks of; 0 = the operator has not looked yet.",
+    "The metadata.generation this status describes; 0 = the operator has not seen the object yet.",
     default=0,
 )
 _MESSAGE: Final = _text(
-    "message", "What is awaited and since when; empty if nothing is.", MESSAGE_MAX_CHARS
+    "message", "What the object is waiting for, and since when; empty = nothing.", MESSAGE_MAX_CHARS
 )
 
 CONDITIONS: Final = Field(
     name="conditions",
     kind=Kind.OBJECTS,
-    doc="Ready, Reconciling and Stalled, as kubectl wait and kstatus read them.",
+    doc="Ready, Reconciling and Stalled, as kubectl wait and kstatus expect them.",
     key="type",
     max_items=16,
     fields=(
@@ -51,11 +51,11 @@ CONDITIONS: Final = Field(
         Field(
             name="status",
             kind=Kind.TEXT,
-            doc="Whether it is so.",
+            doc="Whether the condition holds.",
             required=True,
             choices=("True", "False", "Unknown"),
         ),
-        _count("observedGeneration", "The metadata.generation this condition speaks of."),
+        _count("observedGeneration", "The metadata.generation this condition describes."),
         Field(
             name="lastTransitionTime",
             kind=Kind.TIME,
@@ -87,7 +87,7 @@ INITIAL_CONDITION: Final = {
     "reason": "Pending",
     "message": "waiting for the operator",
 }
-"""What an object says of itself before the operator has seen it."""
+"""The status of an object before the operator has seen it."""
 
 _BROKER_STATUS: Final = Field(
     name="brokerStatuses",
@@ -110,9 +110,9 @@ _BROKER_STATUS: Final = Field(
         Field(
             name="registered",
             kind=Kind.BOOLEAN,
-            doc="Whether the controller holds a session with it.",
+            doc="Whether it has a session with the controller.",
         ),
-        _text("rack", "Where it stands."),
+        _text("rack", "Its rack."),
         _text("incarnation", "Changes each time the broker starts."),
         _count("leaders", "Partitions it leads."),
         _count("replicas", "Partition replicas it holds."),
@@ -123,38 +123,39 @@ _BROKER_STATUS: Final = Field(
 CLUSTER_STATUS: Final = (
     _OBSERVED,
     CONDITIONS,
-    _text("clusterId", "Identity of the cluster, given once when it is first started."),
+    _text("clusterId", "Identity of the cluster, assigned when it first starts; it never changes."),
     _text("phase", "One word for people: Creating, Ready, Rolling, Degraded, Blocked.", 63),
     Field(
         name="brokers",
         kind=Kind.OBJECT,
-        doc="How many brokers, by how far they are.",
+        doc="How many brokers are in which state.",
         optional=True,
         fields=(
             _text("summary", "ready/desired, such as 2/3.", 31),
-            _count("desired", "Asked for."),
-            _count("ready", "Whose pods are ready."),
-            _count("registered", "That hold a session with the controller."),
-            _count("updated", "That run as the spec says now."),
+            _count("desired", "Brokers that the spec asks for."),
+            _count("ready", "Brokers whose pods are ready."),
+            _count("registered", "Brokers that have a session with the controller."),
+            _count("updated", "Brokers that run with the current spec."),
         ),
     ),
     _count("topics", "Topics in the cluster."),
     _count("partitions", "Partitions of all topics."),
-    _count("underReplicatedPartitions", "Partitions some replica of which lags or is away."),
+    _count("underReplicatedPartitions", "Partitions with a replica that lags or is down."),
     _count(
-        "underMinIsrPartitions", "Partitions that take no acks=all writes for lack of replicas."
+        "underMinIsrPartitions",
+        "Partitions that refuse acks=all writes because too few replicas are in sync.",
     ),
     _count("offlinePartitions", "Partitions without a leader."),
     _text("bootstrap", "What clients connect to first, as host:port."),
     _MESSAGE,
     _text("selector", "Label selector of the brokers' pods, for the scale subresource.", 1_024),
-    _count("replicas", "Broker pods there are, for the scale subresource."),
+    _count("replicas", "Number of broker pods, for the scale subresource."),
     Field(
         name="storage",
         kind=Kind.OBJECT,
         doc="The brokers' volumes.",
         optional=True,
-        fields=(_text("size", "The size every broker's volume has at least.", 32),),
+        fields=(_text("size", "The size that every broker's volume has reached.", 32),),
     ),
     _BROKER_STATUS,
 )
@@ -162,7 +163,9 @@ CLUSTER_STATUS: Final = (
 TOPIC_STATUS: Final = (
     _OBSERVED,
     CONDITIONS,
-    _text("topicId", "UUID of the topic; a topic made again under its old name has another."),
+    _text(
+        "topicId", "UUID of the topic; a topic that is deleted and created again gets a new one."
+    ),
     Field(
         name="partitions",
         kind=Kind.INTEGER,
@@ -184,32 +187,41 @@ def _reset_record(name: str, doc: str) -> Field:
         fields=(
             _text("id", "Its id in spec.offsetReset."),
             Field(name="time", kind=Kind.TIME, doc="When."),
-            _text("request", "What was asked for, in words.", 512),
-            _text("message", "What it did, in words.", MESSAGE_MAX_CHARS),
-            _count("partitions", "How many partitions it set."),
-            _count("offsetsBack", "Sum of the offsets it went back: what is read again."),
-            _count("offsetsForward", "Sum of the offsets it went forward: what is left out."),
+            _text("request", "The request, in words.", 512),
+            _text("message", "The result, in words.", MESSAGE_MAX_CHARS),
+            _count("partitions", "Number of partitions that it set."),
+            _count(
+                "offsetsBack", "By how many offsets it went back, in sum: these are read again."
+            ),
+            _count(
+                "offsetsForward", "By how many offsets it went forward, in sum: these are skipped."
+            ),
             Field(
                 name="offsets",
                 kind=Kind.OBJECTS,
-                doc="Old and new offsets, of so many partitions as there is room for.",
+                doc="Old and new offsets, of as many partitions as there is room for.",
                 key="partition",
                 max_items=OFFSETS_SHOWN_MAX,
                 fields=(
                     Field(
                         name="partition",
                         kind=Kind.TEXT,
-                        doc="As topic/number.",
+                        doc="The partition as topic/number.",
                         required=True,
                         max_length=300,
                     ),
                     Field(
                         name="old",
                         kind=Kind.INTEGER,
-                        doc="Committed before; -1 = nothing was.",
+                        doc="The committed offset before the reset; -1 = none.",
                         minimum=-1,
                     ),
-                    Field(name="new", kind=Kind.INTEGER, doc="Committed now.", minimum=-1),
+                    Field(
+                        name="new",
+                        kind=Kind.INTEGER,
+                        doc="The committed offset after the reset.",
+                        minimum=-1,
+                    ),
                 ),
             ),
         ),
@@ -221,38 +233,38 @@ CONSUMER_GROUP_STATUS: Final = (
     CONDITIONS,
     _text(
         "state",
-        "What the group is doing: Empty, Assigning, Reconciling, Stable; Dead = it does not exist.",
+        "State of the group: Empty, Assigning, Reconciling or Stable; Dead = it does not exist.",
         63,
     ),
     _count("members", "Members that heartbeat."),
     Field(
         name="lag",
         kind=Kind.OBJECT,
-        doc="How far the group is behind, all partitions together; absent = unknown.",
+        doc="How far the group is behind, over all partitions; absent = unknown.",
         optional=True,
         fields=(
-            _count("records", "Records that are readable and not yet committed."),
+            _count("records", "Readable records that are not committed yet."),
             _count("seconds", "Age of the oldest of them, in seconds."),
         ),
     ),
-    _reset_record("lastReset", "The offset reset that was carried out last."),
-    _reset_record("dryRun", "What the offset reset with dryRun that was asked for last would do."),
-    _reset_record("pendingReset", "The offset reset that is being carried out."),
+    _reset_record("lastReset", "The last offset reset that was applied."),
+    _reset_record("dryRun", "What the last offset reset with dryRun would do."),
+    _reset_record("pendingReset", "The offset reset in progress."),
     Field(
         name="resetIds",
         kind=Kind.TEXTS,
-        doc="Ids of the offset resets that were carried out, the newest last.",
+        doc="Ids of the offset resets that were applied, the newest last.",
         max_items=RESET_IDS_MAX,
         max_length=63,
     ),
     Field(
         name="scale",
         kind=Kind.OBJECT,
-        doc="The scaleTarget, as it is.",
+        doc="State of the scaleTarget.",
         optional=True,
         fields=(
-            _count("replicas", "Pods it asks for."),
-            _text("message", "Why they are not changed; empty if they may be.", 1_024),
+            _count("replicas", "Number of pods it asks for."),
+            _text("message", "Why the operator does not scale it; empty = it does.", 1_024),
         ),
     ),
     _MESSAGE,

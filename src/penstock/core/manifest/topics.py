@@ -55,7 +55,7 @@ class AlterConfig:
 
     def __str__(self) -> str:
         parts = [f"{key}={value}" for key, value in self.changes.items()]
-        parts += [f"{key} back to its default" for key in self.removals]
+        parts += [f"{key} reset to its default" for key in self.removals]
         return f"topic {self.topic}: {', '.join(parts)}"
 
 
@@ -101,15 +101,16 @@ def _problems(topic: Topic, cluster: ClusterSpec, seen: ExistingTopic) -> list[P
     wanted = topic.spec.partitions
     if wanted is not None and wanted < seen.partitions:
         text = (
-            f"is {wanted}, but the topic has {seen.partitions}; partitions never shrink, because "
-            f"records would be lost: set it to {seen.partitions} or more, or write to a new topic"
+            f"is {wanted}, but the topic has {seen.partitions}; partitions can never shrink, "
+            f"because records would be lost: set it to {seen.partitions} or more, or write to a "
+            "new topic"
         )
         problems.append(Problem(subject, "spec.partitions", text))
     replicas = topic.spec.effective_replicas(cluster)
     if topic.spec.replicas is not None and replicas != seen.replicas:
         text = (
-            f"is {replicas}, but the topic has {seen.replicas}; replicas of an existing topic "
-            f"cannot be changed yet: set it to {seen.replicas}, or delete the topic first"
+            f"is {replicas}, but the topic has {seen.replicas}; the replicas of an existing "
+            f"topic cannot be changed yet: set it to {seen.replicas}, or delete the topic first"
         )
         problems.append(Problem(subject, "spec.replicas", text))
     return problems
