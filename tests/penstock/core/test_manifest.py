@@ -266,7 +266,10 @@ BAD = {
     ),
     "bad racks": (
         [cluster(rack={"names": "a,b"})],
-        "x.yaml: Cluster/flights: spec.rack.names is the string 'a,b'; it must be a list of strings",
+        (
+            "x.yaml: Cluster/flights: spec.rack.names is the string 'a,b'; it must be a list of "
+            "strings"
+        ),
     ),
     "replicas over brokers": (
         [cluster(brokers=3), topic(replicas=5)],
@@ -413,9 +416,9 @@ BAD = {
     "a reset to nowhere": (
         [cluster(), group(offsetReset={"id": "1"})],
         (
-            "x.yaml: ConsumerGroup/readers: spec.offsetReset.to is missing; it must be a string: The "
-            "target: earliest, latest, an offset, a datetime, a duration back from now, or a shift by "
-            "a number of records."
+            "x.yaml: ConsumerGroup/readers: spec.offsetReset.to is missing; it must be a "
+            "string: The target: earliest, latest, an offset, a datetime, a duration back from "
+            "now, or a shift by a number of records."
         ),
     ),
     "scaling upside down": (
@@ -451,8 +454,8 @@ BAD = {
     "a limit that is no quantity": (
         [cluster(resources={"limits": {"memory": "2 GB"}})],
         (
-            "x.yaml: Cluster/flights: spec.resources.limits.memory is the string '2 GB'; it must be "
-            "a quantity such as 500m or 2Gi"
+            "x.yaml: Cluster/flights: spec.resources.limits.memory is the string '2 GB'; it "
+            "must be a quantity such as 500m or 2Gi"
         ),
     ),
     "tolerations that are no mappings": (

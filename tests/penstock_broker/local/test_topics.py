@@ -73,7 +73,8 @@ def test_fewer_partitions_are_refused_and_nothing_is_done() -> None:
     assert caught.value.message.splitlines() == [
         (
             "x.yaml: Topic/flights: spec.partitions is 3, but the topic has 6; partitions can "
-            "never shrink, because records would be lost: set it to 6 or more, or write to a new topic"
+            "never shrink, because records would be lost: set it to 6 or more, or write to a "
+            "new topic"
         ),
         (
             "x.yaml: Topic/flights: spec.replicas is 2, but the topic has 3; the replicas of "
