@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock_broker.controller.metadata_store.kubernetes import KubernetesMetadataStore
-from penstock_broker.controller.metadata_store.kubernetes_api import Timeouts, connect
+from penstock.kubernetes.api import Timeouts
+from penstock.kubernetes.connect import connect
+from penstock_broker.controller.metadata_store.kubernetes import TIMEOUTS, KubernetesMetadataStore
 from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
 
 QUICK = Timeouts(connect_s=1.0, total_s=1.5)
@@ -16,7 +17,7 @@ def open_store(
     kubeconfig: Path,
     objects: ClusterObjects,
     clock: Callable[[], float] = time.monotonic,
-    timeouts: Timeouts | None = None,
+    timeouts: Timeouts = TIMEOUTS,
 ) -> KubernetesMetadataStore:
-    api = connect(timeouts or Timeouts(), str(kubeconfig))
+    api = connect("penstock-tests", timeouts, kubeconfig=str(kubeconfig))
     return KubernetesMetadataStore(api, objects, clock)

@@ -1,15 +1,12 @@
 """Names, sizes and owners of the metadata objects; what needs no API server."""
 
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import MisuseError
-from penstock_broker.controller.metadata_store.interface import StoreUnavailableError
-from penstock_broker.controller.metadata_store.kubernetes_api import Timeouts, connect
 from penstock_broker.controller.metadata_store.kubernetes_objects import (
     OBJECT_BYTES_MAX,
     ClusterObjects,
@@ -79,24 +76,3 @@ def test_the_owner_must_be_exactly_the_one_given() -> None:
     assert not ClusterObjects("flights", "shop", "uid-2").has_right_owner(ours)
     other = {"apiVersion": "v1", "kind": "Secret", "name": "flights", "uid": "uid-9"}
     assert FLIGHTS.has_right_owner({"ownerReferences": [other]})
-
-
-def test_without_an_api_server_the_message_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(MisuseError, match="set KUBECONFIG"):
-        connect(Timeouts(), str(tmp_path / "absent"))
-    (tmp_path / "broken").write_text("{")
-    with pytest.raises(MisuseError, match="finds no API server"):
-        connect(Timeouts(), str(tmp_path / "broken"))
-
-
-def test_an_api_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
-    config = tmp_path / "config"
-    config.write_text(
-        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], "
-        "contexts: [{name: c, context: {cluster: c, user: u}}], "
-        "users: [{name: u, user: {token: t}}], current-context: c}"
-    )
-    api = connect(Timeouts(), str(config))
-    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-        api.request("GET", "/api/v1/namespaces/shop/configmaps")
-    api.close()

@@ -201,18 +201,18 @@ def _open_store(args: argparse.Namespace, config: ControlConfig) -> MetadataStor
     if args.owner_name and not args.owner_uid:
         raise MisuseError("--owner-name needs --owner-uid: an owner is known by its uid")
     # Only here: the client costs 25 MB and a second that local mode does not need.
+    from penstock.kubernetes.connect import connect  # noqa: PLC0415
     from penstock_broker.controller.metadata_store import (  # noqa: PLC0415
         journal_holders,
         journaled,
         kubernetes,
-        kubernetes_api,
         kubernetes_objects,
     )
 
     objects = kubernetes_objects.ClusterObjects(
         args.cluster, args.namespace, args.owner_uid, args.owner_name
     )
-    api = kubernetes_api.connect(kubernetes_api.Timeouts())
+    api = connect("penstock-controller", kubernetes.TIMEOUTS)
     return journaled.JournaledStore(
         kubernetes.KubernetesMetadataStore(api, objects),
         journal_holders.GrpcJournalHolders(),

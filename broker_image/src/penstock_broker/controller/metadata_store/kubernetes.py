@@ -4,11 +4,11 @@
     write ─────▶ per stage, up to 8 at a time:  POST     expected None     409 = conflict
                                                 PUT      resourceVersion   409, 404 = conflict
                                                 DELETE   precondition      409, 404 = conflict
-    lease ─────▶ kubernetes_lease
+    lease ─────▶ penstock.kubernetes.lease
 
 A document's version is its object's resourceVersion. Several objects cannot change together:
-that is what stages are for. An answer that did not come, or says 5xx, leaves a write unknown
-(guarantees §4.3); the rest of that write is not sent, and the caller reads again.
+that is what stages are for. Any other error leaves the outcome of a write unknown (guarantees
+§4.3); the rest of that write is not sent, and the caller reads again.
 
 Objects are owned by the Cluster object or by nobody, as told at start. Whoever takes the lease
 corrects what differs with its first read, so that metadata is never garbage of a Cluster that
@@ -19,8 +19,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from contextlib import contextmanager
+from typing import Final
 
+from penstock.kubernetes.api import Api, Timeouts
+from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.lease import Lease
+from penstock.kubernetes.resources import Json
 from penstock_broker.controller.metadata_store.interface import (
     Change,
     Delete,
@@ -30,8 +35,6 @@ from penstock_broker.controller.metadata_store.interface import (
     Undetachable,
     WriteConflictError,
 )
-from penstock_broker.controller.metadata_store.kubernetes_api import Answer, Api, Timeouts
-from penstock_broker.controller.metadata_store.kubernetes_lease import KubernetesLease
 from penstock_broker.controller.metadata_store.kubernetes_objects import (
     KEY_FIELD,
     TEXT_FIELD,
@@ -40,12 +43,11 @@ from penstock_broker.controller.metadata_store.kubernetes_objects import (
 )
 from penstock_broker.observability import EventLog
 
-LEASE_TIMEOUTS: Final = Timeouts(connect_s=1.0, total_s=2.0)
-"""Shorter than for documents: a renewal that hangs must leave time for another."""
+TIMEOUTS: Final = Timeouts(connect_s=2.0, total_s=5.0)
+"""Of requests about documents."""
 _THREADS: Final = 8
 _PAGE: Final = 100
 """Documents per LIST page: 100 of 1 MiB still fit into memory, 100 small ones are one answer."""
-_LIST_ATTEMPTS: Final = 3
 _events = EventLog("metadata-store")
 
 
@@ -57,7 +59,7 @@ class KubernetesMetadataStore(Undetachable):
     ) -> None:
         self._api = api
         self._objects = objects
-        self._lease = KubernetesLease(api, objects, LEASE_TIMEOUTS, clock)
+        self._lease = Lease(api, objects.lease, clock)
         self._threads = ThreadPoolExecutor(_THREADS, "metadata-write")
         self._uids: dict[str, str] = {}
         self._holds_lease = False
@@ -67,6 +69,10 @@ class KubernetesMetadataStore(Undetachable):
 
     def read_all(self) -> dict[str, StoredText]:
         """See the seam. Raises StoreUnavailableError."""
+        with _unavailable():
+            return self._read_all()
+
+    def _read_all(self) -> dict[str, StoredText]:
         check_owners = self._holds_lease and not self._owners_checked
         found: dict[str, StoredText] = {}
         uids: dict[str, str] = {}
@@ -102,9 +108,7 @@ class KubernetesMetadataStore(Undetachable):
             versions.update(self._carry_out(stage, bodies))
         return versions
 
-    def _carry_out(
-        self, stage: Sequence[Change], bodies: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, str]:
+    def _carry_out(self, stage: Sequence[Change], bodies: Mapping[str, Json]) -> dict[str, str]:
         """One stage; ends when every request that was sent is answered or given up."""
         failures: list[WriteConflictError | StoreUnavailableError] = []
         versions: dict[str, str] = {}
@@ -130,76 +134,49 @@ class KubernetesMetadataStore(Undetachable):
             raise next((e for e in failures if isinstance(e, StoreUnavailableError)), failures[0])
         return versions
 
-    def _change(self, change: Change, body: Mapping[str, Any] | None) -> str | None:
+    def _change(self, change: Change, body: Json | None) -> str | None:
         """One request; the new version of what was put."""
         path = f"{self._objects.config_maps}/{self._objects.name_of(change.key)}"
         if change.expected is not None and not is_version(change.expected):
             raise WriteConflictError(change.key, change.expected, "another")
-        if isinstance(change, Delete):
-            self._settle(change, self._api.request("DELETE", path, body=self._options(change)))
-            self._uids.pop(change.key, None)
-            return None
-        if change.expected is None:
-            answer = self._api.request("POST", self._objects.config_maps, body=body)
-            if answer.status == 404:
-                raise StoreUnavailableError(
-                    f"namespace {self._objects.namespace} is not there: {answer.message}"
-                )
-        else:
-            answer = self._api.request("PUT", path, body=body)
-        self._settle(change, answer)
-        self._uids[change.key] = str(answer.body["metadata"]["uid"])
-        return answer.version
+        try:
+            if isinstance(change, Delete):
+                self._api.request("DELETE", path, body=self._options(change))
+                self._uids.pop(change.key, None)
+                return None
+            if change.expected is None:
+                made = self._api.request("POST", self._objects.config_maps, body=body)
+            else:
+                made = self._api.request("PUT", path, body=body)
+        except KubernetesError as error:
+            raise _failure(change, error) from None
+        self._uids[change.key] = str(made["metadata"]["uid"])
+        return str(made["metadata"]["resourceVersion"])
 
-    def _options(self, change: Delete) -> dict[str, Any]:
+    def _options(self, change: Delete) -> Json:
         preconditions = {"resourceVersion": change.expected}
         if change.key in self._uids:
             preconditions["uid"] = self._uids[change.key]
         return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
 
-    @staticmethod
-    def _settle(change: Change, answer: Answer) -> None:
-        """Raises WriteConflictError unless the change was made."""
-        if answer.status == 404:
-            raise WriteConflictError(change.key, change.expected, None)
-        if answer.status not in {200, 201, 202}:
-            raise WriteConflictError(change.key, change.expected, "another")
-
-    def _list(self) -> Iterator[Mapping[str, Any]]:
-        """All objects, as of one moment. A list whose rest has expired begins again."""
-        for _ in range(_LIST_ATTEMPTS):
-            items: list[Mapping[str, Any]] = []
-            query = {"labelSelector": self._objects.selector, "limit": str(_PAGE)}
-            while True:
-                answer = self._api.request("GET", self._objects.config_maps, query=query)
-                if answer.status != 200:
-                    break  # 410: the rest of the list has expired
-                items += answer.body["items"]
-                more = answer.body["metadata"].get("continue")
-                if not more:
-                    return iter(items)
-                query["continue"] = more
-        raise StoreUnavailableError(
-            f"the list of {self._objects.config_maps} ended {_LIST_ATTEMPTS} times before it was "
-            f"complete ({answer.status}: {answer.message})"
-        )
+    def _list(self) -> list[Json]:
+        """All objects, as of one moment."""
+        selector = self._objects.selector
+        return self._api.list(self._objects.config_maps, labelSelector=selector, limit=_PAGE)
 
     def _correct_owner(self, key: str, text: str, version: str) -> str:
         body = self._objects.config_map(key, text, version, str(uuid.uuid4()))
         path = f"{self._objects.config_maps}/{self._objects.name_of(key)}"
-        answer = self._api.request("PUT", path, body=body)
-        if answer.status != 200:
-            raise StoreUnavailableError(
-                f"metadata {key!r} changed while its owner was corrected; read again"
-            )
+        made = self._api.request("PUT", path, body=body)
         _events.info("corrected the owner of a document", key=key, owner=self._objects.owner_uid)
-        return answer.version
+        return str(made["metadata"]["resourceVersion"])
 
     # ------------------------------------------------------------ lease
 
     def acquire_lease(self, holder: str, duration_ms: int) -> bool:
         """See the seam. Raises StoreUnavailableError."""
-        held = self._lease.acquire(holder, duration_ms)
+        with _unavailable():
+            held = self._lease.acquire(holder, duration_ms)
         if held and not self._holds_lease:
             self._owners_checked = False
         self._holds_lease = held
@@ -208,8 +185,28 @@ class KubernetesMetadataStore(Undetachable):
     def release_lease(self, holder: str) -> None:
         """See the seam. Raises StoreUnavailableError."""
         self._holds_lease = False
-        self._lease.release(holder)
+        with _unavailable():
+            self._lease.release(holder)
 
     def close(self) -> None:
         self._threads.shutdown(wait=True)
         self._api.close()
+
+
+def _failure(change: Change, error: KubernetesError) -> WriteConflictError | StoreUnavailableError:
+    """The seam's error for a change whose request failed."""
+    if error.is_conflict:
+        return WriteConflictError(change.key, change.expected, "another")
+    # For a new document it means that the namespace does not exist, which is no conflict.
+    if error.is_missing and change.expected is not None:
+        return WriteConflictError(change.key, change.expected, None)
+    return StoreUnavailableError(error.message)
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """Raises the seam's error for every failed request."""
+    try:
+        yield
+    except KubernetesError as error:
+        raise StoreUnavailableError(error.message) from None

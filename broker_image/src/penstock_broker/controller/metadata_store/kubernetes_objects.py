@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from penstock.core.control.documents import CLUSTER_KEY, TOPIC_KEY_PREFIX
 from penstock.errors import ErrorCode, MisuseError
+from penstock.kubernetes.resources import LeaseObject, path
 
 GROUP: Final = "penstock.dev"
 OWNER_API_VERSION: Final = f"{GROUP}/v1alpha1"
@@ -59,16 +60,13 @@ class ClusterObjects:
     @property
     def config_maps(self) -> str:
         """Path of the collection."""
-        return f"/api/v1/namespaces/{self.namespace}/configmaps"
+        return path("ConfigMap", self.namespace)
 
     @property
-    def leases(self) -> str:
-        """Path of the collection."""
-        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
-
-    @property
-    def lease_name(self) -> str:
-        return f"{self.cluster}-controller"
+    def lease(self) -> LeaseObject:
+        """Says which controller is active."""
+        name = f"{self.cluster}-controller"
+        return LeaseObject(self.namespace, name, self.labels(), self.owners)
 
     @property
     def selector(self) -> str:
