@@ -23,7 +23,7 @@ from support.manifests import PLURALS, ROOT
 from support.waiting import wait_until
 
 import penstock
-from penstock_operator.kube import RESOURCES
+from penstock.kubernetes.resources import RESOURCES, path_of
 from penstock_operator.objects import broker_objects, controller_objects, read_cluster
 
 CHART = ROOT / "charts" / "penstock"
@@ -304,10 +304,10 @@ class TestOnAnApiServer:
         for made in [*broker_objects(desired), *controller_objects(desired)]:
             made["metadata"].pop("ownerReferences", None)  # there is no such Cluster
             apply(made)
-        for _, (base, plural) in sorted(RESOURCES.items()):
+        for kind, (_, plural) in sorted(RESOURCES.items()):
             namespaced = plural not in {"nodes", "storageclasses"}
             if plural not in {"events", "storageclasses"}:
-                call("GET", f"/{base}/" + (f"namespaces/{streams}/" if namespaced else "") + plural)
+                call("GET", path_of(kind, streams if namespaced else None))
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         call("POST", leases, {**lease, "metadata": {"name": "penstock-operator"}})

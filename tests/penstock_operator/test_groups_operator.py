@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes.client import Configuration
-from kubernetes.config import load_kube_config
 from support.apiserver import ApiServer
 from support.cluster import Cluster
 from support.operator_process import OURS, condition, get, install_crds
@@ -20,10 +18,12 @@ from support.waiting import wait_until
 
 from penstock.client import AsyncAdmin, Consumer, GroupState, Producer
 from penstock.client.config import ClientConfig
+from penstock.kubernetes.connect import connect
+from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
-from penstock_operator.kube import Kube, KubeError
+from penstock_operator.kube import TIMEOUTS, Kube
 from penstock_operator.objects import DesiredCluster
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
@@ -53,7 +53,7 @@ class Dying(Kube):
         self, kind: str, namespace: str, name: str, body: dict[str, Any], *, status: bool = False
     ) -> dict[str, Any]:
         if self.at and self.at in body.get("status", {}):
-            raise KubeError("PATCH", 0, "this process is gone")
+            raise KubernetesError("this process is gone", 0)
         return await super().merge(kind, namespace, name, body, status=status)
 
 
@@ -168,10 +168,8 @@ class Bench:
     @asynccontextmanager
     async def operator(self, kubeconfig: Path | None = None, at: str = "") -> AsyncIterator[Groups]:
         """`at`: it dies there, see `Dying`."""
-        configuration = Configuration()
         path = str(kubeconfig or self.server.kubeconfig)
-        load_kube_config(config_file=path, client_configuration=configuration)
-        self.kube = Dying(configuration)
+        self.kube = Dying(connect("penstock-tests", TIMEOUTS, kubeconfig=path))
         self.kube.at = at
         brokers = Reachable(self.brokers.bootstrap)
         events = Events(self.kube, "test")
@@ -330,6 +328,20 @@ async def test_a_reset_that_cannot_be_is_blocked_in_plain_words(bench: Bench) ->
         await bench.look(groups)
         assert "which is no time" in bench.ready()["message"]
         assert "resetIds" not in bench.status()
+
+
+async def test_a_reset_is_not_carried_out_before_its_intention_is_stored(bench: Bench) -> None:
+    bench.consume(12)
+    bench.create(offsetReset={"id": "later", "to": "earliest"})
+    async with bench.operator(at="pendingReset") as groups:
+        await bench.look(groups)
+        found = get(bench.server, bench.path)
+        assert condition(found, "Ready").get("reason") != "BrokersRefused", "no broker was asked"
+        assert "lastReset" not in found.get("status", {})
+        bench.kube.at = ""
+        await bench.look(groups)
+        record = bench.status()["lastReset"]
+        assert sum(each["old"] for each in record["offsets"]) == 12
 
 
 async def test_a_status_that_could_not_be_written_is_made_up_for(bench: Bench) -> None:

@@ -40,7 +40,7 @@ class Acting:
     async def carry_out(
         self, action: Action, body: Object, desired: DesiredCluster, observed: Observed
     ) -> None:
-        """Raises KubeError. What the brokers refuse is logged; the next plan sees it."""
+        """Raises KubernetesError. What the brokers refuse is logged; the next plan sees it."""
         namespace = desired.names.namespace
         match action:
             case Apply():

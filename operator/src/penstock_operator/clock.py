@@ -9,5 +9,5 @@ def now_text() -> str:
 
 
 def now_micros() -> str:
-    """RFC 3339 in UTC with microseconds, as Events and Leases have it."""
+    """RFC 3339 in UTC with microseconds, as Events have it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any, Final
 
+from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.clock import now_micros
-from penstock_operator.kube import Kube, KubeError
+from penstock_operator.kube import Kube
 from penstock_operator.names import API_VERSION, FIELD_MANAGER
 
 _QUIET_S: Final = 600.0
@@ -61,5 +62,5 @@ class Events:
         }
         try:
             await self._kube.create("Event", namespace, event)
-        except KubeError as error:
+        except KubernetesError as error:
             _log.warning("event not written", reason=reason, error=str(error))

@@ -1,22 +1,23 @@
-"""Which of several operator processes reconciles: a Lease, taken by compare-and-swap.
+"""Which of several operator processes reconciles: loops around the Lease of `penstock.kubernetes`.
 
 The others stand by. A Lease that changes hands while its former holder still acts does no harm:
 every write names the object it was decided upon, and restarts are decided from fresh answers.
-Whose lease it is, is judged by one's own clock: how long its record has not changed.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Final, TypeVar
 
+from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.lease import Lease
 from penstock.logs import EventLog
-from penstock_operator.clock import now_micros
-from penstock_operator.kube import Kube, KubeError
-from penstock_operator.model import Object
 
 DURATION_S: Final = 15.0
 RENEW_S: Final = 4.0
+_Answer = TypeVar("_Answer")
 _log = EventLog("penstock_operator.lease")
 
 
@@ -24,12 +25,13 @@ class LeaseLostError(Exception):
     """Another process has the Lease, or it could not be renewed in time."""
 
 
-class Lease:
+class Leadership:
     """`acquire`, then keep `hold` running; `release` at the end."""
 
-    def __init__(self, kube: Kube, namespace: str, name: str, holder: str) -> None:
-        self._kube, self._namespace, self._name, self._holder = kube, namespace, name, holder
-        self._seen: tuple[str, float] = ("", 0.0)
+    def __init__(self, lease: Lease, holder: str) -> None:
+        self._lease, self._holder = lease, holder
+        # A thread of its own: requests that hang elsewhere must not cost the Lease.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
 
     async def acquire(self) -> None:
         """Returns when this process holds the Lease."""
@@ -38,7 +40,7 @@ class Lease:
                 if await self._try():
                     _log.info("lease taken", holder=self._holder)
                     return
-            except KubeError as error:
+            except KubernetesError as error:
                 _log.warning("lease not read", error=str(error))
             await asyncio.sleep(RENEW_S / 2)
 
@@ -47,12 +49,12 @@ class Lease:
         renewed = monotonic()
         while True:
             await asyncio.sleep(RENEW_S)
+            asked = monotonic()
             try:
-                async with asyncio.timeout(DURATION_S / 2):
-                    if not await self._try():
-                        raise LeaseLostError("another operator has taken the lease")
-                renewed = monotonic()
-            except (KubeError, TimeoutError) as error:
+                if not await self._try():
+                    raise LeaseLostError("another operator has taken the lease")
+                renewed = asked
+            except KubernetesError as error:
                 _log.warning("lease not renewed", error=str(error))
             if monotonic() - renewed > DURATION_S:
                 raise LeaseLostError(f"the lease could not be renewed for {DURATION_S:.0f} s")
@@ -60,58 +62,14 @@ class Lease:
     async def release(self) -> None:
         """So that a standby need not wait. Raises nothing."""
         try:
-            live = await self._kube.get("Lease", self._namespace, self._name)
-            if live is not None and live["spec"].get("holderIdentity") == self._holder:
-                await self._swap(live, "")
-        except KubeError as error:
+            await self._in_thread(partial(self._lease.release, self._holder))
+        except KubernetesError as error:
             _log.warning("lease not released", error=str(error))
+        self._thread.shutdown(wait=False)
 
     async def _try(self) -> bool:
-        live = await self._kube.get("Lease", self._namespace, self._name)
-        if live is None:
-            body: Object = {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": self._name},
-                "spec": self._spec(self._holder, None),
-            }
-            try:
-                await self._kube.create("Lease", self._namespace, body)
-            except KubeError as error:
-                if error.is_conflict:
-                    return False
-                raise
-            return True
-        holder = live["spec"].get("holderIdentity") or ""
-        if holder not in {"", self._holder} and not self._is_stale(live):
-            return False
-        return await self._swap(live, self._holder)
+        duration_ms = int(DURATION_S * 1_000)
+        return await self._in_thread(partial(self._lease.acquire, self._holder, duration_ms))
 
-    def _is_stale(self, live: Mapping[str, Any]) -> bool:
-        version = live["metadata"]["resourceVersion"]
-        if version != self._seen[0]:
-            self._seen = (version, monotonic())
-        duration_s: float = live["spec"].get("leaseDurationSeconds") or DURATION_S
-        return monotonic() - self._seen[1] > duration_s
-
-    async def _swap(self, live: Object, holder: str) -> bool:
-        body = {**live, "spec": self._spec(holder, live["spec"])}
-        try:
-            await self._kube.replace("Lease", self._namespace, body)
-        except KubeError as error:
-            if error.is_conflict:
-                return False
-            raise
-        return True
-
-    def _spec(self, holder: str, before: Mapping[str, Any] | None) -> Object:
-        now = now_micros()
-        same = before is not None and before.get("holderIdentity") == holder
-        changes = 0 if before is None else int(before.get("leaseTransitions") or 0)
-        return {
-            "holderIdentity": holder,
-            "leaseDurationSeconds": int(DURATION_S),
-            "renewTime": now,
-            "acquireTime": before["acquireTime"] if same and before is not None else now,
-            "leaseTransitions": changes if same else changes + 1,
-        }
+    async def _in_thread(self, call: Callable[[], _Answer]) -> _Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)

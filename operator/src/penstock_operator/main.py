@@ -14,24 +14,27 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import kopf
-from kubernetes.config import ConfigException
 
+from penstock.errors import MisuseError
+from penstock.kubernetes.api import Api
+from penstock.kubernetes.connect import connect
+from penstock.kubernetes.lease import Lease
+from penstock.kubernetes.resources import LeaseObject
 from penstock.logs import EventLog, configure_logging
 from penstock_operator.events import Events
 from penstock_operator.handlers import kopf_settings, register
 from penstock_operator.health import serve_health
-from penstock_operator.kube import Kube
-from penstock_operator.lease import Lease, LeaseLostError
+from penstock_operator.kube import TIMEOUTS, Kube
+from penstock_operator.lease import Leadership, LeaseLostError
 from penstock_operator.metrics import Metrics
+from penstock_operator.names import FIELD_MANAGER
 from penstock_operator.worker import Deps
 from penstock_operator.workers import Workers
 
 LEASE: Final = "penstock-operator"
-_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _log = EventLog("penstock_operator.main")
 
 
@@ -41,7 +44,7 @@ class _Stop(Exception):  # noqa: N818 - not an error: the way out of the task gr
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`namespaces` empty: all of them. `namespace`: where the Lease is."""
+    """`namespaces` empty: all. `namespace`: of the Lease; empty: the pod's or the kubeconfig's."""
 
     image: str
     namespaces: tuple[str, ...]
@@ -80,7 +83,7 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
     return Settings(
         image=args.broker_image,
         namespaces=namespaces,
-        namespace=args.namespace or _own_namespace(),
+        namespace=args.namespace,
         identity=env.get("POD_NAME", socket.gethostname()),
         health_listen=_address(parser, args.health_listen),
         log_level=args.log_level,
@@ -94,18 +97,12 @@ def _address(parser: argparse.ArgumentParser, text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _own_namespace() -> str:
-    try:
-        return _NAMESPACE_FILE.read_text().strip()
-    except OSError:
-        return "default"
-
-
 async def serve(settings: Settings) -> int:
     """Runs until a signal or until the Lease is lost; the exit code."""
-    kube = Kube.connect()
+    api = connect(FIELD_MANAGER, TIMEOUTS)
+    kube = Kube(api)
     metrics = Metrics()
-    lease = Lease(kube, settings.namespace, LEASE, f"{settings.identity}-{os.getpid()}")
+    lease = _candidate(settings, api)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -144,6 +141,12 @@ async def serve(settings: Settings) -> int:
     return code
 
 
+def _candidate(settings: Settings, api: Api) -> Leadership:
+    namespace = settings.namespace or api.namespace or "default"
+    holder = f"{settings.identity}-{os.getpid()}"
+    return Leadership(Lease(api, LeaseObject(namespace, LEASE)), holder)
+
+
 async def _watch(settings: Settings, workers: Workers, stop: asyncio.Event) -> None:
     """Kopf's event loop part, until `stop`."""
     everywhere = not settings.namespaces
@@ -172,6 +175,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     try:
         return asyncio.run(serve(settings))
-    except (ConfigException, OSError) as error:
+    except (MisuseError, OSError) as error:
         sys.stderr.write(f"penstock operator: {error}\n")
         return 2

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Any, Final
 
+from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.brokers import Brokers
 from penstock_operator.compare import quantity
-from penstock_operator.kube import Kube, KubeError
+from penstock_operator.kube import Kube
 from penstock_operator.model import ClaimState, Object, Observed, PodState
 from penstock_operator.names import CLUSTER_LABEL, COMPONENT, POD_INDEX, RACK, TEMPLATE_HASH
 from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
@@ -119,7 +120,7 @@ class Children:
             return True
         try:
             found = await self._kube.get("StorageClass", None, name)
-        except KubeError:
+        except KubernetesError:
             return True
         return found is None or bool(found.get("allowVolumeExpansion"))
 
@@ -148,7 +149,7 @@ def _wanted(desired: DesiredCluster) -> list[Object]:
 async def observe(
     children: Children, brokers: Brokers, desired: DesiredCluster, recorded_cluster_id: str
 ) -> Observed:
-    """The snapshot. Raises KubeError; brokers that do not answer are part of it."""
+    """The snapshot. Raises KubernetesError; brokers that do not answer are part of it."""
     await children.read(desired)
     pods = children.pods()
     facts, problem = None, "no broker is ready yet"

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from penstock.core.manifest.topics import CreateTopic
 from penstock.errors import ErrorCode, PenstockError
+from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
-from penstock_operator.kube import Kube, KubeError
+from penstock_operator.kube import Kube
 from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, TopicState, Wait
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
@@ -56,7 +57,7 @@ class Topics:
                 if plan.resource.deleting and wait is None:
                     return True
                 await self._report(plan, known.get(plan.topic), wait, changed=changed)
-            except KubeError as error:
+            except KubernetesError as error:
                 if error.status == 404:
                     return True  # deleted meanwhile
                 raise

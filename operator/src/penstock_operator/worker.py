@@ -17,13 +17,14 @@ from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
+from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
 from penstock_operator.groups import Groups, View
-from penstock_operator.kube import Kube, KubeError
+from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
 from penstock_operator.names import API_VERSION
@@ -125,7 +126,7 @@ class Worker:
         began = monotonic()
         try:
             outcome = await self._reconcile()
-        except* KubeError as group:
+        except* KubernetesError as group:
             error = group.exceptions[0]
             _log.warning("reconcile failed", cluster=self.name, error=str(error))
             outcome = Outcome.FAILED
@@ -196,9 +197,9 @@ class Worker:
         for action in plan.actions:
             try:
                 await self._acting.carry_out(action, body, desired, observed)
-            except KubeError as error:
+            except KubernetesError as error:
                 _log.warning("action failed", cluster=self.name, error=str(error))
-                severity = Severity.BLOCKED if 400 <= error.status < 500 else Severity.PROGRESS
+                severity = Severity.PROGRESS if error.retriable else Severity.BLOCKED
                 failed.append(Wait("ApiServerRefused", str(error), severity))
             self._deps.metrics.acted(type(action).__name__)
         if plan.actions:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from penstock.kubernetes.api import Api, Timeouts
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.resources import Json, LeaseObject, path
+from penstock.kubernetes.resources import Json, LeaseObject, path_of
 
 TIMEOUTS: Final = Timeouts(connect_s=1.0, total_s=2.0)
 """Short, so that a renewal that hangs leaves time for another."""
@@ -55,8 +55,8 @@ class Lease:
         self._api = api
         self._where = where
         self._clock = clock
-        self._collection = path("Lease", where.namespace)
-        self._path = path("Lease", where.namespace, where.name)
+        self._collection = path_of("Lease", where.namespace)
+        self._path = path_of("Lease", where.namespace, where.name)
         self._seen: _Seen | None = None
         self._doubtful = True
         """The last write was not answered, or there was none: read before writing."""

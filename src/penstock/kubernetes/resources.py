@@ -32,7 +32,7 @@ RESOURCES: Final = {
 """Base path and plural of every kind that Penstock reads or writes."""
 
 
-def path(kind: str, namespace: str | None = None, name: str | None = None) -> str:
+def path_of(kind: str, namespace: str | None = None, name: str | None = None) -> str:
     """The URL path of a kind, of its objects in a namespace, or of one object."""
     base, plural = RESOURCES[kind]
     where = f"{base}/namespaces/{namespace}/{plural}" if namespace else f"{base}/{plural}"

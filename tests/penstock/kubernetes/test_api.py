@@ -16,7 +16,7 @@ from penstock.errors import Applied, MisuseError
 from penstock.kubernetes.api import MERGE_PATCH, Api, Timeouts
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
-from penstock.kubernetes.resources import path
+from penstock.kubernetes.resources import path_of
 
 QUICK = Timeouts(connect_s=1.0, total_s=1.5)
 
@@ -28,7 +28,7 @@ def config_map(name: str, text: str = "") -> dict[str, Any]:
 
 def fill(api: Api, namespace: str, count: int) -> str:
     """The path of a collection, in which there are now so many objects."""
-    where = path("ConfigMap", namespace)
+    where = path_of("ConfigMap", namespace)
     for index in range(count):
         api.request("POST", where, body=config_map(f"c-{index}"))
     return where
@@ -67,8 +67,8 @@ def test_an_error_says_whether_the_write_may_have_passed_and_only_429_is_retried
     applied: Applied | None,
     outcome: str,
 ) -> None:
-    where = path("ConfigMap", namespace, "c")
-    api.request("POST", path("ConfigMap", namespace), body=config_map("c", "old"))
+    where = path_of("ConfigMap", namespace, "c")
+    api.request("POST", path_of("ConfigMap", namespace), body=config_map("c", "old"))
     proxy.calls.clear()
     fault = proxy.plant(kind, fits=documents, **options)
     began = time.monotonic()
@@ -137,19 +137,19 @@ def test_a_list_that_cannot_be_read_to_its_end_is_an_error(
 def test_lists_ask_for_the_newest_state(api: Api, proxy: ApiProxy, namespace: str) -> None:
     seen: list[str] = []
     proxy.plant(Kind.SLOW, fits=lambda _m, path: bool(seen.append(path)) or False)
-    api.list(path("ConfigMap", namespace))
+    api.list(path_of("ConfigMap", namespace))
     assert len(seen) == 1
     assert "resourceVersion" not in seen[0], "any resourceVersion allows a stale answer"
 
 
 def test_a_missing_object_is_none_or_an_error(api: Api, namespace: str) -> None:
-    where = path("ConfigMap", namespace, "absent")
+    where = path_of("ConfigMap", namespace, "absent")
     assert api.find(where) is None
     with pytest.raises(KubernetesError, match=r'configmaps "absent" not found') as raised:
         api.request("GET", where)
     assert raised.value.is_missing
     with pytest.raises(KubernetesError, match="no-such-place"):
-        api.request("POST", path("ConfigMap", "no-such-place"), body=config_map("c"))
+        api.request("POST", path_of("ConfigMap", "no-such-place"), body=config_map("c"))
 
 
 def test_an_answer_that_is_no_object_is_an_error_unless_text_is_asked_for(api: Api) -> None:
@@ -187,7 +187,7 @@ def test_a_refusal_names_the_account_and_the_missing_right(
 ) -> None:
     nobody = open_api(api_server.service_account(namespace, "nobody", []))
     with pytest.raises(KubernetesError, match=r"403.*nobody.*cannot list.*ask for") as raised:
-        nobody.list(path("ConfigMap", namespace))
+        nobody.list(path_of("ConfigMap", namespace))
     assert raised.value.is_forbidden
 
 
@@ -295,6 +295,6 @@ def test_a_pod_without_a_token_gets_an_error_that_says_so(pod: Path) -> None:
 def test_an_unavailable_api_server_is_named(nowhere: Path) -> None:
     api = connect("tests", QUICK, kubeconfig=kubeconfig(nowhere / "config"))
     with pytest.raises(KubernetesError, match=r"http://127.0.0.1:9 does.*cannot be reached") as no:
-        api.request("GET", path("ConfigMap", "shop"))
+        api.request("GET", path_of("ConfigMap", "shop"))
     assert no.value.status == 0
     api.close()

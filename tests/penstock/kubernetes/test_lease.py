@@ -10,14 +10,14 @@ from support.apiserver import ApiServer
 from penstock.kubernetes.api import Api
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.lease import Lease
-from penstock.kubernetes.resources import LeaseObject, path
+from penstock.kubernetes.resources import LeaseObject, path_of
 
 Make = Callable[..., Lease]
 
 
 @pytest.fixture
 def where(namespace: str) -> str:
-    return path("Lease", namespace, "flights")
+    return path_of("Lease", namespace, "flights")
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_lease_without_a_duration_expires_after_the_candidates_own(
     mine = make(clock)
     kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
     body = {**kind, "metadata": {"name": "flights"}, "spec": {"holderIdentity": "by hand"}}
-    api_server.request("POST", path("Lease", namespace), body)
+    api_server.request("POST", path_of("Lease", namespace), body)
     assert not mine.acquire("me", 10_000)
     clock[0] += 10.1
     assert mine.acquire("me", 10_000)

@@ -11,6 +11,7 @@ The coordinator refuses to do an id again; the plan finds the id there and write
 from penstock.client import AsyncAdmin
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, PenstockError
+from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.clock import now_text
 from penstock_operator.events import Events
 from penstock_operator.groups import reset as resets
@@ -24,7 +25,7 @@ from penstock_operator.groups.model import (
 )
 from penstock_operator.groups.observe import not_allowed
 from penstock_operator.groups.scale import Scaling
-from penstock_operator.kube import Kube, KubeError
+from penstock_operator.kube import Kube
 from penstock_operator.model import Object, Severity, Wait
 from penstock_operator.names import GROUP_FINALIZER
 
@@ -38,7 +39,7 @@ class Carrier:
         self._kube, self._events = kube, events
 
     async def set_finalizer(self, plan: GroupPlan) -> GroupResource:
-        """Adds or removes it as planned; the object as it is then. Raises KubeError."""
+        """Adds or removes it as planned; the object as it is then. Raises KubernetesError."""
         resource = plan.resource
         kept = [each for each in resource.finalizers if each != GROUP_FINALIZER]
         wanted = [*kept, GROUP_FINALIZER] if plan.finalizer else kept
@@ -68,7 +69,7 @@ class Carrier:
         admin: AsyncAdmin,
     ) -> tuple[GroupResource, Object | Wait]:
         """The object as it is then, and what is to be written into its status, or why the reset
-        was not carried out. Raises KubeError."""
+        was not carried out. Raises KubernetesError."""
         if isinstance(step, WriteDown):
             return resource, resets.done(step.record, resource.status)
         try:
@@ -83,6 +84,8 @@ class Carrier:
                 reset_id=step.reset.id,
                 reason=f"{KIND} {resource.namespace}/{resource.name}: {record['request']}",
             )
+        except KubernetesError:
+            raise  # it is not certain that the intention is stored, so nothing was reset
         except PenstockError as error:
             return resource, refused(error)
         return resource, resets.done(record, resource.status)
@@ -101,7 +104,7 @@ class Carrier:
     # ── Scaling ───────────────────────────────────────────────────────────────────────────
 
     async def scale(self, plan: GroupPlan, seen: ScaleFacts, scaling: Scaling) -> Wait | None:
-        """Why not. Raises KubeError, also when somebody else scaled first (409)."""
+        """Why not. Raises KubernetesError, also when somebody else scaled first (409)."""
         assert plan.spec is not None
         assert plan.spec.scale_target is not None
         assert scaling.replicas is not None
@@ -109,7 +112,7 @@ class Carrier:
         where = (target.kind, resource.namespace, target.name)
         try:
             await self._kube.set_scale(*where, scaling.replicas, version=seen.version)
-        except KubeError as error:
+        except KubernetesError as error:
             if error.status == 403:
                 return not_allowed(target.kind)
             raise

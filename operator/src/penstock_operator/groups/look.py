@@ -58,7 +58,7 @@ class Pass:
         self._view, self._owners, self._admin = view, owners, admin
 
     async def at(self, resource: GroupResource, track: Track) -> Looked:
-        """Raises KubeError."""
+        """Raises KubernetesError."""
         seen = await self._see(resource)
         plan = plan_group(resource, self._view, self._owners, seen)
         waits = list(plan.waits)

@@ -10,8 +10,9 @@ from penstock.client import AsyncAdmin, GroupDescription, GroupState
 from penstock.core.lag import PartitionLag
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, PenstockError
+from penstock.kubernetes.errors import KubernetesError
 from penstock_operator.groups.model import NO_GROUP, GroupFacts, GroupResource, Lag, ScaleFacts
-from penstock_operator.kube import Kube, KubeError
+from penstock_operator.kube import Kube
 from penstock_operator.model import Severity, Wait
 
 
@@ -75,14 +76,14 @@ def _total(lags: Mapping[TopicPartition, PartitionLag]) -> tuple[Lag | None, str
 
 
 async def see_scale(kube: Kube, resource: GroupResource) -> ScaleFacts | Wait | None:
-    """None if nothing is to be scaled. Raises KubeError, but not for want of rights."""
+    """None if nothing is to be scaled. Raises KubernetesError, but not for want of rights."""
     target = resource.body["spec"].get("scaleTarget")
     if not target:
         return None
     kind, name = target.get("kind", "Deployment"), target["name"]
     try:
         found = await kube.get_scale(kind, resource.namespace, name)
-    except KubeError as error:
+    except KubernetesError as error:
         if error.status == 403:
             return not_allowed(kind)
         raise

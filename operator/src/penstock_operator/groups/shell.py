@@ -15,6 +15,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
 
+from penstock.kubernetes.errors import KubernetesError
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
@@ -22,7 +23,7 @@ from penstock_operator.groups.carry import KIND
 from penstock_operator.groups.look import Pass, Track
 from penstock_operator.groups.model import GroupResource, View
 from penstock_operator.groups.plan import owners_of
-from penstock_operator.kube import Kube, KubeError
+from penstock_operator.kube import Kube
 from penstock_operator.names import PAUSED
 
 LOOK_MS: Final = 10_000
@@ -106,13 +107,13 @@ class Groups:
             try:
                 await self.look()
                 pause_s = self._pause_ms() / 1_000
-            except KubeError as error:
+            except KubernetesError as error:
                 _log.warning("groups not listed", cluster=self._cluster, error=str(error))
             except Exception as error:  # noqa: BLE001 - a defect here must not end the Cluster's worker
                 _log.defect("looking at groups hit a defect", error, cluster=self._cluster)
 
     async def look(self) -> None:
-        """One pass over those whose time has come. Raises KubeError if they cannot be listed."""
+        """One pass over those whose time has come. Raises KubernetesError if listing fails."""
         await self._list()
         view, now_ms = self._view, self._clock_ms()
         due = [
@@ -170,7 +171,7 @@ class Groups:
                 after_ms = looked.after_ms
                 if resource.uid in self._known:
                     self._known[resource.uid] = looked.resource
-            except KubeError as error:
+            except KubernetesError as error:
                 self._dirty = True  # it may be gone, changed, or written although it was not said
                 if error.status in {404, 409}:
                     after_ms = _SOON_MS

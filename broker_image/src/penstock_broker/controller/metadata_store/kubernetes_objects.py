@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from penstock.core.control.documents import CLUSTER_KEY, TOPIC_KEY_PREFIX
 from penstock.errors import ErrorCode, MisuseError
-from penstock.kubernetes.resources import LeaseObject, path
+from penstock.kubernetes.resources import LeaseObject, path_of
 
 GROUP: Final = "penstock.dev"
 OWNER_API_VERSION: Final = f"{GROUP}/v1alpha1"
@@ -60,7 +60,7 @@ class ClusterObjects:
     @property
     def config_maps(self) -> str:
         """Path of the collection."""
-        return path("ConfigMap", self.namespace)
+        return path_of("ConfigMap", self.namespace)
 
     @property
     def lease(self) -> LeaseObject:
