@@ -10,10 +10,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.spark.arrow import to_arrow
-from penstock.spark.connection import connection_to
 from penstock.spark.options import SourceOptions
 from penstock.spark.planning import OffsetRange
-from penstock.spark.ranges import ClusterFetcher, RangeReader
+from penstock.spark.ranges import read_ranges, reader_of
 from penstock.spark.schema import schema_of
 
 
@@ -22,5 +21,4 @@ def read_as_arrow(
 ) -> Iterator[pa.RecordBatch]:
     """The records of the ranges. Spark compares the schema with its own, exactly."""
     schema = to_arrow_schema(schema_of(options.columns), timezone="UTC")
-    fetcher = ClusterFetcher(connection_to(options.client), options)
-    return to_arrow(RangeReader(fetcher, options).read(ranges), schema)
+    return to_arrow(read_ranges(reader_of(options), ranges, options), schema)

@@ -14,7 +14,7 @@ from penstock.client.model import (
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 
-_ISOLATION: Final[dict[IsolationLevel, pb.IsolationLevel.ValueType]] = {
+ISOLATION_TO_WIRE: Final[dict[IsolationLevel, pb.IsolationLevel.ValueType]] = {
     "read_committed": pb.ISOLATION_LEVEL_READ_COMMITTED,
     "read_uncommitted": pb.ISOLATION_LEVEL_READ_UNCOMMITTED,
 }
@@ -23,7 +23,7 @@ _ISOLATION: Final[dict[IsolationLevel, pb.IsolationLevel.ValueType]] = {
 def isolation_to_wire(config: ClientConfig) -> pb.IsolationLevel.ValueType:
     """What a consumer reads; whoever has no choice reads what is committed."""
     if isinstance(config, ConsumerConfig):
-        return _ISOLATION[config.isolation_level]
+        return ISOLATION_TO_WIRE[config.isolation_level]
     return pb.ISOLATION_LEVEL_READ_COMMITTED
 
 

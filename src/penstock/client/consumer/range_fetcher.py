@@ -1,0 +1,118 @@
+"""Fetches of a range reader, from the partitions' leaders: the one place that asks brokers.
+
+A fetch is started in the background and waited for later. Errors that name a stale picture make
+the next fetch ask anew who leads.
+"""
+
+from dataclasses import dataclass
+
+import grpc
+
+from penstock.client.cluster.blocking import BlockingCluster
+from penstock.client.cluster.wire import ISOLATION_TO_WIRE
+from penstock.client.consumer.range_reader import (
+    Fetched,
+    PendingFetch,
+    RangeConfig,
+    RangeReader,
+    RecordRange,
+)
+from penstock.core.types import TopicPartition
+from penstock.errors import PenstockError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.batches import batch_from_wire
+from penstock.rpc.errors import error_from_rpc, error_from_wire
+
+
+def open_range_reader(
+    bootstrap: tuple[str, ...], config: RangeConfig, *, cluster_id: str = ""
+) -> RangeReader:
+    """A reader of the cluster behind these addresses; connects on first use.
+
+    `cluster_id`: refuse any other cluster; "" = take the first that answers.
+    """
+    return RangeReader(LeaderFetcher(BlockingCluster(bootstrap, cluster_id), config), config)
+
+
+class LeaderFetcher:
+    """A `RangeFetcher`. For one thread."""
+
+    def __init__(self, cluster: BlockingCluster, config: RangeConfig) -> None:
+        self._cluster = cluster
+        self._config = config
+
+    def start(
+        self, wanted: RecordRange, offset: int, max_bytes: int, timeout_s: float
+    ) -> PendingFetch:
+        """See `RangeFetcher`."""
+        try:
+            leader = self._cluster.leader(wanted.where)
+        except PenstockError as problem:
+            return _NotSent(problem)
+        request = pb.FetchRequest(
+            cluster_id=self._cluster.cluster_id,
+            max_wait_ms=self._config.fetch_max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            isolation_level=ISOLATION_TO_WIRE[self._config.isolation_level],
+            partitions=[
+                pb.FetchPartition(
+                    topic=wanted.where.topic,
+                    topic_id=wanted.topic_id,
+                    partition=wanted.where.partition,
+                    offset=offset,
+                    max_bytes=max_bytes,
+                    leader_epoch=leader.leader_epoch,
+                )
+            ],
+        )
+        future = self._cluster.broker(leader.address).Fetch.future(request, timeout=timeout_s)
+        return _Sent(self._cluster, wanted.where, leader.address, future, self._config)
+
+
+@dataclass(frozen=True, slots=True)
+class _NotSent:
+    """A fetch whose partition has no leader that is known."""
+
+    problem: PenstockError
+
+    def result(self) -> Fetched:
+        raise self.problem
+
+    def cancel(self) -> None:
+        """Nothing is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A fetch sent to a leader."""
+
+    cluster: BlockingCluster
+    where: TopicPartition
+    address: str
+    future: "grpc.Future[pb.FetchResponse]"
+    config: RangeConfig
+
+    def result(self) -> Fetched:
+        try:
+            response = self.future.result()
+        except grpc.RpcError as problem:
+            self.cluster.doubt(self.where)
+            raise error_from_rpc(problem, self.address) from None
+        for found in response.results:
+            if TopicPartition(found.topic, found.partition) == self.where:
+                return self._fetched(found)
+        return Fetched((), -1)
+
+    def _fetched(self, found: pb.FetchResult) -> Fetched:
+        if found.HasField("error"):
+            error = error_from_wire(found.error)
+            if error.refresh_metadata:
+                self.cluster.doubt(self.where)
+            raise error
+        committed = self.config.isolation_level == "read_committed"
+        end = found.last_stable_offset if committed else found.high_watermark
+        return Fetched([batch_from_wire(batch) for batch in found.batches], end)
+
+    def cancel(self) -> None:
+        self.future.cancel()

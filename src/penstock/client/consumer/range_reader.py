@@ -1,0 +1,275 @@
+"""Reads offset ranges with blocking calls: all records of [start, end), in order, or an error.
+
+    ranges ──▶ fetch ──▶ trim ──▶ decode ──▶ ConsumedBatch
+                 ▲ one fetch is under way while the last answer is decoded and consumed
+
+Why not a `Consumer`: that reads ahead to the end of the log and runs an event loop in a thread. Who
+reads from one offset to another, and is done, needs a channel per broker and one call at a time.
+
+What may stand in the way, and what happens:
+
+    the leader changed, is away, overloaded   ask again, with growing pauses
+    offsets missing inside the range          normal: compaction, control batches
+    the range starts before the log start,    records are lost: `on_lost` decides, it raises, or
+    the topic is gone or created again        returns to go on behind them
+    no progress for `progress_timeout_ms`     NoProgressError with topic, partition, offset
+
+Only what `isolation_level` lets a reader see: with read_committed a range must not end beyond the
+last stable offset. `RangeFetcher` is the seam; `range_fetcher.py` has the real one.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from penstock.client.config import IsolationLevel
+from penstock.client.model import ConsumedBatch
+from penstock.core.batch import Batch, BatchFlags
+from penstock.core.records import decode_batch
+from penstock.core.types import TopicPartition
+from penstock.errors import ClusterError, ErrorCode, OffsetOutOfRangeError, PenstockError
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+UNKNOWN_TOPIC_PATIENCE_S: Final = 15.0
+"""A topic unknown for so long is gone; before that, a broker may not have heard of it yet."""
+FIRST_FETCH_RECORD_BYTES: Final = 1024
+"""Guess before any record was seen, so that a short range does not fetch megabytes behind it."""
+LEAST_FETCH_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRange:
+    """Offsets [start, end) of a partition. `topic_id` "" = of whichever topic has the name."""
+
+    where: TopicPartition
+    start: int
+    end: int
+    topic_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeConfig:
+    """How ranges are read. Sizes in bytes, times in ms.
+
+    Attributes:
+        fetch_max_bytes: Of one answer; a batch that is larger comes alone.
+        fetch_max_wait_ms: How long a leader may wait for the first record.
+        request_timeout_ms: Of one call, beside that wait.
+        progress_timeout_ms: How long may pass without a record, whatever is tried.
+        isolation_level: As a consumer's.
+    """
+
+    fetch_max_bytes: int = 4 << 20
+    fetch_max_wait_ms: int = 500
+    request_timeout_ms: int = 30_000
+    progress_timeout_ms: int = 60_000
+    isolation_level: IsolationLevel = "read_committed"
+
+
+class NoProgressError(ClusterError):
+    """`progress_timeout_ms` passed without a record; reading the same range again may succeed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, ErrorCode.REQUEST_TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class LostRecords:
+    """Records of a range that nobody has any more; reading would go on at `resume_at`."""
+
+    where: TopicPartition
+    position: int
+    resume_at: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.where} lost records while they were read: asked for offset {self.position}, "
+            f"{self.reason}"
+        )
+
+
+OnLost = Callable[[LostRecords], None]
+"""Raises, which ends the reading; or returns, and the records are passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch found. `readable_end`: records below it may be read; -1 = nobody said."""
+
+    batches: Sequence[Batch]
+    readable_end: int
+
+
+class PendingFetch(Protocol):
+    """A fetch under way."""
+
+    def result(self) -> Fetched:
+        """Waits; raises PenstockError."""
+
+    def cancel(self) -> None:
+        """The answer is not wanted any more."""
+
+
+class RangeFetcher(Protocol):
+    """Starts fetches of records at or after `offset`; never blocks for long."""
+
+    def start(
+        self, wanted: RecordRange, offset: int, max_bytes: int, timeout_s: float
+    ) -> PendingFetch:
+        """Raises nothing: what is wrong comes out of `result`."""
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Where a range is: records below `position` are done or were never there."""
+
+    wanted: RecordRange
+    position: int
+    record_bytes: float = FIRST_FETCH_RECORD_BYTES
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.wanted.end
+
+    def fetch_bytes(self, most: int) -> int:
+        left = (self.wanted.end - self.position) * self.record_bytes
+        return max(LEAST_FETCH_BYTES, min(most, int(left * 1.05) + 4096))
+
+    def gets_on_with(self, answer: Fetched) -> bool:
+        """Whether `take` will move on: else the same fetch has to be tried again."""
+        if not answer.batches:
+            return answer.readable_end >= self.wanted.end
+        return answer.batches[-1].next_offset > self.position
+
+    def take(self, answer: Fetched) -> list[tuple[Batch, int, int]]:
+        """Batches with the offsets [lo, hi) of each that belong to the range; moves on."""
+        taken = []
+        for batch in answer.batches:
+            lo = max(batch.base_offset, self.position)
+            hi = min(batch.next_offset, self.wanted.end)
+            if lo < hi and not batch.header.flags & BatchFlags.CONTROL:
+                taken.append((batch, lo, hi))
+                self.record_bytes = batch.size_bytes / batch.header.record_count
+            self.position = max(self.position, batch.next_offset)
+        if not answer.batches and answer.readable_end >= self.wanted.end:
+            self.position = self.wanted.end  # the rest was compacted away
+        return taken
+
+
+class RangeReader:
+    """Reads ranges one after the other, fetching one answer ahead. For one thread."""
+
+    def __init__(self, fetcher: RangeFetcher, config: RangeConfig) -> None:
+        self._fetcher = fetcher
+        self._config = config
+
+    def read(self, ranges: Sequence[RecordRange], on_lost: OnLost) -> Iterator[ConsumedBatch]:
+        """All records of the ranges, in the order given; none twice, none of another range.
+
+        Raises NoProgressError, what `on_lost` raises, or ClusterError for an error that waiting
+        does not cure; all name topic, partition and offset. An iterator that is closed before its
+        end cancels what is under way.
+        """
+        cursors = [_Cursor(r, r.start) for r in ranges if r.start < r.end]
+        index, pending = 0, None
+        try:
+            while index < len(cursors):
+                cursor = cursors[index]
+                answer = self._answer(cursor, pending, on_lost)
+                pending = None
+                taken = cursor.take(answer) if answer else []
+                index += cursor.done
+                if index < len(cursors):
+                    pending = self._start(cursors[index])
+                for batch, lo, hi in taken:
+                    part = _decoded(cursor.wanted, batch, lo, hi)
+                    if part.lo < part.hi:
+                        yield part
+        finally:
+            if pending is not None:
+                pending.cancel()
+
+    def _start(self, cursor: _Cursor) -> PendingFetch:
+        config = self._config
+        timeout_ms = config.request_timeout_ms + config.fetch_max_wait_ms
+        timeout_s = min(timeout_ms, config.progress_timeout_ms) / 1000
+        size = cursor.fetch_bytes(config.fetch_max_bytes)
+        return self._fetcher.start(cursor.wanted, cursor.position, size, timeout_s)
+
+    def _answer(
+        self, cursor: _Cursor, pending: PendingFetch | None, on_lost: OnLost
+    ) -> Fetched | None:
+        """Waits for progress; None if the cursor was moved past what is lost."""
+        started = time.monotonic()
+        pause_s = FIRST_PAUSE_S
+        while True:
+            waited_s = time.monotonic() - started
+            try:
+                answer = (pending or self._start(cursor)).result()
+            except PenstockError as problem:
+                if _skipped(cursor, problem, waited_s, on_lost):
+                    return None
+                seen = problem.message
+            else:
+                if cursor.gets_on_with(answer):
+                    return answer
+                seen = f"records are readable up to {answer.readable_end} so far"
+            pending = None
+            if waited_s + pause_s > self._config.progress_timeout_ms / 1000:
+                raise self._too_late(cursor, seen)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _too_late(self, cursor: _Cursor, seen: str) -> NoProgressError:
+        wanted = cursor.wanted
+        return NoProgressError(
+            f"{wanted.where}: no records at offset {cursor.position} (of {wanted.start} to "
+            f"{wanted.end}) within {self._config.progress_timeout_ms} ms, the last answer was: "
+            f"{seen}; check that the partition has a leader"
+        )
+
+
+def _skipped(cursor: _Cursor, problem: PenstockError, waited_s: float, on_lost: OnLost) -> bool:
+    """Moves the cursor past records that are gone, if that is allowed.
+
+    Returns False if waiting may help. Raises what `on_lost` raises, or the problem itself.
+    """
+    wanted, position = cursor.wanted, cursor.position
+    resume_at = wanted.end
+    match problem:
+        case OffsetOutOfRangeError(valid=valid):
+            if valid is None or position >= valid.log_start_offset:
+                return False  # past the end: a new leader may not know its end yet
+            resume_at = min(resume_at, valid.log_start_offset)
+            reason = f"available are {valid.log_start_offset} to {valid.high_watermark}"
+        case PenstockError(code=ErrorCode.TOPIC_ID_MISMATCH):
+            reason = "the topic was deleted and created again"
+        case PenstockError(code=ErrorCode.UNKNOWN_TOPIC | ErrorCode.UNKNOWN_PARTITION):
+            if waited_s < UNKNOWN_TOPIC_PATIENCE_S:
+                return False
+            reason = "it does not exist any more"
+        case _ if problem.retriable:
+            return False
+        case _:
+            text = f"{wanted.where} at offset {position}: {problem.message}"
+            raise ClusterError(text, problem.code) from None
+    on_lost(LostRecords(wanted.where, position, resume_at, reason))
+    cursor.position = resume_at
+    return True
+
+
+def _decoded(
+    wanted: RecordRange, batch: Batch, first_offset: int, end_offset: int
+) -> ConsumedBatch:
+    try:
+        columns = decode_batch(batch)
+    except PenstockError as problem:
+        raise ClusterError(
+            f"{wanted.where}, batch at offset {batch.base_offset}: {problem.message}", problem.code
+        ) from None
+    lo, hi = columns.index_of(first_offset), columns.index_of(end_offset)
+    epoch = batch.header.leader_epoch
+    return ConsumedBatch(wanted.where.topic, wanted.where.partition, columns, lo, hi, epoch)
