@@ -23,6 +23,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
+from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 from penstock.rpc.transport import Transport
 from penstock_broker.config import BrokerConfig
@@ -342,7 +343,8 @@ class ControllerSession:
 
 async def _read(call: _SessionCall) -> pb.SessionResponse:
     """The next message; raises the controller's error, or that the stream ended."""
-    response: Any = await call.read()
+    with heeding_cancellation():
+        response: Any = await call.read()
     if response is grpc.aio.EOF:
         raise ClusterError("the controller ended the session", ErrorCode.CONTROLLER_UNAVAILABLE)
     if response.WhichOneof("message") == "error":

@@ -32,6 +32,7 @@ from penstock.proto.v1 import records_pb2
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceStub
 from penstock.rpc.batches import batch_from_wire
+from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 from penstock.rpc.transport import Transport
 from penstock_broker.observability import EventLog
@@ -120,8 +121,9 @@ class LeaderLink:
             self._replicas.leaders[self.leader] = self
             _events.info("following", leader=self.leader, address=self.address)
             self._replicas.peer_connected(self.leader)
-            async for message in call:
-                self._take(message)
+            with heeding_cancellation():
+                async for message in call:
+                    self._take(message)
             raise ClusterError("the leader ended the stream", ErrorCode.UNREACHABLE)
         finally:
             self._disconnected()

@@ -22,6 +22,7 @@ from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
+from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 
@@ -49,7 +50,8 @@ def _being_cancelled() -> bool:
 async def _ask_on(call: Any, request: Any) -> Any:
     with suppress(asyncio.InvalidStateError, grpc.RpcError, grpc.aio.UsageError):
         await call.write(request)  # if the stream has ended, reading says why
-    return await call.read()
+    with heeding_cancellation():
+        return await call.read()
 
 
 class Connection:

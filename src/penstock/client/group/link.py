@@ -44,6 +44,7 @@ from penstock.errors import (
     UnreachableError,
 )
 from penstock.proto.v1 import group_pb2 as pb
+from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.errors import error_from_rpc
 
 FIND_S: Final = 5.0
@@ -236,7 +237,8 @@ async def _read(call: Any, address: str, patience_s: float | None) -> pb.JoinRes
     """The next answer; None = the stream ended with OK. Raises PenstockError."""
     try:
         async with asyncio.timeout(patience_s):
-            answer = await call.read()
+            with heeding_cancellation():
+                answer = await call.read()
     except TimeoutError:
         raise ClusterError(
             f"{address}: no answer to a join within {patience_s:g} s", ErrorCode.REQUEST_TIMED_OUT

@@ -23,6 +23,7 @@ from penstock.client.producer.accumulator import PartitionQueue, PendingBatch
 from penstock.client.producer.lane import Entry, Lane
 from penstock.errors import Applied, ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock.proto.v1 import broker_pb2 as pb
+from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.errors import error_from_rpc
 
 CONNECT_S: Final = 2.0
@@ -160,7 +161,8 @@ class ProduceLink:
     async def _read(self, call: Any) -> None:
         try:
             while True:
-                answer = await call.read()
+                with heeding_cancellation():
+                    answer = await call.read()
                 if answer is grpc.aio.EOF:
                     break
                 self._take(answer)
