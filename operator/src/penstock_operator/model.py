@@ -155,10 +155,9 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of a whole object. `what`: for the log; None: not worth an Event."""
+    """Server-side apply of a whole object."""
 
     object: Object
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,17 +33,6 @@ class _Cursor:
     header_value: int = 0
 
 
-def slice_columns(columns: Columns, start: int, stop: int) -> Columns:
-    """The records start <= i < stop; 0 <= start < stop <= record_count. Buffers are shared."""
-    assert 0 <= start < stop <= columns.record_count
-    assert not columns.covered_offsets, "a compacted batch is not cut by record"
-    cursor = _Cursor()
-    if start:
-        _, cursor = _take(columns, cursor, start)
-    part, _ = _take(columns, cursor, stop - start)
-    return part
-
-
 def split_columns(
     columns: Columns, *, max_bytes: int, max_records: int = MAX_RECORDS
 ) -> Iterator[Columns]:

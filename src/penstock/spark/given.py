@@ -61,9 +61,6 @@ COMMON_SETTINGS: Final = (
 )
 
 
-_ALL_LISTED: Final = "docs/spark.md lists all options"
-
-
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
     """How to reach the cluster and how much to fetch at once. Sizes in bytes, times in ms."""

@@ -254,11 +254,6 @@ class LocalCluster:
             self._record()
         self._wait_until_serving(server, time.monotonic() + self.options.ready_timeout_s)
 
-    def restart_broker(self, target: Target) -> None:
-        """A clean stop and a start."""
-        self.stop_broker(target)
-        self.start_broker(target)
-
     # ── Inside ────────────────────────────────────────────────────────────────────────────
 
     def _server(self, target: Target) -> ServerProcess:

@@ -28,7 +28,6 @@ from typing import Self
 from penstock.errors import ErrorCode, MisuseError
 
 HOST = "127.0.0.1"
-DEFAULT_BASE_PORT = 9092
 METRICS_OFFSET = 100
 _ATTEMPTS = 100
 

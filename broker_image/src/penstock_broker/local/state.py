@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -135,14 +135,6 @@ class StateDirectory:
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()
-
-
-def with_process(state: LocalState, process: RecordedProcess) -> LocalState:
-    """The state with the entry of that name replaced."""
-    return replace(
-        state,
-        processes=tuple(process if one.name == process.name else one for one in state.processes),
-    )
 
 
 def _from_json(document: dict[str, Any]) -> LocalState | None:

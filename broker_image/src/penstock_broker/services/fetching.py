@@ -50,7 +50,6 @@ _MAX_WAIT_MS: Final = 60_000
 _MAX_PARTITIONS: Final = 20_000
 # One batch may overshoot the limit, the message must still pass the channel.
 _ANSWER_BYTES_MAX: Final = min(DEFAULT_ANSWER_BYTES, MAX_MESSAGE_BYTES - 2**20)
-_OVERHEAD_BYTES: Final = 64
 _HIDDEN_BYTES_MAX: Final = 4 * 1024 * 1024
 _HIDDEN_S: Final = 0.005
 """How much of what a reader must not see is looked at for one answer."""

@@ -19,14 +19,10 @@ from penstock_broker.store.layout import IndexEntry
 
 
 class BatchIndex:
-    """Read access to the index key space of the column family `state`.
-
-    `entries_read` counts entries handed out by iteration, for tests and metrics.
-    """
+    """Read access to the index key space of the column family `state`."""
 
     def __init__(self, state: rocksdict.Rdict) -> None:
         self._state = state
-        self.entries_read = 0
 
     def first(self, slot: Slot) -> IndexEntry | None:
         return next(self.from_offset(slot, Offset(0)), None)
@@ -57,7 +53,6 @@ class BatchIndex:
             cursor.next()
             entry = _entry_at(cursor, prefix)
         while entry is not None:
-            self.entries_read += 1
             yield entry
             cursor.next()
             entry = _entry_at(cursor, prefix)

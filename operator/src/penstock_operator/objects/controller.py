@@ -18,7 +18,6 @@ from penstock_operator.objects.pods import (
 )
 
 CONTROLLER: Final = "controller"
-_AWAY: Final = ("not-ready", "unreachable")
 
 
 def controller_objects(desired: DesiredCluster) -> list[Object]:

@@ -23,7 +23,6 @@ from penstock.cli.kube.status import describe, phase
 from penstock.cli.kube.why import explain
 from penstock.errors import PenstockError
 
-TAIL_LINES: Final = 5_000
 METRICS_PORT: Final = 9404
 DESCRIBE_MS: Final = 5_000
 

@@ -218,10 +218,6 @@ class Assignment:
                 return state.error
         return None
 
-    def unresolved(self) -> list[FetchState]:
-        """Partitions whose position is to be looked up."""
-        return [state for state in self.states.values() if state.position is None]
-
     def of(self, partitions: Iterable[TopicPartition] | None) -> list[FetchState]:
         """The states of these, or of all; raises MisuseError for one that is not assigned."""
         if partitions is None:

@@ -268,7 +268,6 @@ class ControllerMachine:
                 self._refuse(event.stream_id, "this stream has no session; register again")
             return
         session.heard_at_ms = self._now_ms
-        session.applied_version = event.metadata_version
         session.disk_full = event.disk_full
         if event.wants_stop and not session.wants_stop:
             session.wants_stop = True

@@ -40,7 +40,6 @@ class Session:
     wants_stop: bool = False
     told_may_stop: bool = False
     disk_full: bool = False
-    applied_version: int = 0
     held_until_ms: int = 0
 
 
