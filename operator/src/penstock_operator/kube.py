@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from penstock.kubernetes.api import APPLY_PATCH, MERGE_PATCH, Api, Timeouts
+from penstock.kubernetes.api import Api, Timeouts
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.resources import RESOURCES, path_of
 from penstock_operator.model import Object
@@ -66,19 +66,18 @@ class Kube:
         """Server-side apply; fields that others changed become ours again."""
         metadata = wanted["metadata"]
         where = path_of(wanted["kind"], metadata["namespace"], metadata["name"])
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return await self._request("PATCH", where, query=query, body=wanted, media=APPLY_PATCH)
+        return await self._run(partial(self._api.apply, where, wanted, FIELD_MANAGER))
 
     async def create(self, kind: str, namespace: str, body: Object) -> Object:
-        return await self._request("POST", path_of(kind, namespace), body=body)
+        where = path_of(kind, namespace)
+        return await self._run(partial(self._api.request, "POST", where, body=body))
 
     async def merge(
         self, kind: str, namespace: str, name: str, body: Object, *, status: bool = False
     ) -> Object:
         """A JSON merge patch of the object, or of its status."""
         where = path_of(kind, namespace, name) + ("/status" if status else "")
-        query = {"fieldManager": FIELD_MANAGER}
-        return await self._request("PATCH", where, query=query, body=body, media=MERGE_PATCH)
+        return await self._merge(where, body)
 
     async def set_scale(
         self, kind: str, namespace: str, name: str, replicas: int, *, version: str
@@ -87,8 +86,7 @@ class Kube:
         more, so that a person who scales at the same time wins."""
         body: Object = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         where = path_of(kind, namespace, name) + "/scale"
-        query = {"fieldManager": FIELD_MANAGER}
-        await self._request("PATCH", where, query=query, body=body, media=MERGE_PATCH)
+        await self._merge(where, body)
 
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str, *, orphan: bool = False
@@ -98,8 +96,9 @@ class Kube:
             "preconditions": {"uid": uid},
             "propagationPolicy": "Orphan" if orphan else "Background",
         }
+        where = path_of(kind, namespace, name)
         try:
-            await self._request("DELETE", path_of(kind, namespace, name), body=body)
+            await self._run(partial(self._api.request, "DELETE", where, body=body))
         except KubernetesError as error:
             if error.is_missing or error.is_conflict:
                 return False
@@ -108,9 +107,8 @@ class Kube:
 
     # ── Inside ────────────────────────────────────────────────────────────────────────────
 
-    async def _request(self, method: str, where: str, **options: Any) -> Object:
-        """`options`: see `Api.request`."""
-        return await self._run(partial(self._api.request, method, where, **options))
+    async def _merge(self, where: str, body: Object) -> Object:
+        return await self._run(partial(self._api.merge, where, body, fieldManager=FIELD_MANAGER))
 
     async def _run(self, call: Callable[[], _Answer]) -> _Answer:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)

@@ -99,7 +99,7 @@ def _address(parser: argparse.ArgumentParser, text: str) -> tuple[str, int]:
 
 async def serve(settings: Settings) -> int:
     """Runs until a signal or until the Lease is lost; the exit code."""
-    api = connect(FIELD_MANAGER, TIMEOUTS)
+    api = connect(FIELD_MANAGER, TIMEOUTS, namespace=settings.namespace or None)
     kube = Kube(api)
     metrics = Metrics()
     lease = _candidate(settings, api)
@@ -142,9 +142,8 @@ async def serve(settings: Settings) -> int:
 
 
 def _candidate(settings: Settings, api: Api) -> Leadership:
-    namespace = settings.namespace or api.namespace or "default"
     holder = f"{settings.identity}-{os.getpid()}"
-    return Leadership(Lease(api, LeaseObject(namespace, LEASE)), holder)
+    return Leadership(Lease(api, LeaseObject(api.namespace, LEASE)), holder)
 
 
 async def _watch(settings: Settings, workers: Workers, stop: asyncio.Event) -> None:

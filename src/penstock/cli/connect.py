@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.kube.api import KubeChoice, kubeconfig_is_there
+from penstock.cli.kube.choice import KubeChoice
 from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Wanted:
         local = _local_cluster()
         if local is not None:
             return Located(local)
-        if kubeconfig_is_there(self.choice) and not _listens_locally():
+        if self.choice.may_connect and not _listens_locally():
             reach: Any = importlib.import_module("penstock.cli.kube.reach")
             reached = reach.reach_only(self.choice)
             if reached is not None:

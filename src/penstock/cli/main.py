@@ -38,7 +38,7 @@ from penstock.cli import (
 from penstock.cli.connect import WANTED, Wanted
 from penstock.cli.extras import describe_missing
 from penstock.cli.kube import commands as kube
-from penstock.cli.kube.api import KubeChoice
+from penstock.cli.kube.choice import KubeChoice
 from penstock.errors import PenstockError
 
 PLUGIN: Final = "kubectl penstock"

@@ -28,9 +28,9 @@ from kubernetes.config import ConfigException
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.resources import Json
 
-JSON: Final = "application/json"
-MERGE_PATCH: Final = "application/merge-patch+json"
-APPLY_PATCH: Final = "application/apply-patch+yaml"
+_JSON: Final = "application/json"
+_MERGE: Final = "application/merge-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"
 PAGE: Final = 500
 """Objects per page of a list, unless the caller says otherwise."""
 CONNECTIONS_MAX: Final = 10
@@ -70,7 +70,8 @@ class _Request:
     path: str
     query: Mapping[str, object] = field(default_factory=dict)
     body: Mapping[str, Any] | None = None
-    media: str = JSON
+    media: str = _JSON
+    accept: str = _JSON
 
     @property
     def what(self) -> str:
@@ -94,7 +95,7 @@ class Api:
     Attributes:
         configuration: The official client's, for callers that need a connection of their own.
         timeouts: The default of every request.
-        namespace: The pod's, or the kubeconfig context's; None if there is none.
+        namespace: As given, else the kubeconfig context's or the pod's, else "default".
         calls: Requests so far.
         writes: Requests so far other than GET.
     """
@@ -105,7 +106,7 @@ class Api:
         timeouts: Timeouts,
         *,
         agent: str,
-        namespace: str | None = None,
+        namespace: str,
     ) -> None:
         """`agent`: the User-Agent, as the API server's audit log shows it."""
         configuration.retries = False
@@ -147,23 +148,19 @@ class Api:
         *,
         query: Mapping[str, object] | None = None,
         body: Mapping[str, Any] | None = None,
-        media: str = JSON,
         timeouts: Timeouts | None = None,
     ) -> Json:
         """The body of a 2xx answer. Raises KubernetesError for anything else."""
-        request = _Request(method, path, query or {}, body, media)
-        found = self._carry_out(request, timeouts or self.timeouts)
-        try:
-            answer = json.loads(found)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise KubernetesError(
-                f"the Kubernetes API at {self.host} answers {request.what} with something that "
-                "is not an object; is a proxy in between?",
-                0,
-            )
-        return answer
+        return self._object(_Request(method, path, query or {}, body), timeouts)
+
+    def merge(self, path: str, change: Mapping[str, Any], **query: object) -> Json:
+        """A JSON merge patch: null removes a field. The object as it is then."""
+        return self._object(_Request("PATCH", path, query, change, _MERGE))
+
+    def apply(self, path: str, wanted: Mapping[str, Any], manager: str) -> Json:
+        """Server-side apply; fields that others have changed are `manager`'s again."""
+        query = {"fieldManager": manager, "force": True}
+        return self._object(_Request("PATCH", path, query, wanted, _APPLY))
 
     def find(self, path: str, *, timeouts: Timeouts | None = None) -> Json | None:
         """The object, or None if there is none."""
@@ -176,7 +173,7 @@ class Api:
 
     def text(self, path: str, *, timeouts: Timeouts | None = None, **query: object) -> str:
         """The body as text, such as a log."""
-        request = _Request("GET", path, query)
+        request = _Request("GET", path, query, accept="*/*")
         return self._carry_out(request, timeouts or self.timeouts).decode(errors="replace")
 
     def list(self, path: str, **query: object) -> list[Json]:
@@ -213,6 +210,20 @@ class Api:
 
     # ------------------------------------------------------------ inside
 
+    def _object(self, request: _Request, timeouts: Timeouts | None = None) -> Json:
+        found = self._carry_out(request, timeouts or self.timeouts)
+        try:
+            answer = json.loads(found)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise KubernetesError(
+                f"the Kubernetes API at {self.host} answers {request.what} with something that "
+                "is not an object; is a proxy in between?",
+                0,
+            )
+        return answer
+
     def _carry_out(self, request: _Request, limits: Timeouts) -> bytes:
         """The body of a 2xx answer. Raises KubernetesError for anything else."""
         with self._counting:
@@ -244,7 +255,7 @@ class Api:
     def _once(
         self, request: _Request, limits: Timeouts, deadline: float
     ) -> tuple[int, Mapping[str, str], bytes]:
-        headers = {"Accept": JSON, "User-Agent": self._agent, **self.authorization()}
+        headers = {"Accept": request.accept, "User-Agent": self._agent, **self.authorization()}
         data = request.data
         if data is not None:
             headers["Content-Type"] = request.media

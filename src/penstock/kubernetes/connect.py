@@ -31,6 +31,7 @@ def connect(
     *,
     kubeconfig: str | None = None,
     context: str | None = None,
+    namespace: str | None = None,
     advice: str = ADVICE,
 ) -> Api:
     """Sends no request. Raises MisuseError, ending with `advice`, if nothing usable is found."""
@@ -43,17 +44,17 @@ def connect(
     try:
         if in_pod:
             load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-            namespace = _namespace_of_pod()
+            found = _namespace_of_pod()
         else:
             load_kube_config(file, context, configuration)  # type: ignore[no-untyped-call]
-            namespace = _namespace_of_context(file, context)
+            found = _namespace_of_context(file, context)
     except (ConfigException, OSError, ValueError, KeyError, TypeError, YAMLError) as error:
         what = "this pod's account" if in_pod else f"kubeconfig {file}"
         reason = " ".join(str(error).split())
         raise MisuseError(
             f"{what} cannot be used ({reason}); {advice}", ErrorCode.INVALID_CONFIG
         ) from None
-    return Api(configuration, timeouts, agent=agent, namespace=namespace)
+    return Api(configuration, timeouts, agent=agent, namespace=namespace or found or "default")
 
 
 def _namespace_of_pod() -> str | None:

@@ -13,7 +13,7 @@ from support.api_proxy import ApiProxy, Kind, documents
 from support.apiserver import ApiServer
 
 from penstock.errors import Applied, MisuseError
-from penstock.kubernetes.api import MERGE_PATCH, Api, Timeouts
+from penstock.kubernetes.api import Api, Timeouts
 from penstock.kubernetes.connect import connect
 from penstock.kubernetes.errors import KubernetesError
 from penstock.kubernetes.resources import path_of
@@ -174,7 +174,7 @@ def test_requests_of_many_threads_are_counted(api: Api, namespace: str) -> None:
     change = {"data": {"text": "ä"}}
 
     def both(index: int) -> None:
-        api.request("PATCH", f"{where}/c-{index % 2}", body=change, media=MERGE_PATCH)
+        api.merge(f"{where}/c-{index % 2}", change)
         assert api.request("GET", f"{where}/c-{index % 2}")["data"] == {"text": "ä"}
 
     with ThreadPoolExecutor(20) as threads:
@@ -240,12 +240,13 @@ def test_a_named_or_default_kubeconfig_is_preferred_to_the_pods_account(
     assert of_pod[1] == "mine"
     (nowhere / ".kube").mkdir()
     kubeconfig(nowhere / ".kube/config", "http://127.0.0.1:1")
-    assert chosen() == ("1", None)
+    assert chosen() == ("1", "default")
     monkeypatch.setenv("KUBECONFIG", kubeconfig(nowhere / "variable", "http://127.0.0.1:2", "two"))
     assert chosen() == ("2", "two")
     assert chosen(context="other") == ("2", "elsewhere")
     named = kubeconfig(nowhere / "named", "http://127.0.0.1:3")
-    assert chosen(kubeconfig=named) == ("3", None)
+    assert chosen(kubeconfig=named) == ("3", "default")
+    assert chosen(context="other", namespace="given") == ("2", "given")
 
 
 def test_in_a_pod_the_token_is_read_again(pod: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """`kubectl penstock`: a Cluster seen, judged and reached through the Kubernetes API.
 
-    api ─▶ snapshot ─▶ status, why (pure) ─▶ picture, report
-      └──▶ reach ─▶ forward: ports of this machine that lead to broker pods
+    choice ─▶ snapshot ─▶ status, why (pure) ─▶ picture, report
+         └──▶ reach ─▶ forward: ports of this machine that lead to broker pods
 
 What belongs here: whatever needs the Kubernetes API. What never may: changes to a Cluster beyond an
 annotation, which is its owner's to make; commands that work without Kubernetes as well, which

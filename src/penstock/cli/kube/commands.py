@@ -7,15 +7,19 @@ consume, …) works on a Cluster as well: see `connect`.
 
 import importlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.connect import WANTED
-from penstock.cli.kube.api import PENSTOCK, KubeApi, KubeChoice, connect
+from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.options import Output, OutputOption, example
 from penstock.cli.output import print_document, print_rows
 from penstock.errors import MisuseError
+from penstock.kubernetes.resources import path_of
+
+if TYPE_CHECKING:
+    from penstock.kubernetes.api import Api
 
 Namespace = Annotated[
     str | None,
@@ -161,7 +165,7 @@ def report(
 
 def _open(
     namespace: str | None, context: str | None, kubeconfig: str | None
-) -> tuple[KubeApi, KubeChoice]:
+) -> tuple["Api", KubeChoice]:
     """The API, by the options of the command, else by those before it."""
     before = WANTED.get().choice
     choice = KubeChoice(
@@ -170,32 +174,32 @@ def _open(
     return connect(choice), choice
 
 
-def _snapshot(api: KubeApi, choice: KubeChoice, cluster: str | None) -> Any:
+def _snapshot(api: "Api", choice: KubeChoice, cluster: str | None) -> Any:
     module = _module("snapshot")
     name = cluster or WANTED.get().cluster
     return module.take_snapshot(api, module.choose_cluster(api, name, choice.namespace))
 
 
-def _asked(api: KubeApi, snapshot: Any) -> Any:
+def _asked(api: "Api", snapshot: Any) -> Any:
     """With what only the brokers know."""
     return _module("transactions").look(api, snapshot)
 
 
-def _find_topic(api: KubeApi, choice: KubeChoice, name: str) -> Any:
+def _find_topic(api: "Api", choice: KubeChoice, name: str) -> Any:
     namespace = choice.namespace or api.namespace
-    topic = api.find(f"{PENSTOCK}/namespaces/{namespace}/topics/{name}")
+    topic = api.find(path_of("Topic", namespace, name))
     if topic is None:
         raise MisuseError(f"there is no Topic {name!r} in namespace {namespace!r}")
     return topic
 
 
-def _annotate(api: KubeApi, choice: KubeChoice, cluster: str, value: str | None) -> str:
+def _annotate(api: "Api", choice: KubeChoice, cluster: str, value: str | None) -> str:
     """Sets or removes the annotation; the Cluster's full name."""
     module = _module("snapshot")
     found = module.choose_cluster(api, cluster, choice.namespace)
     metadata = found["metadata"]
-    path = f"{PENSTOCK}/namespaces/{metadata['namespace']}/clusters/{metadata['name']}"
-    api.patch(path, {"metadata": {"annotations": {module.PAUSED: value}}})
+    path = path_of("Cluster", metadata["namespace"], metadata["name"])
+    api.merge(path, {"metadata": {"annotations": {module.PAUSED: value}}})
     return str(module.full_name(found))
 
 

@@ -16,10 +16,13 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.cli.kube.api import KubeApi
 from penstock.cli.kube.frames import BINARY, CLOSE, DATA_CHANNEL, PING, FrameError, FrameReader
+from penstock.kubernetes.resources import path_of
+
+if TYPE_CHECKING:
+    from penstock.kubernetes.api import Api
 
 CHUNK_BYTES: Final = 256 * 1024
 BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -224,13 +227,13 @@ def reason_of(error: Exception) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def open_with(api: KubeApi, namespace: str) -> OpenTunnel:
+def open_with(api: "Api", namespace: str) -> OpenTunnel:
     """Tunnels by the API server's `portforward`, which needs no kubectl."""
 
     def open_tunnel(pod: str, port: int) -> Tunnel:
         client = importlib.import_module("kubernetes.stream.ws_client")
         websocket = importlib.import_module("websocket")
-        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward?ports={port}"
+        path = f"{path_of('Pod', namespace, pod)}/portforward?ports={port}"
         url = client.get_websocket_url(f"{api.host}{path}")
         headers = {"sec-websocket-protocol": PROTOCOL, **api.authorization()}
         opened = client.create_websocket(api.configuration, url, headers)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from penstock.cli.kube.api import Json
 from penstock.cli.kube.snapshot import condition, name_of, parse_time
 from penstock.cli.kube.status import age, containers, is_leaving, is_pod_ready
 from penstock.cli.kube.words import Finding, warnings_about
+from penstock.kubernetes.resources import Json
 
 _IMAGE: Final = frozenset(
     {

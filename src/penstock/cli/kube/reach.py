@@ -10,9 +10,9 @@ translated when it connects. Brokers that appear later are reached the same way.
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.cli.kube.api import Json, KubeApi, KubeChoice, connect
+from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.kube.forward import Forwarder, open_with
 from penstock.cli.kube.snapshot import (
     CLUSTER_LABEL,
@@ -25,6 +25,10 @@ from penstock.cli.kube.snapshot import (
 )
 from penstock.cli.kube.status import broker_id, is_leaving, is_pod_ready
 from penstock.errors import MisuseError, PenstockError, UnreachableError
+from penstock.kubernetes.resources import Json, path_of
+
+if TYPE_CHECKING:
+    from penstock.kubernetes.api import Api
 
 GRPC_PORT: Final = 9092
 
@@ -68,12 +72,12 @@ def reach_only(choice: KubeChoice) -> Reached | None:
 
 
 def reach_cluster(
-    api: KubeApi, cluster: Json, complain: Callable[[str], None] | None = None
+    api: "Api", cluster: Json, complain: Callable[[str], None] | None = None
 ) -> Reached:
     """`complain` hears of pods that cannot be reached; without it, the user does."""
     name, namespace = name_of(cluster), str(cluster["metadata"]["namespace"])
     pods = api.list(
-        f"/api/v1/namespaces/{namespace}/pods",
+        path_of("Pod", namespace),
         labelSelector=f"{CLUSTER_LABEL}={name},{COMPONENT_LABEL}=broker",
     )
     addresses = bootstrap_addresses(name, namespace, pods)

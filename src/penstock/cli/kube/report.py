@@ -15,22 +15,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.cli.kube.api import Json, KubeApi
 from penstock.cli.kube.reach import reach_cluster
 from penstock.cli.kube.redact import redact, redact_text
 from penstock.cli.kube.snapshot import Snapshot, full_name, name_of
 from penstock.cli.kube.status import describe, phase
 from penstock.cli.kube.why import explain
 from penstock.errors import PenstockError
+from penstock.kubernetes.api import Api, Timeouts
+from penstock.kubernetes.resources import Json, path_of
 
 METRICS_PORT: Final = 9404
 DESCRIBE_MS: Final = 5_000
+LOG_BYTES_MAX: Final = 20 * 1024 * 1024
+TEXT_TIMEOUTS: Final = Timeouts(connect_s=5.0, total_s=300.0, silence_s=30.0)
+"""A large log over a slow line takes longer than any object."""
 
 Entry = tuple[str, str]
 """(name in the zip, text)."""
 
 
-def write_report(api: KubeApi, snapshot: Snapshot, file: Path, tail_lines: int) -> list[Json]:
+def write_report(api: Api, snapshot: Snapshot, file: Path, tail_lines: int) -> list[Json]:
     """Writes the bundle; returns a row per file in it. Raises OSError for the file itself."""
     errors: list[str] = list(snapshot.gaps)
     rows: list[Json] = []
@@ -45,9 +49,7 @@ def write_report(api: KubeApi, snapshot: Snapshot, file: Path, tail_lines: int) 
     return rows
 
 
-def _entries(
-    api: KubeApi, snapshot: Snapshot, tail_lines: int, errors: list[str]
-) -> Iterator[Entry]:
+def _entries(api: Api, snapshot: Snapshot, tail_lines: int, errors: list[str]) -> Iterator[Entry]:
     yield "about.json", _dump(_about(api, snapshot, errors))
     yield "status.json", _dump(describe(snapshot))
     yield "why.json", _dump(explain(snapshot).to_dict())
@@ -61,8 +63,8 @@ def _entries(
                 yield f"metrics/{name_of(pod)}.txt", redact_text(text)
 
 
-def _about(api: KubeApi, snapshot: Snapshot, errors: list[str]) -> Json:
-    version = _try(lambda: api.get("/version"), errors) or {}
+def _about(api: Api, snapshot: Snapshot, errors: list[str]) -> Json:
+    version = _try(lambda: api.request("GET", "/version"), errors) or {}
     return {
         "cluster": full_name(snapshot.cluster),
         "taken_at": snapshot.now.isoformat(),
@@ -95,16 +97,17 @@ def _objects(snapshot: Snapshot) -> Iterator[Entry]:
     yield "objects/events.jsonl", "".join(f"{line}\n" for line in lines)
 
 
-def _logs(api: KubeApi, pod: Json, tail_lines: int, errors: list[str]) -> Iterator[Entry]:
-    where = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{name_of(pod)}"
+def _logs(api: Api, pod: Json, tail_lines: int, errors: list[str]) -> Iterator[Entry]:
+    where = path_of("Pod", pod["metadata"]["namespace"], name_of(pod))
     spec = pod["spec"]
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         name = container["name"]
         for previous in (False, True):
             if previous and not _has_ended_before(pod, name):
                 continue
+            query = {"container": name, "tailLines": tail_lines, "limitBytes": LOG_BYTES_MAX}
             ask = partial(
-                api.text, f"{where}/log", container=name, tailLines=tail_lines, previous=previous
+                api.text, f"{where}/log", timeouts=TEXT_TIMEOUTS, previous=previous, **query
             )
             text = _try(ask, errors) if phase(pod) != "Pending" else None
             if text:
@@ -121,15 +124,15 @@ def _has_ended_before(pod: Json, container: str) -> bool:
     return any(one["name"] == container and one.get("restartCount") for one in states)
 
 
-def _metrics(api: KubeApi, pod: Json) -> str | None:
+def _metrics(api: Api, pod: Json) -> str | None:
     """Through the API server's proxy, which needs no forward."""
     if phase(pod) != "Running":
         return None
-    where = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{name_of(pod)}"
-    return api.text(f"{where}:{METRICS_PORT}/proxy/metrics", limitBytes=None)
+    where = path_of("Pod", pod["metadata"]["namespace"], name_of(pod))
+    return api.text(f"{where}:{METRICS_PORT}/proxy/metrics", timeouts=TEXT_TIMEOUTS)
 
 
-def _ask_brokers(api: KubeApi, snapshot: Snapshot) -> Any:
+def _ask_brokers(api: Api, snapshot: Snapshot) -> Any:
     from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
 
     reached = reach_cluster(api, snapshot.cluster)

@@ -1,6 +1,6 @@
 """Everything Kubernetes shows about one Cluster, read once; what `status` and `why` judge.
 
-    KubeApi ──take_snapshot──▶ Snapshot (plain objects, frozen) ──▶ status, why
+    Api ──take_snapshot──▶ Snapshot (plain objects, frozen) ──▶ status, why
 
 What may not be read (a role without pods, say) or is not there is a line in `gaps`, never a
 failure: a person in trouble gets to see what there is. Partitions come from the controller's
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.cli.kube.api import PENSTOCK, Json, KubeApi, KubeForbiddenError
 from penstock.core.control.documents import (
     ClusterDocument,
     TopicDocument,
@@ -20,9 +19,12 @@ from penstock.core.control.documents import (
     decode_topic,
 )
 from penstock.errors import MisuseError, PenstockError
+from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.resources import Json, path_of
 
 if TYPE_CHECKING:
     from penstock.client import BlockingTransaction
+    from penstock.kubernetes.api import Api
 
 Answer = TypeVar("Answer")
 
@@ -111,13 +113,12 @@ def parse_time(text: str | None) -> datetime | None:
     return moment if moment.year > 1970 else None
 
 
-def find_clusters(api: KubeApi, namespace: str | None) -> list[Json]:
+def find_clusters(api: "Api", namespace: str | None) -> list[Json]:
     """Clusters in one namespace, None = all. Raises MisuseError if the kind is not known there."""
-    where = f"/namespaces/{namespace}" if namespace else ""
-    return _penstock(lambda: api.list(f"{PENSTOCK}{where}/clusters"))
+    return _penstock(lambda: api.list(path_of("Cluster", namespace)))
 
 
-def choose_cluster(api: KubeApi, name: str | None, namespace: str | None) -> Json:
+def choose_cluster(api: "Api", name: str | None, namespace: str | None) -> Json:
     """The Cluster `NAME` or `NS/NAME`, or the only one there is.
 
     Without a name the given namespace is searched, or the context's, or, if that has none, all.
@@ -126,8 +127,7 @@ def choose_cluster(api: KubeApi, name: str | None, namespace: str | None) -> Jso
     if name:
         before, slash, after = name.rpartition("/")
         where = before if slash else namespace or api.namespace
-        path = f"{PENSTOCK}/namespaces/{where}/clusters/{after}"
-        found = _penstock(lambda: api.find(path))
+        found = _penstock(lambda: api.find(path_of("Cluster", where, after)))
         if found is None:
             present = ", ".join(full_name(one) for one in find_visible_clusters(api))
             raise MisuseError(
@@ -147,7 +147,7 @@ def choose_cluster(api: KubeApi, name: str | None, namespace: str | None) -> Jso
     raise MisuseError(f"there are several Clusters; name one of: {names}")
 
 
-def find_visible_clusters(api: KubeApi) -> list[Json]:
+def find_visible_clusters(api: "Api") -> list[Json]:
     """In all namespaces, or in the context's where only that may be read; [] if not even that."""
     for namespace in (None, api.namespace):
         try:
@@ -165,29 +165,27 @@ def _penstock(ask: Callable[[], Answer]) -> Answer:
     """The answer of `ask`; an unknown kind is explained."""
     try:
         return ask()
-    except KubeForbiddenError:
-        raise
-    except PenstockError as error:
-        if "could not find the requested resource" in error.message or "404 page" in error.message:
+    except KubernetesError as error:
+        if error.is_missing:
             raise MisuseError(f"Kubernetes knows no kind Cluster: {INSTALL_CRDS}") from error
         raise
 
 
-def take_snapshot(api: KubeApi, cluster: Json) -> Snapshot:
+def take_snapshot(api: "Api", cluster: Json) -> Snapshot:
     """All that belongs to the Cluster; what cannot be read becomes a gap."""
     reader = _Reader(api, str(cluster["metadata"]["namespace"]), name_of(cluster))
-    config_maps = reader.labelled("/api/v1", "configmaps", extra=f",{METADATA_LABEL}")
+    config_maps = reader.labelled("ConfigMap", extra=f",{METADATA_LABEL}")
     document, topics = reader.documents(config_maps)
-    pods = reader.labelled("/api/v1", "pods")
+    pods = reader.labelled("Pod")
     return Snapshot(
         now=datetime.now(UTC),
         cluster=cluster,
-        topics=reader.of_cluster("topics"),
-        groups=reader.of_cluster("consumergroups"),
+        topics=reader.of_cluster("Topic"),
+        groups=reader.of_cluster("ConsumerGroup"),
         pods=pods,
         claims=reader.claims(),
-        statefulsets=reader.labelled("/apis/apps/v1", "statefulsets"),
-        deployments=reader.labelled("/apis/apps/v1", "deployments"),
+        statefulsets=reader.labelled("StatefulSet"),
+        deployments=reader.labelled("Deployment"),
         events=reader.events(),
         config_maps=config_maps,
         lease=reader.lease(),
@@ -201,24 +199,24 @@ def take_snapshot(api: KubeApi, cluster: Json) -> Snapshot:
 class _Reader:
     """Reads, and notes what it could not."""
 
-    def __init__(self, api: KubeApi, namespace: str, cluster: str) -> None:
+    def __init__(self, api: "Api", namespace: str, cluster: str) -> None:
         self._api = api
         self._namespace = namespace
         self._cluster = cluster
         self.gaps: list[str] = []
 
-    def labelled(self, group: str, plural: str, extra: str = "") -> tuple[Json, ...]:
-        return self._list(group, plural, labelSelector=f"{CLUSTER_LABEL}={self._cluster}{extra}")
+    def labelled(self, kind: str, extra: str = "") -> tuple[Json, ...]:
+        return self._list(kind, labelSelector=f"{CLUSTER_LABEL}={self._cluster}{extra}")
 
-    def of_cluster(self, plural: str) -> tuple[Json, ...]:
+    def of_cluster(self, kind: str) -> tuple[Json, ...]:
         """Topics or ConsumerGroups whose spec names the Cluster."""
-        every = self._list(PENSTOCK, plural)
+        every = self._list(kind)
         return tuple(one for one in every if one["spec"].get("cluster") == self._cluster)
 
     def claims(self) -> tuple[Json, ...]:
         """By name: a StatefulSet copies labels to its claims only from its selector."""
         prefix = f"data-{self._cluster}-broker-"
-        every = self._list("/api/v1", "persistentvolumeclaims")
+        every = self._list("PersistentVolumeClaim")
         own = [one for one in every if name_of(one).removeprefix(prefix).isdecimal()]
         return tuple(sorted(own, key=lambda one: (len(name_of(one)), name_of(one))))
 
@@ -227,7 +225,7 @@ class _Reader:
         own = (f"{self._cluster}-", f"data-{self._cluster}-")
         every = [
             event
-            for event in self._list("/api/v1", "events")
+            for event in self._all(f"/api/v1/namespaces/{self._namespace}/events")
             if event["involvedObject"].get("name") == self._cluster
             or str(event["involvedObject"].get("name", "")).startswith(own)
             or event["involvedObject"].get("apiVersion", "").startswith("penstock.dev/")
@@ -235,39 +233,34 @@ class _Reader:
         return tuple(sorted(every, key=lambda event: event_time(event) or ""))
 
     def lease(self) -> Json | None:
-        path = (
-            f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases/"
-            f"{self._cluster}-controller"
-        )
         try:
-            return self._api.find(path)
+            return self._api.find(path_of("Lease", self._namespace, f"{self._cluster}-controller"))
         except PenstockError as error:
             self.gaps.append(error.message)
             return None
 
     def operator(self) -> Operator:
         """In whatever namespace it is installed, found by name or by labels."""
-        apps, leases = "/apis/apps/v1", "/apis/coordination.k8s.io/v1"
-        labelled = self._anywhere(apps, "deployments", labelSelector=_OPERATOR_LABELS)
-        named = self._anywhere(apps, "deployments", fieldSelector=f"metadata.name={OPERATOR}")
+        labelled = self._anywhere("Deployment", labelSelector=_OPERATOR_LABELS)
+        named = self._anywhere("Deployment", fieldSelector=f"metadata.name={OPERATOR}")
         deployments = {one["metadata"]["uid"]: one for one in (*labelled, *named)}
         pods = [pod for one in deployments.values() for pod in self._pods_of(one)]
-        held = self._anywhere(leases, "leases", fieldSelector=f"metadata.name={OPERATOR}")
+        held = self._anywhere("Lease", fieldSelector=f"metadata.name={OPERATOR}")
         return Operator(tuple(deployments.values()), tuple(pods), held)
 
     def _pods_of(self, deployment: Json) -> tuple[Json, ...]:
         wanted = (deployment["spec"].get("selector") or {}).get("matchLabels") or {}
         selector = ",".join(f"{key}={value}" for key, value in wanted.items())
-        path = f"/api/v1/namespaces/{deployment['metadata']['namespace']}/pods"
+        path = path_of("Pod", deployment["metadata"]["namespace"])
         return self._all(path, labelSelector=selector) if selector else ()
 
-    def _anywhere(self, group: str, plural: str, **query: object) -> tuple[Json, ...]:
+    def _anywhere(self, kind: str, **query: object) -> tuple[Json, ...]:
         """In all namespaces; in the Cluster's, where only that may be read."""
         try:
-            return tuple(self._api.list(f"{group}/{plural}", **query))
-        except KubeForbiddenError:
-            return self._list(group, plural, **query)
-        except PenstockError as error:
+            return tuple(self._api.list(path_of(kind), **query))
+        except KubernetesError as error:
+            if error.is_forbidden:
+                return self._list(kind, **query)
             self.gaps.append(error.message)
             return ()
 
@@ -287,8 +280,8 @@ class _Reader:
                 self.gaps.append(error.message)
         return cluster, topics
 
-    def _list(self, group: str, plural: str, **query: object) -> tuple[Json, ...]:
-        return self._all(f"{group}/namespaces/{self._namespace}/{plural}", **query)
+    def _list(self, kind: str, **query: object) -> tuple[Json, ...]:
+        return self._all(path_of(kind, self._namespace), **query)
 
     def _all(self, path: str, **query: object) -> tuple[Json, ...]:
         try:

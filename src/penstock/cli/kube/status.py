@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from penstock.cli.kube.api import Json
 from penstock.cli.kube.snapshot import (
     Snapshot,
     condition,
@@ -25,6 +24,7 @@ from penstock.core.control.documents import TopicDocument
 from penstock.core.topic import TopicConfig
 from penstock.core.types import NO_LEADER
 from penstock.errors import PenstockError
+from penstock.kubernetes.resources import Json
 
 EVENTS_SHOWN: Final = 8
 NAMES_SHOWN: Final = 20

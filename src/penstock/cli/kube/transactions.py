@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.kube.api import KubeApi
 from penstock.cli.kube.snapshot import Snapshot
 from penstock.cli.kube.status import count_age, is_pod_ready, some
 from penstock.cli.kube.words import Finding
@@ -19,6 +18,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client import BlockingTransaction
+    from penstock.kubernetes.api import Api
 
 BLOCKING_MS: Final = 30_000
 """Longer than a transaction of the defaults takes, shorter than anybody waits before asking."""
@@ -27,7 +27,7 @@ TRANSACTION_CODES: Final = ("transaction-open", "transaction-finishing", "transa
 """Of findings that are about readers who stand still."""
 
 
-def look(api: KubeApi, snapshot: Snapshot) -> Snapshot:
+def look(api: "Api", snapshot: Snapshot) -> Snapshot:
     """With what its brokers say of transactions; as it was, if no broker is ready to be asked."""
     from penstock.cli.kube.reach import reach_cluster  # noqa: PLC0415 - grpc only when it is needed
     from penstock.client import Admin  # noqa: PLC0415 - the same

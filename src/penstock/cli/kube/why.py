@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from penstock.cli.kube.api import Json
 from penstock.cli.kube.pods import pod_findings
 from penstock.cli.kube.snapshot import (
     OPERATOR,
@@ -37,6 +36,7 @@ from penstock.cli.kube.status import (
 )
 from penstock.cli.kube.transactions import TRANSACTION_CODES, transaction_findings
 from penstock.cli.kube.words import Finding, warnings_about
+from penstock.kubernetes.resources import Json
 
 TOPICS_SHOWN: Final = 10
 _KINDS: Final = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.cli.kube.api import Json
+from penstock.kubernetes.resources import Json
 
 WARNINGS_SHOWN: Final = 3
 
