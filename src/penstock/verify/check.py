@@ -17,11 +17,12 @@ from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import MisuseError
+from penstock.verify.breach import Breach
 from penstock.verify.check_bank import BANK_RULES
 from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupJudge
 from penstock.verify.check_pipe import PIPE_RULES, PipeJudge
@@ -29,8 +30,6 @@ from penstock.verify.check_ring import RING_EVENTS, RING_RULES, RingJudge
 from penstock.verify.check_transactions import TRANSACTION_RULES, TransactionJudge
 from penstock.verify.history import Event, read_history
 from penstock.verify.intervals import IntervalSet
-
-EXAMPLES_MAX: Final = 10
 
 RULES: Final = {
     "lost": "acknowledged, but not in the log",
@@ -48,19 +47,6 @@ RULES: Final = {
     **PIPE_RULES,
     **RING_RULES,
 }
-
-
-@dataclass(slots=True)
-class Breach:
-    """One broken promise: how many records, and the first few of them in words."""
-
-    records: int = 0
-    examples: list[str] = field(default_factory=list)
-
-    def add(self, records: int, example: str) -> None:
-        self.records += records
-        if len(self.examples) < EXAMPLES_MAX:
-            self.examples.append(example)
 
 
 @dataclass(slots=True)

@@ -10,9 +10,10 @@ Rules: unbalanced (I11: half a transfer is there), gap (one is missing, or there
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
+from penstock.verify.breach import ReportBreach
 from penstock.verify.history import Event
 from penstock.verify.intervals import IntervalSet
 
@@ -21,14 +22,11 @@ BANK_RULES: Final = {
     "gap": "of an account, where entries are missing or there twice",
 }
 
-Breach = Callable[[str, int, str], None]
-"""(rule, records, example)"""
-
 
 class BankJudge:
     """Feed it the sends and the final read-back, in order, then ask for `finish`."""
 
-    def __init__(self, breach: Breach) -> None:
+    def __init__(self, breach: ReportBreach) -> None:
         self._breach = breach
         self._sums: Counter[int] = Counter()
         self._entries: Counter[int] = Counter()

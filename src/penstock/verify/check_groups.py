@@ -12,10 +12,10 @@ Rules: undelivered (I19), shared (I18), passed over (I17), ahead, went back, rep
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.verify.breach import ReportBreach
 from penstock.verify.history import Event
 from penstock.verify.intervals import IntervalSet
 
@@ -28,9 +28,6 @@ GROUP_RULES: Final = {
     "repeated": "committed, then given to a later owner again",
 }
 GROUP_EVENTS: Final = frozenset({"owns", "got", "leaves", "stored"})
-
-Breach = Callable[[str, int, str], None]
-"""(rule, records, example)"""
 
 
 @dataclass(slots=True)
@@ -56,7 +53,7 @@ class _Shared:
 class GroupJudge:
     """Feed it the group's events in order, then ask for `finish`."""
 
-    def __init__(self, breach: Breach) -> None:
+    def __init__(self, breach: ReportBreach) -> None:
         self._breach = breach
         self._shared: dict[int, _Shared] = defaultdict(_Shared)
         self.seen = False

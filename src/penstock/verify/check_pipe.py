@@ -7,9 +7,9 @@ failed transaction, neither shows them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Final
 
+from penstock.verify.breach import ReportBreach
 from penstock.verify.history import Event
 from penstock.verify.intervals import IntervalSet
 
@@ -20,14 +20,11 @@ PIPE_RULES: Final = {
     "made up": "in the target of the pipe, but not in the topic",
 }
 
-Breach = Callable[[str, int, str], None]
-"""(rule, records, example)"""
-
 
 class PipeJudge:
     """Feed it what is in the target, in order, then ask for `finish`."""
 
-    def __init__(self, breach: Breach) -> None:
+    def __init__(self, breach: ReportBreach) -> None:
         self._breach = breach
         self.sequences: dict[int, IntervalSet] = defaultdict(IntervalSet)
         """Per stream, what is in the target."""

@@ -16,6 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from penstock.verify.breach import ReportBreach
 from penstock.verify.check_pipe import PipeJudge
 from penstock.verify.check_transactions import OUTCOMES
 from penstock.verify.history import Event
@@ -26,9 +27,6 @@ RING_RULES: Final = {
     "double commit": "of a ring's loop, but taken or passed on by two committed transactions",
 }
 RING_EVENTS: Final = frozenset({"took", "ended-ring", "ringed"})
-
-Breach = Callable[[str, int, str], None]
-"""(rule, records, example)"""
 
 
 class _Taken(NamedTuple):
@@ -48,7 +46,7 @@ class _Taken(NamedTuple):
 class RingJudge:
     """Feed it the ring's events in order, then ask for `finish`."""
 
-    def __init__(self, breach: Breach, aborted_of: Callable[[Event], int]) -> None:
+    def __init__(self, breach: ReportBreach, aborted_of: Callable[[Event], int]) -> None:
         """`aborted_of`: how many records of a run producers wrote in aborted transactions."""
         self._breach = breach
         self._aborted_of = aborted_of
@@ -96,7 +94,7 @@ class RingJudge:
 
     # ------------------------------------------------------------ inside
 
-    def _at_hop(self, hop: int) -> Breach:
+    def _at_hop(self, hop: int) -> ReportBreach:
         def breach(rule: str, records: int, example: str) -> None:
             rule = "double commit" if rule == "piped twice" else rule
             self._breach(rule, records, f"hop {hop}: {example}")

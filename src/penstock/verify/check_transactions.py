@@ -13,10 +13,10 @@ Rules: torn, aborted read (I11), stuck (I14). A record that two transactions mad
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.verify.breach import ReportBreach
 from penstock.verify.check_bank import BankJudge
 from penstock.verify.history import Event
 from penstock.verify.intervals import IntervalSet
@@ -28,8 +28,6 @@ TRANSACTION_RULES: Final = {
 }
 OUTCOMES: Final = frozenset({"committed", "aborted", "unknown"})
 
-Breach = Callable[[str, int, str], None]
-"""(rule, records, example)"""
 Sequences = dict[int, IntervalSet]
 
 
@@ -44,7 +42,7 @@ class _Transaction:
 class TransactionJudge:
     """Feed it the events that name a transaction, in order, then ask for `finish`."""
 
-    def __init__(self, breach: Breach) -> None:
+    def __init__(self, breach: ReportBreach) -> None:
         self._breach = breach
         self._transactions: dict[int, _Transaction] = defaultdict(_Transaction)
         self._aborted: Sequences = defaultdict(IntervalSet)

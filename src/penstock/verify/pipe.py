@@ -20,7 +20,7 @@ from typing import Final
 from penstock.client import ConsumedBatch, TopicPartition, Transformer
 from penstock.client.config import AddressResolver
 from penstock.errors import ErrorCode, PenstockError, UnreachableError
-from penstock.verify.cluster_view import PAUSE_S, ClusterView
+from penstock.verify.probe import PAUSE_S, ClusterProbe
 
 PIPE_READER: Final = "pipe"
 
@@ -52,7 +52,7 @@ class Pipe:
     def __init__(self, config: PipeConfig, record: Record) -> None:
         self._config = config
         self._record = record
-        self._cluster = ClusterView(config.bootstrap, config.resolve_address, config.settle_s)
+        self._cluster = ClusterProbe(config.bootstrap, config.resolve_address, config.settle_s)
         self._lock = threading.Lock()
         self._live: set[Transformer] = set()
         self._ends: Mapping[TopicPartition, int] | None = None

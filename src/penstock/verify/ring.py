@@ -20,8 +20,8 @@ from typing import Final
 
 from penstock.client import TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
-from penstock.verify.cluster_view import PAUSE_S, ClusterView
 from penstock.verify.history import HistoryWriter
+from penstock.verify.probe import PAUSE_S, ClusterProbe
 from penstock.verify.recording import lines_of
 from penstock.verify.records import HEAD_WORDS, WORD_BYTES
 from penstock.verify.ring_member import RING_BODY, Loop, RingConfig, RingMember
@@ -58,7 +58,7 @@ class Ring:
         self._config = config
         self._history = history
         self._now_ms = now_ms
-        self._cluster = ClusterView(config.bootstrap, config.resolve_address, config.settle_s)
+        self._cluster = ClusterProbe(config.bootstrap, config.resolve_address, config.settle_s)
         there, back = ring_topics(config.topic)
         self._loops = (
             Loop("there", f"verify-there-{config.tag:x}", (config.topic, back), there),

@@ -17,7 +17,7 @@ PAUSE_S: Final = 0.2
 POLL_S: Final = 0.5
 
 
-class ClusterView:
+class ClusterProbe:
     """Asks anew each time. `settle_s` bounds how long it waits for the cluster to come to rest."""
 
     def __init__(
