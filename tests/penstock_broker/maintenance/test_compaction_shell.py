@@ -153,7 +153,7 @@ async def test_replicas_hear_that_markers_go_before_the_first_is_gone(
         monkeypatch.setattr(replicas, "handle", handling)
         await wait_until_async(lambda: "the marker is gone" in steps, what="the marker goes")
         assert steps[:3] == ["stored", "told", "the marker is gone"]
-        store = replicas._store
+        store = broker.process._seams.store
         recovered = store.recover(replica.slot)
         assert recovered.swept_end == 2
         assert replica.machine._log.swept_end == 2

@@ -390,7 +390,7 @@ async def test_retention_stops_at_the_stable_offset(tmp_path: Path) -> None:
         await here.log.send(1, 2)
         await here.log.send(None, 3)
         moved: list[int] = []
-        store = here.broker.process._replicas._store
+        store = here.broker.process._seams.store
         retention_start = store.retention_start
 
         def noted(*where: Any, **limits: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Final
 
 import grpc
 
-from penstock.core.types import BrokerId, ControllerEpoch, TopicId
+from penstock.core.types import BrokerId, ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 from penstock.proto.v1 import (
     admin_pb2_grpc,
@@ -29,6 +29,7 @@ from penstock.proto.v1 import (
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.transport import Transport
 from penstock_broker.broker.coordination import Coordination, Foundation
+from penstock_broker.broker.partitions import Meters, Partitions, Seams
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
@@ -44,17 +45,13 @@ from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.session import ControllerSession, Identity
 from penstock_broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.observability import EventLog, bound_address
-from penstock_broker.replication.following import LinkConfig, Links
+from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.isr import IsrChanges
-from penstock_broker.replication.reads import LogReader
-from penstock_broker.replication.recent import RecentCache
-from penstock_broker.replication.replicas import ReplicaSet
-from penstock_broker.replication.writer import LogWriter, TickFacts
+from penstock_broker.replication.writer import TickFacts
 from penstock_broker.services.admin import AdminService, LogFacts
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.journal import JournalService
-from penstock_broker.services.leading import Leading
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.locate import Locator
 from penstock_broker.services.metadata import ProducerIds
@@ -99,38 +96,42 @@ class BrokerProcess:
         settings = config.settings
         self._config = config
         self._directory = directory
-        self._transport = transport
         self._incarnation = str(uuid.uuid4())
         self._stopping = False
         self.listening = asyncio.Event()
         self.stop_requested = asyncio.Event()
         self.metrics = Metrics()
-        self._writing = ThreadPoolExecutor(1, "writer")
-        self._reading = ThreadPoolExecutor(_READ_THREADS, "reader")
-        self._maintaining = ThreadPoolExecutor(1, "maintenance")
+        self._seams = Seams(
+            clock=SystemClock(),
+            transport=transport,
+            store=store,
+            writing=ThreadPoolExecutor(1, "writer"),
+            reading=ThreadPoolExecutor(_READ_THREADS, "reader"),
+            maintaining=ThreadPoolExecutor(1, "maintenance"),
+        )
         self._view = ClusterView(
             cluster_id=directory.cluster_id,
             controller_epoch=directory.controller_epoch,
             metadata_version=directory.metadata_version,
         )
-        self._writer = LogWriter(store, self._writing, self._ticked)
-        self._replicas = ReplicaSet(
-            config.broker_id,
-            self._writer,
-            RecentCache(settings.cache_bytes),
-            SystemClock(),
-            snapshot_bytes=settings.producer_snapshot_bytes,
+        self._partitions = Partitions(
+            config,
+            self._view,
+            self._link_config,
+            self._seams,
+            Meters(
+                replicated_in=self.metrics.replicated_in.inc,
+                replicated_out=self.metrics.replicated_out.inc,
+                ticked=self._ticked,
+            ),
         )
-        self._reader = LogReader(store, self._reading)
+        self._replicas = self._partitions.replicas
         self._port = config.advertise_port
         self._bound = 0
         self._session = ControllerSession(config, self._identity, self, transport)
         self._journal = JournalService(directory.path, self._session.leave_older_than)
         self._isr = IsrChanges(self._replicas, self._session, self._view)
         self._replicas.isr = self._isr
-        self._links = Links(
-            self._link_config, self._replicas, self.metrics.replicated_in.inc, transport
-        )
         self._build_maintenance(store)
         self._health = Health(SERVICES)
         self._produce_budget = ByteBudget(settings.produce_inflight_bytes, "produce")
@@ -146,13 +147,13 @@ class BrokerProcess:
             self._measure_disk,
             reserve_bytes=settings.disk_reserve_bytes,
             interval_s=settings.disk_check_interval_ms / 1000,
-            executor=self._maintaining,
+            executor=self._seams.maintaining,
             on_change=self._session.beat,
         )
         self._retention = Retention(
             self._replicas,
             store,
-            self._maintaining,
+            self._seams.maintaining,
             interval_s=settings.retention_check_interval_ms / 1000,
         )
         metrics = CompactionMetrics(self.metrics.registry)
@@ -161,12 +162,14 @@ class BrokerProcess:
     def _build_services(self, store: LogStore) -> None:
         settings = self._config.settings
         locator = Locator(self._view, self._replicas)
-        offsets = Offsets(locator, self._replicas, store, self._reading)
+        offsets = Offsets(locator, self._replicas, store, self._seams.reading)
         producer_ids = ProducerIds(self._session, self._view, self._config.broker_id)
         base = Foundation(
-            around=Surroundings(self._view, self._replicas, self._reader, SystemClock()),
+            around=Surroundings(
+                self._view, self._replicas, self._partitions.reader, self._seams.clock
+            ),
             session=self._session,
-            transport=self._transport,
+            transport=self._seams.transport,
             metrics=self.metrics,
             settings=settings,
             refusal=self._refusal,
@@ -175,7 +178,7 @@ class BrokerProcess:
         self._coordination = Coordination(base, locator, producer_ids)
         self._fetching = Fetching(
             locator,
-            self._reader,
+            self._partitions.reader,
             self._fetch_budget,
             self.metrics,
             parked_max=settings.fetch_parked_max,
@@ -191,20 +194,13 @@ class BrokerProcess:
             fetch_budget=self._fetch_budget,
             stream_inflight_max=settings.stream_inflight_max,
         )
-        facts = LogFacts(store, self._maintaining, self._disk_bytes)
+        facts = LogFacts(store, self._seams.maintaining, self._disk_bytes)
         self._admin = AdminService(self._view, self._session, self._replicas, offsets, facts)
         self.metrics.observe_groups(lambda: self._coordination.groups.totals)
         self._lag = LagCollection(
-            lambda: self._coordination.groups.led, PeerLeaders(self._view, self._transport)
+            lambda: self._coordination.groups.led, PeerLeaders(self._view, self._seams.transport)
         )
         self.metrics.registry.register(GroupLagMetrics(self._lag))
-        self._leading = Leading(
-            self._replicas,
-            self._reader,
-            self.metrics,
-            self._view,
-            message_bytes=settings.replica_message_bytes,
-        )
 
     # ------------------------------------------------------------ life
 
@@ -221,8 +217,7 @@ class BrokerProcess:
                 background = [
                     tasks.create_task(part)
                     for part in (
-                        self._writer.run(),
-                        self._replicas.run_ticks(),
+                        *self._partitions.parts(),
                         self._session.run(),
                         self._isr.run(),
                         self._disk.run(),
@@ -238,19 +233,21 @@ class BrokerProcess:
                 await self._shut_down(server, outside)
                 for task in background:
                     task.cancel()
-                self._links.stop()
+                self._partitions.stop_following()
         finally:
             if outside is not None:
                 await outside.stop(None)
             await server.stop(None)
             await self._coordination.close()
-            for executor in (self._writing, self._reading, self._maintaining):
+            for executor in (self._seams.writing, self._seams.reading, self._seams.maintaining):
                 executor.shutdown(wait=True)
 
     async def _listen(self) -> grpc.aio.Server:
         """The server of brokers and of clients in the same network."""
         server = await self._server(Edge(lambda: self._view.cluster_id, self._observe))
-        replication_pb2_grpc.add_ReplicationServiceServicer_to_server(self._leading, server)
+        replication_pb2_grpc.add_ReplicationServiceServicer_to_server(
+            self._partitions.leading, server
+        )
         transaction_peer_pb2_grpc.add_TransactionPeerServiceServicer_to_server(
             self._coordination.peer_service, server
         )
@@ -272,7 +269,7 @@ class BrokerProcess:
         return server
 
     async def _server(self, edge: Edge) -> grpc.aio.Server:
-        server = self._transport.server([edge], rpcs_max=self._config.settings.rpcs_max)
+        server = self._seams.transport.server([edge], rpcs_max=self._config.settings.rpcs_max)
         broker_pb2_grpc.add_BrokerServiceServicer_to_server(self._data, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
         group_pb2_grpc.add_GroupServiceServicer_to_server(self._coordination.group_service, server)
@@ -289,13 +286,13 @@ class BrokerProcess:
         _events.info("stopping", leaderships_handed_over=handed_over)
         self._stopping = True
         await self._health.stopping()
-        self._links.stop()
+        self._partitions.stop_following()
         if outside is not None:
             await outside.stop(_GRACE_S)
         await server.stop(_GRACE_S)
         self._replicas.save_all()
-        self._writer.sync()
-        if not await self._writer.drained(_DRAIN_S):
+        self._partitions.writer.sync()
+        if not await self._partitions.writer.drained(_DRAIN_S):
             raise ClusterError(
                 f"the last writes did not finish within {_DRAIN_S:.0f} s", ErrorCode.STORAGE_FAILED
             )
@@ -329,24 +326,14 @@ class BrokerProcess:
     async def apply(self, image: pb.ClusterImage) -> None:
         """Remembers, then applies: machines first, then who we follow, then those who wait."""
         await asyncio.get_running_loop().run_in_executor(
-            self._maintaining,
+            self._seams.maintaining,
             self._directory.remember_metadata,
             ControllerEpoch(image.controller_epoch),
             image.metadata_version,
         )
         first = not self._view.complete
-        known = dict(self._view.brokers)
-        changed = self._view.apply(image)
-        for broker_id, info in self._view.brokers.items():
-            if broker_id in known and known[broker_id].incarnation != info.incarnation:
-                self._leading.restarted(broker_id, info.incarnation)
-        await self._replicas.assign(changed)
-        await self._replicas.drop_topics(TopicId(topic_id) for topic_id in image.deleted_topic_ids)
-        if image.full:
-            self._replicas.retire_unknown(self._view.topics)
-            self._replicas.report_orphans()
-        self._arrange_links()
-        self._view.announce()
+        assert self._tasks is not None, "images come while the process runs"
+        await self._partitions.apply(image, self._tasks)
         if first:
             await self._health.serving()
             _events.info(
@@ -355,15 +342,6 @@ class BrokerProcess:
                 metadata_version=image.metadata_version,
                 replicas=len(self._replicas.by_key),
             )
-
-    def _arrange_links(self) -> None:
-        assert self._tasks is not None, "images come while the process runs"
-        found = [
-            (leader, address)
-            for leader in self._replicas.leaders_wanted()
-            if (address := self._view.address(leader)) is not None
-        ]
-        self._links.arrange(found, self._tasks)
 
     # ------------------------------------------------------------ what parts ask for
 

@@ -8,7 +8,7 @@ the old one is alive. When a stream ends, the machines hear that the follower is
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from penstock.core.replication.contract import Event
@@ -23,7 +23,6 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import replication_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import ReplicationServiceServicer
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.metrics import Metrics
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.feeding import FollowerStream
 from penstock_broker.replication.reads import LogReader
@@ -40,15 +39,16 @@ class Leading(ReplicationServiceServicer):
         self,
         replicas: ReplicaSet,
         reader: LogReader,
-        metrics: Metrics,
+        on_sent: Callable[[int], None],
         view: ClusterView,
         *,
         message_bytes: int,
     ) -> None:
+        """`on_sent` is told the bytes of batches that were sent."""
         self._view = view
         self._replicas = replicas
         self._reader = reader
-        self._metrics = metrics
+        self._on_sent = on_sent
         self._message_bytes = message_bytes
 
     async def Replicate(  # type: ignore[override]  # noqa: N802 - the service's name for it
@@ -69,7 +69,7 @@ class Leading(ReplicationServiceServicer):
             hello.hello,
             self._message_bytes,
             self._reader,
-            self._metrics.replicated_out.inc,
+            self._on_sent,
         )
         self._replace(stream)
         try:

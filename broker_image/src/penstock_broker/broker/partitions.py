@@ -1,0 +1,123 @@
+"""What a broker does with partitions, put together: their replicas, the disk, streams to others.
+
+    image ─ apply ─▶ replicas opened, told, dropped ─▶ links to the leaders that they follow
+    followers ─▶ Leading ─▶ replicas ─▶ LogWriter ─▶ store
+                               ▲   └─▶ isr, joins: where the caller put them
+                leaders ─▶ Links
+
+The simulator puts the same object together, with seams of its own.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.core.types import BrokerId, TopicId
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock.rpc.transport import Transport
+from penstock_broker.clock import Clock
+from penstock_broker.config import BrokerConfig
+from penstock_broker.metadata.image import ClusterView
+from penstock_broker.replication.following import LinkConfig, Links
+from penstock_broker.replication.reads import LogReader
+from penstock_broker.replication.recent import RecentCache
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.replication.writer import LogWriter, TickFacts
+from penstock_broker.services.leading import Leading
+from penstock_broker.store.interface import LogStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """By what a broker's shells reach time, peers, threads and the disk.
+
+    `writing` and `maintaining` have one thread each, `reading` has a few.
+    """
+
+    clock: Clock
+    transport: Transport
+    store: LogStore
+    writing: Executor
+    reading: Executor
+    maintaining: Executor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meters:
+    """Who is told what flows: bytes from leaders, bytes to followers, finished writes."""
+
+    replicated_in: Callable[[int], None]
+    replicated_out: Callable[[int], None]
+    ticked: Callable[[TickFacts], None]
+
+
+class Partitions:
+    """See the module."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        view: ClusterView,
+        hello: Callable[[], LinkConfig],
+        seams: Seams,
+        meters: Meters,
+        replica_set: type[ReplicaSet] = ReplicaSet,
+    ) -> None:
+        """`hello`: what links say of this broker, asked for each. `replica_set`: of a kind that
+        the simulator can watch."""
+        settings = config.settings
+        self._view = view
+        self.writer = LogWriter(seams.store, seams.writing, meters.ticked)
+        self.replicas = replica_set(
+            config.broker_id,
+            self.writer,
+            RecentCache(settings.cache_bytes),
+            seams.clock,
+            snapshot_bytes=settings.producer_snapshot_bytes,
+        )
+        self.reader = LogReader(seams.store, seams.reading)
+        self.leading = Leading(
+            self.replicas,
+            self.reader,
+            meters.replicated_out,
+            view,
+            message_bytes=settings.replica_message_bytes,
+        )
+        self._links = Links(hello, self.replicas, meters.replicated_in, seams.transport)
+
+    def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """What runs until it is cancelled."""
+        return (self.writer.run(), self.replicas.run_ticks())
+
+    async def apply(self, image: pb.ClusterImage, tasks: asyncio.TaskGroup) -> None:
+        """An image takes effect: machines first, then whom they follow, then those who wait.
+
+        One after the other, in the order of the controller. Links run in `tasks`. Raises
+        ClusterError(STALE_CONTROLLER_EPOCH) for one of a controller that was deposed.
+        """
+        known = dict(self._view.brokers)
+        changed = self._view.apply(image)
+        for broker_id, info in self._view.brokers.items():
+            if broker_id in known and known[broker_id].incarnation != info.incarnation:
+                self.leading.restarted(broker_id, info.incarnation)
+        await self.replicas.assign(changed)
+        await self.replicas.drop_topics(TopicId(topic_id) for topic_id in image.deleted_topic_ids)
+        if image.full:
+            self.replicas.retire_unknown(self._view.topics)
+            self.replicas.report_orphans()
+        self._arrange_links(tasks)
+        self._view.announce()
+
+    def _arrange_links(self, tasks: asyncio.TaskGroup) -> None:
+        found: list[tuple[BrokerId, str]] = [
+            (leader, address)
+            for leader in self.replicas.leaders_wanted()
+            if (address := self._view.address(leader)) is not None
+        ]
+        self._links.arrange(found, tasks)
+
+    def stop_following(self) -> None:
+        """Ends the streams to leaders."""
+        self._links.stop()
