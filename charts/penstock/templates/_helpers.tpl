@@ -43,7 +43,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
   verbs: [create, delete, get, list, patch, update, watch]
 {{- if .Values.consumerScaling.enabled }}
 - apiGroups: [apps]
-  resources: [deployments/scale]   # what a ConsumerGroup's scaleTarget names
+  resources: [deployments/scale]   # the targets of ConsumerGroups (spec.scaleTarget)
   verbs: [get, patch]
 {{- end }}
 - apiGroups: [""]
@@ -75,7 +75,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* What does not live in a namespace. */}}
 {{- define "penstock.clusterRules" -}}
 - apiGroups: [""]
-  resources: [nodes]            # the rack of a broker is a label of its node
+  resources: [nodes]            # a label of its node is the rack of a broker
   verbs: [get, list, watch]
 - apiGroups: [storage.k8s.io]
   resources: [storageclasses]   # whether volumes can grow
