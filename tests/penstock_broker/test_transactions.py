@@ -253,7 +253,7 @@ def test_a_member_that_is_put_out_takes_its_transaction_along(
     assert branch.last_reason == pb.TRANSACTION_END_REASON_MEMBER_GONE
     told = error_from_wire(producer.end(commit=True).error)
     assert told.code is ErrorCode.TRANSACTION_ABORTED
-    assert "by its group, which put the member out" in told.message
+    assert "by its group, which removed the member" in told.message
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_nobody_aborts_in_the_name_of_another(cluster: Cluster, ended_by: Any) -
     )
     error = refusal(lambda: producer.ask("AbortTransaction", request))
     assert error.code is ErrorCode.INVALID_REQUEST
-    assert "an operator, or for a member that is gone" in error.message
+    assert "an operator, or a group whose member is gone" in error.message
 
 
 def metric(cluster: Cluster, name: str, **labels: str) -> float:

@@ -14,8 +14,8 @@ from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.errors import ClusterError, ErrorCode
 
 REFUSAL = (
-    f"topic {TRANSACTIONS_TOPIC} needs brokers that know 'transactions'; brokers [1] were "
-    "registered by an older release: upgrade them, or unregister those that are gone"
+    f"topic {TRANSACTIONS_TOPIC} needs brokers that support 'transactions', but brokers [1] were "
+    "registered by an older release: upgrade them, or unregister those that no longer exist"
 )
 
 
@@ -46,8 +46,8 @@ def test_transactions_begin_with_the_last_upgraded_broker_and_older_ones_are_ref
         older.start(wait=False)
         assert older.wait_end(60) == 1
         (line,) = [line for line in older.log_text().splitlines() if "broker ends" in line]
-        assert "broker 1 does not know 'transactions'" in line
-        assert "start a release that knows it" in line
+        assert "broker 1 does not support 'transactions'" in line
+        assert "start a release that supports it" in line
         write(cluster, "payments")
 
 

@@ -50,11 +50,11 @@ class BatchFlags(IntFlag):
     TRANSACTIONAL = 1
     CONTROL = 2
     COMPACTED = 4
-    """Some of its offsets hold no record any more (`Records.offset_deltas`)."""
+    """Some of its offsets no longer hold a record (`Records.offset_deltas`)."""
     COMMIT = 8
     ABORT = 16
-    """A marker has one of the two, CONTROL and TRANSACTIONAL: so ended the transaction of its
-    producer id and epoch."""
+    """A marker has one of these two, with CONTROL and TRANSACTIONAL: the outcome of the transaction
+    of its producer id and epoch."""
 
 
 _OUTCOMES: Final = BatchFlags.COMMIT | BatchFlags.ABORT
@@ -246,7 +246,7 @@ def unpack_header(stored: bytes | memoryview) -> BatchHeader:
     """
     if len(stored) < HEADER_BYTES:
         raise ClusterError(
-            f"stored batch has {len(stored)} bytes, its header alone has {HEADER_BYTES}",
+            f"stored batch has {len(stored)} bytes, but the header alone has {HEADER_BYTES}",
             ErrorCode.DATA_CORRUPTED,
         )
     base_offset, epoch, append_time_ms, crc = _STAMP.unpack_from(stored, 0)

@@ -50,8 +50,8 @@ def decompress(codec: Codec, payload: bytes, size_bytes: int) -> bytes:
             assert_never(codec)
     if len(message) != size_bytes:
         raise corrupt(
-            f"{len(payload)} payload bytes hold a message of {len(message)} bytes "
-            f"(codec {codec.name.lower()}), the header says {size_bytes}"
+            f"{len(payload)} payload bytes contain a message of {len(message)} bytes (codec "
+            f"{codec.name.lower()}), but the header says {size_bytes}"
         )
     return message
 
@@ -62,7 +62,9 @@ def _decompress_zstd(payload: bytes, size_bytes: int) -> bytes:
         # A size in the frame header makes the library reserve that much: judge it first.
         named = zstandard.frame_content_size(payload)
         if named > size_bytes:
-            raise corrupt(f"zstd frame names {named} content bytes, the header says {size_bytes}")
+            raise corrupt(
+                f"zstd frame claims {named} content bytes, but the header says {size_bytes}"
+            )
         reader = zstandard.ZstdDecompressor(max_window_size=max(size_bytes, ZSTD_WINDOW_BYTES))
         # One byte of room more shows a frame that is too long; 0 would mean no limit.
         return bytes(

@@ -45,11 +45,11 @@ def _check_offsets(columns: Columns) -> None:
     listed = deltas.tolist()
     if listed[0] < 0 or listed[-1] >= columns.covered_offsets:
         raise corrupt(
-            f"offset_deltas run from {listed[0]} to {listed[-1]}, the batch covers "
+            f"offset_deltas run from {listed[0]} to {listed[-1]}, but the batch covers "
             f"{columns.covered_offsets} offsets"
         )
     if not all(map(lt, listed, islice(listed, 1, None))):
-        raise corrupt("offset_deltas do not rise")
+        raise corrupt("offset_deltas are not in ascending order")
 
 
 def _check_binary(
@@ -64,10 +64,10 @@ def _check_binary(
     sizes = lengths.tolist()
     if min(sizes) < smallest:
         at = next(index for index, size in enumerate(sizes) if size < smallest)
-        raise corrupt(f"{name}_lengths[{at}] is {sizes[at]}, the least is {smallest}")
+        raise corrupt(f"{name}_lengths[{at}] is {sizes[at]}; it must be at least {smallest}")
     total = data_bytes(sizes)
     if total != data.nbytes:
-        raise corrupt(f"{name}_lengths add up to {total}, {name}_data has {data.nbytes} bytes")
+        raise corrupt(f"{name}_lengths add up to {total}, but {name}_data has {data.nbytes} bytes")
 
 
 def _check_timestamps(columns: Columns, max_timestamp_ms: int) -> None:
@@ -80,13 +80,15 @@ def _check_timestamps(columns: Columns, max_timestamp_ms: int) -> None:
             )
         listed = deltas.tolist()
     if listed[0] != 0:
-        raise corrupt(f"timestamp_deltas_ms[0] is {listed[0]}, it must be 0")
+        raise corrupt(f"timestamp_deltas_ms[0] is {listed[0]}; it must be 0")
     if first + max(listed) != max_timestamp_ms:
         raise corrupt(
-            f"largest timestamp is {first + max(listed)}, the header says {max_timestamp_ms}"
+            f"largest timestamp is {first + max(listed)}, but the header says {max_timestamp_ms}"
         )
     if first + min(listed) < MIN_TIMESTAMP_MS:
-        raise corrupt(f"smallest timestamp is {first + min(listed)}, limit {MIN_TIMESTAMP_MS}")
+        raise corrupt(
+            f"smallest timestamp is {first + min(listed)}; it must be at least {MIN_TIMESTAMP_MS}"
+        )
 
 
 def _count_headers(counts: memoryview | None, record_count: int) -> int:
@@ -97,7 +99,7 @@ def _count_headers(counts: memoryview | None, record_count: int) -> int:
     listed = counts.tolist()
     if min(listed) < 0:
         at = next(index for index, value in enumerate(listed) if value < 0)
-        raise corrupt(f"header_counts[{at}] is {listed[at]}, the least is 0")
+        raise corrupt(f"header_counts[{at}] is {listed[at]}; it must be at least 0")
     total = sum(listed)
     if total > MAX_RECORDS:
         raise corrupt(f"{total} headers in one batch, the limit is {MAX_RECORDS}")

@@ -60,9 +60,8 @@ def stopped_by(defect: Exception, what: str, event: object, code: ErrorCode) -> 
     """
     doing = event if isinstance(event, str) else type(event).__name__
     error = ClusterError(
-        f"{what} stopped for a defect ({type(defect).__name__}) while it handled "
-        f"{doing}: what was under way has an unknown outcome; the log of this "
-        "process tells more, restart the process",
+        f"{what} stopped because of a defect ({type(defect).__name__}) while it handled {doing}: "
+        "the outcome of pending requests is unknown; see the log of this process, and restart it",
         code,
     )
     error.__cause__ = defect

@@ -129,14 +129,14 @@ def binary_buffers(
         ends = _integers("offsets", offsets, (4, 8)).tolist()
         if not ends or not 0 <= ends[0] <= ends[-1] <= len(view):
             raise MisuseError(
-                f"offsets run from {ends[:1]} to {ends[-1:]}, the data has {len(view)} bytes"
+                f"offsets run from {ends[:1]} to {ends[-1:]}, but the data has {len(view)} bytes"
             )
         try:
             sizes = array("i", map(sub, islice(ends, 1, None), ends))
         except OverflowError as error:
             raise _too_large("entries") from error
         if min(sizes, default=0) < 0:
-            raise MisuseError("offsets go down; each must be at least the one before")
+            raise MisuseError("offsets decrease; each must be at least the previous one")
         return BinaryBuffers(view[ends[0] : ends[-1]], memoryview(sizes))
     assert lengths is not None
     given = _integers("lengths", lengths, (4,))
@@ -144,7 +144,7 @@ def binary_buffers(
     if min(listed, default=0) < NULL or data_bytes(listed) != len(view):
         raise MisuseError(
             f"lengths (smallest {min(listed, default=0)}) add up to {data_bytes(listed)} bytes, "
-            f"the data has {len(view)}; a null entry has length -1, none has less"
+            f"but the data has {len(view)}; a null entry has length -1, and none can have less"
         )
     return BinaryBuffers(view, given)
 
@@ -163,7 +163,9 @@ def _join(name: str, entries: Entries) -> tuple[memoryview, memoryview | None]:
     except (OverflowError, MemoryError) as error:
         raise _too_large(name) from error
     if data_bytes(lengths) != len(data):
-        raise MisuseError(f"{name} hold memoryviews of items larger than a byte; cast them to 'B'")
+        raise MisuseError(
+            f"{name} contain memoryviews with items larger than a byte; cast them to 'B'"
+        )
     if lengths.count(NULL) == len(lengths):
         return NO_DATA, None
     return memoryview(data), memoryview(lengths)
@@ -181,7 +183,7 @@ def _joined(entries: Entries) -> "tuple[bytes, array[int]]":
 def _timestamps(given: "int | Sequence[int] | Buffer", count: int) -> tuple[int, memoryview | None]:
     """The first timestamp and the differences to it, None if all are equal."""
     if count < 1:
-        raise MisuseError("no records; a batch has at least one")
+        raise MisuseError("no records; a batch must have at least one")
     try:
         times = [index(given)]  # type: ignore[arg-type]  # one for all, of any integer type
     except TypeError:
@@ -190,7 +192,7 @@ def _timestamps(given: "int | Sequence[int] | Buffer", count: int) -> tuple[int,
     first, smallest, largest = times[0], min(times), max(times)
     if not MIN_TIMESTAMP_MS <= smallest <= largest <= MAX_TIMESTAMP_MS:
         raise MisuseError(
-            f"timestamps run from {smallest} to {largest} ms, allowed are {MIN_TIMESTAMP_MS} to "
+            f"timestamps run from {smallest} to {largest} ms; they must be {MIN_TIMESTAMP_MS} to "
             f"{MAX_TIMESTAMP_MS} (the years 1 to 9999); are they in milliseconds?",
             ErrorCode.INVALID_TIMESTAMP,
         )
@@ -224,7 +226,8 @@ def _with_headers(columns: Columns, headers: HeaderLists) -> Columns:
         names = [name.encode() for name, _ in pairs]
     except (TypeError, ValueError, AttributeError) as error:
         raise MisuseError(
-            f"headers must be (str, bytes or None) pairs per record, names valid UTF-8 ({error})"
+            "headers must be (str, bytes or None) pairs per record, with names in valid "
+            f"UTF-8 ({error})"
         ) from error
     if not pairs:
         return columns
@@ -263,7 +266,7 @@ def _integers(name: str, buffer: "Buffer", sizes: tuple[int, ...]) -> memoryview
 def _one_dimension(name: str, buffer: "Buffer") -> memoryview:
     view = memoryview(buffer)
     if not view.c_contiguous or view.ndim != 1:
-        raise MisuseError(f"{name} must be contiguous and of one dimension; copy it first")
+        raise MisuseError(f"{name} must be contiguous and one-dimensional; copy it first")
     return view
 
 

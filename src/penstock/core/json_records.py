@@ -36,7 +36,7 @@ class Format:
     def corrupt(self, seen: bytes | None, why: object) -> ClusterError:
         """The error for a record that no broker has written."""
         return ClusterError(
-            f"a record of the {self.topic} topic is not what this broker writes: "
+            f"a record of the {self.topic} topic is not in this broker's format: "
             f"{(seen or b'')[:_SHOWN_BYTES]!r} ({why}); {self.harm}",
             ErrorCode.DATA_CORRUPTED,
         )
@@ -45,5 +45,5 @@ class Format:
 def as_text(value: object) -> str:
     """`value`, which must be text. Raises TypeError."""
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not a string")
     return value

@@ -11,14 +11,14 @@ from typing import Final
 MAX_RECORDS: Final = 1 << 20
 """Records in a batch, and headers in a batch."""
 MAX_COVERED_OFFSETS: Final = (1 << 31) - 1
-"""Offsets a compacted batch stands for, most of them without a record any more."""
+"""Offsets that a compacted batch covers, most of which no longer have a record."""
 MAX_UNCOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """Serialized `Records` message of a batch, before compression."""
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 """0001-01-01 UTC."""
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""The last millisecond of 9999: years beyond are no dates to Python, SQL or Spark, and nearly
-always microseconds or nanoseconds that were taken for milliseconds."""
+"""The last millisecond of 9999. Later timestamps are not dates to Python, SQL or Spark, and are
+almost always microseconds or nanoseconds passed as milliseconds."""
 
 GROUP_ID_MAX_CHARS: Final = 249
 """Of a group id, and of a member's instance id."""

@@ -69,7 +69,7 @@ def parse_duration_ms(text: str) -> int:
     parts = {} if found is None else {k: v for k, v in found.groupdict().items() if v}
     if not parts:
         raise MisuseError(
-            f"{text!r} is no duration; write one such as 90s, 1h30m, 2d or PT1H30M",
+            f"{text!r} is not a duration; write one such as 90s, 1h30m, 2d or PT1H30M",
             ErrorCode.INVALID_REQUEST,
         )
     return sum(int(number) * _UNITS_MS[unit] for unit, number in parts.items())
@@ -108,8 +108,8 @@ def move(
         case ResetKind.SHIFT:
             if committed < 0:
                 raise MisuseError(
-                    f"{where}: nothing is committed there, so nothing can be shifted; choose "
-                    "another way, or other partitions",
+                    f"{where}: no offset is committed, so none can be shifted; use another kind "
+                    "of reset, or other partitions",
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                 )
             wanted = committed + to.number
@@ -119,7 +119,7 @@ def move(
     if not clamp:
         raise MisuseError(
             f"{where}: offset {wanted} is not in the log, which has {log.log_start_offset} to "
-            f"{log.high_watermark}; choose another, or take the nearest (--clamp)",
+            f"{log.high_watermark}; choose another offset, or use the nearest one (--clamp)",
             ErrorCode.OFFSET_OUT_OF_RANGE,
         )
     return Move(nearest, wanted)

@@ -87,14 +87,14 @@ def build_batch(
     """
     if columns.record_count > MAX_RECORDS:
         raise MisuseError(
-            f"{columns.record_count} records in one batch, the limit is {MAX_RECORDS}; cut them",
+            f"{columns.record_count} records in one batch, the limit is {MAX_RECORDS}; split them",
             ErrorCode.RECORD_TOO_LARGE,
         )
     message = encode_message(columns)
     if len(message) > MAX_UNCOMPRESSED_BYTES:
         raise MisuseError(
             f"batch of {columns.record_count} records takes {len(message)} bytes before "
-            f"compression, the limit is {MAX_UNCOMPRESSED_BYTES}; cut it",
+            f"compression, the limit is {MAX_UNCOMPRESSED_BYTES}; split it",
             ErrorCode.RECORD_TOO_LARGE,
         )
     payload = compress(codec, message)
@@ -165,7 +165,7 @@ def decode_batch(batch: Batch, *, max_uncompressed_bytes: int = MAX_UNCOMPRESSED
     if header.flags & BatchFlags.COMPACTED:
         count, covered = len(found.get("offset_deltas", ())), header.record_count
         if count > MAX_RECORDS:
-            raise _corrupt(f"it has {count} records left, allowed are 0 to {MAX_RECORDS}")
+            raise _corrupt(f"it has {count} records left; it must have 0 to {MAX_RECORDS}")
     columns = Columns(
         record_count=count,
         first_timestamp_ms=header.first_timestamp_ms,
@@ -183,7 +183,7 @@ def _check_header(batch: Batch, max_uncompressed_bytes: int) -> None:
     header = batch.header
     most = MAX_COVERED_OFFSETS if header.flags & BatchFlags.COMPACTED else MAX_RECORDS
     if not 1 <= header.record_count <= most:
-        raise _corrupt(f"record count is {header.record_count}, allowed are 1 to {most}")
+        raise _corrupt(f"record count is {header.record_count}; it must be 1 to {most}")
     if header.codec not in _CODECS:
         raise ClusterError(
             f"batch has codec {int(header.codec)}, known are 0 to {max(_CODECS)}; "
@@ -202,8 +202,8 @@ def _check_header(batch: Batch, max_uncompressed_bytes: int) -> None:
     seen = compute_crc(header, batch.payload)
     if seen != header.crc:
         raise _corrupt(
-            f"CRC-32C of header and {len(batch.payload)} payload bytes is {seen:#010x}, "
-            f"the header says {header.crc:#010x}"
+            f"CRC-32C of header and {len(batch.payload)} payload bytes is {seen:#010x}, but the "
+            f"header says {header.crc:#010x}"
         )
 
 
@@ -230,8 +230,8 @@ def _check_producer(header: BatchHeader) -> None:
     limits = (_MAX_INT64, _MAX_INT32, _MAX_INT32)
     if not all(0 <= field <= limit for field, limit in zip(fields, limits, strict=True)):
         raise _corrupt(
-            "producer id, epoch and base sequence are "
-            f"{fields[0]}, {fields[1]}, {fields[2]}; all must be -1 or none negative"
+            f"producer id, epoch and base sequence are {fields[0]}, {fields[1]}, {fields[2]}; "
+            "all must be -1, or none negative"
         )
 
 
@@ -248,10 +248,10 @@ def _check_timestamps(header: BatchHeader) -> None:
 def _check_stamp(header: BatchHeader) -> None:
     """What a broker stamps is outside the CRC: it may at least not be absurd."""
     if not 0 <= header.base_offset <= _MAX_INT64 - header.record_count:
-        raise _corrupt(f"base offset is {header.base_offset}, allowed are 0 to 2**63")
+        raise _corrupt(f"base offset is {header.base_offset}; it must be 0 to 2**63")
     if not 0 <= header.append_time_ms <= MAX_TIMESTAMP_MS:
         raise _corrupt(
-            f"append time is {header.append_time_ms} ms, allowed are 0 to {MAX_TIMESTAMP_MS}"
+            f"append time is {header.append_time_ms} ms; it must be 0 to {MAX_TIMESTAMP_MS}"
         )
 
 

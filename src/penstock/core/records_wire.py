@@ -34,7 +34,7 @@ _FIELDS: Final = {
 _LENGTH_DELIMITED: Final = 2
 _FIXED_BYTES: Final = {1: 8, 5: 4}
 MAX_FIELDS: Final = 64
-"""More fields than that, known and unknown, are refused: it bounds the reader's loop."""
+"""Limit on fields, known and unknown; it bounds the reader's loop."""
 
 
 def encode_message(columns: Columns) -> bytes:
@@ -129,7 +129,7 @@ def _field_end(view: memoryview, number: int, wire_type: int, position: int) -> 
         raise corrupt(f"field {number} has wire type {wire_type}, which is not supported")
     if end > len(view):
         raise corrupt(
-            f"field {number} ends at byte {end}, the message has {len(view)}; it is cut off"
+            f"field {number} ends at byte {end}, but the message has {len(view)}; it is truncated"
         )
     return end, position
 

@@ -18,7 +18,8 @@ from penstock.core.records_wire import message_bytes
 from penstock.core.types import Offset
 
 _FRAMING_BYTES: Final = 64
-"""More than the tags and lengths of the ten fields a producer writes take, each below 2**32."""
+"""More than the size of the tags and lengths of the ten fields that a producer writes, each below
+2**32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ def split_columns(
         max_records: Limit of a piece's records, at least 1.
     """
     assert max_records >= 1
-    assert not columns.covered_offsets, "a compacted batch is not cut by record"
+    assert not columns.covered_offsets, "a compacted batch cannot be sliced by record"
     count = columns.record_count
     if count <= max_records and message_bytes(columns) <= max_bytes:
         yield columns

@@ -20,9 +20,9 @@ MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 KEEPALIVE_MS: Final = 40_000
 KEEPALIVE_TIMEOUT_MS: Final = 5_000
 PING_INTERVAL_MIN_MS: Final = 5_000
-"""Clients in other languages may ping this often before a broker hangs up."""
+"""How often clients in other languages may ping before a broker closes the connection."""
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""What a peer may send ahead of the other's reading: 80 MB/s if a round trip takes 50 ms."""
+"""How much a peer may send before the other has read it: 80 MB/s at a round trip time of 50 ms."""
 
 _COMMON: Final[list[tuple[str, int]]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

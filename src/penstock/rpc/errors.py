@@ -28,7 +28,7 @@ from penstock.proto.v1 import errors_pb2 as pb
 
 ERROR_TRAILER: Final = "penstock-error-bin"
 _REFUSED: Final = "Connection refused"
-"""The system's words for ECONNREFUSED, which gRPC passes on; it has no status for it."""
+"""The operating system's text for ECONNREFUSED, which gRPC passes on; gRPC has no status for it."""
 _FIRST_CLIENT_CODE: Final = 1000
 _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 
@@ -117,7 +117,7 @@ def error_from_rpc(error: grpc.RpcError, address: str = "") -> PenstockError:
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return OverloadedError(text)
         case grpc.StatusCode.UNIMPLEMENTED:
-            older = "the broker does not know this call, it is older than this client"
+            older = "the broker does not know this call; it is older than this client"
             return ClusterError(f"{where}{older}: {details}", ErrorCode.INVALID_REQUEST)
         case grpc.StatusCode.INVALID_ARGUMENT:
             return ClusterError(text, ErrorCode.INVALID_REQUEST)

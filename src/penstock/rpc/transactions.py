@@ -49,8 +49,7 @@ def aborter_from_wire(reason: int) -> EndReason:
     found = _ABORTERS.get(reason)
     if found is None:
         raise ClusterError(
-            f"ended_by is {reason}; a transaction is aborted on request by an operator, or for a "
-            "member that is gone",
+            f"ended_by is {reason}; it must be an operator, or a group whose member is gone",
             ErrorCode.INVALID_REQUEST,
         )
     return found
@@ -147,7 +146,7 @@ def states_from_wire(
     unknown = [state for state in states if state not in _STATES]
     if unknown:
         raise ClusterError(
-            f"state {unknown[0]} is none of those known: {sorted(_STATES)}",
+            f"state {unknown[0]} is not known; known are {sorted(_STATES)}",
             ErrorCode.INVALID_REQUEST,
         )
     return frozenset(_STATES[state] for state in states)

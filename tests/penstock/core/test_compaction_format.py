@@ -64,14 +64,14 @@ def test_a_producer_may_not_send_one() -> None:
 def test_a_batch_covers_a_bounded_number_of_offsets() -> None:
     header = replace(compacted(0, 1).header, record_count=1 << 31)
     batch = Batch(replace(header, crc=compute_crc(header, b"")), b"")
-    with pytest.raises(ClusterError, match="allowed are 1 to 2147483647"):
+    with pytest.raises(ClusterError, match="it must be 1 to 2147483647"):
         decode_batch(batch)
 
 
 def test_what_is_left_is_bounded_like_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = compacted(0, 9, 1, 2, 3)
     monkeypatch.setattr("penstock.core.records.MAX_RECORDS", 2)
-    with pytest.raises(ClusterError, match="3 records left, allowed are 0 to 2"):
+    with pytest.raises(ClusterError, match="3 records left; it must have 0 to 2"):
         decode_batch(batch)
 
 

@@ -50,7 +50,7 @@ def test_what_is_not_in_the_log_is_refused_or_moved_when_told_to(
 
 
 def test_nothing_committed_cannot_be_shifted() -> None:
-    with pytest.raises(MisuseError, match="t/3: nothing is committed"):
+    with pytest.raises(MisuseError, match="t/3: no offset is committed"):
         move(ResetTo(ResetKind.SHIFT, 1), HERE, -1, LOG, -1, clamp=True)
 
 
@@ -78,5 +78,5 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "P", "PT", "5", "soon", "-1h", "1m1h", "1.5h"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(MisuseError, match="is no duration"):
+    with pytest.raises(MisuseError, match="is not a duration"):
         parse_duration_ms(text)

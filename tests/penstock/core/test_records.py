@@ -165,18 +165,18 @@ def test_buffers_may_be_raw_bytes_and_columns_missing() -> None:
     [
         ({}, "either lengths or offsets"),
         ({"lengths": array("i", [3]), "offsets": array("i", [0, 3])}, "either lengths or offsets"),
-        ({"lengths": array("i", [2])}, "add up to 2 bytes, the data has 3"),
+        ({"lengths": array("i", [2])}, "add up to 2 bytes, but the data has 3"),
         ({"lengths": array("i", [5, -2])}, r"smallest -2"),
         ({"lengths": array("q", [3])}, "format 'q' of 8 bytes; give int32"),
         ({"lengths": b"abc"}, "format 'B' of 1 bytes; give int32"),
         ({"offsets": array("I", [0, 3])}, "format 'I'"),
         ({"offsets": array("i", [0, 3]).tobytes()}, "give int32 or int64"),
         ({"offsets": array("i", [])}, r"run from \[\] to \[\]"),
-        ({"offsets": array("i", [0, 4])}, r"run from \[0\] to \[4\], the data has 3"),
+        ({"offsets": array("i", [0, 4])}, r"run from \[0\] to \[4\], but the data has 3"),
         ({"offsets": array("i", [-1, 3])}, r"run from \[-1\]"),
-        ({"offsets": array("i", [0, 3, 2, 3])}, "go down"),
+        ({"offsets": array("i", [0, 3, 2, 3])}, "decrease"),
         ({"offsets": array("q", [0, 2**40, 3])}, "too large"),
-        ({"offsets": np.arange(8, dtype=np.int32)[::2]}, "contiguous and of one dimension"),
+        ({"offsets": np.arange(8, dtype=np.int32)[::2]}, "contiguous and one-dimensional"),
     ],
 )
 def test_buffers_that_do_not_agree_are_refused(buffers: dict[str, object], message: str) -> None:

@@ -39,7 +39,7 @@ def seal(payload: bytes = b"", **fields: object) -> Batch:
 
 
 HEADERS = [
-    ({"record_count": 0}, "record count is 0, allowed are 1 to", ErrorCode.CORRUPT_BATCH),
+    ({"record_count": 0}, "record count is 0; it must be 1 to", ErrorCode.CORRUPT_BATCH),
     ({"record_count": MAX_RECORDS + 1}, "record count is 1048577", ErrorCode.CORRUPT_BATCH),
     ({"record_count": 2**32 - 1}, "record count is 4294967295", ErrorCode.CORRUPT_BATCH),
     ({"codec": 3}, "has codec 3, known are 0 to 2", ErrorCode.UNSUPPORTED_CODEC),
@@ -50,7 +50,7 @@ HEADERS = [
         f"says it takes {MAX_UNCOMPRESSED_BYTES + 1} bytes",
         ErrorCode.RECORD_TOO_LARGE,
     ),
-    ({"producer_id": 5}, "are 5, -1, -1; all must be -1 or none", ErrorCode.CORRUPT_BATCH),
+    ({"producer_id": 5}, "are 5, -1, -1; all must be -1, or none", ErrorCode.CORRUPT_BATCH),
     ({"producer_epoch": 0}, "are -1, 0, -1", ErrorCode.CORRUPT_BATCH),
     ({"base_sequence": 0}, "are -1, -1, 0", ErrorCode.CORRUPT_BATCH),
     (
@@ -150,9 +150,9 @@ def test_a_marker_comes_from_brokers_only(commit: bool) -> None:
         ({**MARKER, "flags": BatchFlags(11), "record_count": 2}, "marker has 2 records"),
         ({**MARKER, "flags": BatchFlags(11), "base_sequence": 0}, "and sequence 0"),
         ({**MARKER, "flags": BatchFlags(11), "producer_id": -1}, "producer -1 and"),
-        ({**MARKER, "flags": BatchFlags(11), "producer_epoch": -1}, "all must be -1 or none"),
+        ({**MARKER, "flags": BatchFlags(11), "producer_epoch": -1}, "all must be -1, or none"),
         ({"flags": BatchFlags(1)}, "has flags 0x1, but no producer id"),
-        ({**PRODUCER, "base_sequence": -1, "flags": BatchFlags(1)}, "all must be -1 or none"),
+        ({**PRODUCER, "base_sequence": -1, "flags": BatchFlags(1)}, "all must be -1, or none"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused_by_everyone(
@@ -209,21 +209,21 @@ MESSAGES = [
     ({"value_data": b"a"}, "value_data has 1 bytes without value_lengths"),
     ({"key_lengths": [0]}, "key_lengths has 1 entries, expected 2"),
     ({"value_lengths": [0, 0, 0]}, "value_lengths has 3 entries, expected 2"),
-    ({"value_lengths": [0, -2]}, r"value_lengths\[1\] is -2, the least is -1"),
+    ({"value_lengths": [0, -2]}, r"value_lengths\[1\] is -2; it must be at least -1"),
     ({"value_lengths": [3, -3]}, r"value_lengths\[1\] is -3"),
-    ({"value_lengths": [1, 1]}, "value_lengths add up to 2, value_data has 0 bytes"),
-    ({"value_lengths": [1, -1], "value_data": b"ab"}, "add up to 1, value_data has 2 bytes"),
+    ({"value_lengths": [1, 1]}, "value_lengths add up to 2, but value_data has 0 bytes"),
+    ({"value_lengths": [1, -1], "value_data": b"ab"}, "add up to 1, but value_data has 2 bytes"),
     (
         {"key_lengths": [INT32_MAX, INT32_MAX]},
-        f"key_lengths add up to {2 * INT32_MAX}, key_data has 0 bytes",
+        f"key_lengths add up to {2 * INT32_MAX}, but key_data has 0 bytes",
     ),
     ({"timestamp_deltas_ms": [0]}, "timestamp_deltas_ms has 1 entries, expected 2"),
-    ({"timestamp_deltas_ms": [1, 0]}, r"timestamp_deltas_ms\[0\] is 1, it must be 0"),
-    ({"timestamp_deltas_ms": [0, 5]}, "largest timestamp is 5, the header says 0"),
+    ({"timestamp_deltas_ms": [1, 0]}, r"timestamp_deltas_ms\[0\] is 1; it must be 0"),
+    ({"timestamp_deltas_ms": [0, 5]}, "largest timestamp is 5, but the header says 0"),
     ({"timestamp_deltas_ms": [0, INT64_MAX]}, f"largest timestamp is {INT64_MAX}"),
     ({"timestamp_deltas_ms": [0, MIN_TIMESTAMP_MS - 1]}, "smallest timestamp is"),
     ({"header_counts": [0]}, "header_counts has 1 entries, expected 2"),
-    ({"header_counts": [0, -1]}, r"header_counts\[1\] is -1, the least is 0"),
+    ({"header_counts": [0, -1]}, r"header_counts\[1\] is -1; it must be at least 0"),
     ({"header_counts": [MAX_RECORDS, 1]}, "1048577 headers in one batch, the limit is 1048576"),
     ({"header_counts": [1, 0]}, "1 headers without header_key_lengths or"),
     ({"header_counts": [1, 0], "header_key_lengths": [0]}, "1 headers without"),
@@ -234,7 +234,7 @@ MESSAGES = [
     ({"header_value_data": b"a"}, "header_value_data has 1 bytes without"),
     (
         {"header_counts": [1, 0], "header_key_lengths": [-1], "header_value_lengths": [0]},
-        r"header_key_lengths\[0\] is -1, the least is 0",
+        r"header_key_lengths\[0\] is -1; it must be at least 0",
     ),
     (
         {

@@ -96,7 +96,7 @@ def test_of_two_drivers_of_one_query_the_superseded_one_is_refused_and_nothing_i
         for gate in gates:
             gate.open()
         first.stop()
-    assert "has taken its place" in str(refused.value)
+    assert "has replaced it" in str(refused.value)
     assert values_of(bench, where) == sorted(map(str, range(COUNT)))
     bench.send("new")
     again = spark_copy.gated_copy(spark, *words, "")

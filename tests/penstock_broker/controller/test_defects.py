@@ -73,10 +73,12 @@ async def test_a_defect_of_the_machine_ends_the_controller_and_another_takes_ove
             assert await running == main.FAILED
     error = error_from_rpc(refused.value)
     assert error.code is ErrorCode.INTERNAL
-    assert "unknown outcome" in error.message
+    assert "outcome of pending requests is unknown" in error.message
     assert documents.holder == "", "it gave up the lease, whose time stands still here"
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("penstock controller: this controller stopped for a defect (KeyError)")
+    assert line.startswith(
+        "penstock controller: this controller stopped because of a defect (KeyError)"
+    )
     (logged,) = [one for one in caplog.records if one.getMessage() == "controller stopped"
                  and one.exc_info]  # fmt: skip
     assert isinstance(logged.exc_info[1], KeyError)

@@ -16,7 +16,7 @@ from penstock.errors import ClusterError, ErrorCode
 
 DIGEST_BYTES: Final = 16
 ENTRY_BYTES: Final = 200
-"""What a key costs in Python: a hash, an offset, a place in a dict; measured at 170 to 210."""
+"""Memory of a key in Python: a hash, an offset, an entry in a dict; measured at 170 to 210."""
 
 
 def check_keys(batch: Batch, where: str) -> None:
@@ -31,8 +31,8 @@ def check_keys(batch: Batch, where: str) -> None:
     if NULL in listed:
         raise ClusterError(
             f"record {listed.index(NULL)} of {columns.record_count} in the batch for {where} has "
-            "no key (null); the topic has cleanup.policy=compact, which keeps the newest record of "
-            "each key: give every record a key",
+            "no key (null); the topic has cleanup.policy=compact, which keeps the newest record "
+            "of each key, so every record needs a key",
             ErrorCode.INVALID_RECORD,
         )
 

@@ -36,7 +36,7 @@ from penstock.core.types import NO_PRODUCER, Offset, ProducerId
 from penstock.errors import PenstockError
 
 MERGED_BYTES_MAX: Final = 256 * 1024
-"""Uncompressed size up to which neighbours become one batch."""
+"""Uncompressed size up to which neighbouring batches are merged."""
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class Rewriter:
         self._outcomes = outcomes
         self._between = between
         self._sequences: dict[ProducerId, tuple[int, int]] = {}
-        """Epoch and number of batches met so far, per producer."""
+        """Epoch and number of batches seen so far, per producer."""
 
     def rewrite(self, chunk: Sequence[Batch]) -> list[Batch]:
         """The batches that take the place of `chunk` (in log order, not empty).

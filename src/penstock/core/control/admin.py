@@ -64,8 +64,8 @@ def decide_delete_topics(
             raise _unknown_topic(name)
         if topic_id and topic_id != found.topic_id:
             raise ClusterError(
-                f"topic {name!r} has id {found.topic_id}, not {topic_id}: "
-                "it was deleted and created again",
+                f"topic {name!r} has id {found.topic_id}, not {topic_id}: it was deleted and "
+                "re-created",
                 ErrorCode.TOPIC_ID_MISMATCH,
             )
         if not request.validate_only:
@@ -90,7 +90,7 @@ def decide_create_partitions(
         return Done()
     if not have < wanted <= PARTITIONS_MAX:
         raise ClusterError(
-            f"topic {topic.name!r} has {have} partitions and {wanted} were asked for; partitions "
+            f"topic {topic.name!r} has {have} partitions and {wanted} were requested; partitions "
             f"can only be added, up to {PARTITIONS_MAX}",
             ErrorCode.INVALID_PARTITIONS,
         )
@@ -222,8 +222,9 @@ def _check_features(draft: Draft, topic: str) -> None:
     without = missing(feature, brokers)
     if without:
         raise ClusterError(
-            f"topic {topic} needs brokers that know {feature!r}; brokers {without} were "
-            "registered by an older release: upgrade them, or unregister those that are gone",
+            f"topic {topic} needs brokers that support {feature!r}, but brokers {without} were "
+            "registered by an older release: upgrade them, or unregister those that no longer "
+            "exist",
             ErrorCode.INVALID_REQUEST,
         )
 
@@ -244,8 +245,8 @@ def _place_new(
     partitions = new.partitions or draft.config.default_partitions
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise ClusterError(
-            f"topic {new.name!r} asks for {partitions} partitions; 1 to {PARTITIONS_MAX} are "
-            "possible",
+            f"topic {new.name!r} requests {partitions} partitions; it must be 1 to "
+            f"{PARTITIONS_MAX}",
             ErrorCode.INVALID_PARTITIONS,
         )
     return place(_usable_brokers(draft, liveness, factor, new.name), partitions, factor, load)
@@ -258,8 +259,8 @@ def _usable_brokers(
     usable = {broker_id: known[broker_id].rack for broker_id in sorted(liveness.staying)}
     if not 1 <= factor <= len(usable):
         raise ClusterError(
-            f"topic {topic!r} needs {factor} replicas, {len(usable)} of {len(known)} brokers "
-            f"are available ({list(usable)}); start brokers or ask for fewer replicas",
+            f"topic {topic!r} needs {factor} replicas, but only {len(usable)} of {len(known)} "
+            f"brokers are available ({list(usable)}); start brokers or request fewer replicas",
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )
     return usable
@@ -268,8 +269,8 @@ def _usable_brokers(
 def _check_assignment(draft: Draft, new: NewTopic, liveness: Liveness) -> None:
     if new.partitions or new.replication_factor:
         raise ClusterError(
-            f"topic {new.name!r} has an assignment and also asks for {new.partitions} partitions "
-            f"and {new.replication_factor} replicas; leave those 0",
+            f"topic {new.name!r} has an assignment and also requests {new.partitions} partitions "
+            f"and {new.replication_factor} replicas; with an assignment, both must be 0",
             ErrorCode.INVALID_REQUEST,
         )
     if len(new.assignment) > PARTITIONS_MAX:
@@ -283,7 +284,7 @@ def _check_assignment(draft: Draft, new: NewTopic, liveness: Liveness) -> None:
         problem = ""
         unknown = sorted(set(replicas) - set(draft.cluster.brokers))
         if not replicas or len(replicas) != factor:
-            problem = f"has {len(replicas)} replicas where partition 0 has {factor}"
+            problem = f"has {len(replicas)} replicas, but partition 0 has {factor}"
         elif len(set(replicas)) != len(replicas):
             problem = "names a broker twice"
         elif unknown:
@@ -303,8 +304,9 @@ def _checked_config(
     config = draft.config.topic_config(configs)
     if "min.insync.replicas" in configs and config.min_insync_replicas > factor:
         raise ClusterError(
-            f"min.insync.replicas is {config.min_insync_replicas} and topic {topic!r} has "
-            f"{factor} replicas: nothing could ever be written; at most {factor} is possible",
+            f"min.insync.replicas is {config.min_insync_replicas}, but topic {topic!r} has "
+            f"{factor} replicas, so that no acks=all write could succeed; it must be at most "
+            f"{factor}",
             ErrorCode.INVALID_CONFIG,
         )
     return config

@@ -29,7 +29,7 @@ FORMAT: Final = 1
 CLUSTER_KEY: Final = "cluster"
 TOPIC_KEY_PREFIX: Final = "topic/"
 TOMBSTONES_MAX: Final = 1_000
-"""Deleted topic ids remembered, so that a broker that was away still learns of the deletion."""
+"""Deleted topic ids remembered, so that a broker that was down still learns of the deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +265,8 @@ def _load(text: str, where: str) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         seen = found.get("format") if isinstance(found, dict) else type(found).__name__
         raise ClusterError(
-            f"metadata object {where} has format {seen!r}, this version reads {FORMAT}; "
-            "run the version that wrote it, or restore the object",
+            f"metadata object {where} has format {seen!r}, but this version reads {FORMAT}; run "
+            "the version that wrote it, or restore the object",
             ErrorCode.DATA_CORRUPTED,
         )
     return found
@@ -274,7 +274,7 @@ def _load(text: str, where: str) -> dict[str, Any]:
 
 def _unreadable(where: str, error: Exception) -> ClusterError:
     return ClusterError(
-        f"metadata object {where} is unreadable ({type(error).__name__}: {error}); "
-        "restore it from a backup, nothing was changed",
+        f"metadata object {where} is unreadable ({type(error).__name__}: {error}); nothing was "
+        "changed; restore it from a backup",
         ErrorCode.DATA_CORRUPTED,
     )

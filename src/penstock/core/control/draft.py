@@ -37,7 +37,7 @@ from penstock.core.topic import TopicConfig
 from penstock.core.types import BrokerId, TopicId
 
 _DETAILS = 20
-"""Events of a kind logged one by one per draft; the rest is counted."""
+"""Events of each kind that are logged one by one per draft; the rest are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Draft:
         assert not self.is_empty
         for event, count in self._details.items():
             if count > _DETAILS:
-                self.decide(Severity.INFO, f"{event}: more of these", count=count - _DETAILS)
+                self.decide(Severity.INFO, f"{event}: more of the same", count=count - _DETAILS)
         version, epoch = self._next_version, self.cluster.controller_epoch
         topics = dict(self.base.topics)
         puts: list[DocumentWrite] = []
@@ -272,7 +272,7 @@ class Draft:
             "lossy_before": before.lossy,
         }
         if kind in {ElectionKind.LOSSY, ElectionKind.UNCLEAN}:
-            self.decide(Severity.ERROR, "leader elected at a risk", **fields)
+            self.decide(Severity.ERROR, "leader elected that may lack records", **fields)
         elif kind is ElectionKind.NONE:
             self.detail("partition has no leader", **fields)
         else:

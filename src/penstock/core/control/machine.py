@@ -287,7 +287,7 @@ class ControllerMachine:
             self._sessions.remove(session.broker_id)
             self._work.deaths[session.broker_id] = why
             if session.stream_id is not None:
-                self._refuse(session.stream_id, f"session is over: {why}; register again")
+                self._refuse(session.stream_id, f"the session has ended: {why}; register again")
         if self._balance_due_ms is None:
             self._balance_due_ms = now_ms + self.config.preferred_leader_interval_ms
         elif now_ms >= self._balance_due_ms:
@@ -331,7 +331,7 @@ class ControllerMachine:
         for entry in ahead:
             entry.reread = True
             self._note(
-                "someone has seen newer metadata, reading again", by=type(entry.event).__name__
+                "a broker has seen newer metadata, reading again", by=type(entry.event).__name__
             )
         return bool(ahead)
 
@@ -383,7 +383,7 @@ class ControllerMachine:
         before = self._sessions.get(event.broker_id)
         if before is not None and before.stream_id not in {None, event.stream_id}:
             assert before.stream_id is not None
-            self._refuse(before.stream_id, "another connection of this broker took its place")
+            self._refuse(before.stream_id, "a newer connection of this broker replaced it")
         # Whatever ended before this registration is settled: it was decided as a new run.
         self._work.deaths.pop(event.broker_id, None)
         self._unheard.discard(event.broker_id)
@@ -434,7 +434,7 @@ class ControllerMachine:
 
     def _not_controller(self) -> ClusterError:
         return ClusterError(
-            "this controller is not the active one (any more); ask another",
+            "this controller is not active, or no longer; ask another one",
             ErrorCode.NOT_CONTROLLER,
         )
 

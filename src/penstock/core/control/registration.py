@@ -94,15 +94,15 @@ def decide_unregistration(draft: Draft, event: UnregisterBroker, sessions: Sessi
     broker_id = event.broker_id
     if sessions.get(broker_id) is not None:
         raise ClusterError(
-            f"broker {broker_id} has a session; stop it before it is unregistered",
+            f"broker {broker_id} has a session; stop it before you unregister it",
             ErrorCode.INVALID_REQUEST,
         )
     for topic in draft.topics():
         for index, partition in enumerate(topic.partitions):
             if broker_id in partition.state.replicas:
                 raise ClusterError(
-                    f"broker {broker_id} holds a replica of {topic.name}/{index}; it cannot be "
-                    "unregistered before no partition needs it",
+                    f"broker {broker_id} holds a replica of {topic.name}/{index}; it can be "
+                    "unregistered only when it holds no replica",
                     ErrorCode.INVALID_REQUEST,
                 )
     if broker_id in draft.cluster.brokers:
@@ -114,20 +114,20 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
     check_cluster_id(draft, event.cluster_id)
     if event.broker_id < 0 or not event.incarnation or not event.directory_id:
         raise ClusterError(
-            f"registration of broker {event.broker_id} needs an id of 0 or more, an incarnation "
-            "and a directory id",
+            f"registration of broker {event.broker_id} must have an id of 0 or more, an "
+            "incarnation and a directory id",
             ErrorCode.INVALID_REQUEST,
         )
     if not event.host or not 0 < event.port <= _PORT_MAX:
         raise ClusterError(
-            f"broker {event.broker_id} advertises {event.host!r}:{event.port}; "
-            f"a host and a port from 1 to {_PORT_MAX} are needed",
+            f"broker {event.broker_id} advertises {event.host!r}:{event.port}; it must be a host "
+            f"and a port from 1 to {_PORT_MAX}",
             ErrorCode.INVALID_REQUEST,
         )
     if event.external_host and not 0 < event.external_port <= _PORT_MAX:
         raise ClusterError(
-            f"broker {event.broker_id} advertises {event.external_host!r}:{event.external_port} to "
-            f"clients outside; a port from 1 to {_PORT_MAX} is needed",
+            f"broker {event.broker_id} advertises {event.external_host!r}:{event.external_port} "
+            f"to external clients; the port must be 1 to {_PORT_MAX}",
             ErrorCode.INVALID_REQUEST,
         )
     _check_features(draft, event)
@@ -136,7 +136,7 @@ def _check(draft: Draft, event: BrokerRegistered) -> None:
     if seen[0] > mine[0] or seen[1] > mine[1]:
         raise ClusterError(
             f"broker {event.broker_id} has seen controller epoch {seen[0]}, metadata version "
-            f"{seen[1]}; this controller is at {mine[0]}, {mine[1]}: it is deposed, or its "
+            f"{seen[1]}; this controller is at {mine[0]}, {mine[1]}: it was deposed, or its "
             "metadata store was restored from an older state; restore the newer one",
             ErrorCode.STALE_CONTROLLER_EPOCH,
         )
@@ -146,9 +146,9 @@ def _check_features(draft: Draft, event: BrokerRegistered) -> None:
     for topic, feature in FEATURE_OF_TOPIC.items():
         if feature not in event.features and draft.topic(topic) is not None:
             raise ClusterError(
-                f"broker {event.broker_id} does not know {feature!r}, which this cluster uses "
-                f"since {topic} was created (it names {list(event.features)}): start a release "
-                "that knows it",
+                f"broker {event.broker_id} does not support {feature!r}, which this cluster has "
+                f"used since {topic} was created (it names {list(event.features)}): start a "
+                "release that supports it",
                 ErrorCode.INVALID_REQUEST,
             )
 
@@ -160,13 +160,13 @@ def _check_id_is_free(event: BrokerRegistered, sessions: Sessions) -> None:
     if session.stream_id is None:
         # Broken or only assumed: within two seconds it is back or gone.
         raise ClusterError(
-            f"broker {event.broker_id} was here a moment ago with another data directory; "
-            "try again in two seconds",
+            f"broker {event.broker_id} had a session a moment ago with a different data "
+            "directory; try again in two seconds",
             ErrorCode.CONTROLLER_UNAVAILABLE,
         )
     raise ClusterError(
-        f"broker id {event.broker_id} is in use by a live broker with another data directory; "
-        "give this one another id, or stop the other",
+        f"broker id {event.broker_id} is in use by a live broker with a different data "
+        "directory; give this broker a different id, or stop the other one",
         ErrorCode.BROKER_ID_IN_USE,
     )
 
@@ -198,6 +198,6 @@ def _end_former_run(
         )
     if known.alive:
         draft.put_broker(replace(known, alive=False))
-        draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why="it started again")
+        draft.decide(Severity.WARNING, "broker dead", broker=broker_id, why="it restarted")
         leaving = sessions.leaving - {broker_id}
         draft.settle_all(Liveness(draft.live, leaving), frozenset({broker_id}))

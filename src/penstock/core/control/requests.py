@@ -36,8 +36,8 @@ def check_cluster_id(draft: Draft, cluster_id: str) -> None:
     """Empty = unchecked. Raises CLUSTER_ID_MISMATCH."""
     if cluster_id and cluster_id != draft.cluster.cluster_id:
         raise ClusterError(
-            f"request is for cluster {cluster_id!r}, this is {draft.cluster.cluster_id!r}; "
-            "check the address",
+            f"the request is for cluster {cluster_id!r}, but this is cluster "
+            f"{draft.cluster.cluster_id!r}; check the address",
             ErrorCode.CLUSTER_ID_MISMATCH,
         )
 
@@ -57,8 +57,8 @@ def check_controller_epoch(epoch: ControllerEpoch, mine: ControllerEpoch) -> Non
     """Raises STALE_CONTROLLER_EPOCH unless both sides mean the same controller."""
     if epoch != mine:
         raise ClusterError(
-            f"request names controller epoch {epoch}, this controller has {mine}; "
-            "find the active controller and register there",
+            f"the request names controller epoch {epoch}, but this controller has {mine}; find "
+            "the active controller and register there",
             ErrorCode.STALE_CONTROLLER_EPOCH,
         )
 
@@ -117,8 +117,8 @@ def _alter_one(
         return state  # asked again after a lost answer
     if change.version != state.version:
         raise ClusterError(
-            f"ISR change of {where} is based on version {change.version}, "
-            f"stored is {state.version}; decide again on the stored state",
+            f"ISR change of {where} is based on version {change.version}, but version "
+            f"{state.version} is stored; decide again from the stored state",
             ErrorCode.STALE_PARTITION_VERSION,
         )
     _check_members(where, change, state, liveness)
@@ -150,8 +150,8 @@ def _check_leader(where: str, leader: BrokerId, change: IsrChange, state: Partit
     elif change.leader_epoch > state.leader_epoch:
         code = ErrorCode.UNKNOWN_LEADER_EPOCH
     raise NotLeaderError(
-        f"broker {leader} asks as leader of {where} in epoch {change.leader_epoch}; "
-        f"leader is {state.leader} in epoch {state.leader_epoch}",
+        f"broker {leader} claims to lead {where} in epoch {change.leader_epoch}, but the leader "
+        f"is {state.leader} in epoch {state.leader_epoch}",
         code,
         CurrentLeader(state.leader, state.leader_epoch),
     )
@@ -163,14 +163,14 @@ def _check_members(
     isr = change.isr
     if len(set(isr)) != len(isr) or not set(isr) <= set(state.replicas) or state.leader not in isr:
         raise ClusterError(
-            f"ISR {isr} proposed for {where} must hold the leader {state.leader} and "
+            f"ISR {isr} proposed for {where} must contain the leader {state.leader} and "
             f"otherwise only replicas {state.replicas}, each once",
             ErrorCode.INVALID_REQUEST,
         )
     for broker_id in isr:
         if broker_id in state.isr or broker_id in liveness.staying:
             continue
-        why = "wants to stop" if broker_id in liveness.leaving else "has no session"
+        why = "is shutting down" if broker_id in liveness.leaving else "has no session"
         raise ClusterError(
             f"broker {broker_id} cannot join the ISR of {where}: it {why}",
             ErrorCode.INELIGIBLE_REPLICA,
@@ -276,10 +276,10 @@ def _cannot_lead(where: str, state: PartitionState, liveness: Liveness) -> Clust
     if preferred not in liveness.live:
         why = "has no session"
     elif preferred in liveness.leaving:
-        why = "wants to stop"
+        why = "is shutting down"
     return ClusterError(
         f"broker {preferred}, the preferred leader of {where}, {why} (ISR {list(state.isr)}); "
-        "nothing was moved, ask again when it has caught up",
+        "nothing was moved; ask again when it has caught up",
         ErrorCode.INELIGIBLE_REPLICA,
     )
 

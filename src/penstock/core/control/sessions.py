@@ -19,7 +19,7 @@ from penstock.core.control.config import ControlConfig
 from penstock.core.types import BrokerId, ControllerEpoch
 
 _SESSIONS_PER_EPOCH = 2**24
-"""Session numbers are unique over controllers: the epoch is part of them."""
+"""Session numbers are unique across controllers: the epoch is part of them."""
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class Sessions:
                     continue
             if silent_ms >= config.session_timeout_ms:
                 limit = f"limit is {config.session_timeout_ms} ms"
-                found.append((session, f"silent for {silent_ms} ms, {limit}"))
+                found.append((session, f"no heartbeat for {silent_ms} ms, {limit}"))
         return found
 
     @property

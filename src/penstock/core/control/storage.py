@@ -44,7 +44,7 @@ class WriteConflictError(ClusterError):
 
     def __init__(self, key: str, expected: str | None, found: str | None) -> None:
         super().__init__(
-            f"metadata {key!r} has version {found}, expected {expected}; read again",
+            f"metadata {key!r} has version {found}, expected {expected}; read it again",
             ErrorCode.STALE_PARTITION_VERSION,
         )
 

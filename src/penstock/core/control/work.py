@@ -181,7 +181,7 @@ def _return_leaders(draft: Draft, sessions: Sessions, now_ms: int) -> None:
     if moved:
         draft.decide(
             c.Severity.INFO,
-            "leaders returned to preferred replicas",
+            "leaderships moved back to preferred leaders",
             count=moved,
             limit=draft.config.preferred_leader_moves,
         )

@@ -29,7 +29,7 @@ from penstock.core.types import NO_PRODUCER, ProducerId, TopicId
 from penstock.errors import PenstockError
 
 Part = tuple[TopicId, int]
-"""A partition of a topic. A plain tuple: sets of hundreds are built all the time."""
+"""A partition of a topic. A plain tuple, because sets of hundreds are built often."""
 Parts = frozenset[Part]
 NO_PARTS: Parts = frozenset()
 

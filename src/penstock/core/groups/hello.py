@@ -38,11 +38,14 @@ def check_hello(config: GroupConfig, event: MemberJoined) -> MemberRecord:
         text = getattr(event, name)
         if len(text) > config.text_max_chars or not text.isprintable():
             raise invalid(
-                f"{name} {text[:40]!r} has {len(text)} characters; at most "
-                f"{config.text_max_chars} are possible, all printable"
+                f"{name} {text[:40]!r} has {len(text)} characters; it must have at most "
+                f"{config.text_max_chars}, all printable"
             )
     if event.member_epoch < 0:
-        raise invalid(f"member epoch is {event.member_epoch}; 0 joins anew, others rejoin")
+        raise invalid(
+            f"member epoch is {event.member_epoch}; it must be 0 to join, or the "
+            "last epoch to rejoin"
+        )
     session_ms = event.session_timeout_ms or config.session_timeout_ms
     rebalance_ms = event.rebalance_timeout_ms or config.rebalance_timeout_ms
     _check_range("session", session_ms, (SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS))
@@ -75,15 +78,15 @@ def check_subscription(config: GroupConfig, subscription: Subscription) -> tuple
         raise invalid("the member subscribes to nothing; name topics or a pattern")
     if len(topics) > config.subscription_topics_max:
         raise invalid(
-            f"the member subscribes to {len(topics)} topics by name, "
-            f"{config.subscription_topics_max} are possible; use a pattern"
+            f"the member subscribes to {len(topics)} topics by name; the limit is "
+            f"{config.subscription_topics_max}; use a pattern"
         )
     for name in topics:
         validate_topic_name(name)
         if is_internal(name):
             raise MisuseError(
-                f"topic {name!r} is the cluster's own; groups cannot subscribe to it, "
-                "read it without a group",
+                f"topic {name!r} is internal; groups cannot subscribe to it, but you can read it "
+                "without a group",
                 ErrorCode.INVALID_TOPIC_NAME,
             )
     if subscription.pattern:

@@ -69,7 +69,7 @@ def _take_seat(book: Book, group: Group, member: Member, stream_id: int) -> None
         book,
         member,
         ClusterError(
-            f"another stream of member {member.member_id} took the place of this one",
+            f"a newer stream of member {member.member_id} replaced this one",
             ErrorCode.STALE_MEMBER_EPOCH,
         ),
     )
@@ -113,8 +113,8 @@ def check_groups(book: Book) -> None:
     """Raises OverloadedError when one more group would be too many."""
     if len(book.groups) >= book.config.groups_max:
         raise OverloadedError(
-            f"this coordinator keeps {len(book.groups)} groups, the limit is "
-            f"{book.config.groups_max}; delete groups that are not used",
+            f"this coordinator has {len(book.groups)} groups, the limit is "
+            f"{book.config.groups_max}; delete unused groups",
             _FULL_MS,
         )
 
@@ -140,7 +140,7 @@ def _seat(group: Group, event: MemberJoined) -> Member | None:
     if not seat.away:
         raise ClusterError(
             f"instance id {event.instance_id!r} of group {group.group_id!r} is in use by member "
-            f"{holder}; end that one, choose another id, or wait until its session is over",
+            f"{holder}; stop that member, choose another id, or wait until its session has ended",
             ErrorCode.UNRELEASED_INSTANCE_ID,
         )
     return seat
@@ -151,7 +151,7 @@ def _check_epoch(group: Group, member: Member | None, event: MemberJoined) -> No
     if member is not None and member.record.instance_id != event.instance_id:
         raise invalid(
             f"member {event.member_id} of group {group.group_id!r} has instance id "
-            f"{member.record.instance_id!r}, not {event.instance_id!r}; make a new member id"
+            f"{member.record.instance_id!r}, not {event.instance_id!r}; use a new member id"
         )
     if not event.member_epoch:
         return
@@ -162,9 +162,9 @@ def _check_epoch(group: Group, member: Member | None, event: MemberJoined) -> No
     known = event.owned <= current.parts | current.pending
     if event.member_epoch > current.epoch or not known:
         raise ClusterError(
-            f"member {event.member_id} of group {group.group_id!r} comes back with epoch "
-            f"{event.member_epoch} and {len(event.owned)} partitions; it has epoch "
-            f"{current.epoch} and not all of these are its own: give them up and join anew",
+            f"member {event.member_id} of group {group.group_id!r} rejoins with epoch "
+            f"{event.member_epoch} and {len(event.owned)} partitions, but it has epoch "
+            f"{current.epoch} and does not own all of these: give them up and join with epoch 0",
             ErrorCode.STALE_MEMBER_EPOCH,
         )
 
@@ -224,7 +224,7 @@ def heard(book: Book, group: Group, member: Member, event: MemberHeard) -> None:
     changed = record != member.record
     if changed:
         book.put_member(group, member, record)
-        reconcile.change(book, group, f"subscribed anew: member {member.member_id}")
+        reconcile.change(book, group, f"subscription changed: member {member.member_id}")
     if changed or released:
         reconcile.settle(book, group, (member.member_id,), released)
 
@@ -235,9 +235,9 @@ def _check_owned(group: Group, member: Member, owned: Owned) -> None:
     foreign = owned.parts - current.parts - current.pending
     if foreign and owned.number >= member.number:
         raise ClusterError(
-            f"member {member.member_id} of group {group.group_id!r} says that it owns "
-            f"{len(foreign)} partitions which it was not given, {min(foreign)} for one: "
-            "give everything up and join anew",
+            f"member {member.member_id} of group {group.group_id!r} claims {len(foreign)} "
+            f"partitions that were not assigned to it, such as {min(foreign)}: give up all "
+            "partitions and join with epoch 0",
             ErrorCode.STALE_MEMBER_EPOCH,
         )
 
@@ -276,16 +276,16 @@ def expire(book: Book, group: Group, member: Member) -> None:
     """The member's time is over."""
     late = member.revoke_by_ms is not None and member.revoke_by_ms <= book.now_ms
     if late:
-        reason = "fenced, partitions not given up in time"
+        reason = "fenced, revoked partitions not given up in time"
         what = (
             f"it did not give up {len(member.current.pending)} partitions within its rebalance "
             f"timeout of {member.record.rebalance_timeout_ms} ms"
         )
     else:
         reason = "session timed out" if member.stream_id is not None else "stream broken"
-        what = f"nothing was heard of it for {member.record.session_timeout_ms} ms"
+        what = f"it sent no heartbeat for {member.record.session_timeout_ms} ms"
     error = ClusterError(
-        f"member {member.member_id} was taken out of group {group.group_id!r}: {what}; join anew",
+        f"member {member.member_id} was removed from group {group.group_id!r}: {what}; join again",
         ErrorCode.UNKNOWN_MEMBER,
     )
     reconcile.remove(book, group, member, reason, error)
@@ -297,7 +297,8 @@ def expire(book: Book, group: Group, member: Member) -> None:
 def fenced_instance(group: Group, member_id: str, instance_id: str) -> ClusterError:
     return ClusterError(
         f"instance id {instance_id!r} of group {group.group_id!r} is member "
-        f"{group.instances[instance_id]}, not {member_id}: another process took the seat",
+        f"{group.instances[instance_id]}, not {member_id}: another process has taken over the "
+        "instance id",
         ErrorCode.FENCED_INSTANCE_ID,
     )
 
@@ -306,8 +307,8 @@ def unknown_member(groups: Mapping[str, Group], group_id: str, member_id: str) -
     """With what is known of the group."""
     members = len(groups[group_id].members) if group_id in groups else 0
     return ClusterError(
-        f"group {group_id!r} has no member {member_id[:40]!r} among its {members}: it left or was "
-        "taken out; join anew",
+        f"group {group_id!r} has no member {member_id[:40]!r} among its {members}: it left or "
+        "was removed; join again",
         ErrorCode.UNKNOWN_MEMBER,
     )
 

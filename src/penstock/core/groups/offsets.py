@@ -33,7 +33,7 @@ from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 PARTITIONS_MAX: Final = 10_000
-"""Per request: what it writes must fit into one batch."""
+"""Per request: its records must fit into one batch."""
 METADATA_SUM_MAX: Final = 2 * 1024 * 1024
 RESET_ID_MAX: Final = 249
 SWEPT_RECORDS_MAX: Final = 5_000
@@ -86,8 +86,8 @@ def check(
         current = member.current
         if part not in current.parts and part not in current.pending:
             raise ClusterError(
-                f"member {member.member_id} does not own {where}, in epoch {current.epoch}; it "
-                "may commit what it owns or is giving up",
+                f"member {member.member_id} does not own {where} in epoch {current.epoch}; it "
+                "can commit only partitions that it owns or is giving up",
                 ErrorCode.STALE_MEMBER_EPOCH,
             )
     _check_offset(book, new, where, least=0)
@@ -112,9 +112,9 @@ def check_stable(
         return
     pending = group.pending[holder]
     raise ClusterError(
-        f"transaction {pending.transactional_id!r} (producer {holder}, epoch "
-        f"{pending.producer_epoch}) has yet to decide on the offset of {where} in group "
-        f"{group.group_id!r}; try again when it has ended",
+        f"the offset of {where} in group {group.group_id!r} is pending in the open transaction "
+        f"{pending.transactional_id!r} (producer {holder}, epoch {pending.producer_epoch}); try "
+        "again when it has ended",
         ErrorCode.UNSTABLE_OFFSETS,
     )
 
@@ -145,12 +145,12 @@ def committer(book: Book, group: Group | None, event: CommitRequested) -> Member
     if not event.member_id:
         if event.member_epoch != -1:
             raise ClusterError(
-                f"a commit without a member id has member epoch {event.member_epoch}; send -1, or "
-                "the member id",
+                f"a commit without a member id has member epoch {event.member_epoch}; it must be "
+                "-1, or name the member",
                 ErrorCode.INVALID_REQUEST,
             )
         if group is not None and group.members:
-            raise not_empty(group, "commits without membership are taken")
+            raise not_empty(group, "commits without membership are accepted")
         return None
     member = None if group is None else group.members.get(event.member_id)
     if group is None or member is None:
@@ -166,7 +166,7 @@ def committer(book: Book, group: Group | None, event: CommitRequested) -> Member
     if event.member_epoch != member.current.epoch:
         raise ClusterError(
             f"member {event.member_id} of group {group.group_id!r} commits with epoch "
-            f"{event.member_epoch}, its epoch is {member.current.epoch}",
+            f"{event.member_epoch}, but its epoch is {member.current.epoch}",
             ErrorCode.STALE_MEMBER_EPOCH,
         )
     return member
@@ -343,13 +343,13 @@ def resolve(book: Book, where: NamedPartition) -> Part:
     topic_id = book.catalog.names.get(where.topic)
     if topic_id is None:
         raise ClusterError(
-            f"there is no topic {where.topic[:60]!r} that groups could read; check the name",
+            f"there is no topic {where.topic[:60]!r} that groups can read; check the name",
             ErrorCode.UNKNOWN_TOPIC,
         )
     if where.topic_id not in {"", topic_id}:
         raise ClusterError(
-            f"topic {where.topic!r} has id {topic_id}, the request names {where.topic_id[:60]}: "
-            "it was deleted and created again",
+            f"topic {where.topic!r} has id {topic_id}, but the request names "
+            f"{where.topic_id[:60]}: it was deleted and created again",
             ErrorCode.TOPIC_ID_MISMATCH,
         )
     partitions = book.catalog.topics[topic_id].partitions
@@ -365,9 +365,12 @@ def _check_offset(book: Book, new: NewOffset, where: str, *, least: int) -> None
     limit = book.config.metadata_bytes_max
     problem = ""
     if not least <= new.offset <= _INT64_MAX:
-        problem = f"offset {new.offset} of {where} is not {least} to {_INT64_MAX}"
+        problem = f"offset {new.offset} of {where} is not valid; it must be {least} to {_INT64_MAX}"
     elif not -1 <= new.leader_epoch <= _INT32_MAX:
-        problem = f"leader epoch {new.leader_epoch} of {where} is not -1 to {_INT32_MAX}"
+        problem = (
+            f"leader epoch {new.leader_epoch} of {where} is not valid; it must be -1 "
+            f"to {_INT32_MAX}"
+        )
     elif len(new.metadata) > limit or len(new.metadata.encode()) > limit:
         problem = (
             f"metadata of {where} has {len(new.metadata.encode())} bytes, the limit is {limit}"
@@ -415,4 +418,4 @@ def sweep(book: Book, group: Group, gone: frozenset[TopicId]) -> None:
             book.decide("offsets expired", group=group.group_id, partitions=len(old))
     if not group.offsets and empty_since_ms < book.time_ms - book.config.deleted_topic_grace_ms:
         book.remove_group(group)
-        book.decide("group forgotten: no members, no offsets", group=group.group_id)
+        book.decide("group removed: no members, no offsets", group=group.group_id)

@@ -48,7 +48,9 @@ class TopicPattern:
     def __init__(self, text: str) -> None:
         self.text = text
         if not 1 <= len(text) <= PATTERN_MAX_CHARS:
-            raise _refused(text, f"it has {len(text)} characters, 1 to {PATTERN_MAX_CHARS} may be")
+            raise _refused(
+                text, f"it has {len(text)} characters; it must have 1 to {PATTERN_MAX_CHARS}"
+            )
         parser = _Parser(text)
         start, end = parser.whole()
         self._nodes = parser.nodes
@@ -104,13 +106,13 @@ class _Parser:
     def whole(self) -> tuple[int, int]:
         found = self._either()
         if self._at < len(self._text):
-            raise self._wrong(f"{self._text[self._at]!r} closes nothing")
+            raise self._wrong(f"{self._text[self._at]!r} has no matching opening bracket")
         return found
 
     def _either(self) -> tuple[int, int]:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
-            raise self._wrong(f"more than {_DEPTH_MAX} brackets are open")
+            raise self._wrong(f"brackets are nested more than {_DEPTH_MAX} deep")
         ways = [self._sequence()]
         while self._peek() == "|":
             self._at += 1
@@ -158,9 +160,11 @@ class _Parser:
         if char == "\\":
             char = self._escaped()
         elif char in "*+?":
-            raise self._wrong(f"{char!r} repeats nothing")
+            raise self._wrong(f"there is nothing before {char!r} to repeat")
         elif char in _RESERVED or char == "]":
-            raise self._wrong(f"{char!r} has no meaning here; write \\{char} for itself")
+            raise self._wrong(
+                f"{char!r} is not supported here; write \\{char} for the character itself"
+            )
         return self._consuming(_Chars(((char, char),)))
 
     def _chars(self) -> _Chars:
@@ -179,13 +183,13 @@ class _Parser:
                     raise self._wrong(f"the range {low}-{high} is empty")
             ranges.append((low, high))
         if not ranges:
-            raise self._wrong("'[]' holds nothing")
+            raise self._wrong("'[]' is empty")
         return _Chars(tuple(ranges), negated)
 
     def _escaped(self) -> str:
         char = self._next()
         if char not in _META or not char:
-            raise self._wrong(f"'\\{char}' is not known: only signs with a meaning are escaped")
+            raise self._wrong(f"'\\{char}' is not a known escape: escape only special characters")
         return char
 
     def _consuming(self, chars: _Chars) -> tuple[int, int]:
@@ -213,7 +217,7 @@ class _Parser:
 def _refused(text: str, what: str) -> ClusterError:
     seen = text if len(text) <= 60 else text[:60] + "…"
     return ClusterError(
-        f"subscription pattern {seen!r} is not valid: {what}; it may hold literals, . [ ] ( ) | "
-        "* + ? and \\ before any of them",
+        f"subscription pattern {seen!r} is not valid: {what}; it can contain literals, . [ ] ( ) "
+        "| * + ? and \\ before any of these",
         ErrorCode.INVALID_REQUEST,
     )

@@ -69,8 +69,9 @@ def commit(book: Book, event: CommitRequested) -> Committed | None:
         guard.waiting.append(event)
     else:
         raise OverloadedError(
-            f"{len(guard.waiting)} commits of transaction {event.transactional_id!r} wait for "
-            f"group {event.group_id!r} to join it, the limit: wait for their answers",
+            f"{len(guard.waiting)} commits of transaction {event.transactional_id!r} already "
+            f"wait for group {event.group_id!r} to join it, which is the limit: wait for their "
+            "answers",
             _FULL_MS,
         )
     return None
@@ -109,9 +110,10 @@ def end(book: Book, event: TransactionEnded) -> EndStored:
     if known is not None and known.producer_epoch >= event.producer_epoch:
         if known.producer_epoch == event.producer_epoch and known.committed != event.commit:
             raise ClusterError(
-                f"group {event.group_id!r} has heard that transaction {event.producer_epoch} of "
-                f"producer {event.producer_id} was {_outcome(known.committed)}, now that it was "
-                f"{_outcome(event.commit)}: nothing was changed; this is a defect, report it",
+                f"group {event.group_id!r} was told first that transaction "
+                f"{event.producer_epoch} of producer {event.producer_id} was "
+                f"{_outcome(known.committed)}, and now that it was {_outcome(event.commit)}: "
+                "nothing was changed; this is a defect, please report it",
                 ErrorCode.INVALID_TRANSACTION_STATE,
             )
         return EndStored()
@@ -125,8 +127,8 @@ def expire(book: Book) -> None:
         if guard.deadline_ms > book.now_ms:
             return
         error = ClusterError(
-            f"the coordinator of transaction {guard.transactional_id!r} did not answer within "
-            f"{GUARD_TIMEOUT_MS} ms that group {key.group_id!r} takes part: nothing was "
+            f"the coordinator of transaction {guard.transactional_id!r} did not confirm within "
+            f"{GUARD_TIMEOUT_MS} ms that group {key.group_id!r} has joined it: nothing was "
             "committed, try again",
             ErrorCode.CONCURRENT_TRANSACTIONS,
         )
@@ -149,13 +151,13 @@ def _check_identity(book: Book, event: CommitRequested) -> None:
     text, limit = event.transactional_id, book.config.text_max_chars
     if len(text) > limit or not text.isprintable():
         raise invalid(
-            f"transactional id {text[:40]!r} has {len(text)} characters; at most {limit} are "
-            "possible, all printable"
+            f"transactional id {text[:40]!r} has {len(text)} characters; it must have at most "
+            f"{limit}, all printable"
         )
     if event.producer_id < 0 or event.producer_epoch < 0:
         raise invalid(
             f"a commit in transaction {text!r} has producer id {event.producer_id} and epoch "
-            f"{event.producer_epoch}; send both as InitProducer or EndTransaction answered them"
+            f"{event.producer_epoch}; send both as returned by InitProducer or EndTransaction"
         )
 
 
@@ -183,8 +185,8 @@ def _guard(book: Book, key: EndedKey, event: CommitRequested) -> None:
     """Asks the coordinator to join the group; the commit waits for that."""
     if len(book.guards) >= GUARDS_MAX:
         raise OverloadedError(
-            f"{len(book.guards)} transactions wait here for groups to join them, the limit: slow "
-            "down",
+            f"{len(book.guards)} transactions already wait here for groups to join them, which "
+            "is the limit: slow down",
             _FULL_MS,
         )
     older = book.guards.pop(key, None)
@@ -227,8 +229,8 @@ def _store(
     before = group.pending.get(event.producer_id)
     if before is not None and before.producer_epoch != event.producer_epoch:
         raise ClusterError(
-            f"group {event.group_id!r} has yet to hear how transaction {before.producer_epoch} of "
-            f"producer {event.producer_id} ended; try again",
+            f"group {event.group_id!r} has not learned yet how transaction "
+            f"{before.producer_epoch} of producer {event.producer_id} ended; try again",
             ErrorCode.CONCURRENT_TRANSACTIONS,
         )
     taken = dict(before.offsets) if before is not None else {}
@@ -255,8 +257,8 @@ def _check_not_back(event: CommitRequested, new: NewOffset, own: OffsetRecord | 
     if own is not None and new.offset < own.offset:
         raise ClusterError(
             f"offset {new.offset} of {new.where.topic}/{new.where.partition} is below "
-            f"{own.offset}, which transaction {event.transactional_id!r} has for group "
-            f"{event.group_id!r}; abort it to go back",
+            f"{own.offset}, the pending offset of group {event.group_id!r} in transaction "
+            f"{event.transactional_id!r}; abort the transaction to go back",
             ErrorCode.OFFSET_WENT_BACK,
         )
 
@@ -296,8 +298,8 @@ def _answer_all(book: Book, guard: Guard, error: PenstockError) -> None:
 
 def _fenced(key: EndedKey, producer_epoch: int, ended_epoch: int) -> ClusterError:
     return ClusterError(
-        f"transaction {producer_epoch} of producer {key.producer_id} is over in group "
-        f"{key.group_id!r}, which has heard of the end of {ended_epoch}: nothing was committed",
+        f"transaction {producer_epoch} of producer {key.producer_id} has ended in group "
+        f"{key.group_id!r}, where {ended_epoch} is the last one that ended: nothing was committed",
         ErrorCode.PRODUCER_FENCED,
     )
 

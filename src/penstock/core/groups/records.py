@@ -23,7 +23,7 @@ from penstock.core.json_records import Format, as_text, encode, quote
 from penstock.core.types import ProducerId, TopicId
 
 VERSION: Final = 1
-_FORMAT: Final = Format("offsets", "the group's partition is not served")
+_FORMAT: Final = Format("offsets", "the group's partition is unavailable")
 Parts = frozenset[tuple[TopicId, int]]
 
 

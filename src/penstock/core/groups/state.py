@@ -405,6 +405,6 @@ def _member(group: Group, key: TargetKey | CurrentKey) -> Member:
 
 def _contradiction(key: Key, what: str) -> ClusterError:
     return ClusterError(
-        f"the offsets topic contradicts itself: {key} {what}; the partition is not served",
+        f"the offsets topic is inconsistent: {key} {what}; the partition is unavailable",
         ErrorCode.DATA_CORRUPTED,
     )

@@ -31,9 +31,9 @@ from penstock.core.types import NO_EPOCH, BrokerId, LeaderEpoch, Offset
 from penstock.errors import ClusterError, ErrorCode
 
 ANSWER_TIMEOUT_MS: Final = 2_000
-"""A look-up without an answer is asked again: the leader may not have known of its epoch."""
+"""A lookup without an answer is repeated: the leader may not have known its epoch yet."""
 PAUSE_MS: Final = 100
-"""Before asking again after a refusal or a failed write."""
+"""Pause before the next attempt after a refusal or a failed write."""
 
 
 class BrokenLogError(ClusterError):
@@ -50,7 +50,7 @@ class _Phase(Enum):
     """Asks when the time has come and the log is still."""
     ASKING = auto()
     CUTTING = auto()
-    """The truncation is being carried out."""
+    """The truncation is in progress."""
     FOLLOWING = auto()
 
 
@@ -116,8 +116,9 @@ class Follower:
         if target < log.high_watermark and log.is_promised:
             raise BrokenLogError(
                 f"leader {self.leader} (epoch {self.epoch}) shares this log only up to offset "
-                f"{target}, but offsets below {log.high_watermark} were committed: one of the two "
-                "logs lost acknowledged records; nothing was cut, compare them before you go on"
+                f"{target}, but offsets below {log.high_watermark} were committed: one of the "
+                "two logs lost acknowledged records; nothing was truncated; compare the logs "
+                "before you continue"
             )
         start = answer.log_start_offset
         if target < max(start, log.high_watermark) or self._shares_nothing(answer):

@@ -173,16 +173,16 @@ class Leader:
         """
         if acks is Acks.ALL and len(self.isr.committed) < self.min_isr:
             return ClusterError(
-                f"{len(self.isr.committed)} replicas in sync {self.isr.committed}, "
-                f"min.insync.replicas is {self.min_isr}: nothing was appended, try again when "
-                "brokers are back",
+                f"{len(self.isr.committed)} replicas are in sync ({self.isr.committed}), but "
+                f"min.insync.replicas is {self.min_isr}: nothing was appended; try again when "
+                "the other brokers are back",
                 ErrorCode.NOT_ENOUGH_REPLICAS,
             )
         waiting = len(self.pending) + self._transactions.waiting
         if waiting >= self.config.max_pending_produces + spare:
             return OverloadedError(
-                f"{waiting} requests wait on this partition, the limit: "
-                "nothing was appended, slow down"
+                f"{waiting} requests already wait on this partition, which is the limit: nothing "
+                "was appended; slow down"
             )
         return None
 
@@ -193,8 +193,15 @@ class Leader:
         """For a request that names another epoch than this leadership's."""
         older = epoch < self.epoch
         return NotLeaderError(
-            f"the request names leader epoch {epoch}, this broker leads in epoch {self.epoch}: "
-            + ("refresh the metadata" if older else "it has not heard of that yet, try again"),
+            (
+                f"the request names leader epoch {epoch}, but this broker leads in epoch "
+                f"{self.epoch}:  "
+            )
+            + (
+                "refresh the metadata"
+                if older
+                else ("it has not learned of the newer epoch yet; try again")
+            ),
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
             CurrentLeader(self._local, self.epoch),
         )
@@ -251,8 +258,8 @@ class Leader:
                     start.follower,
                     OffsetOutOfRangeError(
                         f"broker {start.follower} wants to follow from offset "
-                        f"{start.from_offset}, the log holds {log.log_start_offset} to "
-                        f"{log.log_end}: ask for the divergence again",
+                        f"{start.from_offset}, but the log has {log.log_start_offset} to "
+                        f"{log.log_end}: look up the divergence again",
                         OffsetRange(log.log_start_offset, log.log_end),
                     ),
                 )
@@ -284,8 +291,9 @@ class Leader:
 
     def _ask_again(self, follower: BrokerId, written_end: Offset, out: Outbox) -> None:
         refusal = OffsetOutOfRangeError(
-            f"markers of transactions go below offset {self._log.swept_end}, broker {follower} has "
-            f"written up to {written_end}: ask for the divergence again",
+            f"transaction markers below offset {self._log.swept_end} have been removed, but "
+            f"broker {follower} has written only up to {written_end}: look up the divergence "
+            "again",
             OffsetRange(self._log.log_start_offset, self._log.log_end),
         )
         out.messages.append(SendRefusal(follower, refusal))
@@ -306,7 +314,7 @@ class Leader:
         progress = self._followers.get(follower)
         if progress is None:
             refusal = ClusterError(
-                f"broker {follower} is none of the replicas {self.isr.state.replicas}",
+                f"broker {follower} is not one of the replicas {self.isr.state.replicas}",
                 ErrorCode.INELIGIBLE_REPLICA,
             )
             out.messages.append(SendRefusal(follower, refusal))

@@ -112,8 +112,8 @@ class PendingProduces:
             waiting.failure(
                 ClusterError(
                     f"appended at offset {waiting.base_offset}, but acks={waiting.acks.name} "
-                    f"sync={waiting.sync.name} was not reached in time: it may still be; retry "
-                    "with the same sequence",
+                    f"sync={waiting.sync.name} was not reached in time; it may still be reached: "
+                    "retry with the same sequence",
                     ErrorCode.REQUEST_TIMED_OUT,
                 )
             )

@@ -46,7 +46,7 @@ WINDOW_BATCHES: Final = 5
 """Batches remembered per producer; clients keep at most this many in flight."""
 EXPIRY_MS: Final = 7 * 24 * 3600 * 1000
 PRODUCERS_MAX: Final = 20_000
-"""Producers remembered per partition (about 10 MB); the longest idle is forgotten first (I23)."""
+"""Producers remembered per partition (about 10 MB); the longest idle are forgotten first (I23)."""
 _SEQUENCES: Final = 1 << 31
 _UNKNOWN_OFFSET: Final = Offset(-1)
 _NOTHING_COMMITTED: Final = Offset(0)
@@ -250,11 +250,11 @@ class ProducerTable:
 def fenced(entry: ProducerEntry, epoch: int) -> ClusterError:
     """For a batch of an older epoch than `entry` has."""
     if entry.marker_offset >= 0:
-        why = f"its transaction of epoch {entry.producer_epoch - 1} ended here"
-        advice = "ask the coordinator of the transactional id what became of this one"
+        why = f"its transaction with epoch {entry.producer_epoch - 1} has ended here"
+        advice = "ask the coordinator of the transactional id for the outcome"
     else:
-        why = f"epoch {entry.producer_epoch} of it has written here"
-        advice = "another instance took over, close this one"
+        why = f"it has already written here with epoch {entry.producer_epoch}"
+        advice = "another instance has taken over; close this one"
     return ClusterError(
         f"producer {entry.producer_id} has epoch {epoch}, but {why}: {advice}",
         ErrorCode.PRODUCER_FENCED,
@@ -348,7 +348,7 @@ def _refuse_gap(header: BatchHeader, expected: int) -> Refused:
         ClusterError(
             f"producer {header.producer_id} epoch {header.producer_epoch} sent sequences "
             f"{header.base_sequence} to {header.last_sequence}, expected {expected}: send the "
-            "batches in between first, or take a new producer id if there are none",
+            "missing batches first, or get a new producer id if there are none",
             ErrorCode.OUT_OF_ORDER_SEQUENCE,
         )
     )

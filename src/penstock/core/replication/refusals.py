@@ -19,12 +19,12 @@ def not_leader(state: PartitionState | None, why: str) -> NotLeaderError:
     """The error, with who leads as far as `state`, the newest word on the partition, says it."""
     if state is None or state.leader == NO_LEADER:
         return NotLeaderError(
-            f"{why}; nobody leads this partition now, try again",
+            f"{why}; this partition has no leader now; try again",
             ErrorCode.LEADER_NOT_AVAILABLE if state is None else ErrorCode.NOT_LEADER,
             CurrentLeader(NO_LEADER, state.leader_epoch if state is not None else 0),
         )
     return NotLeaderError(
-        f"{why}; broker {state.leader} leads in epoch {state.leader_epoch}",
+        f"{why}; broker {state.leader} leads it in epoch {state.leader_epoch}",
         leader=CurrentLeader(state.leader, state.leader_epoch),
     )
 

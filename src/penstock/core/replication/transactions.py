@@ -37,9 +37,11 @@ from penstock.core.types import Acks, ProducerId, is_transactional_producer
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 ENDS_MAX: Final = 10_000
-"""Room for ends beyond the limit of waiting requests: some of these may wait for just an end."""
+"""Extra room for ends beyond the limit of waiting requests, because those requests may be waiting
+for an end."""
 LAST_EPOCH: Final = 2**31 - 2
-"""The last that can be ended: the marker begins the next. Coordinators take a new id then."""
+"""The last epoch that can be ended, because the marker begins the next one. After it, coordinators
+use a new producer id."""
 
 
 @dataclass(slots=True)
@@ -145,8 +147,8 @@ class Transactions:
         ):
             return ClusterError(
                 f"producer {header.producer_id} epoch {header.producer_epoch} joined, but its "
-                f"transaction of epoch {entry.producer_epoch} is open here since offset "
-                f"{entry.open_offset}: nothing was appended, try again when that has ended",
+                f"transaction with epoch {entry.producer_epoch} is still open here since offset "
+                f"{entry.open_offset}: nothing was appended; try again when that has ended",
                 ErrorCode.CONCURRENT_TRANSACTIONS,
             )
         return self._fenced(request) or self._shortage(request.acks, 0)
@@ -229,15 +231,15 @@ def _misfit(request: ProduceRequested) -> ClusterError | None:
     header = request.batch.header
     wrong = None
     if header.flags != BatchFlags.TRANSACTIONAL:
-        wrong = f"has flags {int(header.flags):#x}, 0x1 belongs there"
+        wrong = f"has flags {int(header.flags):#x}; they must be 0x1"
     elif not is_transactional_producer(header.producer_id):
-        wrong = f"has producer id {header.producer_id}, which no coordinator gave out"
+        wrong = f"has producer id {header.producer_id}, which no coordinator has assigned"
     elif not request.transactional_id:
-        wrong = "comes without a transactional id"
+        wrong = "has no transactional id"
     elif not 0 <= header.producer_epoch <= LAST_EPOCH:
-        wrong = f"has epoch {header.producer_epoch}, the last is {LAST_EPOCH}"
+        wrong = f"has epoch {header.producer_epoch}; the last valid epoch is {LAST_EPOCH}"
     elif request.acks is not Acks.ALL:
-        wrong = f"asks for acks={request.acks.name}, ALL is needed"
+        wrong = f"has acks={request.acks.name}; it must be ALL"
     if wrong is None:
         return None
     return ClusterError(f"a batch of a transaction {wrong}", ErrorCode.INVALID_REQUEST)
@@ -245,8 +247,8 @@ def _misfit(request: ProduceRequested) -> ClusterError | None:
 
 def _no_transaction(request: EndRequested) -> ClusterError:
     return ClusterError(
-        f"producer id {request.producer_id} epoch {request.producer_epoch} names no transaction: "
-        f"ids come from coordinators, epochs go to {LAST_EPOCH}",
+        f"producer id {request.producer_id} epoch {request.producer_epoch} is not a transaction: "
+        f"coordinators assign ids, and epochs end at {LAST_EPOCH}",
         ErrorCode.INVALID_REQUEST,
     )
 
@@ -254,9 +256,9 @@ def _no_transaction(request: EndRequested) -> ClusterError:
 def _not_begun(request: ProduceRequested) -> ClusterError:
     header = request.batch.header
     return ClusterError(
-        f"producer {header.producer_id} epoch {header.producer_epoch} has no transaction open "
-        f"here and sent sequence {header.base_sequence}, expected 0: a batch before it is "
-        "missing, abort the transaction",
+        f"producer {header.producer_id} epoch {header.producer_epoch} has no open transaction "
+        f"here and sent sequence {header.base_sequence}, expected 0: an earlier batch is "
+        "missing; abort the transaction",
         ErrorCode.OUT_OF_ORDER_SEQUENCE,
     )
 
@@ -264,14 +266,14 @@ def _not_begun(request: ProduceRequested) -> ClusterError:
 def _ended_before(request: EndRequested) -> ClusterError:
     return ClusterError(
         f"the transaction of producer {request.producer_id} epoch {request.producer_epoch} ended "
-        "before this batch could join it: ask its coordinator what became of it",
+        "before this batch could join it: ask its coordinator for the outcome",
         ErrorCode.PRODUCER_FENCED,
     )
 
 
 def _not_joined(request: ProduceRequested) -> ClusterError:
     return ClusterError(
-        f"the coordinator of {request.transactional_id!r} did not let this partition join the "
-        "transaction in time: nothing was appended, try again",
+        f"the coordinator of {request.transactional_id!r} did not confirm in time that this "
+        "partition has joined the transaction: nothing was appended; try again",
         ErrorCode.CONCURRENT_TRANSACTIONS,
     )

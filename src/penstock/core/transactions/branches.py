@@ -176,7 +176,7 @@ def commit_batch(book: Book, event: CommitBatchRequested) -> BatchCommitted | No
         rows_then = dict(ledger.rows).get(event.batch, -1)
         if rows_then not in {-1, event.rows}:
             book.decide(
-                "a batch that is in was written again with other rows",
+                "a committed batch was written again with different rows",
                 id=event.application_id,
                 batch=event.batch,
                 rows_then=rows_then,
@@ -258,8 +258,8 @@ def _not_open(book: Book, branch: Branch, epoch: int) -> PenstockError:
     if last is not None and last.epoch == epoch and last.reason is not EndReason.PRODUCER:
         return refusal(book, branch, last.producer_id, epoch)
     return ClusterError(
-        f"transaction {epoch} of {branch} is over, the batch cannot be committed with it; nothing "
-        "was committed: write the batch again",
+        f"transaction {epoch} of {branch} has ended, so the batch cannot be committed with it; "
+        "nothing was committed: write the batch again",
         ErrorCode.TRANSACTION_ABORTED,
     )
 
@@ -326,8 +326,8 @@ def _ledger(book: Book, application_id: str, checkpoint: str) -> LedgerRecord:
         raise ClusterError(
             f"application {application_id!r} has committed batches up to {ledger.batch} for "
             f"checkpoint {ledger.checkpoint!r}, last at {at(ledger.time_ms)}; this is checkpoint "
-            f"{checkpoint!r}: use another application id, or forget the ledger on purpose, by "
-            f"penstock txn forget-ledger {application_id}",
+            f"{checkpoint!r}: use another application id, or delete the ledger with: penstock "
+            f"txn forget-ledger {application_id}",
             ErrorCode.LEDGER_MISMATCH,
         )
     return ledger
@@ -336,8 +336,8 @@ def _ledger(book: Book, application_id: str, checkpoint: str) -> LedgerRecord:
 def _check_run(application_id: str, ledger: LedgerRecord, run: str) -> None:
     if run in ledger.superseded:
         raise ClusterError(
-            f"run {run!r} of application {application_id!r} is over: "
-            + (f"run {ledger.run!r} has taken its place" if ledger.run else "it was aborted"),
+            f"run {run!r} of application {application_id!r} has ended:  "
+            + (f"run {ledger.run!r} has replaced it" if ledger.run else "it was aborted"),
             ErrorCode.PRODUCER_FENCED,
         )
 
@@ -347,7 +347,8 @@ def _check(application_id: str, checkpoint: str, run: str, batch: int) -> None:
     check_text(checkpoint=checkpoint, run=run)
     if not run or not 0 <= batch <= _INT64_MAX:
         raise ClusterError(
-            f"run is {run!r} and batch {batch}; a run has a name, a batch is 0 to {_INT64_MAX}",
+            f"run is {run!r} and batch is {batch}; the run must not be empty, the batch must "
+            f"be 0 to {_INT64_MAX}",
             ErrorCode.INVALID_REQUEST,
         )
 
@@ -365,6 +366,6 @@ def _check_named(book: Book, event: CommitBatchRequested) -> None:
     if len(names) < len(event.branches) or not 0 <= event.rows <= _INT64_MAX:
         raise ClusterError(
             f"batch {event.batch} names {len(event.branches)} branches, {len(names)} of them "
-            f"different, and {event.rows} rows; name each once, and 0 or more rows",
+            f"distinct, and {event.rows} rows; name each branch once, and 0 or more rows",
             ErrorCode.INVALID_REQUEST,
         )

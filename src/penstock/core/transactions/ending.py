@@ -39,12 +39,12 @@ from penstock.core.transactions.state import Book, Branch, Watcher
 from penstock.core.types import ProducerId
 
 EPOCH_LAST: Final = 2**31 - 2
-"""Of a producer id: its transactions are 0 to this."""
+"""Largest epoch of a producer id: its transactions have epochs 0 to this."""
 _GENERATION: Final = 1 << 50
-"""Producer ids are handed out one after another from 0, and never reach this: above it, and below
-the bit of transactional ids, it counts how often an id's epochs were used up (4,095 times, each of
-two thousand million transactions). So a successor needs nobody to be asked, which a timeout, for
-one, could not do."""
+"""Producer ids are assigned in sequence from 0 and never reach this bit. From it up to the bit of
+transactional ids, the id counts how often its epochs were used up (4,095 times, each time for two
+thousand million transactions). So the coordinator can compute a successor without asking anyone,
+which a timeout, for one, could not do."""
 
 
 _Answer = TypeVar("_Answer", Ended, BatchCommitted)
@@ -180,7 +180,7 @@ def _heard(book: Book, branch: Branch, participants: list[Participant]) -> list[
     if branch.is_settled:
         book.unsettled.pop(key, None)
         since_ms, branch.finishing_since_ms = branch.finishing_since_ms, None
-        assert since_ms is not None, f"{branch} has told of an end at no time"
+        assert since_ms is not None, f"{branch} has no time of its end"
         book.visible_ms.append(book.now_ms - since_ms)
     for ending in endings:
         _watched(book, branch, (ending.producer_id, ending.epoch))

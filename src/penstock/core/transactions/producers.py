@@ -230,7 +230,7 @@ def checked_timeout_ms(book: Book, timeout_ms: int) -> int:
     if not 0 <= timeout_ms <= limit_ms:
         raise ClusterError(
             f"the transaction timeout is {timeout_ms} ms, the limit is {limit_ms} ms "
-            "(transaction.max.timeout.ms); ask for less",
+            "(transaction.max.timeout.ms); request less",
             ErrorCode.INVALID_REQUEST,
         )
     return timeout_ms or min(book.config.default_timeout_ms, limit_ms)
@@ -241,14 +241,14 @@ def check_room(book: Book, *, new_id: bool) -> None:
     config = book.config
     if new_id and len(book.holders) >= config.ids_max:
         raise ClusterError(
-            f"this coordinator has {config.ids_max} transactional ids, which is the limit; use "
-            "ids again instead of new ones",
+            f"this coordinator has {config.ids_max} transactional ids, which is the limit; reuse "
+            "ids instead of making new ones",
             ErrorCode.OVERLOADED,
         )
     if book.state_bytes >= config.state_bytes_max:
         raise ClusterError(
             f"this coordinator has {book.state_bytes} bytes of transactions, the limit is "
-            f"{config.state_bytes_max}; come back later",
+            f"{config.state_bytes_max}; try again later",
             ErrorCode.OVERLOADED,
         )
 
@@ -257,7 +257,7 @@ def check_open(book: Book) -> None:
     """Raises ClusterError(OVERLOADED)."""
     if len(book.open) >= book.config.open_max:
         raise ClusterError(
-            f"{book.config.open_max} transactions are open here, which is the limit; come back "
+            f"{book.config.open_max} transactions are open here, which is the limit; try again "
             "when some have ended",
             ErrorCode.OVERLOADED,
         )

@@ -24,7 +24,7 @@ from penstock.core.json_records import Format, as_text, encode
 from penstock.core.types import ProducerId, TopicId
 
 VERSION: Final = 1
-_FORMAT: Final = Format("transactions", "the ids of its partition are not served")
+_FORMAT: Final = Format("transactions", "the ids of its partition are unavailable")
 
 
 # ---------------------------------------------------------------- what a transaction touches
@@ -52,7 +52,7 @@ class GroupParticipant:
 
 
 Participant = PartitionParticipant | GroupParticipant
-"""`str` of it is the one textual form: in decisions, metrics, messages."""
+"""Its `str` is the only textual form, in decisions, metrics and messages."""
 Participants = frozenset[Participant]
 NO_PARTICIPANTS: Participants = frozenset()
 
@@ -186,7 +186,7 @@ Value = IdRecord | BranchRecord | LedgerRecord
 
 
 CONFIRMATION_KEY: Final = encode([VERSION, "confirm"]).encode()
-"""Its record, without value, is of no state: whoever has it committed still leads."""
+"""Its record has no value and no state: a coordinator that gets it committed still leads."""
 
 
 def encode_key(key: Key) -> bytes:

@@ -16,9 +16,9 @@ _BY = {
     EndReason.PRODUCER: "its own producer",
     EndReason.TIMEOUT: "its timeout",
     EndReason.OPERATOR: "an operator",
-    EndReason.FENCED: "another producer that took the id",
+    EndReason.FENCED: "another producer that took over the id",
     EndReason.SUPERSEDED: "a newer run or batch of the application",
-    EndReason.MEMBER_GONE: "its group, which put the member out",
+    EndReason.MEMBER_GONE: "its group, which removed the member",
 }
 
 
@@ -45,9 +45,9 @@ def _behind(branch: Branch, epoch: int) -> ClusterError:
     end a producer that is well.
     """
     return ClusterError(
-        f"this coordinator of {branch} knows epochs up to {branch.record.epoch}, the request names "
-        f"{epoch}: another broker coordinates it by now, ask for the coordinator again; if the "
-        "epoch is made up, use the one that the last answer named",
+        f"this coordinator of {branch} knows epochs up to {branch.record.epoch}, but the request "
+        f"names {epoch}: another broker probably coordinates it now, so look up the coordinator "
+        "again; if the epoch was made up, use the one from the last answer",
         ErrorCode.NOT_COORDINATOR,
     )
 
@@ -73,16 +73,16 @@ def fenced(
     if branch is not None:
         now = f"producer id {branch.record.producer_id}, epoch {branch.record.epoch}"
     return ClusterError(
-        f"epoch {epoch} of producer id {producer_id} is over: transactional id "
-        f"{holder.transactional_id!r} has {now}; it was taken by client {record.client_id!r} at "
-        f"{record.client_host or 'an unknown host'}, {at(record.used_ms)}",
+        f"epoch {epoch} of producer id {producer_id} has ended: transactional id "
+        f"{holder.transactional_id!r} now has {now}; it was taken over by client "
+        f"{record.client_id!r} at {record.client_host or 'an unknown host'}, {at(record.used_ms)}",
         ErrorCode.PRODUCER_FENCED,
     )
 
 
 def parked_too_long(branch: Branch, event: JoinRequested) -> ClusterError:
     return ClusterError(
-        f"{event.participant} has yet to hear how the transaction of {branch} before epoch "
+        f"{event.participant} has not stored yet how the transaction of {branch} before epoch "
         f"{event.producer_epoch} ended: it has no leader, or cannot write; try again",
         ErrorCode.CONCURRENT_TRANSACTIONS,
     )
@@ -91,15 +91,15 @@ def parked_too_long(branch: Branch, event: JoinRequested) -> ClusterError:
 def ended_otherwise(branch: Branch, last: LastEnd, *, commit: bool) -> ClusterError:
     was, asked = ("committed" if kept else "aborted" for kept in (last.commit, commit))
     return ClusterError(
-        f"transaction {last.epoch} of {branch} was {was} at {at(last.time_ms)}; it cannot be "
-        f"{asked} any more",
+        f"transaction {last.epoch} of {branch} was {was} at {at(last.time_ms)}; it can no longer "
+        f"be {asked}",
         ErrorCode.INVALID_TRANSACTION_STATE,
     )
 
 
 def not_begun(branch: Branch, epoch: int) -> ClusterError:
     return ClusterError(
-        f"transaction {epoch} of {branch} was never begun, its epoch is {branch.record.epoch}; "
-        "use the producer id and epoch that the last answer named",
+        f"transaction {epoch} of {branch} was never begun; its epoch is {branch.record.epoch}; "
+        "use the producer id and epoch from the last answer",
         ErrorCode.INVALID_TRANSACTION_STATE,
     )

@@ -180,8 +180,8 @@ class Book:
         if found is None:
             days = self.config.id_expiration_ms // 86_400_000
             raise ClusterError(
-                f"there is no transactional id {transactional_id!r}; an id that is not used for "
-                f"{days} days is forgotten: begin with InitProducer",
+                f"there is no transactional id {transactional_id!r}; an id that is unused for "
+                f"{days} days is forgotten: call InitProducer first",
                 ErrorCode.UNKNOWN_TRANSACTIONAL_ID,
             )
         return found
@@ -363,7 +363,7 @@ def _check_branch(
             problem = f"has producer id {producer_id}, as {producers[producer_id]} has"
     if problem:
         raise ClusterError(
-            f"the transactions topic contradicts itself: {key} {problem}; the ids of its partition "
-            "are not served",
+            f"the transactions topic is inconsistent: {key} {problem}; the ids of its partition "
+            "are unavailable",
             ErrorCode.DATA_CORRUPTED,
         )

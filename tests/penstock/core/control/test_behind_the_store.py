@@ -38,7 +38,7 @@ def test_partitions_that_a_deposed_controller_left_without_a_leader_get_one(thre
     left = three.documents.loaded().topics[0][0].partitions[0].state
     assert left.leader == NO_LEADER
     successor.alter_isr(0, (0, 1, 2), version=2)
-    assert "someone has seen newer metadata, reading again" in successor.events()
+    assert "a broker has seen newer metadata, reading again" in successor.events()
     leader, epoch, _ = successor.state()
     assert leader in (0, 1)
     assert epoch == left.leader_epoch + 1
@@ -64,7 +64,7 @@ def test_a_version_seen_of_the_former_controller_is_not_the_take_overs_of_the_sa
     seen = three.machine.stored.metadata_version
     assert seen == successor.machine.stored.metadata_version
     successor.register(0, seen_controller_epoch=before, seen_metadata_version=seen)
-    assert successor.events().count("someone has seen newer metadata, reading again") == 1
+    assert successor.events().count("a broker has seen newer metadata, reading again") == 1
     assert successor.state()[2] == (0, 1)
 
 
@@ -74,7 +74,7 @@ def test_a_broker_that_comes_from_the_former_controller_with_nothing_newer_needs
     seen, before = three.machine.stored.metadata_version, three.machine.epoch
     successor = type(three)(three.documents).start()
     successor.register(0, seen_controller_epoch=before, seen_metadata_version=seen)
-    assert "someone has seen newer metadata, reading again" not in successor.events()
+    assert "a broker has seen newer metadata, reading again" not in successor.events()
 
 
 def test_a_broker_that_has_seen_what_the_store_never_held_is_refused_after_one_look(
@@ -82,7 +82,7 @@ def test_a_broker_that_has_seen_what_the_store_never_held_is_refused_after_one_l
 ) -> None:
     stream = three.register(1, run=2, seen_metadata_version=1_000)
     assert "restored from an older state" in str(three.refusal(stream))
-    assert three.events().count("someone has seen newer metadata, reading again") == 1
+    assert three.events().count("a broker has seen newer metadata, reading again") == 1
 
 
 def test_proposing_the_present_isr_ends_the_doubt_about_earlier_proposals(three: Any) -> None:

@@ -44,10 +44,10 @@ def test_from_then_on_an_older_broker_is_refused_and_the_others_go_on(world: Any
     assert world.create(TOPIC, partitions=1, replication_factor=1).error is None
     old = world.register(1)
     error = world.refusal(old)
-    assert "does not know 'transactions'" in str(error)
+    assert "does not support 'transactions'" in str(error)
     assert BrokerId(1) not in world.cluster().brokers
     back = world.register(0, run=2)
-    assert "start a release that knows it" in str(world.refusal(back))
+    assert "start a release that supports it" in str(world.refusal(back))
     assert world.cluster().brokers[BrokerId(0)].incarnation == "run-0-1"
     world.register(1, run=2, features=BROKER_FEATURES)
     assert world.cluster().brokers[BrokerId(1)].features == BROKER_FEATURES

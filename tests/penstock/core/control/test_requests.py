@@ -164,7 +164,7 @@ def test_preferred_election_says_why_it_cannot(three: Any) -> None:
     assert three.state() == (0, 3, (0, 1, 2))
     assert three.ask(c.ElectLeaders, partitions=partition) == c.LeadersMoved(0)
     three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
-    assert "wants to stop" in str(three.ask(c.ElectLeaders, partitions=partition))
+    assert "is shutting down" in str(three.ask(c.ElectLeaders, partitions=partition))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,12 @@ def test_elections_of_unknown_partitions_are_refused(
         ("n", {"assignment": ((0, 1), (2,))}, ErrorCode.INVALID_REPLICATION_FACTOR, "partition 0"),
         ("n", {"assignment": ((0,),) * 5_001}, ErrorCode.INVALID_PARTITIONS, "5001 partitions"),
         ("n", {"assignment": ((0,), ())}, ErrorCode.INVALID_REPLICATION_FACTOR, "0 replicas"),
-        ("n", {"assignment": ((0,),), "partitions": 1}, ErrorCode.INVALID_REQUEST, "leave those 0"),
+        (
+            "n",
+            {"assignment": ((0,),), "partitions": 1},
+            ErrorCode.INVALID_REQUEST,
+            "both must be 0",
+        ),
     ],
 )
 def test_topics_that_cannot_be_created(
@@ -257,7 +262,7 @@ def test_the_default_replication_factor_is_not_lowered_silently(world: Any) -> N
     world.register_all(0, 1)
     outcome = world.create()
     assert code(outcome) is ErrorCode.INVALID_REPLICATION_FACTOR
-    assert "needs 3 replicas, 2 of 2 brokers" in str(outcome.error)
+    assert "needs 3 replicas, but only 2 of 2 brokers" in str(outcome.error)
 
 
 def test_cluster_defaults_apply_and_reach_brokers(make_world: Any) -> None:

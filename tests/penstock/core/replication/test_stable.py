@@ -90,7 +90,7 @@ def test_a_marker_begins_the_next_epoch_at_sequence_zero() -> None:
     assert gap.error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE
     assert isinstance(late, Refused)
     assert late.error.code is ErrorCode.PRODUCER_FENCED
-    assert "its transaction of epoch 3 ended here" in late.error.message
+    assert "its transaction with epoch 3 has ended here" in late.error.message
     found.apply(data(A, 4, at=16))
     assert found.check(data(A, 4)) == Duplicate(Offset(16), Offset(21))
     entry = found.get(A)

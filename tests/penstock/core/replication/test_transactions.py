@@ -21,7 +21,7 @@ from penstock.core.types import (
 from penstock.errors import ClusterError, ErrorCode
 
 SEVEN = ProducerId(TRANSACTIONAL_PRODUCER_BIT + 7)
-FENCED = ClusterError("another instance took over", ErrorCode.PRODUCER_FENCED)
+FENCED = ClusterError("another instance has taken over", ErrorCode.PRODUCER_FENCED)
 
 
 def codes(driver: Any) -> list[tuple[int, str]]:
@@ -120,7 +120,7 @@ def test_nothing_begins_while_the_producers_last_transaction_is_open(opened: Any
 @pytest.mark.parametrize(
     ("changes", "header", "message"),
     [
-        ({"transactional_id": ""}, {}, "without a transactional id"),
+        ({"transactional_id": ""}, {}, "has no transactional id"),
         ({"acks": Acks.LEADER}, {}, "acks=LEADER"),
         ({}, {"flags": BatchFlags.NONE}, "flags 0x0"),
         ({}, {"flags": BatchFlags(3)}, "flags 0x3"),

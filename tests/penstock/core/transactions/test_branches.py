@@ -154,7 +154,7 @@ def test_a_driver_that_died_before_commit_is_superseded_by_the_first_begin_of_th
         lambda: desk.commit_batch(*old),
         desk.commit_batch,
     ):
-        with refused(ErrorCode.PRODUCER_FENCED, "run 'r2' has taken its place"):
+        with refused(ErrorCode.PRODUCER_FENCED, "run 'r2' has replaced it"):
             call()
     assert desk.abort_batch() is False
     assert desk.record("app", new.branch).is_open, "an abort of the old run ends nothing new"
@@ -327,7 +327,7 @@ def test_a_commit_that_names_what_is_not_there_is_refused(desk: Desk) -> None:
         desk.commit_batch(c.BranchBegun(False, 0, *plain))
     with refused(ErrorCode.INVALID_REQUEST, "belongs to batch 0"):
         desk.commit_batch(begun, batch=1)
-    with refused(ErrorCode.INVALID_REQUEST, "name each once"):
+    with refused(ErrorCode.INVALID_REQUEST, "name each branch once"):
         desk.commit_batch(begun, begun)
     with refused(ErrorCode.INVALID_REQUEST, "-1 rows"):
         desk.commit_batch(begun, rows=-1)

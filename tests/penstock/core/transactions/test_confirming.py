@@ -92,7 +92,7 @@ def test_known_is_what_may_still_end_by_this_coordinator() -> None:
     desk.join((producer_id, 0), P0)
     assert find(desk, (producer_id, 0)) == {(producer_id, 0)}, "it is open"
     desk.end((producer_id, 0))
-    assert find(desk, (producer_id, 0)) == {(producer_id, 0)}, "P0 has yet to hear"
+    assert find(desk, (producer_id, 0)) == {(producer_id, 0)}, "P0 has not stored yet"
     desk.join((producer_id, 1), P1)
     desk.end((producer_id, 1))
     desk.finished(P1, who=(producer_id, 1))

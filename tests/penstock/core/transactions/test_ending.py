@@ -132,7 +132,7 @@ def test_a_join_that_waits_for_5_seconds_is_refused_for_now(desk: Desk) -> None:
     assert isinstance(error, PenstockError)
     assert error.code is ErrorCode.CONCURRENT_TRANSACTIONS
     assert error.retriable
-    assert "partition/t/0 has yet to hear" in error.message
+    assert "partition/t/0 has not stored yet" in error.message
     desk.finished(P0, who=who)
     assert not desk.record().is_open, "nobody waits for it any more"
 

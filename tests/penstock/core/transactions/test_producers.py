@@ -235,7 +235,7 @@ def test_an_end_by_a_producer_that_lost_the_id_is_fenced_and_shown_no_epoch(desk
     desk.join(who)
     desk.init(instance="b", client_id="new", client_host="h")
     for commit in (True, False):
-        with refused(ErrorCode.PRODUCER_FENCED, "taken by client 'new' at h"):
+        with refused(ErrorCode.PRODUCER_FENCED, "taken over by client 'new' at h"):
             desk.end(who, commit=commit)
     desk.finished(P0, who=who)
     desk.join((who[0], 1))  # also while the next one is open
@@ -257,9 +257,9 @@ def test_an_end_of_an_older_transaction_is_fenced_idle_or_open(desk: Desk) -> No
 def test_a_newer_epoch_than_is_known_proves_that_another_coordinates(desk: Desk) -> None:
     """A deposed coordinator that has not heard of it must not end a producer that is well."""
     producer_id, _ = desk.init()
-    with refused(ErrorCode.NOT_COORDINATOR, "another broker coordinates it by now"):
+    with refused(ErrorCode.NOT_COORDINATOR, "another broker probably coordinates it now"):
         desk.end((producer_id, 1))
-    with refused(ErrorCode.NOT_COORDINATOR, "another broker coordinates it by now"):
+    with refused(ErrorCode.NOT_COORDINATOR, "another broker probably coordinates it now"):
         desk.join((producer_id, 1))
     with refused(ErrorCode.UNKNOWN_TRANSACTIONAL_ID):
         desk.end((producer_id, 0), name="nobody")

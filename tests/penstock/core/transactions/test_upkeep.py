@@ -116,7 +116,7 @@ def test_an_id_that_is_not_used_for_7_days_is_forgotten() -> None:
     assert "plain" not in desk.machine.holders
     assert (encode_key(IdKey("plain")), None) in desk.log
     assert (encode_key(BranchKey("plain", 0)), None) in desk.log
-    with refused(ErrorCode.UNKNOWN_TRANSACTIONAL_ID, "not used for 7 days"):
+    with refused(ErrorCode.UNKNOWN_TRANSACTIONAL_ID, "unused for 7 days"):
         desk.join((who[0], 1), P0, "plain")
     assert desk.init("plain")[0] != who[0]
 

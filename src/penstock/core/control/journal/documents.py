@@ -17,8 +17,8 @@ from penstock.core.control.storage import Change, Delete, Put, StoredText
 from penstock.errors import ClusterError
 
 HOLDERS_MIN: Final = 3
-"""Of fewer brokers one that dies takes the majority with it: a journal would be no use, and
-waiting for both of two at a take-over would cost availability."""
+"""With fewer brokers, the death of one ends the majority: a journal would be useless, and waiting
+for both of two brokers at a takeover would cost availability."""
 
 
 def missing(journal: Journal, found: Mapping[str, StoredText]) -> Stages:

@@ -83,13 +83,13 @@ class JournaledDocuments:
         """`takeover_min_brokers`: who must answer at a take-over; 0 = a majority."""
         self._takeover_min_brokers = takeover_min_brokers
         self._epoch = NOBODY
-        """The epoch this controller has raised in the store; 0: it has not taken over."""
+        """The epoch that this controller has written to the store; 0: it has not taken over."""
         self._found: dict[str, StoredText] = {}
         self._holders: Holders | None = None
         self._doubts: dict[str, _Doubt] = {}
         self._journal: Journal | None = None
         self._sequence = 0
-        """Of the last journal sent; also of one that no majority kept: some broker may have it."""
+        """Of the last journal sent, even if no majority stored it: some broker may have it."""
         self._holding = False
         self._ended = False
         self._error: PenstockError | None = None
@@ -184,21 +184,24 @@ class JournaledDocuments:
         assert isinstance(promises, Promises)
         if promises.refused:
             raise StoreUnavailableError(
-                f"a broker has promised a newer controller epoch than {epoch}: another controller "
-                "takes over, or this metadata is older than the brokers; reading again"
+                f"a broker has promised a newer controller epoch than {epoch}: another "
+                "controller is taking over, or this metadata is older than what the brokers "
+                "have; reading again"
             )
         wanted = self._takeover_min_brokers or holders.majority
         if len(promises.journals) < wanted:
             raise StoreUnavailableError(
-                f"{len(promises.journals)} of {len(holders.brokers)} registered brokers have said "
-                "what they keep of changes made while the metadata store was away, "
-                f"{wanted} must; waiting for them (controller.takeover.min.brokers)"
+                f"{len(promises.journals)} of {len(holders.brokers)} registered brokers have "
+                "reported the changes they stored while the metadata store was unavailable; "
+                f"waiting until {wanted} have (controller.takeover.min.brokers)"
             )
         # Who has promised takes no answer of the controller before: all that it acts on is stored.
         again = yield ReadStore()
         assert isinstance(again, Mapping)
         if version_of(again, CLUSTER_KEY) != version_of(found, CLUSTER_KEY):
-            raise StoreUnavailableError("the cluster changed while brokers promised; reading again")
+            raise StoreUnavailableError(
+                "the cluster changed while brokers gave their promises; reading again"
+            )
         found = dict(again)
         # Journals of older epochs were learned by whoever raised the epoch to this one.
         current = [j for j in promises.journals if j.controller_epoch == cluster.controller_epoch]
@@ -209,7 +212,7 @@ class JournaledDocuments:
         try:
             versions = yield WriteStore(stages)
         except WriteConflictError as error:
-            raise StoreUnavailableError(f"while journaled changes were stored: {error}") from None
+            raise StoreUnavailableError(f"while storing journaled changes: {error}") from None
         assert isinstance(versions, Mapping)
         return applied(found, stages, versions)
 
@@ -273,7 +276,8 @@ class JournaledDocuments:
             return self._journal
         if not self._epoch or self._doubts_who_is_registered:
             raise StoreUnavailableError(
-                "the metadata store is away, and it is not certain which brokers it has registered"
+                "the metadata store is unavailable, and it is not certain which brokers are "
+                "registered in it"
             )
         versions = [metadata_version(stored.text) for stored in self._found.values()]
         versions += [doubt.metadata_version for doubt in self._doubts.values()]
@@ -292,7 +296,9 @@ class JournaledDocuments:
         return journal
 
     def _keep(self, documents: Mapping[str, str], removed: Mapping[str, int]) -> Steps[Journal]:
-        assert self._holders is not None, "who has taken over knows who is registered"
+        assert self._holders is not None, (
+            "a controller that has taken over knows the registered brokers"
+        )
         self._sequence += 1
         journal = Journal(self._epoch, self._sequence, documents, removed)
         kept = yield AskKeep(self._holders, journal)
@@ -300,8 +306,9 @@ class JournaledDocuments:
         if kept.count < self._holders.majority:
             why = "one follows another controller" if kept.refused else "the others do not answer"
             raise StoreUnavailableError(
-                f"the metadata store is away and {kept.count} of {len(self._holders.brokers)} "
-                f"brokers keep the change, {self._holders.majority} must: {why}"
+                f"the metadata store is unavailable, and only {kept.count} of "
+                f"{len(self._holders.brokers)} brokers have stored the change "
+                f"({self._holders.majority} must): {why}"
             )
         self._journal = journal
         return journal
@@ -322,7 +329,7 @@ class JournaledDocuments:
 
     def _check_not_ended(self) -> None:
         if self._ended:
-            raise StoreUnavailableError("this controller takes over anew; nothing was done")
+            raise StoreUnavailableError("this controller is taking over again; nothing was done")
 
 
 def _token(journal: Journal) -> str:
