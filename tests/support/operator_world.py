@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.core.manifest import ClusterSpec
-from penstock_operator.compare import quantity
+from penstock.kubernetes.quantity import quantity
 from penstock_operator.model import (
     Action,
     Apply,

@@ -5,33 +5,16 @@ with the value that we want? What we no longer want shows in the fingerprint of 
 was applied last, which the live object carries. Pure.
 """
 
-import re
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any, Final
 
+from penstock.kubernetes.quantity import quantity
 from penstock_operator.model import Object
 from penstock_operator.names import APPLIED_HASH
 from penstock_operator.objects.pods import fingerprint
 
 _EXACT: Final = frozenset({"selector", "matchLabels", "nodeSelector", "podSelector"})
 """Maps that mean something else with one entry more; the server treats them as one value."""
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,2})?")
-"""Not every text of digits: a fingerprint may read as a power of ten that no number holds."""
-_UNITS: Final = {
-    "": Decimal(1),
-    "m": Decimal("0.001"),
-    "k": Decimal(10) ** 3,
-    "M": Decimal(10) ** 6,
-    "G": Decimal(10) ** 9,
-    "T": Decimal(10) ** 12,
-    "P": Decimal(10) ** 15,
-    "Ki": Decimal(2) ** 10,
-    "Mi": Decimal(2) ** 20,
-    "Gi": Decimal(2) ** 30,
-    "Ti": Decimal(2) ** 40,
-    "Pi": Decimal(2) ** 50,
-}
 
 
 def stamped(wanted: Object) -> Object:
@@ -69,13 +52,3 @@ def _same_quantity(one: str, other: str) -> bool:
     """`1000m` is `1`: the server writes quantities in a form of its own."""
     a, b = quantity(one), quantity(other)
     return a is not None and a == b
-
-
-def quantity(text: str) -> Decimal | None:
-    """A Kubernetes quantity as a number; None if it is not one."""
-    digits = text.rstrip("KMGTPEikmun")
-    unit = text[len(digits) :]
-    factor = _UNITS.get(unit)
-    if factor is None:
-        return None
-    return Decimal(digits) * factor if _NUMBER.fullmatch(digits) else None

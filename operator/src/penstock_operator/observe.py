@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.quantity import quantity
 from penstock_operator.brokers import Brokers
-from penstock_operator.compare import quantity
 from penstock_operator.kube import Kube
 from penstock_operator.model import ClaimState, Object, Observed, PodState
 from penstock_operator.names import CLUSTER_LABEL, COMPONENT, POD_INDEX, RACK, TEMPLATE_HASH

@@ -4,7 +4,7 @@ A StatefulSet's claim template cannot be changed. When every claim has been aske
 set is deleted without its pods and made again with the new template: nothing restarts.
 """
 
-from penstock_operator.compare import quantity
+from penstock.kubernetes.quantity import quantity
 from penstock_operator.model import (
     Action,
     ClaimState,

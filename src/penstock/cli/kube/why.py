@@ -36,6 +36,7 @@ from penstock.cli.kube.status import (
 )
 from penstock.cli.kube.transactions import TRANSACTION_CODES, transaction_findings
 from penstock.cli.kube.words import Finding, warnings_about
+from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.resources import Json
 
 TOPICS_SHOWN: Final = 10
@@ -262,7 +263,7 @@ def _claims(snapshot: Snapshot) -> Iterator[Finding]:
                 do="check the StorageClass and its provisioner; with WaitForFirstConsumer the "
                 "volume comes when the pod has a node",
             )
-        elif has and has != wanted:
+        elif has and (quantity(has) or 0) < (quantity(wanted) or 0):
             resizing = [
                 str(one.get("message") or one["type"]) for one in status.get("conditions") or []
             ]

@@ -194,6 +194,8 @@ def test_volumes_that_do_not_come_or_grow(scene: Scene, run: Run) -> None:
     scene.healthy()
     scene.claim(3, bound=False)
     scene.claim(4, size="5Gi")
+    scene.claim(5, size="10240Mi")
+    scene.claim(6, size="11Gi")  # provisioners round up
     scene.event("PersistentVolumeClaim", "data-flights-broker-3", "ProvisioningFailed",
                 'storageclass "fast" not found')  # fmt: skip
     scene.event("PersistentVolumeClaim", "data-flights-broker-4", "VolumeResizeFailed",
@@ -203,6 +205,8 @@ def test_volumes_that_do_not_come_or_grow(scene: Scene, run: Run) -> None:
     assert 'ProvisioningFailed: storageclass "fast" not found' in done.stdout
     assert "volume claim data-flights-broker-4 has 5Gi, 10Gi are asked for" in done.stdout
     assert "VolumeResizeFailed: the disk type cannot grow" in done.stdout
+    assert "data-flights-broker-5" not in done.stdout
+    assert "data-flights-broker-6" not in done.stdout
 
 
 def test_partitions_in_trouble_are_named_with_what_they_lack(scene: Scene, run: Run) -> None:
