@@ -1,22 +1,22 @@
 """The Python client: producer, consumer and admin, an async core with a sync facade.
 
 What belongs here: turning user calls into the protocol's messages and back, batching, retries
-that keep order, prefetching, the picture of who leads what, group membership, conversion to
+that keep order, prefetching, metadata, group membership, conversion to
 Arrow. What never may: knowledge of brokers' insides, of Spark or of the command line; imports of
 numpy, pyarrow, zstandard or lz4 at import time; a second copy of any logic for the sync clients.
 
-A room per idea, each with a charter, from top to bottom:
+One package per subject, from the top layer to the bottom (`.importlinter` has the layers):
 
-    sync                    the sync clients; one loop thread per process
-    workers, transformer    loops that the client runs for its user's handlers
-    admin                   what an administrator asks and changes
+    sync                    the sync clients; one event loop thread per process
+    workers, transformer    loops that run a user's handlers
+    admin                   topics, configs, groups, transactions
     producer, transaction   accumulator → lanes (pure) → sender → links; machine (pure) → manager
-    consumer                fetch states (pure) → fetcher; positions, commits
+    consumer                fetch states (pure) → fetcher; positions, commits; bounded ranges
     group                   membership (pure) → link
     cluster                 connections, metadata, leaders, coordinators
 
-Beside them stands what all share: settings, and the plain data that users get. The promises about
-order and duplicates are kept in `producer/lane.py`.
+Beside them: what all of them share, such as settings and the data that users get. The guarantees
+about order and duplicates are kept in `producer/lane.py`.
 """
 
 from penstock.client.admin.admin import AsyncAdmin

@@ -1,7 +1,6 @@
-"""What an administrator asks and changes: topics, configs, brokers, groups, transactions.
+"""Administration: topics, configs, brokers, groups, transactions.
 
-What belongs here: `AsyncAdmin`, the calls behind its methods (plain functions, by subject), and the
-plain data that they return.
-What never may: anything about records, and anything that waits in the background: every call is
-made when it is asked for, and is over when it returns.
+Belongs here: `AsyncAdmin`, the calls behind its methods (plain functions, one `…_calls` module per
+subject), and the plain data they return. Never here: records, and background tasks: a call starts
+when it is made and is over when it returns. Start with `admin.py`.
 """

@@ -1,7 +1,6 @@
-"""The client's way to the brokers: connections, who leads what, who coordinates what.
+"""The client's connections to the brokers, and its metadata: who leads and who coordinates what.
 
-What belongs here: finding a broker that answers, keeping the metadata fresh, sending calls to the
-leaders of partitions or to a coordinator and repeating them when those have moved. Here alone are
-channels opened. What never may: records, groups and transactions; those rooms stand on this one.
-Start reading at `cluster.py`.
+Belongs here: opening channels, finding a broker that answers, keeping the metadata fresh, sending
+calls to partition leaders or to a coordinator and retrying when those have moved. Never here:
+records, groups and transactions; the packages for those use this one. Start with `cluster.py`.
 """

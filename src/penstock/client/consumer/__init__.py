@@ -1,9 +1,10 @@
-"""Reading: what a consumer fetches, how far it has come, and what it tells its group of that.
+"""Reading: what a consumer fetches, its positions, and the offsets it commits.
 
     poll ◀── FetchState per partition (pure) ◀── Fetcher, a long poll per leader
-     └─▶ Assignment (pure): positions ──▶ Committer, TransactionOffsets ──▶ the group's coordinator
+     └─▶ Assignment (pure): positions ──▶ Committer, TransactionOffsets ──▶ group coordinator
 
-What belongs here: fetching, positions, seeks, and the consumer's side of a group, which takes and
-gives up partitions between two polls. What never may: how a member speaks with its coordinator
-(`penstock.client.group`), and anything of producers. Start reading at `consumer.py`.
+Belongs here: fetching, positions, seeks, bounded ranges without a consumer (`range_reader.py`), and
+what a consumer does with the partitions its group assigns and revokes (`group_session.py`). Never
+here: the protocol between a member and its coordinator (`penstock.client.group`), and anything
+about producers. Start with `consumer.py`.
 """

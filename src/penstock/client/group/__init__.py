@@ -1,6 +1,6 @@
-"""Membership of a consumer group: the member's machine, its stream, its messages.
+"""Membership of a consumer group: the member's state machine, its stream, its messages.
 
-What belongs here: when a member joins, owns, gives up and has lost (`membership.py`, pure), what
-it says to its coordinator, and what is shown of groups. What never may: what a member does with its
-partitions, which is the consumer's (`penstock.client.consumer`). Start reading at `contract.py`.
+Belongs here: when a member joins, owns, gives up and has lost partitions (`membership.py`, pure),
+the calls to its coordinator, and the data that describes groups. Never here: what a member does
+with its partitions (`penstock.client.consumer`). Start with `contract.py`.
 """

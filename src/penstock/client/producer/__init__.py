@@ -2,7 +2,7 @@
 
     send ─▶ Accumulator: batches ─▶ Lane per partition (pure): order ─▶ Sender ─▶ ProduceLink
 
-What belongs here: batching, numbering, retries, what becomes of a record. What never may: how a
-transaction begins and ends; the room knows only which one a record is sent in
-(`sending_in.py`), and `producer.py` puts `penstock.client.transaction` together with the rest.
+Belongs here: batching, sequences, retries, deliveries. Never here: how a transaction begins and
+ends. This package only knows which transaction a record is sent in (`sending_in.py`);
+`producer.py` combines it with `penstock.client.transaction`. Start with `producer.py`.
 """

@@ -1,5 +1,5 @@
-"""The sync clients: each wraps its async namesake and drives it from one loop thread.
+"""The sync clients: each wraps its async namesake and runs it on one event loop thread.
 
-What belongs here: waiting in the calling thread, Ctrl-C, the end of the process. What never may: a
-decision, a retry or a message of the protocol: a second copy of what the async clients do.
+Belongs here: blocking the calling thread, Ctrl-C, the end of the process. Never here: decisions,
+retries or protocol messages; the async clients have them.
 """

@@ -1,7 +1,8 @@
-"""A producer's transactions: one at a time, or as a branch of a batch that many tasks write.
+"""A producer's transactions: one at a time, or as branches of a batch that many tasks write.
 
-    handle, branches ─▶ manager ─▶ machine (pure) ─▶ manager obeys: sender, coordinator
+    handle, branches ─▶ manager ─▶ machine (pure); the manager carries out what it decides
 
-What belongs here: beginning, ending and handing over, and what a user holds meanwhile. What never
-may: batches and their order, which are the producer's. Start reading at `contract.py`.
+Belongs here: beginning, committing, aborting and handing over, and the objects users hold
+meanwhile. Never here: batches and their order (`penstock.client.producer`). Start with
+`contract.py`.
 """

@@ -1,6 +1,6 @@
-"""Consume, transform, produce: handlers whose output and progress are one transaction.
+"""Consume, transform, produce: a handler's output and the offsets behind it are one transaction.
 
-What belongs here: when the loop commits, gives up and tries again (`machine.py`, pure), and the
-loop itself. What never may: a call to a broker: it stands on the public consumer, producer and
-admin. Start reading at `machine.py`.
+Belongs here: when the loop commits, aborts and retries (`machine.py`, pure), and the loop itself.
+Never here: calls to brokers; it uses the public consumer, producer and admin. Start with
+`machine.py`.
 """

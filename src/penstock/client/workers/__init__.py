@@ -1,5 +1,5 @@
 """A topic as a queue: a pool of workers that handles each record at least once.
 
-What belongs here: which worker gets a record, what is unfinished, and what may be committed
-therefore. What never may: a call to a broker: it stands on the public consumer and producer.
+Belongs here: which worker gets a record, which records are unfinished, and which offset may be
+committed. Never here: calls to brokers; it uses the public consumer and producer.
 """

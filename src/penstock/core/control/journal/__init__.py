@@ -20,7 +20,7 @@ register, one proposer per epoch: Paxos with the controller epoch as ballot.
   store that was never answered may still pass: documents it would change are in the journal from
   its beginning, restamped with a version above that write's.
 
-What belongs here: the journal, both parts' decisions, and what they ask of shells (`contract.py`).
-What never may: what a controller decides about the documents: the machine beside this room knows
-of no journal, its shell reads and writes through one.
+Belongs here: the journal, the decisions of proposer and acceptor, and what they ask of their shells
+(`contract.py`). Never here: what a controller decides. Its machine knows nothing of a journal; its
+shell reads and writes documents through one.
 """
