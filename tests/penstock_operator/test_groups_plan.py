@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.operator_world import desired
 
 from penstock.core.types import TopicPartition
+from penstock.kubernetes.names import PAUSED
 from penstock_operator.groups import View, reset
 from penstock_operator.groups.model import (
     CarryOut,
@@ -24,7 +25,7 @@ from penstock_operator.groups.model import (
 )
 from penstock_operator.groups.plan import owners_of, plan_group
 from penstock_operator.model import Severity, Wait
-from penstock_operator.names import GROUP_FINALIZER, PAUSED
+from penstock_operator.names import GROUP_FINALIZER
 
 READY = View(gone=False, desired=desired(), ready=True)
 NOW = "2026-01-01T00:00:00Z"

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operator_world import NAMES, World, desired, settled
 
+from penstock.kubernetes.names import CLUSTER_LABEL
 from penstock_operator.model import (
     Apply,
     GrowClaim,
@@ -20,7 +21,7 @@ from penstock_operator.model import (
     Severity,
     TopicResource,
 )
-from penstock_operator.names import CLUSTER_LABEL, TOPIC_FINALIZER
+from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import template_hash
 from penstock_operator.plan import plan_cluster

@@ -10,10 +10,11 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.names import API_VERSION
 from penstock.logs import EventLog
 from penstock_operator.clock import now_micros
 from penstock_operator.kube import Kube
-from penstock_operator.names import API_VERSION, FIELD_MANAGER
+from penstock_operator.names import FIELD_MANAGER
 
 _QUIET_S: Final = 600.0
 _NOTE_MAX: Final = 1_000

@@ -10,7 +10,7 @@ from typing import Any
 
 import kopf
 
-from penstock_operator.names import CLUSTER_LABEL, GROUP, METADATA_LABEL, VERSION
+from penstock.kubernetes.names import CLUSTER_LABEL, GROUP, METADATA_LABEL, VERSION
 from penstock_operator.workers import Workers
 
 WATCHED = (

@@ -7,24 +7,18 @@ a Cluster; annotations are the requests a person can make beside the spec.
 from dataclasses import dataclass
 from typing import Final
 
-GROUP: Final = "penstock.dev"
-VERSION: Final = "v1alpha1"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, GROUP
+
 FIELD_MANAGER: Final = "penstock-operator"
 TOPIC_FINALIZER: Final = f"{GROUP}/topic"
 GROUP_FINALIZER: Final = f"{GROUP}/consumer-group"
 
-PAUSED: Final = f"{GROUP}/paused"
-"""`"true"` on a Cluster, Topic or ConsumerGroup: nothing is changed, only the status is kept."""
 FORCE_ROLL: Final = f"{GROUP}/force-roll"
 """A broker id on a Cluster: restart it now, whatever the brokers say about it. Done once."""
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"
 RACK: Final = f"{GROUP}/rack"
-CLUSTER_LABEL: Final = f"{GROUP}/cluster"
-METADATA_LABEL: Final = f"{GROUP}/metadata"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
-COMPONENT: Final = "app.kubernetes.io/component"
 
 GRPC_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
@@ -99,8 +93,8 @@ class Names:
             "app.kubernetes.io/managed-by": FIELD_MANAGER,
             CLUSTER_LABEL: self.cluster,
         }
-        return labels if component is None else labels | {COMPONENT: component}
+        return labels if component is None else labels | {COMPONENT_LABEL: component}
 
     def selector(self, component: str) -> dict[str, str]:
         """What selects pods: never changes, a StatefulSet's selector cannot."""
-        return {CLUSTER_LABEL: self.cluster, COMPONENT: component}
+        return {CLUSTER_LABEL: self.cluster, COMPONENT_LABEL: component}

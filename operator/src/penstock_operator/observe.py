@@ -12,11 +12,12 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.quantity import quantity
 from penstock_operator.brokers import Brokers
 from penstock_operator.kube import Kube
 from penstock_operator.model import ClaimState, Object, Observed, PodState
-from penstock_operator.names import CLUSTER_LABEL, COMPONENT, POD_INDEX, RACK, TEMPLATE_HASH
+from penstock_operator.names import POD_INDEX, RACK, TEMPLATE_HASH
 from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
 from penstock_operator.objects.broker import BROKER
 from penstock_operator.objects.controller import CONTROLLER
@@ -169,7 +170,7 @@ async def observe(
 
 def _component(pod: Object) -> str:
     labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
-    return labels.get(COMPONENT, "")
+    return labels.get(COMPONENT_LABEL, "")
 
 
 def pod_state(pod: Object) -> PodState:

@@ -9,8 +9,8 @@ stays, so a status that has not changed is equal to the live one and is not writ
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock_operator.model import BrokerFacts, Object, Observed, Plan, Severity, Wait
-from penstock_operator.names import CLUSTER_LABEL, COMPONENT
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import BROKER, template_hash
 from penstock_operator.plan.gates import is_serving
@@ -76,7 +76,7 @@ def cluster_status(
     not_ready = why_not_ready(desired, observed, plan)
     waits = plan.waits or _applying(plan)
     shown = conditions(not_ready, waits, desired.generation, before.get("conditions") or (), now)
-    wanted = f"{COMPONENT}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
+    wanted = f"{COMPONENT_LABEL}={BROKER},{CLUSTER_LABEL}={desired.names.cluster}"
     numbers = _numbers(facts, before)
     ready = sum(pod.ready and not pod.terminating for pod in pods)
     return {

@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.names import API_VERSION
 from penstock.logs import EventLog
 from penstock_operator.act import Acting
 from penstock_operator.brokers import Brokers
@@ -27,7 +28,6 @@ from penstock_operator.groups import Groups, View
 from penstock_operator.kube import Kube
 from penstock_operator.metrics import Metrics
 from penstock_operator.model import Object, Observed, Plan, Severity, TopicResource, Wait
-from penstock_operator.names import API_VERSION
 from penstock_operator.objects import DesiredCluster, DesiredProblem, read_cluster
 from penstock_operator.observe import Children, observe
 from penstock_operator.plan import plan_cluster

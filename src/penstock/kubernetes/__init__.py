@@ -1,8 +1,8 @@
 """Access to the Kubernetes API for the operator, the controller and the command line.
 
-    resources, quantity, errors, kubeconfig   importable without the `kubernetes` package
-    connect ──▶ api.Api                       the API server to use; requests to it, bounded in time
-    lease.Lease                               elects one of several processes
+    names, resources, quantity, errors, kubeconfig   importable without the `kubernetes` package
+    connect ──▶ api.Api     the API server to use; requests to it, bounded in time
+    lease.Lease             elects one of several processes
 
 Belongs here: what more than one of the three needs. Never here: the content of Penstock's own
 objects; retries of a write whose outcome is unknown (the caller must read first). All calls block:

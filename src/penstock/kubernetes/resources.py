@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.kubernetes.names import API_VERSION
+
 Json = dict[str, Any]
 """An object as the API server sends it, with every field."""
 
-PENSTOCK: Final = "/apis/penstock.dev/v1alpha1"
-
 RESOURCES: Final = {
-    "Cluster": (PENSTOCK, "clusters"),
-    "Topic": (PENSTOCK, "topics"),
-    "ConsumerGroup": (PENSTOCK, "consumergroups"),
+    "Cluster": (f"/apis/{API_VERSION}", "clusters"),
+    "Topic": (f"/apis/{API_VERSION}", "topics"),
+    "ConsumerGroup": (f"/apis/{API_VERSION}", "consumergroups"),
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/apis/events.k8s.io/v1", "events"),
     "Node": ("/api/v1", "nodes"),

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from penstock.core.manifest.objects import ConsumerGroupSpec, OffsetReset
 from penstock.core.types import TopicPartition
+from penstock.kubernetes.names import PAUSED
 from penstock_operator.model import Object, Wait
-from penstock_operator.names import PAUSED
 from penstock_operator.objects import DesiredCluster
 
 NO_GROUP: Final = "Dead"

@@ -22,6 +22,7 @@ from typing import Any
 
 from penstock.core.manifest import ManifestError, parse_manifest
 from penstock.core.manifest.objects import ConsumerGroupSpec, DeletionPolicy
+from penstock.kubernetes.names import API_VERSION
 from penstock_operator.groups.model import (
     NO_GROUP,
     CarryOut,
@@ -34,7 +35,7 @@ from penstock_operator.groups.model import (
 )
 from penstock_operator.groups.reset import found_done, in_words
 from penstock_operator.model import Severity, Wait
-from penstock_operator.names import API_VERSION, GROUP_FINALIZER
+from penstock_operator.names import GROUP_FINALIZER
 
 
 def owners_of(resources: Sequence[GroupResource]) -> dict[str, str]:

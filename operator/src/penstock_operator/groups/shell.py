@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.names import PAUSED
 from penstock.logs import EventLog
 from penstock_operator.brokers import Brokers
 from penstock_operator.events import Events
@@ -24,7 +25,6 @@ from penstock_operator.groups.look import Pass, Track
 from penstock_operator.groups.model import GroupResource, View
 from penstock_operator.groups.plan import owners_of
 from penstock_operator.kube import Kube
-from penstock_operator.names import PAUSED
 
 LOOK_MS: Final = 10_000
 LOOKS_PER_S: Final = 20

@@ -7,8 +7,8 @@ says by an annotation which template it was made from.
 
 from typing import Final
 
+from penstock.kubernetes.names import COMPONENT_LABEL
 from penstock_operator.names import (
-    COMPONENT,
     EXTERNAL_PORT,
     GRPC_PORT,
     METRICS_PORT,
@@ -248,4 +248,4 @@ def _allow(port: int) -> Object:
     return {"port": port, "protocol": "TCP"}
 
 
-__all__ = ["COMPONENT", "broker_objects", "broker_set", "template_hash"]
+__all__ = ["COMPONENT_LABEL", "broker_objects", "broker_set", "template_hash"]

@@ -14,7 +14,8 @@ from penstock.core.manifest.objects import ClusterSpec, DeletionPolicy
 from penstock.core.manifest.schema import CLUSTER_SPEC
 from penstock.core.manifest.settings import check_cluster_settings
 from penstock.core.settings import split_config
-from penstock_operator.names import API_VERSION, FORCE_ROLL, PAUSED, Names
+from penstock.kubernetes.names import API_VERSION, PAUSED
+from penstock_operator.names import FORCE_ROLL, Names
 
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as its JSON."""

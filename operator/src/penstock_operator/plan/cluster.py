@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.kubernetes.names import CLUSTER_LABEL
 from penstock_operator.compare import is_applied, stamped
 from penstock_operator.model import (
     Action,
@@ -15,7 +16,6 @@ from penstock_operator.model import (
     Severity,
     Wait,
 )
-from penstock_operator.names import CLUSTER_LABEL
 from penstock_operator.objects import DesiredCluster, broker_objects, broker_set, controller_objects
 from penstock_operator.objects.broker import template_hash
 from penstock_operator.plan.gates import can_lose_one

@@ -16,8 +16,9 @@ from typing import Any, Final
 from penstock.core.manifest import ManifestError, Topic, parse_manifest
 from penstock.core.manifest.objects import DeletionPolicy
 from penstock.core.manifest.topics import ExistingTopic, Step, plan_topics
+from penstock.kubernetes.names import API_VERSION, PAUSED
 from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource, Wait
-from penstock_operator.names import API_VERSION, PAUSED, TOPIC_FINALIZER
+from penstock_operator.names import TOPIC_FINALIZER
 
 PAUSED_REASON: Final = "Paused"
 """Not waited for: somebody ends it, and then the resource changes."""

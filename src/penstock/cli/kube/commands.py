@@ -16,6 +16,7 @@ from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.options import Output, OutputOption, example
 from penstock.cli.output import print_document, print_rows
 from penstock.errors import MisuseError
+from penstock.kubernetes.names import PAUSED
 from penstock.kubernetes.resources import path_of
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _annotate(api: "Api", choice: KubeChoice, cluster: str, value: str | None) -
     found = module.choose_cluster(api, cluster, choice.namespace)
     metadata = found["metadata"]
     path = path_of("Cluster", metadata["namespace"], metadata["name"])
-    api.merge(path, {"metadata": {"annotations": {module.PAUSED: value}}})
+    api.merge(path, {"metadata": {"annotations": {PAUSED: value}}})
     return str(module.full_name(found))
 
 

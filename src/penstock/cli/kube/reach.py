@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Final
 from penstock.cli.kube.choice import KubeChoice, connect
 from penstock.cli.kube.forward import Forwarder, open_with
 from penstock.cli.kube.snapshot import (
-    CLUSTER_LABEL,
-    COMPONENT_LABEL,
     choose_cluster,
     find_clusters,
     find_visible_clusters,
@@ -25,6 +23,7 @@ from penstock.cli.kube.snapshot import (
 )
 from penstock.cli.kube.status import broker_id, is_leaving, is_pod_ready
 from penstock.errors import MisuseError, PenstockError, UnreachableError
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL
 from penstock.kubernetes.resources import Json, path_of
 
 if TYPE_CHECKING:

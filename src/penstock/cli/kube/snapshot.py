@@ -20,6 +20,7 @@ from penstock.core.control.documents import (
 )
 from penstock.errors import MisuseError, PenstockError
 from penstock.kubernetes.errors import KubernetesError
+from penstock.kubernetes.names import CLUSTER_LABEL, COMPONENT_LABEL, GROUP, METADATA_LABEL, PAUSED
 from penstock.kubernetes.resources import Json, path_of
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-CLUSTER_LABEL: Final = "penstock.dev/cluster"
-METADATA_LABEL: Final = "penstock.dev/metadata"
-COMPONENT_LABEL: Final = "app.kubernetes.io/component"
-PAUSED: Final = "penstock.dev/paused"
 OPERATOR: Final = "penstock-operator"
 INSTALL_CRDS: Final = "is Penstock's operator installed in this Kubernetes cluster?"
 
@@ -228,7 +225,7 @@ class _Reader:
             for event in self._all(f"/api/v1/namespaces/{self._namespace}/events")
             if event["involvedObject"].get("name") == self._cluster
             or str(event["involvedObject"].get("name", "")).startswith(own)
-            or event["involvedObject"].get("apiVersion", "").startswith("penstock.dev/")
+            or event["involvedObject"].get("apiVersion", "").startswith(f"{GROUP}/")
         ]
         return tuple(sorted(every, key=lambda event: event_time(event) or ""))
 

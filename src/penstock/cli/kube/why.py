@@ -36,6 +36,7 @@ from penstock.cli.kube.status import (
 )
 from penstock.cli.kube.transactions import TRANSACTION_CODES, transaction_findings
 from penstock.cli.kube.words import Finding, warnings_about
+from penstock.kubernetes.names import PAUSED
 from penstock.kubernetes.quantity import quantity
 from penstock.kubernetes.resources import Json
 
@@ -136,7 +137,7 @@ def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:
             "is paused: the operator changes nothing",
             do=f"kubectl penstock resume {name_of(thing)}"
             if kind == "Cluster"
-            else "remove its annotation penstock.dev/paused",
+            else f"remove its annotation {PAUSED}",
         )
     generation = thing["metadata"].get("generation", 0)
     seen = (thing.get("status") or {}).get("observedGeneration", 0)

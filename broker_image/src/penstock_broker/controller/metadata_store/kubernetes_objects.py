@@ -19,13 +19,16 @@ from typing import Any, Final
 
 from penstock.core.control.documents import CLUSTER_KEY, TOPIC_KEY_PREFIX
 from penstock.errors import ErrorCode, MisuseError
+from penstock.kubernetes.names import (
+    API_VERSION,
+    CLUSTER_LABEL,
+    COMPONENT_LABEL,
+    GROUP,
+    METADATA_LABEL,
+)
 from penstock.kubernetes.resources import LeaseObject, path_of
 
-GROUP: Final = "penstock.dev"
-OWNER_API_VERSION: Final = f"{GROUP}/v1alpha1"
 OWNER_KIND: Final = "Cluster"
-CLUSTER_LABEL: Final = f"{GROUP}/cluster"
-METADATA_LABEL: Final = f"{GROUP}/metadata"
 WRITE_ANNOTATION: Final = f"{GROUP}/write"
 KEY_FIELD: Final = "key"
 TEXT_FIELD: Final = "document"
@@ -80,7 +83,7 @@ class ClusterObjects:
             return []
         return [
             {
-                "apiVersion": OWNER_API_VERSION,
+                "apiVersion": API_VERSION,
                 "kind": OWNER_KIND,
                 "name": self.owner_name or self.cluster,
                 "uid": self.owner_uid,
@@ -92,7 +95,7 @@ class ClusterObjects:
         return {
             "app.kubernetes.io/name": "penstock",
             "app.kubernetes.io/instance": self.cluster,
-            "app.kubernetes.io/component": "controller",
+            COMPONENT_LABEL: "controller",
             "app.kubernetes.io/managed-by": "penstock-operator",
             CLUSTER_LABEL: self.cluster,
             **more,
