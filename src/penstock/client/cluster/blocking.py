@@ -12,7 +12,7 @@ from typing import Final
 
 import grpc
 
-from penstock.client.cluster.view import ClusterView, Leader
+from penstock.client.cluster.view import Leader, MetadataSnapshot
 from penstock.client.cluster.wire import view_from_wire
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, ErrorCode, UnreachableError
@@ -31,7 +31,7 @@ class BlockingCluster:
     def __init__(self, bootstrap: tuple[str, ...], cluster_id: str = "") -> None:
         """Connects on first use. `cluster_id` "" = the one of the first broker that answers."""
         self._bootstrap = bootstrap
-        self._view = ClusterView(cluster_id)
+        self._view = MetadataSnapshot(cluster_id)
         self._doubted: set[TopicPartition] = set()
         self._stubs: dict[str, BrokerServiceStub] = {}
 

@@ -1,7 +1,7 @@
 """The client's line to the cluster: finds a broker that answers, keeps the metadata fresh.
 
     bootstrap addresses ─┐
-    brokers of the view ─┴─▶ candidates ──▶ first that answers ──▶ ClusterView (view.py)
+    brokers of the view ─┴─▶ candidates ──▶ first that answers ──▶ MetadataSnapshot (view.py)
 
 Any address will do to begin with, dead ones are passed over; brokers found later come first and
 whoever did not answer lately comes last. If nobody answers within the timeout there is one
@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Final, TypeVar
 
 from penstock.client.cluster.connections import Connection, Connections
-from penstock.client.cluster.view import ClusterView
+from penstock.client.cluster.view import MetadataSnapshot
 from penstock.client.cluster.wire import view_from_wire
 from penstock.client.config import ClientConfig
 from penstock.client.model import TopicDescription
@@ -59,7 +59,7 @@ class Cluster:
 
         Otherwise questions are spread over the brokers.
         """
-        self.view = ClusterView()
+        self.view = MetadataSnapshot()
         self.connections = Connections(config.resolve_address)
         self.config = config
         self._bootstrap = bootstrap
@@ -79,7 +79,7 @@ class Cluster:
         """Calls `listener` whenever the view has changed."""
         self._listeners.append(listener)
 
-    async def refresh(self, timeout_s: float = math.inf) -> ClusterView:
+    async def refresh(self, timeout_s: float = math.inf) -> MetadataSnapshot:
         """The view after an answer asked for no earlier than this call.
 
         Raises UnreachableError when nobody answers within `timeout_s`, and never later than
@@ -296,7 +296,7 @@ class Cluster:
         }
         self._change(self.view.merge(view_from_wire(answer), asked))
 
-    def _change(self, view: ClusterView) -> None:
+    def _change(self, view: MetadataSnapshot) -> None:
         if view == self.view:
             return
         self.view = view

@@ -1,7 +1,7 @@
 """What the client believes about the cluster: who leads what. Pure; one immutable value.
 
-    Metadata answer ──▶ ClusterView.merge ──▶ new ClusterView
-    leader hint in an error ──▶ ClusterView.with_leader ──▶ new ClusterView
+    Metadata answer ──▶ MetadataSnapshot.merge ──▶ new MetadataSnapshot
+    leader hint in an error ──▶ MetadataSnapshot.with_leader ──▶ new MetadataSnapshot
 
 Answers come from any broker, and some brokers are behind. So a partition's leader epoch never
 goes back here (I1) while the topic id is the same; another topic id is another topic and
@@ -26,7 +26,7 @@ class Leader:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterView:
+class MetadataSnapshot:
     """Brokers and the topics asked for so far."""
 
     cluster_id: str = ""
@@ -35,7 +35,7 @@ class ClusterView:
     brokers: Mapping[int, BrokerDescription] = field(default_factory=dict)
     topics: Mapping[str, TopicDescription] = field(default_factory=dict)
 
-    def merge(self, answer: "ClusterView", asked: frozenset[str] | None) -> "ClusterView":
+    def merge(self, answer: "MetadataSnapshot", asked: frozenset[str] | None) -> "MetadataSnapshot":
         """This view after an answer.
 
         Args:
@@ -68,7 +68,7 @@ class ClusterView:
         }
         return replace(answer, topics={**kept, **merged})
 
-    def with_leader(self, partition: TopicPartition, leader: CurrentLeader) -> "ClusterView":
+    def with_leader(self, partition: TopicPartition, leader: CurrentLeader) -> "MetadataSnapshot":
         """This view after an error that names the current leader; itself if that is no news."""
         topic = self.topics.get(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from penstock.client.cluster.view import ClusterView
+from penstock.client.cluster.view import MetadataSnapshot
 from penstock.client.config import ClientConfig, ConsumerConfig, IsolationLevel
 from penstock.client.model import (
     BrokerDescription,
@@ -27,10 +27,10 @@ def isolation_to_wire(config: ClientConfig) -> pb.IsolationLevel.ValueType:
     return pb.ISOLATION_LEVEL_READ_COMMITTED
 
 
-def view_from_wire(answer: pb.MetadataResponse) -> ClusterView:
+def view_from_wire(answer: pb.MetadataResponse) -> MetadataSnapshot:
     """The view one Metadata answer stands for; topics with an error are left out."""
     brokers = [broker_from_wire(info) for info in answer.brokers]
-    return ClusterView(
+    return MetadataSnapshot(
         cluster_id=answer.cluster_id,
         controller_epoch=answer.controller_epoch,
         metadata_version=answer.metadata_version,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.client.cluster.view import ClusterView, Leader
+from penstock.client.cluster.view import Leader, MetadataSnapshot
 from penstock.client.model import BrokerDescription, PartitionDescription, TopicDescription
 from penstock.core.types import TopicPartition
 from penstock.errors import ClusterError, CurrentLeader, ErrorCode
@@ -12,9 +12,9 @@ HERE = TopicPartition("t", 0)
 
 def view(
     *, leader: int = 0, epoch: int = 1, version: int = 1, topic_id: str = "id", cluster: str = "c"
-) -> ClusterView:
+) -> MetadataSnapshot:
     partition = PartitionDescription(0, leader, epoch, (0, 1), (0, 1), version)
-    return ClusterView(
+    return MetadataSnapshot(
         cluster_id=cluster,
         controller_epoch=1,
         metadata_version=version,
@@ -53,7 +53,7 @@ def test_a_topic_created_again_replaces_the_old_one_whatever_its_epochs() -> Non
 
 
 def test_topics_asked_for_and_missing_are_forgotten_and_others_kept() -> None:
-    empty = ClusterView("c", 1, 2)
+    empty = MetadataSnapshot("c", 1, 2)
     assert "t" not in view().merge(empty, frozenset({"t"})).topics
     assert "t" not in view().merge(empty, None).topics
     assert "t" in view().merge(empty, frozenset({"u"})).topics
