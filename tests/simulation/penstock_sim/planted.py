@@ -17,7 +17,7 @@ from penstock.core.replication.contract_leader import (
     ProduceRequested,
 )
 from penstock.core.replication.follower import Follower
-from penstock.core.replication.isr import IsrChanges
+from penstock.core.replication.isr import InSyncReplicas
 from penstock.core.replication.leader import Leader
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.machine import ReplicaMachine
@@ -145,7 +145,7 @@ def forget_producers_at_failover(patch: Any) -> None:
 
 def ignore_the_isr_change_in_flight(patch: Any) -> None:
     """Only the ISR that is known to be stored counts for the high watermark."""
-    patch.setattr(IsrChanges, "maximal", property(lambda self: frozenset(self.state.isr)))
+    patch.setattr(InSyncReplicas, "maximal", property(lambda self: frozenset(self.state.isr)))
 
 
 def take_no_answer_for_a_refusal(patch: Any) -> None:

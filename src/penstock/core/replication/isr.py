@@ -79,7 +79,7 @@ class FollowerProgress:
         return not self.has_all(leader_end) and now_ms - self.caught_up_ms > lag_max_ms
 
 
-class IsrChanges:
+class InSyncReplicas:
     """The ISR of one leadership and the change in flight. Mutable, owned by the leader."""
 
     def __init__(self, state: PartitionState) -> None:

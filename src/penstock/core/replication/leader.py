@@ -2,7 +2,7 @@
 
     ProduceRequested ─▶ Transactions, Appending ─▶ own written_end ──────┐
     FollowerAcked (this epoch only) ────────▶ FollowerProgress ──────────┼─▶ HW ─▶ replies
-    IsrAnswered, Assigned ──────────────────▶ IsrChanges ────────────────┘
+    IsrAnswered, Assigned ──────────────────▶ InSyncReplicas ────────────┘
 
 One object per leadership: nothing that was acknowledged to an earlier epoch can be counted here
 (I5). Kept here: I2 (the HW never falls), I5, I7 (no reply before what `acks` and `sync` ask for),
@@ -27,7 +27,7 @@ from penstock.core.replication.contract_leader import (
     SendEpochAnswer,
     SendRefusal,
 )
-from penstock.core.replication.isr import FollowerProgress, IsrChanges
+from penstock.core.replication.isr import FollowerProgress, InSyncReplicas
 from penstock.core.replication.local_log import LocalLog
 from penstock.core.replication.outbox import Outbox
 from penstock.core.replication.pending import Progress
@@ -69,7 +69,7 @@ class Leader:
         self.epoch = state.leader_epoch
         self.config = config
         self.epoch_start = log.log_end
-        self.isr = IsrChanges(state)
+        self.isr = InSyncReplicas(state)
         self._appending = Appending(log, self.epoch)
         self.pending = self._appending.pending
         self._transactions = Transactions(log, self._appending, self._shortage, joins)
