@@ -6,7 +6,7 @@ from penstock.core.control import contract as c
 from penstock.core.types import ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import controller_pb2 as pb
-from penstock_broker.controller.outbox import Outbox
+from penstock_broker.controller.outbox import SessionOutbox
 
 
 class Images:
@@ -31,14 +31,14 @@ ACCEPTED = c.SessionAccepted(
 )
 
 
-async def take(outbox: Outbox) -> str:
+async def take(outbox: SessionOutbox) -> str:
     message = await asyncio.wait_for(outbox.next(), 40.0)
     return str(message.WhichOneof("message"))
 
 
 async def test_the_acceptance_comes_first_then_a_full_image() -> None:
     images = Images()
-    outbox = Outbox(images.since)
+    outbox = SessionOutbox(images.since)
     outbox.notify()
     outbox.put(ACCEPTED)
     outbox.put(c.HeartbeatAnswered(1, may_stop=False))
@@ -48,7 +48,7 @@ async def test_the_acceptance_comes_first_then_a_full_image() -> None:
 
 async def test_a_slow_stream_gets_one_image_for_many_changes() -> None:
     images = Images()
-    outbox = Outbox(images.since)
+    outbox = SessionOutbox(images.since)
     outbox.put(ACCEPTED)
     assert [await take(outbox) for _ in range(2)] == ["registered", "image"]
     for _ in range(1_000):
@@ -60,7 +60,7 @@ async def test_a_slow_stream_gets_one_image_for_many_changes() -> None:
 
 
 async def test_a_refusal_overtakes_images() -> None:
-    outbox = Outbox(Images().since)
+    outbox = SessionOutbox(Images().since)
     outbox.put(ACCEPTED)
     outbox.notify()
     outbox.put(c.SessionRefused(1, ClusterError("over", ErrorCode.STALE_BROKER_SESSION)))

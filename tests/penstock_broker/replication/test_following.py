@@ -15,7 +15,7 @@ from penstock.core.replication.contract_follower import (
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock.rpc.batches import batch_to_wire
-from penstock_broker.replication.following import Outbox, checked_batch
+from penstock_broker.replication.following import FollowerOutbox, checked_batch
 
 KEY = ReplicaKey(TopicId("id"), 3)
 LEADER, EPOCH = BrokerId(1), LeaderEpoch(2)
@@ -33,7 +33,7 @@ def test_a_batch_whose_crc_does_not_fit_never_reaches_a_machine() -> None:
 
 
 async def test_acks_of_one_turn_leave_together_and_only_the_newest() -> None:
-    outbox = Outbox()
+    outbox = FollowerOutbox()
     for end in (1, 2, 3):
         outbox.put(KEY, SendAck(LEADER, EPOCH, Offset(end), Offset(0)))
     outbox.put(ReplicaKey(TopicId("id"), 4), SendAck(LEADER, EPOCH, Offset(9), Offset(9)))
@@ -42,7 +42,7 @@ async def test_acks_of_one_turn_leave_together_and_only_the_newest() -> None:
 
 
 async def test_a_new_start_voids_older_acks_and_a_stop_voids_all() -> None:
-    outbox = Outbox()
+    outbox = FollowerOutbox()
     outbox.put(KEY, SendAck(LEADER, EPOCH, Offset(5), Offset(5)))
     outbox.put(KEY, SendEpochQuery(LEADER, EPOCH, LeaderEpoch(1)))
     outbox.put(KEY, SendFollowStart(LEADER, EPOCH, Offset(4)))

@@ -17,7 +17,7 @@ from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.controller.wire import session_message_to_wire
 
 
-class Outbox:
+class SessionOutbox:
     """Filled by the runtime, emptied by the task that writes the stream."""
 
     def __init__(self, image_since: Callable[[int], pb.ClusterImage]) -> None:

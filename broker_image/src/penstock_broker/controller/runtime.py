@@ -42,7 +42,7 @@ from penstock_broker.controller.metadata_store.interface import (
     StoreUnavailableError,
     WriteConflictError,
 )
-from penstock_broker.controller.outbox import Outbox
+from penstock_broker.controller.outbox import SessionOutbox
 from penstock_broker.controller.refusals import not_active, suspended
 from penstock_broker.controller.wire import image_to_wire
 from penstock_broker.observability import EventLog
@@ -101,7 +101,7 @@ class ControllerRuntime:
         self._settled = False
         self._generation = 0
         self._waiting: dict[int, asyncio.Future[c.Result]] = {}
-        self._outboxes: dict[int, Outbox] = {}
+        self._outboxes: dict[int, SessionOutbox] = {}
         self._ids = 0
         self._write: tuple[int, tuple[tuple[c.DocumentWrite, ...], ...]] | None = None
         self._reload = False
@@ -182,10 +182,10 @@ class ControllerRuntime:
         finally:
             self._waiting.pop(request_id, None)
 
-    def open_stream(self) -> tuple[int, Outbox]:
+    def open_stream(self) -> tuple[int, SessionOutbox]:
         """A session stream began; what it must send appears in the outbox."""
         stream_id = self._next_id()
-        outbox = Outbox(self._image_since)
+        outbox = SessionOutbox(self._image_since)
         self._outboxes[stream_id] = outbox
         return stream_id, outbox
 

@@ -17,7 +17,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceServicer
 from penstock.rpc.errors import error_to_wire
-from penstock_broker.controller.outbox import Outbox
+from penstock_broker.controller.outbox import SessionOutbox
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.wire import (
     alter_isr_from_wire,
@@ -113,7 +113,7 @@ class ControllerService(ControllerServiceServicer):
         return pb.AllocateProducerIdsResponse(first=result.first, count=result.count)
 
 
-async def _write(outbox: Outbox, context: Any) -> None:
+async def _write(outbox: SessionOutbox, context: Any) -> None:
     while True:
         message = await outbox.next()
         try:

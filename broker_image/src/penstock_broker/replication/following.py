@@ -72,7 +72,7 @@ class LeaderLink:
         self._replicas = replicas
         self._on_received = on_received
         self._transport = transport
-        self._outbox = Outbox()
+        self._outbox = FollowerOutbox()
         self._was_up = False
 
     # ------------------------------------------------------------ replica.LeaderOutlet
@@ -109,7 +109,7 @@ class LeaderLink:
             self._replicas.peer_lost(self.leader)
 
     async def _stream(self) -> None:
-        self._outbox = Outbox()
+        self._outbox = FollowerOutbox()
         self._was_up = False
         channel = self._transport.open(self.address)
         call: Any = None
@@ -210,7 +210,7 @@ def checked_batch(partition: str, wire: records_pb2.RecordBatch) -> Batch:
     return batch
 
 
-class Outbox:
+class FollowerOutbox:
     """What waits to be sent to the leader: one message of each kind per partition."""
 
     def __init__(self) -> None:
