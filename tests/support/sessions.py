@@ -17,7 +17,7 @@ from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.config import BrokerConfig
-from penstock_broker.metadata.session import ControllerSession, Identity
+from penstock_broker.metadata.session import BrokerIdentity, ControllerSession
 from penstock_broker.services.journal import JournalService
 from penstock_broker.serving.edge import Edge
 
@@ -41,7 +41,7 @@ class Broker:
             advertise_port=0,
             controllers=tuple(controllers),
         )
-        self.identity = Identity("", f"run-{broker_id}", f"dir-{broker_id}", True)
+        self.identity = BrokerIdentity("", f"run-{broker_id}", f"dir-{broker_id}", True)
         self.alive_seen: list[dict[int, bool]] = []
         self.leaders: dict[tuple[str, int], tuple[int, int]] = {}
         self.session = ControllerSession(config, lambda: self.identity, self, GrpcTransport())

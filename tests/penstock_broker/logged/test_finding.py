@@ -29,7 +29,7 @@ from penstock_broker.config import BrokerConfig
 from penstock_broker.logged.finding import Finder
 from penstock_broker.logged.topic import InternalTopic
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.metadata.session import Connection, ControllerSession, Identity
+from penstock_broker.metadata.session import BrokerIdentity, ControllerConnection, ControllerSession
 
 SUMS = InternalTopic(
     name="__sums",
@@ -75,7 +75,7 @@ class World:
             advertise_port=0,
             controllers=(address,),
         )
-        identity = Identity("", "run", "dir", data_intact=True)
+        identity = BrokerIdentity("", "run", "dir", data_intact=True)
         self.session = ControllerSession(
             config,
             lambda: identity,
@@ -83,7 +83,7 @@ class World:
             GrpcTransport(),
         )
         self.channel = patient_aio_channel(address)
-        self.session._connection = Connection(address, self.channel, 1, 1)
+        self.session._connection = ControllerConnection(address, self.channel, 1, 1)
         self.finder = Finder(SUMS, self.view, self.session, SystemClock())
         self.version = 0
         self.controller = Controller()

@@ -42,7 +42,7 @@ from penstock_broker.maintenance.compaction_metrics import CompactionMetrics
 from penstock_broker.maintenance.disk import DiskGuard
 from penstock_broker.maintenance.retention import Retention
 from penstock_broker.metadata.image import ClusterView
-from penstock_broker.metadata.session import ControllerSession, Identity
+from penstock_broker.metadata.session import BrokerIdentity, ControllerSession
 from penstock_broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.replication.following import LinkConfig
@@ -345,8 +345,8 @@ class BrokerProcess:
 
     # ------------------------------------------------------------ what parts ask for
 
-    def _identity(self) -> Identity:
-        return Identity(
+    def _identity(self) -> BrokerIdentity:
+        return BrokerIdentity(
             cluster_id=self._directory.cluster_id,
             incarnation=self._incarnation,
             directory_id=self._directory.directory_id,

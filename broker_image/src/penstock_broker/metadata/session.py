@@ -52,7 +52,7 @@ _events = EventLog("session")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class BrokerIdentity:
     """What a broker says of itself when it registers; from its data directory and this run."""
 
     cluster_id: str
@@ -77,7 +77,7 @@ class ImageSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ControllerConnection:
     """A live session. `broker_session` and `controller_epoch` go into every call."""
 
     address: str
@@ -100,7 +100,7 @@ class ControllerSession:
     def __init__(
         self,
         config: BrokerConfig,
-        identity: Callable[[], Identity],
+        identity: Callable[[], BrokerIdentity],
         sink: ImageSink,
         transport: Transport,
     ) -> None:
@@ -108,7 +108,7 @@ class ControllerSession:
         self._identity = identity
         self._sink = sink
         self._transport = transport
-        self._connection: Connection | None = None
+        self._connection: ControllerConnection | None = None
         self._failures = 0
         self._stopping = False
         self._may_stop = False
@@ -124,7 +124,7 @@ class ControllerSession:
     def connected(self) -> bool:
         return self._connection is not None
 
-    def connection(self) -> Connection:
+    def connection(self) -> ControllerConnection:
         """The live session; raises ClusterError(CONTROLLER_UNAVAILABLE) without one."""
         if self._connection is None:
             raise ClusterError(
@@ -177,7 +177,7 @@ class ControllerSession:
         if self._reading is not None:
             self._reading.reschedule(asyncio.get_running_loop().time())
 
-    def check_follows(self, connection: Connection) -> None:
+    def check_follows(self, connection: ControllerConnection) -> None:
         """Raises CONTROLLER_UNAVAILABLE if its session is over: an answer counts no more.
 
         Who has promised a newer controller to follow it must not act on what the one before has
@@ -231,7 +231,7 @@ class ControllerSession:
             registered = await self._registration(call)
             await self._sink.registered(registered)
             self._outdated = False
-            self._connection = Connection(
+            self._connection = ControllerConnection(
                 address, channel, registered.broker_session, registered.controller_epoch
             )
             self._news.set()

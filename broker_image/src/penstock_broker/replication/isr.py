@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 from penstock_broker.metadata.image import ClusterView, partition_from_wire
-from penstock_broker.metadata.session import Connection, ControllerSession
+from penstock_broker.metadata.session import ControllerConnection, ControllerSession
 from penstock_broker.observability import EventLog
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
@@ -89,7 +89,7 @@ class IsrChanges:
             self._replicas.handle(replica, event)
 
     def _request(
-        self, connection: Connection, batch: dict[Replica, IsrProposal]
+        self, connection: ControllerConnection, batch: dict[Replica, IsrProposal]
     ) -> pb.AlterIsrRequest:
         return pb.AlterIsrRequest(
             cluster_id=self._view.cluster_id,
