@@ -143,8 +143,8 @@ async def test_the_first_who_ask_have_the_topic_made_once() -> None:
         world.controller.going.set()
         world.image(topic=True)
         for found in [await each for each in asking]:
-            partition, state = found
-            assert (partition, state.leader, state.leader_epoch) == (3, 1, 7)
+            partition, leader = found
+            assert (partition, leader.broker_id, leader.leader_epoch) == (3, 1, 7)
         (request,) = world.controller.asked
         (new,) = request.topics
         assert (new.topic, new.partitions, new.replication_factor) == ("__sums", 4, 3)
@@ -253,6 +253,12 @@ async def test_a_partition_without_a_leader_is_said_to_be_so() -> None:
         world.image(topic=True, leader=-1)
         assert (await world.refusal()).code is ErrorCode.LEADER_NOT_AVAILABLE
         assert "nobody does" in str(world.finder.elsewhere(3, 0))
+        assert world.finder.leader("abc") is None
+        world.image(topic=True, leader=3)
+        assert (await world.refusal()).code is ErrorCode.LEADER_NOT_AVAILABLE
+        assert world.finder.leaders() == [None] * 4, "the image does not say where broker 3 is"
         world.image(topic=True, leader=2)
+        assert world.finder.leader("abc") == 2
+        assert world.finder.leaders() == [2] * 4
         assert "broker 2 does" in str(world.finder.elsewhere(3, 0))
         assert world.finder.partition_of("abc") == 3

@@ -14,7 +14,7 @@ import grpc
 
 from penstock.core.batch import Batch
 from penstock.core.groups.contract import NamedPartition
-from penstock.core.types import NO_LEADER, BrokerId, ReplicaKey, TopicId
+from penstock.core.types import BrokerId, ReplicaKey, TopicId
 from penstock.errors import ClusterError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
@@ -107,9 +107,9 @@ class PeerLeaders:
         """One call per leader, all at the same time."""
         by_leader: dict[BrokerId, list[NamedPartition]] = {}
         for where in asked:
-            state = self._view.state(ReplicaKey(where.topic_id, where.partition))
-            if state is not None and state.leader != NO_LEADER:
-                by_leader.setdefault(state.leader, []).append(where)
+            leader = self._view.leader(ReplicaKey(where.topic_id, where.partition))
+            if leader is not None:
+                by_leader.setdefault(leader, []).append(where)
 
         async def attempt(leader: BrokerId, parts: Sequence[NamedPartition]) -> None:
             # If it fails, its partitions are unknown in this round.

@@ -7,8 +7,8 @@ on the partition is its host's affair (`hosts`).
 import asyncio
 from typing import Final
 
-from penstock.core.types import PartitionState, ReplicaKey, TopicId
-from penstock.errors import ClusterError, ErrorCode
+from penstock.core.types import BrokerId, PartitionState, ReplicaKey, TopicId
+from penstock.errors import ClusterError, CurrentLeader, ErrorCode
 from penstock_broker.clock import Clock
 from penstock_broker.logged.topic import InternalTopic, Session, create_topic
 from penstock_broker.metadata.image import ClusterView
@@ -57,10 +57,19 @@ class Finder:
         topic_id = self.topic_id
         return None if topic_id is None else self._view.state(ReplicaKey(topic_id, partition))
 
-    def states(self) -> tuple[PartitionState, ...]:
-        """Of all partitions, in order; () = there is no such topic, or not in the image."""
+    def leader(self, key: str) -> BrokerId | None:
+        """Who leads the partition that keeps `key`; None: nobody. Raises as `partition_of`."""
+        partition, topic_id = self.partition_of(key), self.topic_id
+        assert topic_id is not None, "partition_of raises without a topic"
+        return self._view.leader(ReplicaKey(topic_id, partition))
+
+    def leaders(self) -> list[BrokerId | None]:
+        """Of all partitions, in order; [] = there is no such topic, or not in the image."""
         topic_id = self.topic_id
-        return () if topic_id is None else tuple(self._view.topics[topic_id].partitions)
+        if topic_id is None:
+            return []
+        count = len(self._view.topics[topic_id].partitions)
+        return [self._view.leader(ReplicaKey(topic_id, partition)) for partition in range(count)]
 
     def elsewhere(self, partition: int, broker_id: int) -> ClusterError:
         """What those hear who ask this broker for a partition that it does not lead."""
@@ -73,8 +82,8 @@ class Finder:
             ErrorCode.NOT_COORDINATOR,
         )
 
-    async def locate(self, key: str) -> tuple[int, PartitionState]:
-        """The key's partition and who leads it; creates the internal topic if need be.
+    async def locate(self, key: str) -> tuple[int, CurrentLeader]:
+        """The key's partition and where clients find its leader; creates the topic if need be.
 
         Raises PenstockError: INVALID_REQUEST, LEADER_NOT_AVAILABLE, what the controller says.
         """
@@ -84,13 +93,13 @@ class Finder:
         topic = self._view.topic(self.topic.name)
         partition = self.topic.place(key, len(topic.partitions))
         state = topic.partitions[partition]
-        if state.leader not in self._view.brokers:
+        if self._view.leader(ReplicaKey(topic.topic_id, partition)) is None:
             raise ClusterError(
                 f"nobody leads {self.topic.name}/{partition}, which holds {self.topic.keeps} "
                 f"{key!r}; try again",
                 ErrorCode.LEADER_NOT_AVAILABLE,
             )
-        return partition, state
+        return partition, self._view.current_leader(state)
 
     async def _create(self) -> None:
         async with self._creating:

@@ -137,6 +137,11 @@ class ClusterView:
             return None
         return topic.partitions[key.partition]
 
+    def leader(self, key: ReplicaKey) -> BrokerId | None:
+        """Who leads a partition; None: nobody, or a broker that is not in the image."""
+        state = self.state(key)
+        return state.leader if state is not None and state.leader in self.brokers else None
+
     def current_leader(self, state: PartitionState) -> CurrentLeader:
         """Where clients find the leader; host empty if the image does not name it."""
         info = self.brokers.get(state.leader)

@@ -27,7 +27,7 @@ from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.metadata.image import ClusterView
 from penstock_broker.services.locate import unknown_outcome
 from penstock_broker.serving.edge import check_cluster_id
-from penstock_broker.serving.listener import address_for_caller, host_of_peer
+from penstock_broker.serving.listener import host_of_peer
 
 _HELLO_TIMEOUT_S: Final = 30.0
 _LEAVE_TIMEOUT_S: Final = 30.0
@@ -58,14 +58,13 @@ class GroupService(GroupServiceServicer):
         self, request: pb.FindCoordinatorRequest, context: Any
     ) -> pb.FindCoordinatorResponse:
         """From the image; the first call has the internal topic created."""
-        partition, state = await self._coordinators.finder.locate(request.group_id)
-        host, port = address_for_caller(self._view.brokers[state.leader])
+        partition, leader = await self._coordinators.finder.locate(request.group_id)
         return pb.FindCoordinatorResponse(
-            broker_id=state.leader,
-            host=host,
-            port=port,
+            broker_id=leader.broker_id,
+            host=leader.host,
+            port=leader.port,
             partition=partition,
-            leader_epoch=state.leader_epoch,
+            leader_epoch=leader.leader_epoch,
         )
 
     # ------------------------------------------------------------ membership

@@ -21,9 +21,8 @@ from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceServicer
 from penstock.rpc import transactions as wire
 from penstock.rpc.errors import error_to_wire
-from penstock_broker.metadata.image import ClusterView
 from penstock_broker.services.locate import Locator
-from penstock_broker.serving.listener import address_for_caller, host_of_peer
+from penstock_broker.serving.listener import host_of_peer
 from penstock_broker.transactions.coordinator import Coordinator
 from penstock_broker.transactions.coordinators import Coordinators
 
@@ -88,8 +87,7 @@ class Transactions:
 class TransactionService(TransactionServiceServicer):
     """See the module."""
 
-    def __init__(self, view: ClusterView, transactions: Transactions, locator: Locator) -> None:
-        self._view = view
+    def __init__(self, transactions: Transactions, locator: Locator) -> None:
         self._transactions = transactions
         self._coordinators = transactions.coordinators
         self._locator = locator
@@ -98,14 +96,13 @@ class TransactionService(TransactionServiceServicer):
         self, request: pb.FindTransactionCoordinatorRequest, context: Any
     ) -> pb.FindTransactionCoordinatorResponse:
         """From the image; the first call has the internal topic created."""
-        partition, state = await self._coordinators.finder.locate(request.transactional_id)
-        host, port = address_for_caller(self._view.brokers[state.leader])
+        partition, leader = await self._coordinators.finder.locate(request.transactional_id)
         return pb.FindTransactionCoordinatorResponse(
-            broker_id=state.leader,
-            host=host,
-            port=port,
+            broker_id=leader.broker_id,
+            host=leader.host,
+            port=leader.port,
             partition=partition,
-            leader_epoch=state.leader_epoch,
+            leader_epoch=leader.leader_epoch,
         )
 
     async def EndTransaction(

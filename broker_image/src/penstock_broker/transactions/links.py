@@ -108,8 +108,8 @@ class TransactionLinks:
         """`heard` is called once, later: None, or why the participant must not write."""
         assert self._ids is not None, "serve comes first"
         try:
-            state = self._ids.state(self._ids.partition_of(entry.transactional_id))
-            if state is None or state.leader not in self._view.brokers:
+            leader = self._ids.leader(entry.transactional_id)
+            if leader is None:
                 raise ClusterError("nobody leads its partition", ErrorCode.LEADER_NOT_AVAILABLE)
         except PenstockError as error:
             refusal = _as_heard(entry, error)
@@ -119,7 +119,7 @@ class TransactionLinks:
         def answered(error: PenstockError | None) -> None:
             heard(None if error is None else _as_heard(entry, error))
 
-        self._lane_of_joins(state.leader).put(entry, answered)
+        self._lane_of_joins(leader).put(entry, answered)
 
     def _lane_of_joins(self, broker_id: BrokerId) -> Lane[JoinRequested]:
         if broker_id not in self._joins:
@@ -132,7 +132,7 @@ class TransactionLinks:
     def send(self, end: End, stored: Callable[[], None]) -> None:
         """`coordinator.Ends`: one attempt at whoever leads the participant now."""
         leader = self._leader(end.participant)
-        if leader is None or leader not in self._view.brokers:
+        if leader is None:
             return  # the machine sends it again, at once when an image comes
         if leader not in self._ends:
             call = self._peer(leader).end
@@ -154,14 +154,12 @@ class TransactionLinks:
 
     def _leader(self, participant: Participant) -> BrokerId | None:
         assert self._groups is not None, "serve comes first"
-        if isinstance(participant, GroupParticipant):
-            try:
-                state = self._groups.state(self._groups.partition_of(participant.group_id))
-            except PenstockError:
-                return None
-        else:
-            state = self._view.state(ReplicaKey(participant.topic_id, participant.partition))
-        return None if state is None else state.leader
+        if not isinstance(participant, GroupParticipant):
+            return self._view.leader(ReplicaKey(participant.topic_id, participant.partition))
+        try:
+            return self._groups.leader(participant.group_id)
+        except PenstockError:
+            return None
 
     # ------------------------------------------------------------ aborts
 
@@ -174,9 +172,9 @@ class TransactionLinks:
     async def _abort(self, abort: SendAbort) -> None:
         assert self._ids is not None, "serve comes first"
         try:
-            state = self._ids.state(self._ids.partition_of(abort.transactional_id))
-            if state is not None and state.leader in self._view.brokers:
-                await self._peer(state.leader).abort(abort)
+            leader = self._ids.leader(abort.transactional_id)
+            if leader is not None:
+                await self._peer(leader).abort(abort)
         except PenstockError as error:
             _events.info(
                 "a transaction is left to its timeout",
@@ -192,8 +190,8 @@ class TransactionLinks:
         """Who leads each partition of the internal topic, negative = nobody; {} = no topic."""
         assert self._ids is not None, "serve comes first"
         return {
-            partition: state.leader if state.leader in self._view.brokers else -1
-            for partition, state in enumerate(self._ids.states())
+            partition: -1 if leader is None else leader
+            for partition, leader in enumerate(self._ids.leaders())
         }
 
     async def find(self, transactions: frozenset[Transaction], broker_id: BrokerId) -> Answer:
