@@ -30,7 +30,7 @@ Partitioner = Callable[[str, bytes | None, int], int]
 
 AddressResolver = Callable[[str], str]
 """(host:port as a broker advertises it) -> host:port to connect to. Called in the client's event
-loop, any number of times per address: it must answer at once and always the same."""
+loop, any number of times per address: it must return at once, and always the same result."""
 
 OutOfRangePolicy = Literal["error", "earliest", "latest"]
 StartPosition = Literal["earliest", "latest"]
@@ -53,7 +53,7 @@ _ACKS: Final[Mapping[object, Acks]] = {
     1: Acks.LEADER,
     0: Acks.NONE,
 }
-"""By name, or by number as in Kafka, whose numbers are not the members' values."""
+"""By name, or by Kafka's number, which is not the member's value."""
 _SYNCS: Final[Mapping[object, Sync]] = {"os": Sync.OS, "disk": Sync.DISK}
 _CODECS: Final[Mapping[object, Codec]] = {codec.name.lower(): codec for codec in Codec}
 
@@ -123,7 +123,7 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
     given = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
     addresses = [part.strip() for entry in given for part in entry.split(",") if part.strip()]
     if not addresses:
-        raise MisuseError("bootstrap names no address; give at least one as host:port")
+        raise MisuseError("bootstrap contains no address; give at least one as host:port")
     for address in addresses:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536:
@@ -244,8 +244,8 @@ class ProducerConfig(ClientConfig):
         _become_member(self, "codec", Codec, _CODECS)
         if self.max_in_flight > 5:
             raise MisuseError(
-                f"max_in_flight is {self.max_in_flight}, at most 5 batches per partition can be "
-                "told apart from duplicates"
+                f"max_in_flight is {self.max_in_flight}; it must be at most 5, because brokers "
+                "can detect duplicates of only 5 batches per partition"
             )
         check_group_name("client_id", self.client_id)
         _between(self, "transaction_timeout_ms", 1, _INT32_MAX)
@@ -258,8 +258,8 @@ class ProducerConfig(ClientConfig):
         if self.acks is not Acks.ALL or not self.idempotent:
             raise MisuseError(
                 f"transactional_id {given!r} needs acks='all' and idempotent=True, not "
-                f"acks={self.acks.name.lower()!r} and idempotent={self.idempotent}: a transaction "
-                "is committed only when every record is stored for good, once"
+                f"acks={self.acks.name.lower()!r} and idempotent={self.idempotent}: a "
+                "transaction can commit only if every record is stored durably and once"
             )
 
 
@@ -345,7 +345,9 @@ class ConsumerConfig(ClientConfig):
         _between(self, "session_timeout_ms", SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS)
         _between(self, "max_poll_interval_ms", REBALANCE_TIMEOUT_MIN_MS, REBALANCE_TIMEOUT_MAX_MS)
         if self.group_instance_id and not self.group_id:
-            raise MisuseError("group_instance_id needs a group_id: it is a seat in that group")
+            raise MisuseError(
+                "group_instance_id needs a group_id: it identifies a static member of that group"
+            )
         if self.transactional_id:
             check_transactional_id(self.transactional_id)
 

@@ -43,6 +43,7 @@ def letter_headers(record: Record, cause: str, attempts: int) -> tuple[Header, .
 def handler_failed(record: Record, cause: str, attempts: int) -> HandlerFailedError:
     """The error of a program without a dead-letter topic."""
     return HandlerFailedError(
-        f"{place_of(record)}: the handler failed {attempts} times, at last with {cause}; the "
-        "program has stopped and not committed it. Mend the handler, or name a dead_letter_topic"
+        f"{place_of(record)}: the handler failed {attempts} times, the last time with {cause}; "
+        "the program has stopped and has not committed the record. Fix the handler, or set "
+        "dead_letter_topic"
     )

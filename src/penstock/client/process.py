@@ -36,8 +36,9 @@ class ProcessGuard:
     def forked(self) -> None:
         """This is a child now."""
         self._error = MisuseError(
-            f"this {self._what} was made in process {self._pid} and is used in its child "
-            f"{os.getpid()}; make it in the child, and start children with 'spawn'",
+            f"this {self._what} was created in process {self._pid} and is used in its child "
+            f"process {os.getpid()}; create it in the child, and start child processes with "
+            "'spawn'",
             ErrorCode.CLOSED,
         )
         if self._on_fork is not None:

@@ -61,7 +61,7 @@ class BackgroundTasks:
             raise
         except BaseExceptionGroup as crashed:
             cause = crashed.exceptions[0]
-            _log.error("%s client stopped by a defect", self._name, exc_info=cause)
+            _log.error("%s client stopped because of a defect", self._name, exc_info=cause)
             self._on_crash(cause)
         finally:
             self._group = None

@@ -51,7 +51,7 @@ def test_past_the_deadline_the_option_to_raise_is_named(monkeypatch: pytest.Monk
 LOSSES = {
     "retention": (OffsetOutOfRangeError("gone", ValidRange(12, 20)), 12, "available are 12 to 20"),
     "again": (ClusterError("other id", ErrorCode.TOPIC_ID_MISMATCH), 20, "created again"),
-    "gone": (ClusterError("unknown", ErrorCode.UNKNOWN_TOPIC), 20, "does not exist any more"),
+    "gone": (ClusterError("unknown", ErrorCode.UNKNOWN_TOPIC), 20, "no longer exists"),
 }
 
 

@@ -15,7 +15,7 @@ from penstock.proto.v1 import errors_pb2
 from penstock.rpc.errors import error_from_wire
 
 PATIENCE_S: Final = 5.0
-"""How long one broker may take for a change before another is asked."""
+"""How long one broker may take for a change before another one is asked."""
 # Retriable elsewhere because a broker may be behind; the controller is not.
 _FINAL: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.UNKNOWN_PARTITION})
 

@@ -23,9 +23,9 @@ from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_from_wire
 
 LOOKS_MAX: Final = 1_000
-"""Batches without a record that are passed over in a partition, or answers without a batch."""
+"""How many batches without a record, or answers without a batch, are skipped per partition."""
 NOTHING_YET_S: Final = 0.05
-"""A new leader may hand out nothing for a moment."""
+"""A new leader may return nothing for a moment."""
 
 
 async def ask_lag(

@@ -25,7 +25,7 @@ from penstock.proto.v1 import admin_pb2 as pb
 from penstock.proto.v1 import broker_pb2
 
 SETTLE_S: Final = 2.0
-"""How long to wait for a broker to hear of a change that is made already."""
+"""How long to wait until a broker has learned of a change that is already made."""
 
 Result = TypeVar("Result")
 
@@ -201,7 +201,7 @@ async def _wait_for_leaders(
 
     if not await _wait_until(asking, topic, led, asking.timeout_s):
         raise ClusterError(
-            f"topic {topic!r} exists, but not all of its partitions have a leader after "
+            f"topic {topic!r} exists, but some of its partitions have no leader after "
             f"{asking.timeout_s:g} s; are enough brokers alive?",
             ErrorCode.LEADER_NOT_AVAILABLE,
         )

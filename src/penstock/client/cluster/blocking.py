@@ -22,7 +22,7 @@ from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 
 METADATA_TIMEOUT_S: Final = 3.0
-"""Of one attempt at one address: a frozen broker must not use up the whole deadline."""
+"""Timeout of one attempt at one address: a frozen broker must not use up the whole deadline."""
 
 
 class BlockingCluster:

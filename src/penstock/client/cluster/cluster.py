@@ -36,15 +36,16 @@ Call = Callable[[Connection, float], Awaitable[Answer]]
 REFRESH_INTERVAL_MS: Final = 50
 """Between background refreshes: an election takes a second, so this adds little to the gap."""
 REFRESH_MAX_MS: Final = 500
-"""What that grows to while the answers bring no news."""
+"""What the interval grows to while the answers bring nothing new."""
 SUSPECT_S: Final = 10.0
-"""How long an address that did not answer is tried last."""
+"""For how long an address that did not answer is tried only after the others."""
 FIRST_ATTEMPT_S: Final = 1.0
-"""Patience with an address in the first round; doubles with each round."""
+"""Timeout per address in the first round; doubles with each round."""
 
 REFUSED_S: Final = 1.0
-"""For a cluster never heard of whose every address refuses connections: brokers that are just
-starting listen by then, and a wrong address is told soon. One that has answered may restart."""
+"""Timeout for a cluster that has never answered and whose addresses all refuse connections: brokers
+that are just starting listen by then, and a wrong address is reported soon. A cluster that has
+answered before may be restarting."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -196,8 +197,8 @@ class Cluster:
                 return
             if monotonic() >= deadline:
                 raise ClusterError(
-                    f"topic {name!r} was created again, but the brokers asked still know the old "
-                    f"one (id {topic_id}); try again",
+                    f"topic {name!r} was created again, but the brokers that were asked still "
+                    f"know the old one (id {topic_id}); try again",
                     ErrorCode.TOPIC_ID_MISMATCH,
                 )
             await asyncio.sleep(self.config.retry_backoff_ms / 1000)
@@ -311,8 +312,8 @@ def is_silence(error: PenstockError) -> bool:
 
 def _unknown_topic(name: str) -> ClusterError:
     return ClusterError(
-        f"topic {name!r} does not exist; check the name, or create it (topics are never made "
-        "by producing or consuming)",
+        f"topic {name!r} does not exist; check the name, or create it (producing or consuming "
+        "never creates topics)",
         ErrorCode.UNKNOWN_TOPIC,
     )
 

@@ -29,12 +29,12 @@ from penstock.rpc.errors import error_from_rpc
 Answer = TypeVar("Answer")
 
 PATIENCE_S: Final = 0.5
-"""What the first attempt to connect gets; each that takes longer doubles it for the next one."""
+"""Timeout of the first attempt to connect; doubled after each attempt that times out."""
 PATIENCE_MAX_S: Final = 4.0
 PAUSE_S: Final = 0.1
-"""Between attempts that are refused at once, or whose name is not known (yet)."""
+"""Pause between attempts that are refused at once, or whose name cannot be resolved (yet)."""
 LAST_CALLS_S: Final = 5.0
-"""What calls that still wait on a replaced channel get."""
+"""How long calls that still wait on a replaced channel may take."""
 
 
 def _being_cancelled() -> bool:

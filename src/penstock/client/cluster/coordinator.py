@@ -21,10 +21,11 @@ from penstock.errors import ClusterError, OverloadedError, PenstockError
 
 Answer = TypeVar("Answer")
 Attempt = Callable[[Connection, float], Awaitable[Answer]]
-"""Asks once and waits so many seconds for the answer."""
+"""Asks once and waits up to the given number of seconds for the answer."""
 
 PATIENCE_S: Final = 2.0
-"""With one attempt, in the beginning; doubles. A frozen coordinator is replaced in that time."""
+"""Timeout of the first attempt; doubles with each one. A frozen coordinator is replaced within that
+time."""
 
 
 class Coordinator(ABC):

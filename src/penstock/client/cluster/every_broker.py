@@ -10,10 +10,10 @@ from penstock.client.cluster.connections import Connection
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 LISTING_S: Final = 10.0
-"""How long brokers that still read their logs are waited for."""
+"""How long to wait for brokers that are still reading their logs."""
 
 Question = Callable[[Connection, float], Awaitable[Any]]
-"""Asks one broker and waits so many seconds; the answer has `loading_partitions`."""
+"""Asks one broker, with a timeout in seconds; the answer has `loading_partitions`."""
 
 
 async def ask_every_broker(cluster: Cluster, question: Question, timeout_s: float) -> list[Any]:

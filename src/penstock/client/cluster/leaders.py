@@ -150,7 +150,7 @@ def _spec_to_wire(where: TopicPartition, spec: OffsetSpec | int) -> pb.ListOffse
         message.timestamp_ms = spec
     else:
         raise MisuseError(
-            f"{where}: {spec!r} is no place in a log; use EARLIEST, LATEST or a time in ms "
+            f"{where}: {spec!r} is not a valid offset; use EARLIEST, LATEST or a time in ms "
             "since 1970"
         )
     return message

@@ -46,7 +46,7 @@ class MetadataSnapshot:
         """
         if self.cluster_id and answer.cluster_id != self.cluster_id:
             raise ClusterError(
-                f"a broker of cluster {answer.cluster_id!r} answered, this client belongs to "
+                f"a broker of cluster {answer.cluster_id!r} answered, but this client belongs to "
                 f"cluster {self.cluster_id!r}; check the bootstrap addresses",
                 ErrorCode.CLUSTER_ID_MISMATCH,
             )

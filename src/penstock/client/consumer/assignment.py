@@ -62,7 +62,7 @@ class Assignment:
     def __init__(self) -> None:
         self.states: dict[TopicPartition, FetchState] = {}
         self.yielded = 0
-        """Records taken one by one, ever."""
+        """Total number of records taken one by one."""
         self._progress: dict[TopicPartition, Progress] = {}
         self._turn: list[FetchState] = []
         self._loop: object | None = None
@@ -100,7 +100,7 @@ class Assignment:
         """Raises MisuseError for a partition that is not assigned."""
         found = self._progress.get(where)
         if found is None:
-            raise MisuseError(f"{where} is not assigned; assigned are {len(self.states)} others")
+            raise MisuseError(f"{where} is not assigned; {len(self.states)} other partitions are")
         return found
 
     def poll_began(self) -> None:

@@ -35,7 +35,8 @@ from penstock.proto.v1 import group_pb2 as pb
 from penstock.rpc.errors import error_from_wire
 
 AUTO_COMMIT_S: Final = 5.0
-"""How long an automatic commit tries: shorter than a user's, because others wait their turn."""
+"""How long an automatic commit tries: shorter than a user's commit, because other commits wait for
+it."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -199,12 +200,14 @@ class Committer:
         for where, offset in wanted.items():
             await known_partition(self._cluster, where)
             if not 0 <= offset.offset < 2**63:
-                raise MisuseError(f"{where}: cannot commit {offset.offset}; offsets begin at 0")
+                raise MisuseError(
+                    f"{where}: cannot commit offset {offset.offset}; it must be 0 or more"
+                )
             size = len(offset.metadata.encode())
             if size > COMMIT_METADATA_MAX_BYTES:
                 raise MisuseError(
-                    f"{where}: metadata of {size} bytes; "
-                    f"at most {COMMIT_METADATA_MAX_BYTES} are kept"
+                    f"{where}: the metadata has {size} bytes, the limit is "
+                    f"{COMMIT_METADATA_MAX_BYTES}"
                 )
         await self._check_ends({where: offset.offset for where, offset in wanted.items()})
         return wanted
@@ -225,7 +228,7 @@ class Committer:
         for where, end in ends.items():
             if offsets[where] > end.offset:
                 raise MisuseError(
-                    f"{where}: cannot commit {offsets[where]}, the log ends at {end.offset}",
+                    f"{where}: cannot commit offset {offsets[where]}; the log ends at {end.offset}",
                     ErrorCode.OFFSET_OUT_OF_RANGE,
                 )
 
@@ -325,7 +328,7 @@ def _call_soon(
 
 def _closed() -> ClusterError:
     return ClusterError(
-        "the client was closed, or the call cancelled, before a commit had its answer: whether it "
-        "was stored is not known",
+        "the client was closed, or the call was cancelled, before a commit was answered: it is "
+        "unknown whether it was stored",
         ErrorCode.CLOSED,
     )

@@ -111,11 +111,15 @@ class AsyncConsumer:
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not self.config.group_id:
-            raise MisuseError("subscribe needs a group_id; without a group use assign")
+            raise MisuseError("subscribe needs a group_id; without a group, use assign")
         if not names and not pattern:
-            raise MisuseError("subscribe to what? Give topics, a pattern, or call unsubscribe")
+            raise MisuseError(
+                "subscribe needs topics or a pattern; to unsubscribe, call unsubscribe"
+            )
         if self._assignment.states and not self._session.subscribed:
-            raise MisuseError("this consumer has assigned itself; assign([]) before subscribe")
+            raise MisuseError(
+                "this consumer has assigned partitions; call assign([]) before subscribe"
+            )
         await self._start()
         for name in names:
             await self._cluster.topic(name)
@@ -138,7 +142,9 @@ class AsyncConsumer:
         MisuseError(UNKNOWN_PARTITION), UnreachableError; then the assignment is unchanged.
         """
         if self._session.subscribed:
-            raise MisuseError("this consumer is a member of a group; unsubscribe before assign")
+            raise MisuseError(
+                "this consumer is a member of a group; call unsubscribe before assign"
+            )
         await self._start()
         start = EARLIEST if self.config.start == "earliest" else LATEST
         kept: set[TopicPartition] = set()
@@ -177,7 +183,7 @@ class AsyncConsumer:
         An offset outside the log is noticed by the poll.
         """
         if offset < 0:
-            raise MisuseError(f"{partition}: cannot seek to {offset}, offsets begin at 0")
+            raise MisuseError(f"{partition}: cannot seek to offset {offset}; it must be 0 or more")
         self._assignment.seek(partition, offset)
         self._fetcher.poke()
 
@@ -369,16 +375,17 @@ class AsyncConsumer:
         self._need_group("commit_offsets")
         if self.config.enable_auto_commit:
             raise MisuseError(
-                "commit_offsets needs a consumer with enable_auto_commit=False: what it commits by "
-                "itself counts whatever becomes of the transaction"
+                "commit_offsets needs a consumer with enable_auto_commit=False: automatic "
+                "commits take effect even if the transaction aborts"
             )
         if not self._cluster.view.cluster_id:
             await self._cluster.refresh(self._timeout_s)
         own = self._cluster.view.cluster_id
         if own != cluster_id:
             raise MisuseError(
-                f"the consumer reads cluster {own}, the transaction is one of {cluster_id}: "
-                "offsets can be part of transactions of their own cluster only"
+                f"the consumer reads cluster {own}, but the transaction belongs to cluster "
+                f"{cluster_id}: offsets can only be committed in a transaction of the same "
+                "cluster"
             )
         self._session.check_kept()
         if offsets is None:
@@ -459,5 +466,5 @@ class AsyncConsumer:
         return await self._session.committer.fetch(ids)
 
     def _crashed(self, cause: BaseException) -> None:
-        self._ended = ClusterError(f"the consumer stopped by a defect: {cause!r}")
+        self._ended = ClusterError(f"the consumer stopped because of a defect: {cause!r}")
         self._arrived.set()

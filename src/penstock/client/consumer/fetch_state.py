@@ -30,7 +30,8 @@ from penstock.errors import (
 )
 
 PAST_END_GRACE_MS: Final = 10_000
-"""How long a position beyond the high watermark is taken for a new leader that lags behind."""
+"""For how long a position beyond the high watermark is assumed to mean that a new leader lags
+behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,10 @@ class FetchState:
         self.seek(None, EARLIEST if policy == "earliest" else LATEST)
         if valid is not None and asked < valid.log_start_offset:
             self.floor = asked
-        return f"{self.where}: offset {asked} is not in the log ({_text(valid)}); going to {policy}"
+        return (
+            f"{self.where}: offset {asked} is not in the log ({_text(valid)}); resetting "
+            f"to {policy}"
+        )
 
     def back_off(self, first_ms: int, max_ms: int, now_ms: int) -> None:
         """A fetch failed for now."""
@@ -227,7 +231,7 @@ class FetchState:
         if valid is not None and self.fetch_offset > valid.high_watermark:
             cause = "the offset was never written, or the topic lost data"
         return OffsetOutOfRangeError(
-            f"{self.where}: offset {self.fetch_offset} is not in the log, valid are "
+            f"{self.where}: offset {self.fetch_offset} is not in the log, which has "
             f"{_text(valid)}; {cause}. Seek to a valid offset, or set on_offset_out_of_range to "
             "'earliest' or 'latest'",
             valid,

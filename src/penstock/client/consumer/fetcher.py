@@ -47,9 +47,9 @@ from penstock.rpc.errors import error_from_wire
 
 FETCHES_PER_LEADER: Final = 3
 RETRY_LOOK_MS: Final = 50
-"""While a partition has no leader or waits to retry, it is looked at this often."""
+"""How often a partition is checked while it has no leader or waits to retry."""
 STALL_MS: Final = 1_000
-"""An answer this much later than promised makes the client look who leads."""
+"""If an answer is this much later than promised, the client checks who leads."""
 _STEPS_TO_SEND: Final = 3
 """Turns of the loop until a poked fetcher's next call is sent: `run`, `_fetch`, gRPC's task."""
 
@@ -329,14 +329,14 @@ def split(states: list[FetchState], under_way: Sequence[Call]) -> list[list[Fetc
 def _created_again(state: FetchState, topic_id: str) -> ClusterError:
     return ClusterError(
         f"{state.where}: the topic was deleted and created again (id {state.topic_id} is now "
-        f"{topic_id}): offset {state.position} of the old one means nothing in the new one; "
-        "assign it again and seek to where to start",
+        f"{topic_id}): offset {state.position} of the old topic has no meaning in the new one; "
+        "assign the partition again and seek to the start",
         ErrorCode.TOPIC_ID_MISMATCH,
     )
 
 
 def _gone(state: FetchState) -> ClusterError:
     return ClusterError(
-        f"{state.where}: the topic does not exist any more; position was {state.position}",
+        f"{state.where}: the topic no longer exists; the position was {state.position}",
         ErrorCode.UNKNOWN_TOPIC,
     )

@@ -45,7 +45,7 @@ LEAVE_S: Final = 5.0
 RETRY_S: Final = 0.2
 
 Notify = Callable[[Callable[[], Awaitable[None] | None]], Awaitable[None]]
-"""Calls a listener's method where its user wants it called, and waits for its end."""
+"""Calls a listener's method where the user wants it called, and waits until it returns."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -91,7 +91,7 @@ class GroupSession:
         self._lost: Partitions = NONE
         self._installed: dict[TopicPartition, GroupPartition] = {}
         self._tenures: dict[GroupPartition, object] = {}
-        """Which `take` a partition came with: what was looked up for an earlier one is void."""
+        """The `take` with which a partition was assigned: lookups for an earlier one are void."""
 
     # ------------------------------------------------------------ the consumer's calls
 
@@ -146,8 +146,8 @@ class GroupSession:
         if self._lost:
             places = ", ".join(sorted(str(each.where) for each in self._lost))
             raise ClusterError(
-                f"group {self._config.group_id!r} has given {places} to other members, which read "
-                "them again from what was committed; the next poll goes on",
+                f"group {self._config.group_id!r} has assigned {places} to other members, which "
+                "read from the committed offsets; the next poll continues",
                 ErrorCode.UNKNOWN_MEMBER,
             )
 
@@ -251,9 +251,9 @@ class GroupSession:
 
     def _nothing_committed(self, partition: GroupPartition) -> ClusterError:
         return ClusterError(
-            f"{partition.where}: group {self._config.group_id!r} has committed nothing there, and "
-            "auto_offset_reset is 'error'; seek to where to start, reset the group's offsets, or "
-            "choose 'earliest' or 'latest'",
+            f"{partition.where}: group {self._config.group_id!r} has no committed offset, and "
+            "auto_offset_reset is 'error'; seek to an offset, reset the group's offsets, or use "
+            "'earliest' or 'latest'",
             ErrorCode.OFFSET_OUT_OF_RANGE,
         )
 

@@ -33,9 +33,11 @@ from penstock.errors import ClusterError, ErrorCode, OffsetOutOfRangeError, Pens
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 UNKNOWN_TOPIC_PATIENCE_S: Final = 15.0
-"""A topic unknown for so long is gone; before that, a broker may not have heard of it yet."""
+"""A topic that is unknown for this long counts as deleted; until then, a broker may not have
+learned of it yet."""
 FIRST_FETCH_RECORD_BYTES: Final = 1024
-"""Guess before any record was seen, so that a short range does not fetch megabytes behind it."""
+"""Assumed record size before any record was seen, so that a short range does not fetch megabytes
+beyond its end."""
 LEAST_FETCH_BYTES: Final = 64 << 10
 
 
@@ -86,13 +88,13 @@ class LostRecords:
 
     def __str__(self) -> str:
         return (
-            f"{self.where} lost records while they were read: asked for offset {self.position}, "
+            f"{self.where} lost records while they were read: requested offset {self.position}, "
             f"{self.reason}"
         )
 
 
 OnLost = Callable[[LostRecords], None]
-"""Raises, which ends the reading; or returns, and the records are passed over."""
+"""Raises to end the reading; or returns, and the records are skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ class RangeReader:
         wanted = cursor.wanted
         return NoProgressError(
             f"{wanted.where}: no records at offset {cursor.position} (of {wanted.start} to "
-            f"{wanted.end}) within {self._config.progress_timeout_ms} ms, the last answer was: "
+            f"{wanted.end}) within {self._config.progress_timeout_ms} ms; the last answer was: "
             f"{seen}; check that the partition has a leader"
         )
 
@@ -250,7 +252,7 @@ def _skipped(cursor: _Cursor, problem: PenstockError, waited_s: float, on_lost: 
         case PenstockError(code=ErrorCode.UNKNOWN_TOPIC | ErrorCode.UNKNOWN_PARTITION):
             if waited_s < UNKNOWN_TOPIC_PATIENCE_S:
                 return False
-            reason = "it does not exist any more"
+            reason = "it no longer exists"
         case _ if problem.retriable:
             return False
         case _:

@@ -89,9 +89,9 @@ class TransactionOffsets:
             if self._never_left(held):
                 return
             raise ClusterError(
-                f"partitions of group {self._coordinator.group_id!r} left this member while their "
-                "offsets were being stored, so that others may have begun before these: the "
-                "transaction must not commit",
+                f"partitions of group {self._coordinator.group_id!r} were taken from this member "
+                "while their offsets were being stored, so other members may have started at "
+                "older offsets: the transaction must not commit",
                 ErrorCode.STALE_MEMBER_EPOCH,
             )
 

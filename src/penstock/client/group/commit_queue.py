@@ -20,10 +20,10 @@ from penstock.errors import PenstockError
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Done = Callable[[PenstockError | None], None]
-"""Hears the outcome, once. Must not raise."""
+"""Called once, with the outcome. Must not raise."""
 
 MERGED_PARTITIONS_MAX: Final = 500
-"""Of commits that are merged; with 4 KiB of metadata each they fit into one call."""
+"""Limit of offsets in merged commits; with 4 KiB of metadata each, they fit into one call."""
 
 
 @dataclass(slots=True)

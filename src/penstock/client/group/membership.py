@@ -47,7 +47,7 @@ from penstock.errors import ErrorCode, Lost, PenstockError
 class Phase(Enum):
     """Where the member is with its stream."""
 
-    OUT = "not in the group, and does not want to be before the next poll"
+    OUT = "not in the group, and will not join before the next poll"
     WAITING = "wants a stream, at `retry_at_ms`"
     JOINING = "said hello"
     MEMBER = "joined"
@@ -280,7 +280,7 @@ class Membership:
                 return
         if code is not self._noticed:
             self._noticed = code
-            ready.notice = f"the group's coordinator is sought again: {error or 'it went away'}"
+            ready.notice = f"looking up the group's coordinator again: {error or 'it disconnected'}"
         self._want_stream(now_ms, pause_ms)
 
     def _fail(self, error: PenstockError, ready: Ready) -> None:
@@ -293,7 +293,9 @@ class Membership:
         if self.phase not in (Phase.JOINING, Phase.MEMBER, Phase.WAITING):
             return
         ready.close = True
-        ready.notice = f"out of the group ({code.name}): {len(self.owned)} partitions are lost"
+        ready.notice = (
+            f"removed from the group ({code.name}): {len(self.owned)} partitions are lost"
+        )
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self._new_member_id = True
         self.member_epoch = 0
@@ -328,7 +330,7 @@ class Membership:
         silent_ms = now_ms - self._heard_ms
         if self.member_epoch and silent_ms >= self._session_timeout_ms:
             ready.notice = (
-                f"nothing heard of the group's coordinator for {silent_ms} ms (session timeout "
+                f"no answer from the group's coordinator for {silent_ms} ms (session timeout "
                 f"{self._session_timeout_ms} ms): {len(self.owned)} partitions are lost"
             )
             ready.close = True
@@ -339,9 +341,9 @@ class Membership:
         if not self._polling and idle_ms >= self._timing.max_poll_interval_ms:
             ready.notice = (
                 f"not polled for {idle_ms} ms (max_poll_interval_ms "
-                f"{self._timing.max_poll_interval_ms}): left the group, {len(self.owned)} "
-                "partitions go to others; the next poll joins again. Do less per poll, or raise "
-                "max_poll_interval_ms"
+                f"{self._timing.max_poll_interval_ms}): left the group, its {len(self.owned)} "
+                "partitions go to other members; the next poll joins again. Do less per poll, "
+                "or raise max_poll_interval_ms"
             )
             self._leave(now_ms, ready, self._wish, keep_seat=False)
 

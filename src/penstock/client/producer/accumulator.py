@@ -40,7 +40,7 @@ from penstock.errors import ErrorCode, MisuseError, PenstockError
 RECORD_OVERHEAD_BYTES: Final = 20
 HEADER_OVERHEAD_BYTES: Final = 8
 BATCH_OVERHEAD_BYTES: Final = 256
-"""Header and message framing of a batch, generously."""
+"""Upper estimate of the header and message framing of a batch."""
 
 _DEFAULT_LIMIT_BYTES: Final = TopicConfig().max_message_bytes
 _to_bytes: Final = BytesSerializer()
@@ -144,7 +144,7 @@ class Accumulator:
         self.transaction = 0
         """The number of the last transaction that was opened; guarded by the lock."""
         self.refusal: PenstockError | None = None
-        """Why no record is taken at the moment: no transaction is open."""
+        """Why records are refused at the moment: no transaction is open."""
         self._news: list[PartitionQueue] = []
         self._wake = wake
         self._awake = False
@@ -233,8 +233,8 @@ class Accumulator:
             raise self.refusal.with_traceback(None)  # raised again and again
         if self.transactional and SENDING_IN.get() != self.transaction:
             raise MisuseError(
-                "a producer of transactions sends by what `transaction()` returned, while that is "
-                "open: tx.send(…)"
+                "a producer with a transactional_id can only send in an open transaction: "
+                "tx.send(…), with tx from `transaction()`"
             )
         return not no_room
 
@@ -366,9 +366,9 @@ class TopicBuffer:
         """Raises MisuseError(RECORD_TOO_LARGE) if no batch of this topic can hold the record."""
         if size > self.limit_bytes - BATCH_OVERHEAD_BYTES:
             raise MisuseError(
-                f"topic {self.name!r}: a record of {size} bytes (with framing) does not fit, the "
-                f"limit is {self.limit_bytes} (max.message.bytes) less "
-                f"{BATCH_OVERHEAD_BYTES} for the batch; send less or raise the topic's limit",
+                f"topic {self.name!r}: a record of {size} bytes (with framing) does not fit; the "
+                f"limit is {self.limit_bytes} (max.message.bytes) minus {BATCH_OVERHEAD_BYTES} "
+                "for the batch; send less, or raise the topic's limit",
                 ErrorCode.RECORD_TOO_LARGE,
             )
 

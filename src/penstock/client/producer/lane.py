@@ -47,13 +47,13 @@ class Entry(Generic[Batch]):
     identity: ProducerIdentity | None = None
     sequence: int = -1
     outstanding: bool = True
-    """Sent, and neither answered nor its connection ended."""
+    """Sent, not answered yet, and its connection is up."""
     unknown: bool = False
-    """An attempt ended without telling whether it was stored."""
+    """An attempt ended, and it is unknown whether the batch was stored."""
     ghost: bool = False
     """Already reported as given up."""
     discarded: bool = False
-    """Its transaction is over: what is still answered about it means nothing."""
+    """Its transaction has ended: later answers about it are ignored."""
     attempts: int = 1
     last_error: PenstockError | None = None
 

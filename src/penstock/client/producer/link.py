@@ -27,9 +27,9 @@ from penstock.rpc.cancelling import heeding_cancellation
 from penstock.rpc.errors import error_from_rpc
 
 CONNECT_S: Final = 2.0
-"""How long one attempt to connect may take before the sender hears of it."""
+"""How long one attempt to connect may take before it is reported to the sender."""
 STALL_MS: Final = 1_000
-"""An answer later than this makes the client look whether the leader is still the same."""
+"""If an answer takes longer than this, the client checks whether the leader is still the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ProduceLink:
         self._correlation_id = 0
         self._resume_ms = 0
         self.connecting = False
-        """Something wants to be sent, and there is no connection yet."""
+        """There is something to send, but no connection yet."""
 
     def wake(self) -> None:
         self._work.set()
@@ -177,8 +177,8 @@ class ProduceLink:
         if request is None:
             raise StreamBrokenError(
                 ClusterError(
-                    f"{self.address}: answer to request {answer.correlation_id}, which is not "
-                    "under way",
+                    f"{self.address}: answer to request {answer.correlation_id}, which is not in "
+                    "flight",
                     ErrorCode.INTERNAL,
                 )
             )

@@ -116,8 +116,8 @@ class AsyncProducer:
         """
         if self.config.transactional_id is None:
             raise MisuseError(
-                "this producer has no transactional_id; give one to use transactions: a name of "
-                "this instance of the program that is the same after a restart"
+                "this producer has no transactional_id; transactions need one: a name for this "
+                "instance of the program that stays the same after a restart"
             )
         return AsyncTransaction(self)
 
@@ -285,7 +285,7 @@ class AsyncProducer:
         manager = self._manager
         if manager is None or not manager.in_transaction:
             return
-        _log.warning("producer closed in an open transaction: aborting it")
+        _log.warning("producer closed with an open transaction: aborting it")
         limit_s = INTERRUPTED_FLUSH_S if timeout_s is None else timeout_s
         try:
             await manager.abort(limit_s)
@@ -395,10 +395,12 @@ class AsyncProducer:
             loop.call_soon_threadsafe(sender.wake)
 
     def _crashed(self, cause: BaseException) -> None:
-        self._ended = ClusterError(f"the producer stopped by a defect: {cause!r}")
+        self._ended = ClusterError(f"the producer stopped because of a defect: {cause!r}")
         self._room.set()
         if self._sender is not None:
-            self._sender.abandon(ErrorCode.INTERNAL, f"the producer stopped by a defect: {cause!r}")
+            self._sender.abandon(
+                ErrorCode.INTERNAL, f"the producer stopped because of a defect: {cause!r}"
+            )
 
     def _forked(self, error: MisuseError) -> None:
         self._ended = error

@@ -33,9 +33,9 @@ from penstock.rpc.batches import batch_to_wire
 from penstock.rpc.errors import error_from_wire
 
 REQUEST_BYTES: Final = 1024 * 1024
-"""A request is closed at this size: enough to share one call between partitions."""
+"""Size at which a request is closed: enough for several partitions to share one call."""
 TICK_MS: Final = 50
-"""While anything is under way, deadlines and silent brokers are looked at this often."""
+"""How often deadlines and silent brokers are checked while anything is in flight."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -245,7 +245,7 @@ class Sender:
         for sent in pending[0].parts:
             leader = self._cluster.view.leader(sent.queue.where)
             if leader is not None and leader.address != link.address:
-                text = f"{link.address}: no answer, and {sent.queue.where} is led elsewhere now"
+                text = f"{link.address}: no answer, and {sent.queue.where} now has another leader"
                 link.snap(ClusterError(text, ErrorCode.REQUEST_TIMED_OUT))
                 return
         self._cluster.refresh_soon()
@@ -446,7 +446,7 @@ class Sender:
 def _not_delivered(
     queue: PartitionQueue, batch: PendingBatch, error: PenstockError, *, unknown: bool
 ) -> DeliveryError:
-    known = "; they may be in the log all the same" if unknown else ""
+    known = "; they may be in the log nevertheless" if unknown else ""
     return DeliveryError(
         f"{queue.where}: {batch.record_count} records: {error.message}{known}",
         error.code,

@@ -28,7 +28,7 @@ from penstock.core.slicing import split_columns
 from penstock.errors import MisuseError
 
 CHUNK_RECORDS: Final = 65_536
-"""Lists are encoded in chunks of this many records, which bounds the memory a call takes."""
+"""Lists are encoded in chunks of this many records, which bounds the memory that a call needs."""
 
 Entry = TypeVar("Entry")
 Entries = Sequence[bytes | None]

@@ -59,8 +59,8 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise MisuseError(
-                "a sync client was called from inside the client's own event loop (a callback "
-                "or partitioner); use the async client there"
+                "a sync client was called inside the client's own event loop (in a callback or "
+                "partitioner); use the async client there"
             )
         if self._ended:
             work.close()

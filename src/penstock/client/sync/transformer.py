@@ -187,4 +187,4 @@ def _check_answer(answer: object) -> None:
     if isawaitable(answer):
         if iscoroutine(answer):
             answer.close()
-        raise MisuseError("handle returned something to be awaited; use async_transform for it")
+        raise MisuseError("handle returned an awaitable; use async_transform")

@@ -24,7 +24,7 @@ from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.rpc.errors import error_from_wire
 
 FIND_S: Final = 5.0
-"""For finding the coordinator, within one attempt at EndTransaction."""
+"""Timeout for finding the coordinator, within one attempt at EndTransaction."""
 
 
 Method = Callable[[TransactionServiceStub], Any]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.client.producer.producer import AsyncProducer
 
 INTERRUPTED_ABORT_S: Final = 2.0
-"""For an abort on the way out of a program that somebody wants to end now."""
+"""Timeout of an abort while the program is exiting."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -87,7 +87,9 @@ class AsyncTransaction:
         does not allow so long a `transaction_timeout_ms`.
         """
         if self._manager is not None:
-            raise MisuseError("this transaction was begun before; call producer.transaction() anew")
+            raise MisuseError(
+                "this transaction was already begun; call producer.transaction() again"
+            )
         manager = await self._producer.transactions()
         await manager.begin()
         self._manager = manager
@@ -190,8 +192,8 @@ class AsyncTransaction:
             raise MisuseError(f"{what} before begin: use `with producer.transaction() as tx`")
         if self._ended is not None:
             raise MisuseError(
-                f"{what} after the end of the transaction, which is {self._ended.value}; begin "
-                "another one"
+                f"{what} after the end of the transaction, which is {self._ended.value}; begin a "
+                "new one"
             )
         return self._manager
 

@@ -56,9 +56,9 @@ from penstock.errors import (
 
 VISIBLE_WAIT_MAX_MS: Final = 60_000
 ANSWER_MS: Final = 1_000
-"""Kept of a deadline for the answer to a commit that waits to be visible: it says that the
-transaction is committed, also if it is not visible yet."""
-"""What one EndTransaction may wait for the partitions; the protocol's limit."""
+"""Part of a deadline reserved for the answer to a commit with wait_visible: it says that the
+transaction is committed, even if it is not visible yet."""
+"""How long one EndTransaction may wait for the partitions; the protocol's limit."""
 _DOUBLINGS_MAX: Final = 16
 
 
@@ -112,7 +112,7 @@ class Transactions:
             case State.READY:
                 return self._misuse("no transaction is open: use `with producer.transaction()`")
             case State.ENDING:
-                return self._misuse("the transaction is being ended: begin another one")
+                return self._misuse("the transaction is ending: begin a new one")
             case State.FAILED | State.FENCED:
                 return self._failure
             case _:
@@ -159,7 +159,9 @@ class Transactions:
     def _begin(self, deadline_ms: int, now_ms: int) -> Ready:
         match self.state:
             case State.OPEN:
-                raise self._misuse("a transaction is open already; a producer has one at a time")
+                raise self._misuse(
+                    "a transaction is already open; a producer can have one at a time"
+                )
             case State.ENDING:
                 return self._ask_on(deadline_ms, now_ms)
             case State.FAILED:
@@ -181,10 +183,10 @@ class Transactions:
         assert ending is not None, "an outcome was asked for"
         if ending.commit and ending.sent:
             raise self._misuse(
-                "whether the last transaction is committed is not known: call its commit again"
+                "it is unknown whether the last transaction is committed: call its commit again"
             )
         if ending.commit:
-            raise self._misuse("the commit of the last transaction was cut short: end it first")
+            raise self._misuse("the commit of the last transaction was interrupted: end it first")
         return self._abort(deadline_ms, now_ms)
 
     def _commit(self, event: Commit, now_ms: int) -> Ready:
@@ -210,7 +212,7 @@ class Transactions:
             return self._send_end(now_ms)
         if ending is not None and ending.sent:
             raise self._misuse(
-                "its commit was asked for, and the outcome is not known yet: call commit again"
+                "its commit was requested, and its outcome is unknown: call commit again"
             )
         if ending is None:
             self._need_transaction("abort")
@@ -260,7 +262,7 @@ class Transactions:
     def _fail(self, error: PenstockError) -> Ready:
         self.state = State.FAILED
         self._ending = None
-        self._failure = self._aborted(f"it cannot be committed any more: {error.message}")
+        self._failure = self._aborted(f"it can no longer be committed: {error.message}")
         self._failure.__cause__ = error
         return Ready(discard=self._failure)
 
@@ -322,9 +324,14 @@ class Transactions:
         if ending.decided is not None:
             return replace(self._ended(ending.decided), error=self._not_visible_yet())
         if ending.commit:
-            what = "whether the transaction is committed is not known; call commit again to ask on"
+            what = (
+                "it is unknown whether the transaction is committed; call commit again to find out"
+            )
         else:
-            what = "nobody has confirmed the abort, which its timeout does at the latest"
+            what = (
+                "the abort is not confirmed; the transaction will be aborted at its "
+                "timeout at the latest"
+            )
         told = TransactionError(
             f"transactional id {self._id!r}: {what} (last error: {error.message})",
             ErrorCode.REQUEST_TIMED_OUT,
@@ -340,7 +347,8 @@ class Transactions:
         self._ending = None
         self._identity = None
         self._failure = TransactionError(
-            f"transactional id {self._id!r}: {error.message}{maybe}; make a new producer to go on",
+            f"transactional id {self._id!r}: {error.message}{maybe}; create a new producer "
+            "to continue",
             error.code,
         )
         told = TransactionError(self._failure.message, error.code, unknown_outcome=unknown)
@@ -353,8 +361,8 @@ class Transactions:
 
     def _not_visible_yet(self) -> PenstockError:
         return ClusterError(
-            f"transactional id {self._id!r}: the transaction is committed, but not every partition "
-            "has heard of it in time; readers see it as soon as it has",
+            f"transactional id {self._id!r}: the transaction is committed, but not every "
+            "partition has stored that in time; readers see the records as soon as it has",
             ErrorCode.REQUEST_TIMED_OUT,
         )
 

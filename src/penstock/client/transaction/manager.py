@@ -46,7 +46,7 @@ from penstock.core.types import ProducerIdentity, TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 
 Flush = Callable[[float], Awaitable[None]]
-"""Waits so many seconds until what was sent is settled; raises TimeoutError."""
+"""Waits up to the given number of seconds until everything sent is settled; raises TimeoutError."""
 
 _PAUSE_MIN_S: Final = 0.001
 
@@ -197,7 +197,8 @@ class TransactionManager:
             self._offsets_lost(
                 identity,
                 ClusterError(
-                    "the call that commits a consumer's offsets was cancelled", ErrorCode.CLOSED
+                    "the call that commits the offsets of a consumer was cancelled",
+                    ErrorCode.CLOSED,
                 ),
             )
             raise
@@ -211,7 +212,7 @@ class TransactionManager:
     def _check_not_over(self, identity: ProducerIdentity) -> None:
         """A commit that was asked for meanwhile waits for these offsets: that is in time."""
         if self._machine.identity != identity or self._machine.state is State.READY:
-            raise MisuseError("the transaction ended before a consumer's offsets were sent")
+            raise MisuseError("the transaction ended before the offsets of a consumer were sent")
         if self._machine.state is not State.ENDING or not self._machine.may_abort:
             self._check_open()
 
@@ -228,8 +229,9 @@ class TransactionManager:
     async def _alone(self, what: str) -> AsyncIterator[None]:
         if self._busy:
             raise MisuseError(
-                f"transactional id {self._config.transactional_id!r}: {what} while {self._busy} is "
-                "under way; a transaction is begun and ended by one task or thread at a time"
+                f"transactional id {self._config.transactional_id!r}: {what} while {self._busy} "
+                "is in progress; only one task or thread at a time may begin or end a "
+                "transaction"
             )
         self._busy = what
         try:
@@ -273,7 +275,7 @@ class TransactionManager:
 
     def _batch_lost(self, error: PenstockError) -> None:
         if self._machine.state is State.OPEN:
-            _log.warning("the transaction cannot be committed any more: %s", error)
+            _log.warning("the transaction can no longer be committed: %s", error)
         self._handle(BatchLost(error))
 
     def _handle(self, event: Event) -> Ready:

@@ -28,8 +28,8 @@ def pod_id(name: str, *, host: str = "") -> str:
     found = _ORDINAL.fullmatch(host)
     if not name or found is None or _RANDOM.fullmatch(host):
         raise MisuseError(
-            f"pod_id({name!r}): the host name {host!r} does not end in a StatefulSet's ordinal, as "
-            "app-0 does; run as a StatefulSet, or choose transactional ids of your own, one per "
+            f"pod_id({name!r}): the host name {host!r} does not end in a StatefulSet's ordinal, "
+            "as app-0 does; run as a StatefulSet, or choose your own transactional ids, one per "
             "instance and the same after a restart"
         )
     return f"{name}-{found[1]}"

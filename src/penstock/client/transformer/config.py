@@ -78,8 +78,8 @@ class TransformConfig(ClientConfig):
         if self.commit_interval_ms >= self.transaction_timeout_ms:
             raise MisuseError(
                 f"commit_interval_ms is {self.commit_interval_ms:,}; it must be less than "
-                f"transaction_timeout_ms ({self.transaction_timeout_ms:,}), at which the cluster "
-                "aborts what is not committed"
+                f"transaction_timeout_ms ({self.transaction_timeout_ms:,}), after which the "
+                "cluster aborts the transaction"
             )
         if self.backoff_max_ms < self.backoff_ms:
             raise MisuseError(
@@ -94,13 +94,13 @@ class TransformConfig(ClientConfig):
 
     def _check_topics(self) -> None:
         if not self.topics or not all(isinstance(one, str) and one for one in self.topics):
-            raise MisuseError(f"source is {self.source!r}; name the topic to read, or several")
+            raise MisuseError(f"source is {self.source!r}; name one or more topics to read")
         if not isinstance(self.dead_letter_topic, str):
             raise MisuseError(f"dead_letter_topic is {self.dead_letter_topic!r}; give a name")
         if self.dead_letter_topic in self.topics:
             raise MisuseError(
-                f"dead_letter_topic is {self.dead_letter_topic!r}, which is read as well: what "
-                "fails there would fail for ever; use another topic"
+                f"dead_letter_topic is {self.dead_letter_topic!r}, which is also a source: a "
+                "record that fails there would fail for ever; use another topic"
             )
 
 

@@ -34,8 +34,8 @@ from penstock.core.types import TopicPartition
 
 POLL_MAX_MS: Final = 200
 PASS_MAX_MS: Final = 1_000
-"""A pass goes on for so long after its poll; then there is another one, for partitions that are to
-be given up wait for polls."""
+"""How long a pass continues after its poll; then there is a new poll, because revoked partitions
+wait for one."""
 _DOUBLINGS_MAX: Final = 16
 
 
@@ -51,10 +51,10 @@ class Step(Enum):
     """What the shell does next."""
 
     POLL = "poll"
-    """And hand out what comes, in a transaction."""
+    """And return the records, in a transaction."""
     COMMIT = "commit"
     RECOVER = "recover"
-    """Abort, seek to what is committed, pause for `pause_ms`; then `recovered` or `failed`."""
+    """Abort, seek to the committed offsets, pause for `pause_ms`; then `recovered` or `failed`."""
     END = "end"
 
 
@@ -91,7 +91,7 @@ class TransformModel:
         self._failed: dict[tuple[TopicPartition, int], _Failures] = {}
         self._letters = 0
         self.committed_records = 0
-        """Done in transactions that were committed, dead letters included."""
+        """Records done in committed transactions, including dead letters."""
         self.committed_letters = 0
         self.commits = 0
         self.aborts = 0

@@ -25,7 +25,7 @@ _REFUSED_FOR_GOOD: Final = frozenset(
         ErrorCode.MISUSE,
     }
 )
-"""Of records: the same ones are refused the next time as well."""
+"""Errors of records: the same records would be refused again."""
 
 
 class AsyncOut:
@@ -38,7 +38,7 @@ class AsyncOut:
         self.failure: ClusterError | None = None
         """Why the transaction cannot be committed."""
         self.unknown_topic: ClusterError | None = None
-        """No retry helps: the program names a topic that is not there."""
+        """Retrying does not help: the program names a topic that does not exist."""
 
     async def send(
         self,
@@ -105,8 +105,8 @@ def refused_for_good(error: BaseException) -> ClusterError | None:
         if isinstance(behind, DeliveryError) and behind.code in _REFUSED_FOR_GOOD:
             return ClusterError(
                 f"{behind.message}; the topic refuses what the handler sends, so the program has "
-                "stopped, and has not committed the records it was made of. Mend the handler or "
-                "the topic's settings; to have such a record sent to the dead_letter_topic, wait "
+                "stopped and has not committed the source records. Fix the handler or the "
+                "topic's settings; to send such records to the dead_letter_topic instead, wait "
                 "in the handler until its output is stored: out.send(...).result()",
                 behind.code,
             )

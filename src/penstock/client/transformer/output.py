@@ -34,7 +34,7 @@ class TransformOutput:
         self._transaction: AsyncTransaction | None = None
         self._timeout_s = config.transaction_timeout_ms / 1000
         self.producer: AsyncProducer | None = None
-        """None: the next transaction takes the id anew."""
+        """None: the next transaction initializes the id again."""
         self._out: AsyncOut | None = None
 
     @property

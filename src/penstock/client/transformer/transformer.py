@@ -45,7 +45,7 @@ Pass = tuple[list[ConsumedBatch], AsyncOut]
 _MENDED_BY_NOBODY: Final = frozenset(
     {ErrorCode.MISUSE, ErrorCode.INVALID_REQUEST, ErrorCode.CLOSED}
 )
-"""Trying again cannot help."""
+"""Errors for which a retry cannot help."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -339,11 +339,11 @@ class AsyncTransformer:
         return batches, out
 
     async def _opened(self) -> AsyncOut | None:
-        """Where to send; None if no transaction could be begun."""
+        """Where to send; None if could not begin a transaction."""
         try:
             return await self._output.begin()
         except PenstockError as error:
-            self._failed("no transaction could be begun", error)
+            self._failed("could not begin a transaction", error)
             return None
 
     async def _commit(self) -> None:
@@ -374,7 +374,7 @@ class AsyncTransformer:
                 await self._output.begin()  # takes the id: what the one before left open ends
             await self._consumer.seek_to_committed()
         except PenstockError as error:
-            self._failed("not back at what is committed yet", error)
+            self._failed("could not go back to the committed offsets", error)
         else:
             self._model.recovered()
         with suppress(TimeoutError):

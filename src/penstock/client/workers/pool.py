@@ -41,7 +41,7 @@ from penstock.errors import MisuseError, PenstockError
 Handler = Callable[[Record], Awaitable[None] | None]
 POLL_S: Final = 0.2
 FULL_S: Final = 1.0
-"""A full pool looks this often whether partitions are to be given up."""
+"""How often a full pool checks whether partitions were revoked."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -308,7 +308,7 @@ class AsyncWorkerPool:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            _log.warning("handlers still run after %d ms", self.config.drain_ms)
+            _log.warning("handlers still running after %d ms", self.config.drain_ms)
 
     async def _commit_often(self) -> None:
         while True:

@@ -187,7 +187,7 @@ def test_a_batch_that_lies_is_refused_with_its_place() -> None:
 LOSSES = {
     "retention": (OffsetOutOfRangeError("gone", OffsetRange(12, 20)), 12, "available are 12 to 20"),
     "again": (ClusterError("other id", ErrorCode.TOPIC_ID_MISMATCH), 20, "created again"),
-    "gone": (ClusterError("unknown", ErrorCode.UNKNOWN_TOPIC), 20, "does not exist any more"),
+    "gone": (ClusterError("unknown", ErrorCode.UNKNOWN_TOPIC), 20, "no longer exists"),
 }
 
 

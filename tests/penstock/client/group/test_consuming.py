@@ -231,7 +231,7 @@ def test_offsets_never_go_back_and_nonsense_is_refused(
         one.commit({TopicPartition(name, 0): 1})
     assert caught.value.code is ErrorCode.OFFSET_WENT_BACK
     for offsets, said in (
-        ({TopicPartition(name, 0): -1}, "offsets begin at 0"),
+        ({TopicPartition(name, 0): -1}, "must be 0 or more"),
         ({TopicPartition(name, 99): 1}, "not 99"),
         ({TopicPartition(name, 0): 3}, "the log ends at 2"),
         ({TopicPartition(name, 0): OffsetAndMetadata(2, "x" * 5_000)}, "5000 bytes"),
@@ -291,7 +291,7 @@ def test_a_group_that_never_committed_begins_as_configured(
     assert all(late.position(where) == 2 for where in everywhere(name))
     picky = member(auto_offset_reset="error", group_id=name + ".picky")
     picky.subscribe(name)
-    with pytest.raises(ClusterError, match="has committed nothing") as caught:
+    with pytest.raises(ClusterError, match="has no committed offset") as caught:
         poll_until(lambda: False, "an error comes", picky)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -385,7 +385,7 @@ def test_misuse_is_one_clear_error(shared_broker: Cluster, name: str, member: Op
             with pytest.raises(MisuseError, match="needs a group_id"):
                 call()
     one = member()
-    with pytest.raises(MisuseError, match="subscribe to what"):
+    with pytest.raises(MisuseError, match="needs topics or a pattern"):
         one.subscribe()
     with pytest.raises(ClusterError) as caught:
         one.subscribe(name + ".nowhere")
@@ -395,7 +395,7 @@ def test_misuse_is_one_clear_error(shared_broker: Cluster, name: str, member: Op
         one.assign(at(name, 0))
     one.unsubscribe()
     one.assign(at(name, 0))
-    with pytest.raises(MisuseError, match="assigned itself"):
+    with pytest.raises(MisuseError, match="has assigned partitions"):
         one.subscribe(name)
     bad = member()
     bad.subscribe(pattern="(")

@@ -147,7 +147,7 @@ def test_a_child_process_is_told_to_make_its_own_client(shared_broker: Cluster) 
         "        try:\n"
         "            producer.send('forked', b'child')\n"
         "        except MisuseError as error:\n"
-        "            os._exit(7 if 'make it in the child' in str(error) else 1)\n"
+        "            os._exit(7 if 'create it in the child' in str(error) else 1)\n"
         "        os._exit(2)\n"
         "    _, status = os.waitpid(child, 0)\n"
         "    producer.send('forked', b'parent').result(120)\n"

@@ -170,7 +170,7 @@ def test_the_offsets_of_a_member_that_was_put_out_are_refused_with_its_transacti
         with pytest.raises(ClusterError) as refused:
             tx.commit_offsets(zombie)
         assert refused.value.code is ErrorCode.UNKNOWN_MEMBER
-        with pytest.raises(TransactionError, match="cannot be committed"):
+        with pytest.raises(TransactionError, match="can no longer be committed"):
             tx.commit()
         tx.abort()
         assert committed(other, topic) == COUNT
