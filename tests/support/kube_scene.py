@@ -7,12 +7,10 @@ themselves, and so can show any trouble.
 import json
 import urllib.error
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
-import yaml
 from support.apiserver import ApiServer
-from support.waiting import wait_until
+from support.operator_process import install_crds
 
 from penstock.core.control.documents import (
     BrokerRegistration,
@@ -30,7 +28,6 @@ from penstock.core.types import (
     TopicId,
 )
 
-CRDS = Path(__file__).resolve().parents[2] / "crds"
 API = "penstock.dev/v1alpha1"
 PENSTOCK = f"/apis/{API}"
 
@@ -38,28 +35,6 @@ PENSTOCK = f"/apis/{API}"
 def ago(seconds: float) -> str:
     """An RFC 3339 time so long ago."""
     return (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def install_crds(server: ApiServer) -> None:
-    """Makes the three kinds known, once per server."""
-    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-    for file in sorted(CRDS.glob("*.yaml")):
-        body = yaml.safe_load(file.read_text())
-        try:
-            server.request("POST", crds, body)
-        except urllib.error.HTTPError as error:
-            if error.code != 409:
-                raise AssertionError(f"{file.name}: {error.read().decode()}") from error
-        plural = body["spec"]["names"]["plural"]
-
-        def served(plural: str = plural) -> bool:
-            try:
-                server.request("GET", f"{PENSTOCK}/{plural}")
-            except urllib.error.HTTPError:
-                return False
-            return True
-
-        wait_until(served, what=f"{plural} are served")
 
 
 class Scene:

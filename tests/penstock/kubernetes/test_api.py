@@ -1,6 +1,7 @@
 """Requests to a real API server through planted faults, and how a configuration is found."""
 
 import datetime
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -299,3 +300,27 @@ def test_an_unavailable_api_server_is_named(nowhere: Path) -> None:
         api.request("GET", path_of("ConfigMap", "shop"))
     assert no.value.status == 0
     api.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\na part",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\na part\r\n",
+    ],
+)
+def test_a_body_that_ends_early_is_an_error(nowhere: Path, answer: bytes) -> None:
+    def serve_one() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        served = threads.submit(serve_one)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        api = connect("tests", QUICK, kubeconfig=kubeconfig(nowhere / "config", url))
+        with pytest.raises(KubernetesError, match="IncompleteRead"):
+            api.text("/log")
+        served.result(10)
+        api.close()
