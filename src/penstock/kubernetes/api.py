@@ -176,33 +176,34 @@ class Api:
         request = _Request("GET", path, query, accept="*/*")
         return self._carry_out(request, timeouts or self.timeouts).decode(errors="replace")
 
+    def _pages(self, path: str, query: dict[str, object]) -> list[Json]:
+        found: list[Json] = []
+        while True:
+            request = _Request("GET", path, query)
+            answer = self._object(request)
+            if not {"items", "metadata"} <= answer.keys():
+                raise self._senseless(request, "list")  # and not an empty one
+            found += answer["items"] or []
+            query["continue"] = answer["metadata"].get("continue") or None
+            if query["continue"] is None:
+                return found
+
     def list(self, path: str, **query: object) -> list[Json]:
         """All objects of a collection, from one consistent read of the newest state.
 
         Objects in lists have no `kind`. A list that expires (410) before its last page is read
         starts again.
         """
-        last: KubernetesError | None = None
+        reason = ""
         for _ in range(_LIST_ATTEMPTS):
-            found: list[Json] = []
-            page: dict[str, object] = {"limit": PAGE, **query}
             try:
-                while True:
-                    answer = self.request("GET", path, query=page)
-                    found += answer.get("items") or []
-                    page["continue"] = (answer.get("metadata") or {}).get("continue") or None
-                    if page["continue"] is None:
-                        return found
+                return self._pages(path, {"limit": PAGE, **query})
             except KubernetesError as error:
                 if error.status != _GONE:
                     raise
-                last = error
-        assert last is not None
-        raise KubernetesError(
-            f"the list of {path} ended {_LIST_ATTEMPTS} times before it was complete: "
-            f"{last.message}",
-            _GONE,
-        )
+                reason = error.message
+        times = f"{_LIST_ATTEMPTS} times before it was complete"
+        raise KubernetesError(f"the list of {path} ended {times}: {reason}", _GONE)
 
     def close(self) -> None:
         """Closes idle connections; requests in progress end by their own timeouts."""
@@ -217,12 +218,14 @@ class Api:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise KubernetesError(
-                f"the Kubernetes API at {self.host} answers {request.what} with something that "
-                "is not an object; is a proxy in between?",
-                0,
-            )
+            raise self._senseless(request, "object")
         return answer
+
+    def _senseless(self, request: _Request, wanted: str) -> KubernetesError:
+        what = f"answers {request.what} with something that is no {wanted}"
+        return KubernetesError(
+            f"the Kubernetes API at {self.host} {what}; is a proxy in between?", 0
+        )
 
     def _carry_out(self, request: _Request, limits: Timeouts) -> bytes:
         """The body of a 2xx answer. Raises KubernetesError for anything else."""

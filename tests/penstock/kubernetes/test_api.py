@@ -3,7 +3,9 @@
 import datetime
 import socket
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -302,14 +304,10 @@ def test_an_unavailable_api_server_is_named(nowhere: Path) -> None:
     api.close()
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\na part",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\na part\r\n",
-    ],
-)
-def test_a_body_that_ends_early_is_an_error(nowhere: Path, answer: bytes) -> None:
+@contextmanager
+def answering(where: Path, answer: bytes) -> Iterator[Api]:
+    """A client of a server that sends these bytes, once."""
+
     def serve_one() -> None:
         connection, _ = listener.accept()
         with connection:
@@ -319,8 +317,36 @@ def test_a_body_that_ends_early_is_an_error(nowhere: Path, answer: bytes) -> Non
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
         served = threads.submit(serve_one)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        api = connect("tests", QUICK, kubeconfig=kubeconfig(nowhere / "config", url))
-        with pytest.raises(KubernetesError, match="IncompleteRead"):
-            api.text("/log")
-        served.result(10)
-        api.close()
+        api = connect("tests", QUICK, kubeconfig=kubeconfig(where / "config", url))
+        try:
+            yield api
+            served.result(10)
+        finally:
+            api.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\na part",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\na part\r\n",
+    ],
+)
+def test_a_body_that_ends_early_is_an_error(nowhere: Path, answer: bytes) -> None:
+    with (
+        answering(nowhere, answer) as api,
+        pytest.raises(KubernetesError, match="IncompleteRead"),
+    ):
+        api.text("/log")
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"items": []}', b'{"kind": "Status", "metadata": {}}'])
+def test_an_object_that_is_no_list_is_not_taken_for_an_empty_one(
+    nowhere: Path, body: bytes
+) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with (
+        answering(nowhere, answer) as api,
+        pytest.raises(KubernetesError, match="something that is no list"),
+    ):
+        api.list(path_of("ConfigMap", "shop"))
