@@ -6,17 +6,17 @@ from penstock.cli.connect import open_admin
 from penstock.cli.options import Bootstrap, Output, OutputOption, example
 from penstock.cli.output import print_record
 
-app = typer.Typer(help="Look at the cluster.", no_args_is_help=True)
+app = typer.Typer(help="Inspect the cluster.", no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Keeps `describe` a command of its own while it is the only one."""
+    """Keeps `describe` a sub-command while it is the only one."""
 
 
 @app.command(epilog=example("penstock cluster describe -o json"))
 def describe(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
-    """Show brokers, the controller and what is missing."""
+    """Show brokers, the controller, and what is missing."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_cluster()
     record = {

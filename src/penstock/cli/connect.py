@@ -38,8 +38,8 @@ class Wanted:
         """See the module. Raises MisuseError, or what Kubernetes says to a named cluster."""
         if "" in (bootstrap, self.cluster):
             raise MisuseError(
-                "--bootstrap or --cluster is empty (a variable that is not set?); leave it away, "
-                "or say which cluster is meant",
+                "--bootstrap or --cluster is empty (an unset variable?); leave it out, or name "
+                "the cluster",
                 ErrorCode.INVALID_REQUEST,
             )
         if bootstrap and self.cluster:
@@ -106,7 +106,9 @@ def _local_cluster() -> str | None:
     running = [one.state for one in registry.running_clusters()]
     if len(running) > 1:
         names = ", ".join(f"{one.cluster} ({one.bootstrap})" for one in running)
-        raise MisuseError(f"several local clusters run; choose one with --bootstrap: {names}")
+        raise MisuseError(
+            f"several local clusters are running; choose one with --bootstrap: {names}"
+        )
     return str(running[0].bootstrap) if running else None
 
 

@@ -4,8 +4,8 @@
 
     --group ──▶ a member of the group, which decides where to begin (consume_group.py)
 
-Output is written after every poll, so that a pipe sees records as they come. A closed pipe and
-Ctrl-C end it at once; without a group nothing is committed anywhere.
+Output is written after every poll, so that a pipe gets records as they arrive. A closed pipe or
+Ctrl-C ends the command at once; without a group, nothing is committed.
 """
 
 import sys
@@ -38,7 +38,7 @@ class ConsumeOutput(StrEnum):
 END: Final = Place(PlaceKind.END)
 Begin = Annotated[
     str,
-    typer.Option("--offset", "-o", help="Where to begin: beginning, end, OFFSET, -N, or @TIME."),
+    typer.Option("--offset", "-o", help="Where to start: beginning, end, OFFSET, -N, or @TIME."),
 ]
 Format = Annotated[
     str | None,
@@ -54,8 +54,8 @@ Group = Annotated[
     typer.Option(
         "--group",
         "-g",
-        help="Share the topic with this group's other members, and go on where the group was; "
-        "--offset beginning or end counts where it never was.",
+        help="Share the topic with the other members of this group, and continue at its "
+        "committed offsets; --offset beginning or end applies where there is none.",
     ),
 ]
 
@@ -77,22 +77,26 @@ def consume(
     *,
     offset: Begin = "beginning",
     to: Annotated[
-        str | None, typer.Option("--to", help="Where to end, exclusive: end, OFFSET, -N, or @TIME.")
+        str | None,
+        typer.Option("--to", help="Where to stop, exclusive: end, OFFSET, -N, or @TIME."),
     ] = None,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit", "-e", help="End where the log ends now; as --to end.")
+        bool,
+        typer.Option("--exit", "-e", help="Stop at the current end of the log; same as --to end."),
     ] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="End after so many records.")
+        int | None, typer.Option("--count", "-c", min=1, help="Stop after this many records.")
     ] = None,
     partition: Partitions = None,
     format_: Format = None,
     key_delimiter: Annotated[
         str | None,
-        typer.Option("--key-delimiter", "-K", help="Print the key, this, then the value."),
+        typer.Option(
+            "--key-delimiter", "-K", help="Print the key, this delimiter, then the value."
+        ),
     ] = None,
     null: Annotated[
-        str, typer.Option("--null", "-Z", help="What to print for a null key or value.")
+        str, typer.Option("--null", "-Z", help="Text to print for a null key or value.")
     ] = "",
     output: Annotated[
         ConsumeOutput, typer.Option("--output", help="Text, or a JSON object per line.")
@@ -102,8 +106,8 @@ def consume(
 ) -> None:
     """Print the records of a topic.
 
-    Order is kept within a partition. Without --exit, --to or --count it waits for more until
-    Ctrl-C. With --group what was printed is committed.
+    Records are in order within a partition. Without --exit, --to or --count, the command waits for
+    more records until Ctrl-C. With --group, it commits what it has printed.
     """
     render = _renderer(output, format_, key_delimiter, null)
     if group is not None:
@@ -132,12 +136,12 @@ def consume(
 def _check_group(group: str, *, has_place: bool) -> None:
     if not group:
         raise MisuseError(
-            "--group is empty (a variable that is not set?); leave it away to read without a group",
+            "--group is empty (an unset variable?); leave it out to read without a group",
             ErrorCode.INVALID_REQUEST,
         )
     if has_place:
         raise MisuseError(
-            "a group decides who reads what: leave --to and --partition away with --group",
+            "a group assigns the partitions: leave out --to and --partition with --group",
             ErrorCode.INVALID_REQUEST,
         )
 
@@ -161,17 +165,18 @@ def choose_partitions(
 def _expect_something_to_read(
     begin: Place, until: Place | None, log_ends: "dict[TopicPartition, int]"
 ) -> None:
-    """Raises MisuseError if a typed offset leaves nothing to read: printing nothing looks well."""
+    """Raises MisuseError if a given offset leaves nothing to read: printing nothing would look like
+    success."""
     furthest = max(log_ends.values())
     if begin.number > furthest:
         raise MisuseError(
             f"--offset {begin.number} is not in the log: its partitions end at {furthest} or "
-            "before; give a smaller one, -N for the last N records, or end",
+            "earlier; give a smaller offset, -N for the last N records, or end",
             ErrorCode.OFFSET_OUT_OF_RANGE,
         )
     if until is not None and until.kind is PlaceKind.OFFSET and until.number < begin.number:
         raise MisuseError(
-            f"--to {until.number} lies before --offset {begin.number}: that is nothing to read",
+            f"--to {until.number} is before --offset {begin.number}, so there is nothing to read",
             ErrorCode.INVALID_REQUEST,
         )
 
@@ -190,7 +195,7 @@ def _renderer(
     if output is ConsumeOutput.JSON:
         if format_ is not None or key_delimiter is not None:
             raise MisuseError(
-                "--output json prints everything: leave --format and --key-delimiter away",
+                "--output json prints everything: leave out --format and --key-delimiter",
                 ErrorCode.INVALID_REQUEST,
             )
         return to_json_line

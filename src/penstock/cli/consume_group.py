@@ -69,7 +69,7 @@ def _reset(offset: str) -> "OffsetReset":
     if place.kind is PlaceKind.END:
         return "latest"
     raise MisuseError(
-        f"--offset {offset} is for reading without a group; with --group it is beginning or end, "
+        f"--offset {offset} needs reading without a group; with --group, use beginning or end, "
         "or move the group first: penstock group reset --help",
         ErrorCode.INVALID_REQUEST,
     )

@@ -33,7 +33,7 @@ def dump_log(
         Path,
         typer.Option(
             "--data-dir",
-            help="Data directory of the broker, which must not run.",
+            help="Data directory of the broker, which must be stopped.",
             parser=directory,
             metavar="DIRECTORY",
         ),
@@ -45,7 +45,7 @@ def dump_log(
         int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")
     ] = None,
     offset: Annotated[
-        int, typer.Option("--offset", min=0, help="Begin with the batch that holds this offset.")
+        int, typer.Option("--offset", min=0, help="Start with the batch that contains this offset.")
     ] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -87,7 +87,7 @@ def _print_partition(replica: Any, output: Output) -> int:
 
 
 _PAGE = 500
-"""Batches per table: columns are aligned within it, and memory stays bounded."""
+"""Batches per table: columns are aligned within one table, and memory stays bounded."""
 
 
 def _print_page(replica: str, rows: list[dict[str, object]], output: Output) -> None:

@@ -26,6 +26,6 @@ def load_broker_module(name: str, purpose: str) -> ModuleType:
         return importlib.import_module(f"penstock_broker.{name}")
     except ModuleNotFoundError as error:
         raise MisuseError(
-            f"{purpose} needs the broker, and the module {error.name!r} is not installed; "
+            f"{purpose} needs the broker, but the module {error.name!r} is not installed; "
             "install it with: pip install 'penstock[broker,cli]'"
         ) from error

@@ -1,9 +1,9 @@
-"""`penstock group …`: who reads what, how far behind, and where from next.
+"""`penstock group …`: members, lag and offsets of consumer groups.
 
     describe, offsets ──▶ Admin.describe_group + group_lag ──▶ rows
     reset             ──▶ group_reset.py
 
-Lag is unknown, and printed so, where nothing is committed.
+Lag is unknown, and printed so, where no offset is committed.
 """
 
 from enum import StrEnum
@@ -30,7 +30,7 @@ app = typer.Typer(help="Consumer groups: members, lag, offsets.", no_args_is_hel
 
 
 class State(StrEnum):
-    """Of a group, as typed on the command line."""
+    """State of a group, as typed on the command line."""
 
     EMPTY = "empty"
     ASSIGNING = "assigning"
@@ -42,7 +42,8 @@ class State(StrEnum):
 def list_(
     *,
     state: Annotated[
-        list[State] | None, typer.Option("--state", help="Only these; may be repeated.")
+        list[State] | None,
+        typer.Option("--state", help="Only groups in this state; may be repeated."),
     ] = None,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
@@ -62,11 +63,12 @@ def list_(
 def describe(
     group: GroupArgument, *, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show a group's members, and who reads each partition how far behind.
+    """Show a group's members, and the owner and lag of each partition.
 
-    LAG counts records up to the end of the log, LAG-S how many seconds the oldest unread one has
-    waited; "-" where nothing is committed. TRANSACTIONS are open and have offsets of the group in
-    hand: whoever takes over these partitions waits for them to end.
+    LAG is the number of records up to the end of the log, LAG-S the time in seconds that the oldest
+    unread one has waited; "-" where no offset is committed. TRANSACTIONS are open transactions that
+    have pending offsets of the group: a member that takes over these partitions must wait until
+    they end.
     """
     with open_admin(bootstrap) as admin:
         seen = admin.describe_group(group)
@@ -158,7 +160,7 @@ def _seconds(milliseconds: int | None) -> float | None:
 def offsets(
     group: GroupArgument, *, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show what a group has committed."""
+    """Show a group's committed offsets."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_group(group)
     rows = [
@@ -172,17 +174,17 @@ def offsets(
         }
         for where, offset in sorted(seen.offsets.items())
     ]
-    print_rows(rows, output, empty=f"group {group} has committed nothing")
+    print_rows(rows, output, empty=f"group {group} has no committed offsets")
 
 
 @app.command(epilog=example("penstock group delete billing", "penstock group delete billing --yes"))
 def delete(group: GroupArgument, *, yes: Yes = False, bootstrap: Bootstrap = None) -> None:
-    """Forget a group without members, and its offsets, for good."""
+    """Delete a group without members, and its offsets, permanently."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_group(group)
         if not yes:
             count = len(seen.offsets)
-            typer.confirm(f"Forget {group} and its {count} committed offsets?", abort=True)
+            typer.confirm(f"Delete {group} and its {count} committed offsets?", abort=True)
         admin.delete_group(group)
     typer.echo(f"group {group} deleted")
 

@@ -3,7 +3,7 @@
     --to-… ──▶ ResetTo ─┐
     --topic ─▶ partitions ─▶ Admin.plan_reset ─▶ Admin.reset_offsets, dry unless --execute
 
-Nothing changes without --execute; with it, all partitions change or none.
+Without --execute nothing changes; with it, all partitions change or none.
 """
 
 from typing import TYPE_CHECKING, Annotated
@@ -26,29 +26,31 @@ app = typer.Typer()
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="TOPIC[:P,P…]", help="What to move; may be repeated."),
+    typer.Option(
+        "--topic", metavar="TOPIC[:P,P…]", help="Topic or partitions to move; may be repeated."
+    ),
 ]
 AllTopics = Annotated[
-    bool, typer.Option("--all-topics", help="Everything the group has committed.")
+    bool, typer.Option("--all-topics", help="All partitions with a committed offset.")
 ]
-ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the first records there are.")]
-ToLatest = Annotated[
-    bool, typer.Option("--to-latest", help="Behind the last records there are now.")
-]
+ToEarliest = Annotated[bool, typer.Option("--to-earliest", help="To the first record of each log.")]
+ToLatest = Annotated[bool, typer.Option("--to-latest", help="To the current end of each log.")]
 ToOffset = Annotated[int | None, typer.Option(min=0, help="To this offset.")]
 ToDatetime = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="To the first record at or after: ISO 8601 (UTC) or ms."),
 ]
 ByDuration = Annotated[
-    str | None, typer.Option(metavar="TIME", help="So far back from now: 1h30m, 2d, PT90S.")
+    str | None, typer.Option(metavar="TIME", help="Back from now by this much: 1h30m, 2d, PT90S.")
 ]
 ShiftBy = Annotated[int | None, typer.Option(metavar="N", help="By N records; negative = back.")]
 Clamp = Annotated[
-    bool, typer.Option("--clamp", help="Take the nearest offset where N is not in the log.")
+    bool, typer.Option("--clamp", help="Use the nearest offset where N is not in the log.")
 ]
-Execute = Annotated[bool, typer.Option("--execute", help="Do it; without, only show it.")]
-Reason = Annotated[str, typer.Option(help="Kept with the group, for the next one.")]
+Execute = Annotated[
+    bool, typer.Option("--execute", help="Apply the reset; without this option, only show it.")
+]
+Reason = Annotated[str, typer.Option(help="Reason, stored with the group.")]
 
 
 @app.command(
@@ -77,8 +79,8 @@ def reset(
 ) -> None:
     """Move a group's committed offsets; shows what would change unless --execute is given.
 
-    The group must have no members. A partition without a record at or after the time goes to its
-    end.
+    The group must have no members. A partition without a record at or after the given time is reset
+    to its end.
     """
     to = _one_way(
         {
@@ -114,7 +116,8 @@ def _one_way(ways: "dict[str, tuple[str, int | None]]") -> "ResetTo":
     if len(given) != 1:
         seen = f"{' and '.join(given)} are" if given else "nothing is"
         raise MisuseError(
-            f"where to? {seen} given; give one of {', '.join(ways)}", ErrorCode.INVALID_REQUEST
+            f"name one target of the reset: {seen} given; give one of {', '.join(ways)}",
+            ErrorCode.INVALID_REQUEST,
         )
     ((name, number),) = given.values()
     return ResetTo(ResetKind[name], number or 0)
@@ -127,7 +130,7 @@ def _duration_ms(text: str | None) -> int | None:
 
 
 def _committed(admin: "Admin", group: str, topics: list[str] | None) -> "dict[TopicPartition, int]":
-    """The partitions to move, with what is committed there; -1 = nothing."""
+    """The partitions to move, with their committed offsets; -1 = none."""
     try:
         offsets = {at: one.offset for at, one in admin.describe_group(group).offsets.items()}
     except PenstockError as error:
@@ -136,7 +139,7 @@ def _committed(admin: "Admin", group: str, topics: list[str] | None) -> "dict[To
         offsets = {}  # a reset makes the group: it begins where it is told to
     if not topics:
         if not offsets:
-            raise MisuseError(f"group {group} has committed nothing; give --topic")
+            raise MisuseError(f"group {group} has no committed offsets; give --topic")
         return offsets
     chosen: dict[TopicPartition, int] = {}
     for text in topics:
@@ -160,7 +163,8 @@ def _numbers(text: str, numbers: str) -> list[int] | None:
 def _rows(
     changes: "dict[TopicPartition, OffsetChange]", moves: "dict[TopicPartition, Move]"
 ) -> list[dict[str, object]]:
-    """A row per partition. A broker answers with what it found (old) and has set (new)."""
+    """A row per partition. A broker answers with the offset it found (old) and the one it has set
+    (new)."""
     rows: list[dict[str, object]] = []
     for where, change in sorted(changes.items()):
         wanted = moves[where].wanted
@@ -177,7 +181,7 @@ def _rows(
 
 
 def _print(group: str, rows: list[dict[str, object]], output: Output, *, executed: bool) -> None:
-    """The plan and how to carry it out, or what was done: nobody may take one for the other."""
+    """The plan and how to apply it, or what was done: nobody must mistake one for the other."""
     if output is not Output.TABLE:
         print_record({"executed": executed, "offsets": rows}, output)
         return

@@ -1,6 +1,7 @@
 """`penstock local …`: a cluster on this machine, from the manifest kubectl would apply.
 
-Only words here: the work is done by `penstock_broker.local`, loaded when a command runs.
+Only the command line is here: `penstock_broker.local` does the work, and is loaded when a command
+runs.
 """
 
 import sys
@@ -26,8 +27,8 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         "--data-dir",
-        help="Where data, logs and state are. Without it: "
-        "$XDG_STATE_HOME/penstock/local/<cluster> (below ~/.local/state if not set).",
+        help="Directory for data, logs and state. Without it: "
+        "$XDG_STATE_HOME/penstock/local/<cluster> (in ~/.local/state if not set).",
         parser=directory,
         metavar="DIRECTORY",
     ),
@@ -64,20 +65,23 @@ def up(
     port: Annotated[
         int,
         typer.Option(
-            help="Broker i listens on PORT + i, the controller on PORT - 1, metrics 100 above; "
-            "0 = any free ports.",
+            help="Broker i listens on PORT + i, the controller on PORT - 1, metrics on ports "
+            "100 higher; 0 = any free ports.",
             min=0,
             max=65_535,
         ),
     ] = DEFAULT_PORT,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return when it runs; `local down` stops it.")
+        bool,
+        typer.Option(
+            "--detach", "-d", help="Return when the cluster is running; `local down` stops it."
+        ),
     ] = False,
 ) -> None:
-    """Start a cluster and create its topics; on a running one, apply what changed.
+    """Start a cluster and create its topics; if it is running, apply what has changed.
 
-    In the foreground Ctrl-C stops everything and leaves nothing running. A process that crashes
-    is started again.
+    In the foreground, Ctrl-C stops everything and leaves nothing running. A process that crashes is
+    restarted.
     """
     foreground = _load("foreground")
     request = foreground.UpRequest(manifest, cluster, data_dir, port)
@@ -97,15 +101,15 @@ def up(
 
 
 def _say_running(cluster: str, bootstrap: str, rest: str) -> None:
-    typer.echo(f"cluster {cluster} runs on {bootstrap}{rest}")
+    typer.echo(f"cluster {cluster} is running on {bootstrap}{rest}")
     sys.stdout.flush()
 
 
 @app.command("list", epilog=example("penstock local list", "penstock local list -o json"))
 def list_(*, output: OutputOption = Output.TABLE) -> None:
-    """List the clusters that run on this machine, wherever their data is.
+    """List the clusters that are running on this machine, wherever their data is.
 
-    Phase down: it was killed, and left nothing running.
+    Phase "down" means that the cluster was killed and left nothing running.
     """
     print_rows(_load("remote").listed(), output, empty="no local cluster is running")
 
@@ -114,7 +118,7 @@ def list_(*, output: OutputOption = Output.TABLE) -> None:
 def status(
     *, cluster: Cluster = None, data_dir: DataDir = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Show each process: is it up, what does it lead; and what the cluster lacks.
+    """Show each process, whether it is up and what it leads, and what the cluster lacks.
 
     Exit code 1 if anything is down or under-replicated.
     """
@@ -142,10 +146,10 @@ def down(
     *,
     cluster: Cluster = None,
     data_dir: DataDir = None,
-    purge: Annotated[bool, typer.Option("--purge", help="Remove all records, too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also remove all records.")] = False,
     yes: Yes = False,
 ) -> None:
-    """Stop the cluster. Records stay, and are back after the next `up`, unless purged."""
+    """Stop the cluster. Its records are back after the next `up`, unless purged."""
     root = _find_root(cluster, data_dir, stopped=purge)
     directory = _load("state").StateDirectory(root)
     if purge and not yes:
@@ -162,11 +166,11 @@ def down(
 def logs(
     *,
     process: Annotated[
-        str | None, typer.Argument(help="controller, broker-0, …; without it all of them.")
+        str | None, typer.Argument(help="controller, broker-0, …; without it, all processes.")
     ] = None,
     cluster: Cluster = None,
     data_dir: DataDir = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for new lines.")] = False,
 ) -> None:
     """Print what the processes logged: a JSON object per line."""
     root = _find_root(cluster, data_dir)

@@ -62,12 +62,12 @@ class PenstockGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.add_command(
-            Elsewhere("verify", "penstock.verify.cli", "Prove that a cluster loses nothing.")
+            Elsewhere("verify", "penstock.verify.cli", "Check that a cluster loses nothing.")
         )
 
     def invoke(self, ctx: Any) -> Any:
         if sys.stdout is None:  # `>&-`: the next file that is opened would become it
-            _complain("standard output is closed; to see nothing use >/dev/null")
+            _complain("standard output is closed; to discard the output, use >/dev/null")
             raise typer.Exit(1)
         try:
             result = super().invoke(ctx)
@@ -93,14 +93,14 @@ def _describe(error: Exception) -> str:
         said = error.strerror or str(error)
         return f"{error.filename}: {said}" if error.filename else said
     if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
-        return f"an argument is not UTF-8 text: {os.fsencode(error.object)!r}"
+        return f"an argument is not valid UTF-8: {os.fsencode(error.object)!r}"
     if isinstance(error, ModuleNotFoundError):
         message = describe_missing(error, "this command", "cli")
         if message is not None:
             return message
     return (
-        f"internal error, {type(error).__name__}: {error}; this is a defect of penstock: "
-        "please report it with the output of `penstock --debug …`"
+        f"internal error, {type(error).__name__}: {error}; this is a defect in penstock: please "
+        "report it with the output of `penstock --debug …`"
     )
 
 
@@ -110,7 +110,7 @@ def _complain(message: str) -> None:
 
 
 def _give_up_stdout() -> None:
-    """The reader has gone: what is still buffered must not fail again at exit."""
+    """The reader has closed the pipe: buffered output must not fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -145,7 +145,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Topics, partitions and replicas over gRPC. To begin: `penstock local up --help`."""
+    """Topics, partitions and replicas over gRPC. To start: `penstock local up --help`."""
     del debug, version  # read by PenstockGroup and _print_version
     wanted = Wanted(
         cluster,

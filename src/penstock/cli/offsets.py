@@ -47,8 +47,8 @@ def offsets(
 ) -> None:
     """Show the earliest and latest offset of each partition.
 
-    `latest` is the offset the next record will get. With --at, `at` is empty where no record is
-    that young.
+    `latest` is the offset that the next record will get. With --at, `at` is empty if no record is
+    that recent.
     """
     time_ms = parse_time_ms(at, "--at") if at is not None else None
     with open_admin(bootstrap) as admin:

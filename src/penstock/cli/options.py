@@ -9,7 +9,7 @@ import typer
 from penstock.errors import ErrorCode, MisuseError
 
 COUNT_MAX: Final = 2**31 - 1
-"""What the protocol can say; how many are possible, the cluster says."""
+"""The protocol's limit; the cluster may have a lower one."""
 
 
 class Output(StrEnum):
@@ -23,7 +23,7 @@ class Output(StrEnum):
 def not_empty(text: str) -> str:
     """Callback of arguments that name something: a variable that is not set names nothing."""
     if not text:
-        raise typer.BadParameter("it is empty (a variable that is not set?)")
+        raise typer.BadParameter("it is empty (an unset variable?)")
     return text
 
 
@@ -33,12 +33,12 @@ Bootstrap = Annotated[
         "--bootstrap",
         envvar="PENSTOCK_BOOTSTRAP",
         metavar="HOST:PORT[,…]",
-        help="Any brokers of the cluster. Without it: the running local cluster, "
-        "else localhost:9092, else the one Cluster that kubeconfig shows.",
+        help="Any brokers of the cluster. Without it: the running local cluster, else "
+        "localhost:9092, else the only Cluster in the kubeconfig's context.",
     ),
 ]
 OutputOption = Annotated[
-    Output, typer.Option("--output", "-o", help="What to print: for people, or for programs.")
+    Output, typer.Option("--output", "-o", help="Output format: for people, or for programs.")
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 GroupArgument = Annotated[
@@ -48,13 +48,13 @@ Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", min=0, help="Only this partition; may be repeated."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def directory(text: str) -> Path:
     """Parser of options that name a directory, which need not be there yet."""
     if not text:  # Path("") would be the working directory
-        raise typer.BadParameter("it is empty (a variable that is not set?)")
+        raise typer.BadParameter("it is empty (an unset variable?)")
     if Path(text).is_file():
         raise typer.BadParameter(f"{text} is a file, not a directory")
     return Path(text)

@@ -38,11 +38,11 @@ app = typer.Typer(help="Measure produce and consume speed.", no_args_is_help=Tru
 COLUMNS_RECORDS: Final = 2_000
 """Records per `send_columns` call."""
 CALL_BYTES_MAX: Final = 256 * 1024
-"""And bytes: small beside the producer's buffer."""
+"""Bytes per call: small compared with the producer's buffer."""
 RECORD_BYTES_MAX: Final = 1024**3
-"""More than any topic takes, and what memory surely holds once."""
+"""More than any topic accepts, and small enough to fit into memory."""
 PENDING_MAX: Final = 100
-"""Calls whose outcome is awaited at one time."""
+"""Calls in flight at the same time."""
 POLL_S: Final = 1.0
 MIB: Final = 1024 * 1024
 
@@ -95,7 +95,7 @@ class Meter:
 def produce(
     topic: TopicArgument,
     *,
-    records: Annotated[int, typer.Option(min=1, help="How many records.")] = 1_000_000,
+    records: Annotated[int, typer.Option(min=1, help="Number of records.")] = 1_000_000,
     record_bytes: Annotated[
         int, typer.Option(min=0, max=RECORD_BYTES_MAX, help="Size of each value.")
     ] = 100,
@@ -134,7 +134,7 @@ def produce(
 
 
 class Pending(Protocol):
-    """Records whose outcome is awaited."""
+    """Records in flight."""
 
     def result(self) -> object:
         """Blocks; raises if one of them was not delivered."""
@@ -180,7 +180,8 @@ def consume(
     topic: TopicArgument,
     *,
     records: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many; without it, at the end.")
+        int | None,
+        typer.Option(min=1, help="Stop after this many records; without it, at the end."),
     ] = None,
     arrow: Annotated[
         bool, typer.Option("--arrow", help="Read Arrow tables instead of batches.")

@@ -49,7 +49,7 @@ def parse_place(text: str, option: str) -> Place:
         return Place(PlaceKind.TIME, parse_time_ms(text[1:], option))
     raise MisuseError(
         f"{option} is {text!r}; it must be beginning, end, an offset, -N (the last N records), "
-        "or @ and a time: milliseconds or 2013-06-01T12:00",
+        "or @ with a time: milliseconds or 2013-06-01T12:00",
         ErrorCode.INVALID_REQUEST,
     )
 
@@ -62,7 +62,7 @@ def parse_time_ms(text: str, option: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise MisuseError(
-            f"{option} has the time {text!r}; write milliseconds since 1970 or ISO 8601 "
+            f"{option} has the time {text!r}; it must be milliseconds since 1970, or ISO 8601 "
             "such as 2013-06-01T12:00",
             ErrorCode.INVALID_REQUEST,
         ) from None

@@ -27,7 +27,7 @@ INTERRUPTED_FLUSH_S: Final = 5.0
 
 
 class AcksOption(StrEnum):
-    """Who has stored a record before it counts as written."""
+    """Which replicas must store a record before it counts as written."""
 
     ALL = "all"
     LEADER = "leader"
@@ -49,8 +49,17 @@ class CodecOption(StrEnum):
     LZ4 = "lz4"
 
 
-Acks = Annotated[AcksOption, typer.Option("--acks", help="Who has stored a record first.")]
-Sync = Annotated[SyncOption, typer.Option("--sync", help="Page cache (os) or fsync (disk).")]
+Acks = Annotated[
+    AcksOption,
+    typer.Option("--acks", help="Which replicas must store a record before it counts as written."),
+]
+Sync = Annotated[
+    SyncOption,
+    typer.Option(
+        "--sync",
+        help="When a record counts as stored: in the page cache (os) or after fsync (disk).",
+    ),
+]
 Codec = Annotated[CodecOption, typer.Option("--codec", "-z", help="Compression.")]
 
 
@@ -90,21 +99,26 @@ def produce(
     *,
     key_delimiter: Annotated[
         str | None,
-        typer.Option("--key-delimiter", "-K", help="What stands between key and value in a line."),
+        typer.Option("--key-delimiter", "-K", help="Delimiter between key and value in a line."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; repeatable."),
+        typer.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="Header of every record; may be repeated."
+        ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Instead of by key.")
+        int | None,
+        typer.Option(
+            "--partition", "-p", min=0, help="Partition of every record, instead of by key."
+        ),
     ] = None,
     count: Annotated[
-        int | None, typer.Option("--count", "-c", min=1, help="Stop after so many lines.")
+        int | None, typer.Option("--count", "-c", min=1, help="Stop after this many lines.")
     ] = None,
     null: Annotated[
-        str | None, typer.Option("--null", "-Z", help="A key or value that reads so is null.")
+        str | None, typer.Option("--null", "-Z", help="A key or value with this text is null.")
     ] = None,
     codec: Codec = CodecOption.NONE,
     acks: Acks = AcksOption.ALL,
@@ -113,8 +127,8 @@ def produce(
 ) -> None:
     """Write each line of standard input as a record.
 
-    A line without the delimiter has a null key. Exit code 0 means that every line was
-    acknowledged as --acks and --sync say.
+    A line without the delimiter has a null key. Exit code 0 means that every line was acknowledged
+    as given by --acks and --sync.
     """
     lines = LineFormat(_delimiter(key_delimiter), _encode(key), _encode(null))
     headers = [(name, value.encode()) for name, value in parse_pairs(header, "--header").items()]
@@ -164,7 +178,7 @@ def open_producer(
 def _lines(count: int | None) -> Iterator[bytes]:
     """Lines of standard input without their newline, each as soon as it is there."""
     if sys.stdin is None:
-        raise MisuseError("standard input is closed; write the records to it, a line each")
+        raise MisuseError("standard input is closed; pipe the records to it, one per line")
     for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
         yield line.removesuffix(b"\n")
         if number == count:

@@ -21,13 +21,15 @@ from penstock.errors import ErrorCode, MisuseError
 if TYPE_CHECKING:
     from penstock.client import ConfigEntry, TopicDescription
 
-app = typer.Typer(help="Create, look at, change and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, inspect, change and delete topics.", no_args_is_help=True)
 
 Config = Annotated[
     list[str] | None,
     typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting; may be repeated."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only check whether it would work.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only check whether the change would work.")
+]
 
 
 @app.command(
@@ -61,9 +63,7 @@ def create(
 @app.command("list", epilog=example("penstock topic list", "penstock topic list -o json"))
 def list_(
     *,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Also the cluster's own topics.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Also internal topics.")] = False,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -136,12 +136,16 @@ def alter(
     ] = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Back to the default; may be repeated."),
+        typer.Option(metavar="KEY", help="Reset this setting to its default; may be repeated."),
     ] = None,
     partitions: Annotated[
         int | None,
         typer.Option(
-            "--partitions", "-p", min=1, max=COUNT_MAX, help="The new total; never fewer."
+            "--partitions",
+            "-p",
+            min=1,
+            max=COUNT_MAX,
+            help="The new number of partitions; it can only grow.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -164,12 +168,12 @@ def alter(
 
 @app.command(epilog=example("penstock topic delete flights", "penstock topic delete flights --yes"))
 def delete(topic: TopicArgument, *, yes: Yes = False, bootstrap: Bootstrap = None) -> None:
-    """Delete a topic and all its records, for good."""
+    """Delete a topic and all its records, permanently."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_topics([topic])[topic]
         if not yes:
             partitions = len(seen.partitions)
-            typer.confirm(f"Delete {topic}, {partitions} partitions, for good?", abort=True)
-        # By id: what was shown is deleted, not a topic that took its name meanwhile.
+            typer.confirm(f"Permanently delete {topic} with {partitions} partitions?", abort=True)
+        # By id, so that the topic that was shown is deleted, not a new one with the same name.
         admin.delete_topic(topic, topic_id=seen.topic_id)
     typer.echo(f"topic {topic} deleted")

@@ -1,11 +1,11 @@
-"""`penstock txn …`: transactions, who has them, what they hold up; and the two ways to step in.
+"""`penstock txn …`: transactions, their owners, what they block; and two ways to intervene.
 
     list, ledgers, blocking ──▶ Admin ──▶ rows
     describe, partition     ──▶ Admin ──▶ one record, with tables
     abort, forget-ledger    ──▶ shown and asked first, unless --yes
 
-A reader in read_committed mode stands at a partition's last stable offset: `partition` says what
-holds it there, and whose that is; `blocking` says it of all partitions.
+A reader in read_committed mode stops at a partition's last stable offset: `partition` shows which
+transaction keeps it there, and its owner; `blocking` shows this for all partitions.
 """
 
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         TransactionListing,
     )
 
-app = typer.Typer(help="Transactions: who has them, what they hold up.", no_args_is_help=True)
+app = typer.Typer(help="Transactions: their owners, and what they block.", no_args_is_help=True)
 
 REASON: Final = "penstock txn abort"
 IdArgument = Annotated[
@@ -39,7 +39,7 @@ IdArgument = Annotated[
 
 
 class State(StrEnum):
-    """Of a transaction, as typed on the command line."""
+    """State of a transaction, as typed on the command line."""
 
     IDLE = "idle"
     OPEN = "open"
@@ -54,18 +54,18 @@ def list_(
     older_than: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Only what is open, or not told everywhere, so long: 30s, 1h30m."
+            metavar="TIME", help="Only transactions open or finishing for this long: 30s, 1h30m."
         ),
     ] = None,
     state: Annotated[
-        list[State] | None, typer.Option("--state", help="Only these; may be repeated.")
+        list[State] | None, typer.Option("--state", help="Only ids in this state; may be repeated.")
     ] = None,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List transactional ids, and what each has open.
+    """List transactional ids and their open transactions.
 
-    FINISHING counts partitions and groups that have yet to hear how a transaction ended.
+    FINISHING counts partitions and groups that have not stored yet how a transaction ended.
     """
     from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
 
@@ -102,7 +102,7 @@ def describe(
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show an id's owner, what its transaction holds, and how the last one ended."""
+    """Show an id's owner, the participants of its transaction, and how the last one ended."""
     with open_admin(bootstrap) as admin:
         seen = admin.describe_transaction(transactional_id)
     print_record(_describe(seen), output)
@@ -152,15 +152,15 @@ def abort(
     transactional_id: IdArgument,
     *,
     epoch: Annotated[
-        int, typer.Option(min=-1, max=2**31 - 1, help="Only while this is its epoch; -1 = any.")
+        int, typer.Option(min=-1, max=2**31 - 1, help="Abort only if this is its epoch; -1 = any.")
     ] = -1,
-    reason: Annotated[str, typer.Option(help="For the brokers' logs.")] = REASON,
+    reason: Annotated[str, typer.Option(help="Reason, for the brokers' logs.")] = REASON,
     yes: Yes = False,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """End what an id has open; its producer is told that it was aborted.
+    """Abort the open transaction of an id; its producer gets an error.
 
-    Nothing of it becomes visible to readers in read_committed mode.
+    Its records never become visible to readers in read_committed mode.
     """
     with open_admin(bootstrap) as admin:
         seen = admin.describe_transaction(transactional_id)
@@ -180,14 +180,16 @@ def abort(
     epilog=example("penstock txn partition flights/3", "penstock txn partition flights/3 -o json")
 )
 def partition(
-    where: Annotated[str, typer.Argument(metavar="TOPIC/PARTITION", help="As in flights/3.")],
+    where: Annotated[
+        str, typer.Argument(metavar="TOPIC/PARTITION", help="Partition, such as flights/3.")
+    ],
     *,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what is open in a partition, and whose it is.
+    """Show the open transactions in a partition, and their owners.
 
-    The first one holds the last stable offset, and all readers in read_committed mode.
+    The first one determines the last stable offset, where all readers in read_committed mode wait.
     """
     chosen = _partition(where)
     with open_admin(bootstrap) as admin:
@@ -226,15 +228,17 @@ def blocking(
     *,
     older_than: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only what has done so for this long: 30s, 1h30m."),
+        typer.Option(
+            metavar="TIME", help="Only those that have blocked readers for this long: 30s, 1h30m."
+        ),
     ] = None,
     bootstrap: Bootstrap = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List what holds up readers of committed records, and whose it is.
+    """List transactions that block readers of committed records, and their owners.
 
-    BEHIND counts the offsets from where such readers stand to the end. A transaction that has been
-    decided waits for the partition to store how.
+    BEHIND is the number of offsets from where such readers wait to the end. A transaction that is
+    already decided waits for the partition to store the outcome.
     """
     from penstock.core.offset_reset import parse_duration_ms  # noqa: PLC0415 - not for --help
 
@@ -242,7 +246,7 @@ def blocking(
     with open_admin(bootstrap) as admin:
         found = admin.blocking_transactions(older_than_ms=older_than_ms)
     rows = [_blocking(one) for one in found]
-    print_rows(rows, output, empty="no transaction holds up readers of committed records")
+    print_rows(rows, output, empty="no transaction blocks readers of committed records")
 
 
 def _blocking(one: "BlockingTransaction") -> dict[str, object]:
@@ -267,14 +271,14 @@ def _partition(text: str) -> "TopicPartition":
     topic, separator, number = text.rpartition("/")
     if not separator or not topic or not (number.isascii() and number.isdigit()):
         raise MisuseError(
-            f"{text!r} must be TOPIC/PARTITION, as in flights/3", ErrorCode.INVALID_REQUEST
+            f"{text!r} must be TOPIC/PARTITION, such as flights/3", ErrorCode.INVALID_REQUEST
         )
     return TopicPartition(topic, int(number))
 
 
 @app.command(epilog=example("penstock txn ledgers", "penstock txn ledgers -o json"))
 def ledgers(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE) -> None:
-    """List what streaming applications have committed last, by application id."""
+    """List the last batch that each streaming application has committed, by application id."""
     with open_admin(bootstrap) as admin:
         found = admin.list_ledgers()
     rows = [
@@ -299,20 +303,20 @@ def ledgers(*, bootstrap: Bootstrap = None, output: OutputOption = Output.TABLE)
 def forget_ledger(
     application_id: IdArgument, *, yes: Yes = False, bootstrap: Bootstrap = None
 ) -> None:
-    """Forget what an application has committed: its next batch is taken as the first.
+    """Delete the ledger of an application: its next batch counts as the first.
 
-    For an application that begins anew, with a fresh checkpoint. One that goes on with its old
+    For an application that starts over with a fresh checkpoint. One that continues with its old
     checkpoint may write its last batch twice.
     """
     with open_admin(bootstrap) as admin:
         if not yes:
-            typer.confirm(f"Forget what {application_id} has committed?", abort=True)
+            typer.confirm(f"Delete the ledger of {application_id}?", abort=True)
         forgotten = admin.forget_ledger(application_id)
     if not forgotten:
         raise MisuseError(
-            f"there is no ledger of {application_id!r}; `penstock txn ledgers` shows all"
+            f"there is no ledger of {application_id!r}; `penstock txn ledgers` lists all"
         )
-    typer.echo(f"ledger of {application_id} forgotten")
+    typer.echo(f"ledger of {application_id} deleted")
 
 
 def _open_ones(count: int) -> str:

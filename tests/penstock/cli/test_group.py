@@ -149,7 +149,7 @@ Call = Callable[[str], tuple[object, ...]]
 REFUSED: list[tuple[Call, str]] = [
     (lambda _: ("describe", "nobody"), "does not exist"),
     (lambda _: ("delete", "nobody", "--yes"), "does not exist"),
-    (lambda g: ("reset", g, "--all-topics"), "where to?"),
+    (lambda g: ("reset", g, "--all-topics"), "name one target"),
     (lambda g: ("reset", g, "--all-topics", "--to-earliest", "--to-latest"), "and --to-latest"),
     (lambda g: ("reset", g, "--to-earliest"), "--topic"),
     (lambda g: ("reset", g, "--all-topics", "--to-offset", 99), "not in the log"),
@@ -197,5 +197,5 @@ def test_a_module_that_is_not_installed_is_named_with_what_to_install(
 def test_consuming_in_a_group_leaves_partitions_to_the_group(
     penstock: InProcess, topic: str
 ) -> None:
-    assert "leave --to" in penstock.fails("consume", topic, "-g", "g", "--partition", 1)
+    assert "leave out --to" in penstock.fails("consume", topic, "-g", "g", "--partition", 1)
     assert "reset" in penstock.fails("consume", topic, "-g", "g", "-o", "5")

@@ -18,7 +18,7 @@ class TestForeground:
         manifest = write_manifest(tmp_path)
         process = program.start("local", "up", "-f", manifest, "--port", 0)
         assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"cluster test runs on 127.0.0.1:")
+        assert process.stdout.readline().startswith(b"cluster test is running on 127.0.0.1:")
         assert program.ok("topic", "list").split()[-5] == "flights"
         assert len(processes_of(tmp_path)) == 3
         process.send_signal(signal.SIGINT)
@@ -53,7 +53,7 @@ class TestDetached:
     def test_the_life_of_a_cluster(self, program: Any, tmp_path: Path) -> None:
         manifest = write_manifest(tmp_path, brokers=2, partitions=2)
         up = ("local", "up", "-f", manifest, "--detach", "--port", 0)
-        assert program.ok(*up).startswith("cluster test runs on 127.0.0.1:")
+        assert program.ok(*up).startswith("cluster test is running on 127.0.0.1:")
 
         assert program.ok(*up).endswith("; nothing to change\n"), "up again changes nothing"
         write_manifest(tmp_path, brokers=2, partitions=4)
@@ -97,7 +97,7 @@ class TestDetached:
         program.ok(*up)
         assert program.ok("consume", "flights", "-e") == "kept\n"
         assert program.run("local", "down", "--purge", stdin="n\n").returncode == 1
-        assert "runs on" in program.ok(*up), "it still runs after a no"
+        assert "is running on" in program.ok(*up), "it still runs after a no"
         program.ok("local", "down", "--purge", "--yes")
         assert not data.parent.exists()
 
@@ -124,7 +124,7 @@ class TestDetached:
         commands = [words.split("`")[1] for words in said]
         assert all(command.startswith("penstock local down --data-dir") for command in commands)
         listed = json.loads(program.ok("local", "list", "-o", "json"))
-        assert {one["bootstrap"] for one in listed} == {words.split()[4][:-1] for words in said}
+        assert {one["bootstrap"] for one in listed} == {words.split()[5][:-1] for words in said}
         for words in (["status"], ["down"], ["logs"]):
             message = program.fails("local", *words)
             assert message.startswith("there are 2 local clusters; choose --data-dir ")

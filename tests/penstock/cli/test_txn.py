@@ -281,7 +281,7 @@ def test_ledgers_are_listed_and_forgotten(penstock: Program) -> None:
     assert penstock.run("forget-ledger", "spark/flights", typed="n\n").exit_code == 1
     assert penstock.brokers[1].requests == []
     out = penstock.ok("forget-ledger", "spark/flights", "--yes")
-    assert out == "ledger of spark/flights forgotten\n"
+    assert out == "ledger of spark/flights deleted\n"
 
 
 @pytest.mark.parametrize(

@@ -184,18 +184,18 @@ def test_a_ledger_is_shown_and_forgotten(cluster: Cluster, penstock: Program) ->
     assert mismatch.value.code is ErrorCode.LEDGER_MISMATCH
 
     asked = penstock.run("forget-ledger", "spark/flights", answer="n\n")
-    assert (asked.exit_code, "Forget what spark/flights has committed?" in asked.stdout) == (
+    assert (asked.exit_code, "Delete the ledger of spark/flights?" in asked.stdout) == (
         1,
         True,
     )
     assert len(penstock.json("ledgers")) == 1, "the answer was no"
     assert penstock.ok("forget-ledger", "spark/flights", "--yes") == (
-        "ledger of spark/flights forgotten\n"
+        "ledger of spark/flights deleted\n"
     )
     assert penstock.json("ledgers") == []
     again = penstock.run("forget-ledger", "spark/flights", "--yes")
     assert (again.exit_code, len(again.stderr.splitlines())) == (1, 1)
-    assert "there is no ledger of 'spark/flights'; `penstock txn ledgers` shows all" in again.stderr
+    assert "there is no ledger of 'spark/flights'; `penstock txn ledgers` lists all" in again.stderr
 
     assert not commit_batch(cluster, 0, 1, checkpoint="fresh").already_committed
     (row,) = penstock.json("ledgers")

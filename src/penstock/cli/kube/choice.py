@@ -40,7 +40,7 @@ def connect(choice: KubeChoice) -> "Api":
         from penstock.kubernetes.connect import connect as open_api  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MisuseError(
-            f"this needs the Kubernetes client, and the module {error.name!r} is not installed; "
+            f"this needs the Kubernetes client, but the module {error.name!r} is not installed; "
             "install it with: pip install 'penstock[cli]'"
         ) from error
     return open_api(

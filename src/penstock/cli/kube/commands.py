@@ -1,8 +1,8 @@
 """`kubectl penstock status | why | pause | resume | report`: a Cluster seen through Kubernetes.
 
-Only words here: `snapshot` reads, `status` and `why` judge, `picture` draws. The same commands
-are there as `penstock status …`. What else `penstock` can do (topics, produce,
-consume, …) works on a Cluster as well: see `connect`.
+Only the command line is here: `snapshot` reads, `status` and `why` judge, `picture` draws. The same
+commands are available as `penstock status …`. The other commands of `penstock` (topics, produce,
+consume, …) also work on a Cluster: see `connect`.
 """
 
 import importlib
@@ -24,15 +24,19 @@ if TYPE_CHECKING:
 
 Namespace = Annotated[
     str | None,
-    typer.Option("--namespace", "-n", help="Where the Cluster is; without it, the context's."),
+    typer.Option(
+        "--namespace", "-n", help="Namespace of the Cluster; without it, the context's namespace."
+    ),
 ]
 Context = Annotated[
     str | None,
-    typer.Option("--context", help="Context of the kubeconfig; without it, the current."),
+    typer.Option("--context", help="Context of the kubeconfig; without it, the current one."),
 ]
 Kubeconfig = Annotated[
     str | None,
-    typer.Option("--kubeconfig", help="File; without it, $KUBECONFIG or ~/.kube/config."),
+    typer.Option(
+        "--kubeconfig", help="Kubeconfig file; without it, $KUBECONFIG or ~/.kube/config."
+    ),
 ]
 ClusterName = Annotated[
     str | None,
@@ -88,10 +92,10 @@ def why(
     kubeconfig: Kubeconfig = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say what is awaited and why, since when, and what to do.
+    """Explain what a Cluster or Topic is waiting for, since when, why, and what to do.
 
-    Exit code 1 if it is not Ready, or if somebody cannot write or read: partitions without a leader
-    or enough replicas in sync, transactions that hold up readers.
+    Exit code 1 if it is not Ready, or if clients cannot write or read: partitions without a leader
+    or without enough in-sync replicas, transactions that block readers.
     """
     api, choice = _open(namespace, context, kubeconfig)
     judge = _module("why")
@@ -117,13 +121,13 @@ def pause(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Have the operator change nothing about a Cluster until it is resumed.
+    """Stop the operator from changing a Cluster until it is resumed.
 
-    Brokers go on serving, and leaders are elected; only the operator holds still.
+    Brokers keep serving, and leaders are elected; only the operator pauses.
     """
     api, choice = _open(namespace, context, kubeconfig)
     name = _annotate(api, choice, cluster, "true")
-    typer.echo(f"Cluster {name} is paused; `kubectl penstock resume {cluster}` ends it")
+    typer.echo(f"Cluster {name} is paused; to resume it: `kubectl penstock resume {cluster}`")
 
 
 def resume(
@@ -133,7 +137,7 @@ def resume(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Let the operator work on a Cluster again."""
+    """Let the operator manage a Cluster again."""
     api, choice = _open(namespace, context, kubeconfig)
     typer.echo(f"Cluster {_annotate(api, choice, cluster, None)} is resumed")
 
@@ -144,7 +148,7 @@ def report(
     file: Annotated[
         Path, typer.Option("--file", "-f", help="Zip file to write; it must not exist.")
     ],
-    tail: Annotated[int, typer.Option(min=1, help="Lines of each log, the last.")] = 5_000,
+    tail: Annotated[int, typer.Option(min=1, help="Number of last lines of each log.")] = 5_000,
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
@@ -152,11 +156,11 @@ def report(
 ) -> None:
     """Write a support bundle: resources, events, metadata, logs, metrics. No Secrets.
 
-    Values that look like a secret, token or password are removed; look through it all the same
-    before you hand it on.
+    Values that look like a secret, token or password are removed; check the bundle nevertheless
+    before you pass it on.
     """
     if file.exists():
-        raise MisuseError(f"{file} is there already; name another file")
+        raise MisuseError(f"{file} already exists; name another file")
     api, choice = _open(namespace, context, kubeconfig)
     rows = _module("report").write_report(api, _snapshot(api, choice, cluster), file, tail)
     print_rows(rows, output)

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 256 * 1024
 BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of each direction of a tunnel; then the other side is not read."""
+"""Buffer limit of each direction of a tunnel; above it, the other side is not read."""
 PROTOCOL: Final = "v4.channel.k8s.io"
 HOST: Final = "127.0.0.1"
-_NOT_RUNNING: Final = "the pod has just gone, or does not run yet"
+_NOT_RUNNING: Final = "the pod has just been deleted, or is not running yet"
 _STATUS: Final = {
-    401: "the API server does not know you",
-    403: "you may not port-forward to pods",
-    404: "there is no such pod any more",
+    401: "the API server does not accept your credentials",
+    403: "you have no permission to port-forward to pods",
+    404: "the pod no longer exists",
     **dict.fromkeys((500, 502, 503, 504), _NOT_RUNNING),
 }
 
@@ -111,7 +111,9 @@ class Forwarder:
             try:
                 tunnel = self._open(pod, port)
             except Exception as error:  # noqa: BLE001 - whatever it was: say it, close, go on
-                text = f"no port-forward to pod {pod}: {reason_of(error)}; going on without it"
+                text = (
+                    f"cannot port-forward to pod {pod}: {reason_of(error)}; continuing without it"
+                )
                 if text not in self._told:
                     self._told.add(text)
                     self._complain(text)
@@ -223,7 +225,7 @@ def reason_of(error: Exception) -> str:
     except (ValueError, KeyError, TypeError):
         pass
     if isinstance(status, int):
-        return f"{_STATUS.get(status, 'it is refused')} (HTTP {status} from the API server)"
+        return f"{_STATUS.get(status, 'refused')} (HTTP {status} from the API server)"
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

@@ -61,7 +61,7 @@ class FrameReader:
 
     def _message(self, content: bytes) -> Iterator[Frame]:
         if self._channel not in (0, 1):
-            raise FrameError(f"channel {self._channel} of a forward of one port")
+            raise FrameError(f"unexpected channel {self._channel} for a single port")
         if self._channel not in self._announced:
             if len(content) != 2:
                 raise FrameError(f"the port's announcement has {len(content)} bytes, not 2")

@@ -52,7 +52,7 @@ def show_status(status: Json, console: Console) -> None:
 def show_explanation(explanation: Explanation, console: Console) -> None:
     """A numbered list, causes first."""
     if not explanation.findings:
-        console.print(f"[{GOOD}]✔[/] {explanation.subject} is ready, and nothing is awaited")
+        console.print(f"[{GOOD}]✔[/] {explanation.subject} is ready, and not waiting for anything")
         return
     head = f"[{GOOD}]✔[/]" if explanation.served else f"[{BAD}]✘[/]"
     state = "is ready, but" if explanation.ready else "is not ready"

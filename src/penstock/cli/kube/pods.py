@@ -47,9 +47,9 @@ def _leaving(now: datetime, pod: Json) -> Iterator[Finding]:
         yield Finding(
             f"pod {name_of(pod)}",
             "pod-stuck",
-            f"should have ended and has not: node {node} does not confirm it",
+            f"should have terminated but has not: node {node} does not confirm it",
             since=age(now, pod["metadata"]["deletionTimestamp"]),
-            do=f"is node {node} alive? Only if it is gone for good: kubectl delete pod "
+            do=f"is node {node} alive? Only if it will never come back: kubectl delete pod "
             f"{name_of(pod)} --force",
         )
 
@@ -61,9 +61,9 @@ def _unscheduled(now: datetime, pod: Json) -> Finding | None:
     return Finding(
         f"pod {name_of(pod)}",
         "pod-unscheduled",
-        f"has no node: {scheduled.get('message') or scheduled.get('reason')}",
+        f"is not scheduled: {scheduled.get('message') or scheduled.get('reason')}",
         since=age(now, scheduled.get("lastTransitionTime")),
-        do="give the cluster a node that fits, or ask for less in the Cluster's spec",
+        do="add a suitable node to Kubernetes, or request less in the Cluster's spec",
     )
 
 
@@ -75,7 +75,10 @@ def _waiting(now: datetime, pod: Json) -> Finding | None:
             continue
         is_image = reason in _IMAGE
         what = f"cannot pull image {container.get('image')}" if is_image else "cannot be started"
-        do = "check the image's name, and that the node may pull it (pull secret, registry)"
+        do = (
+            "check the image's name, and that the node is allowed to pull it (pull secret, "
+            "registry)"
+        )
         return Finding(
             f"pod {name_of(pod)}",
             "image" if is_image else "container-config",
@@ -84,7 +87,9 @@ def _waiting(now: datetime, pod: Json) -> Finding | None:
             evidence=(_short(waiting.get("message")),) if waiting.get("message") else (),
             do=do
             if is_image
-            else "kubectl describe the pod: something it mounts or uses is not there",
+            else (
+                "run kubectl describe on the pod: something that it mounts or uses does not exist"
+            ),
         )
     return None
 
@@ -101,7 +106,7 @@ def _crashed(now: datetime, pod: Json) -> Finding | None:
             continue  # an init container that has done its work
         count = container.get("restartCount") or 0
         code, reason = ended.get("exitCode"), ended.get("reason")
-        again = "is started again and again" if waiting else "is started again"
+        again = "is restarting again and again" if waiting else "is restarting"
         told = ended.get("message")
         return Finding(
             f"pod {name_of(pod)}",
@@ -124,7 +129,7 @@ def _not_ready(now: datetime, pod: Json, warnings: tuple[str, ...]) -> Finding:
     return Finding(
         f"pod {name_of(pod)}",
         "pod-starting" if is_new else "pod-not-ready",
-        "is being started" if is_new else "runs, but is not ready: its health says not SERVING",
+        "is starting" if is_new else "is running, but not ready: its health is not SERVING",
         since=age(now, ready.get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")),
         evidence=warnings,
         do=None if is_new else f"kubectl logs {name_of(pod)}",

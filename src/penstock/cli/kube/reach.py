@@ -61,12 +61,13 @@ def reach_only(choice: KubeChoice) -> Reached | None:
     if len(clusters) > 1:
         names = ", ".join(full_name(one) for one in clusters)
         raise MisuseError(
-            f"kubeconfig shows several Clusters; give --cluster before the command: {names}"
+            "there are several Clusters in this Kubernetes context; give --cluster before "
+            f"the command: {names}"
         )
     if not clusters:
         return None
     # Nobody named it: whoever deletes a topic should see where.
-    sys.stderr.write(f"Cluster {full_name(clusters[0])}, found through kubeconfig\n")
+    sys.stderr.write(f"using Cluster {full_name(clusters[0])}, found through kubeconfig\n")
     return reach_cluster(api, clusters[0])
 
 
@@ -82,8 +83,8 @@ def reach_cluster(
     addresses = bootstrap_addresses(name, namespace, pods)
     if not addresses:
         raise UnreachableError(
-            f"Cluster {full_name(cluster)} has no running broker; "
-            f"`kubectl penstock why {name} -n {namespace}` says what is awaited"
+            f"Cluster {full_name(cluster)} has no running broker; `kubectl penstock why {name} "
+            f"-n {namespace}` says what it is waiting for"
         )
     forwarder = Forwarder(name, namespace, open_with(api, namespace), complain or _complain)
     return Reached(full_name(cluster), ",".join(addresses), forwarder)

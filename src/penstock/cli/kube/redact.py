@@ -21,7 +21,7 @@ _HARMLESS: Final = re.compile(
     r"^(automountServiceAccountToken|secretName|tokenReview|serviceAccountToken|secretKeyRef|"
     r"imagePullSecrets|expirationSeconds|secrets)$"
 )
-"""Names of the Kubernetes API whose values say where a secret is, not what."""
+"""Names in the Kubernetes API whose values tell where a secret is, not what it is."""
 
 _LOOKS: Final = (
     re.compile(
@@ -33,7 +33,7 @@ _LOOKS: Final = (
     re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
 )
 _WORD: Final = r"[\w.-]{0,64}"
-"""Bounded: a megabyte without a space must not take the square of its length."""
+"""Bounded, so that a megabyte without a space does not take quadratic time."""
 _VALUE: Final = (
     r"(?:(?:basic|bearer|digest|negotiate|token)\s+)?"
     r"(?P<value>\\\"[^\"\n]*\\\"|\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"'}\])]+)"

@@ -129,7 +129,11 @@ def choose_cluster(api: "Api", name: str | None, namespace: str | None) -> Json:
             present = ", ".join(full_name(one) for one in find_visible_clusters(api))
             raise MisuseError(
                 f"there is no Cluster {after!r} in namespace {where!r}; "
-                + (f"there are: {present}" if present else "there are none, or you may not list")
+                + (
+                    f"there are: {present}"
+                    if present
+                    else ("there are none, or you have no permission to list them")
+                )
             )
         return found
     clusters = find_clusters(api, namespace or api.namespace)
@@ -141,7 +145,7 @@ def choose_cluster(api: "Api", name: str | None, namespace: str | None) -> Json:
         where = f"in namespace {namespace!r}" if namespace else "in any namespace"
         raise MisuseError(f"there is no Cluster {where}; create one with kubectl apply")
     names = ", ".join(full_name(one) for one in clusters)
-    raise MisuseError(f"there are several Clusters; name one of: {names}")
+    raise MisuseError(f"there are several Clusters; name one of them: {names}")
 
 
 def find_visible_clusters(api: "Api") -> list[Json]:
@@ -164,7 +168,9 @@ def _penstock(ask: Callable[[], Answer]) -> Answer:
         return ask()
     except KubernetesError as error:
         if error.is_missing:
-            raise MisuseError(f"Kubernetes knows no kind Cluster: {INSTALL_CRDS}") from error
+            raise MisuseError(
+                f"Kubernetes does not know the kind Cluster: {INSTALL_CRDS}"
+            ) from error
         raise
 
 

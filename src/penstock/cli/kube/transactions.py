@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from penstock.kubernetes.api import Api
 
 BLOCKING_MS: Final = 30_000
-"""Longer than a transaction of the defaults takes, shorter than anybody waits before asking."""
+"""Longer than a default transaction takes, shorter than users wait before they ask."""
 TIMEOUT_MS: Final = 5_000
 TRANSACTION_CODES: Final = ("transaction-open", "transaction-finishing", "transaction-unknown")
-"""Of findings that are about readers who stand still."""
+"""Code of findings about blocked readers."""
 
 
 def look(api: "Api", snapshot: Snapshot) -> Snapshot:
@@ -46,7 +46,7 @@ def look(api: "Api", snapshot: Snapshot) -> Snapshot:
         ) as admin:
             found = admin.blocking_transactions(older_than_ms=BLOCKING_MS)
     except PenstockError as error:
-        gap = f"transactions, which only brokers know of: {(*told, error.message)[0]}"
+        gap = f"transactions, which only brokers know: {(*told, error.message)[0]}"
         return replace(snapshot, gaps=(*snapshot.gaps, gap))
     finally:
         if reached is not None:
@@ -69,7 +69,7 @@ def _finding(found: list["BlockingTransaction"]) -> Finding:
     first = found[0]
     names = some([str(one.where) for one in found])
     evidence = tuple(
-        f"{one.where}: readers stand at offset {one.last_stable_offset}, "
+        f"{one.where}: readers wait at offset {one.last_stable_offset}, "
         f"{one.high_watermark - one.last_stable_offset} before the end"
         for one in found[:3]
     )
@@ -78,10 +78,11 @@ def _finding(found: list["BlockingTransaction"]) -> Finding:
         return Finding(
             f"the transaction of producer {first.producer_id}, epoch {first.producer_epoch},",
             "transaction-unknown",
-            f"holds up readers of committed records in {names}, and no coordinator knows of it",
+            f"blocks readers of committed records in {names}, and no coordinator knows it",
             evidence=evidence,
-            do="bring back the brokers that are away: once all coordinators answer, the leader of "
-            "the partition ends what none of them knows, minutes after the longest timeout",
+            do="bring back the brokers that are down: once all coordinators answer, the leader "
+            "of the partition aborts what none of them knows, minutes after the longest "
+            "timeout",
         )
     client = f"client {owner.client_id!r}" if owner.client_id else "a client without a name"
     of = f"of {client} at {owner.client_host or 'an unknown host'}"
@@ -91,16 +92,18 @@ def _finding(found: list["BlockingTransaction"]) -> Finding:
         return Finding(
             subject,
             "transaction-finishing",
-            f"{of} has ended, but {names} has yet to store how: readers of committed records wait",
+            f"{of} has ended, but {names} has not stored the outcome yet: readers of "
+            "committed records wait",
             since=since,
             evidence=evidence,
-            do="nothing, if the partition has enough replicas in sync: it is told until it has",
+            do="nothing, if the partition has enough in-sync replicas: the coordinator "
+            "retries until it is stored",
         )
     return Finding(
         subject,
         "transaction-open",
-        f"{of} is open and holds up readers of committed records in {names}",
+        f"{of} is open and blocks readers of committed records in {names}",
         since=since,
         evidence=evidence,
-        do=f"penstock txn abort {owner.transactional_id}, if its producer will not end it",
+        do=f"penstock txn abort {owner.transactional_id}, if its producer does not end it",
     )

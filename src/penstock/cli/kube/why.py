@@ -42,18 +42,18 @@ from penstock.kubernetes.resources import Json
 
 TOPICS_SHOWN: Final = 10
 _KINDS: Final = {
-    "offline": "without a leader, can be neither written nor read",
-    "under_min_isr": "below min.insync.replicas, writes with acks=all are refused",
-    "under_replicated": "with a replica that lags or is away, still written and read",
+    "offline": "without a leader: no writes, no reads",
+    "under_min_isr": "below min.insync.replicas: writes with acks=all are refused",
+    "under_replicated": "with a replica that lags or is down: writes and reads continue",
 }
 _TO_DO: Final = {
-    "offline": "bring back a broker that has them in sync; nothing else keeps every record",
-    "under_min_isr": "bring back the brokers that are away; they catch up by themselves",
+    "offline": "bring back a broker whose replicas are in sync; no other way keeps every record",
+    "under_min_isr": "bring back the brokers that are down; they catch up by themselves",
     "under_replicated": "nothing, if the brokers are back and catching up",
 }
 _NOT_SERVED: Final = frozenset({"offline", "under-min-isr", *TRANSACTION_CODES})
-"""Codes of findings that say: somebody can not write or read. Whatever `Ready` says, which is the
-operator's word of a moment ago and knows nothing of transactions."""
+"""Codes of findings that mean: clients cannot write or read. They count whatever `Ready` says,
+which the operator set a moment ago without knowledge of transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +145,19 @@ def _said(snapshot: Snapshot, thing: Json, kind: str) -> Iterator[Finding]:
         yield Finding(
             subject,
             "not-seen",
-            f"was changed (generation {generation}), and the operator has "
+            f"was changed (generation {generation}), but the operator has "
             + (f"seen generation {seen} only" if seen else "not looked at it yet"),
             since=age(snapshot.now, _changed(thing)),
-            do="wait a few seconds; if it stays, look at the operator's log",
+            do="wait a few seconds; if this stays, check the operator's log",
         )
     ready, stalled = condition(thing, "Ready"), condition(thing, "Stalled")
     if stalled.get("status") == "True":
-        yield _of_condition(snapshot, subject, stalled, "is stuck and needs you")
+        yield _of_condition(snapshot, subject, stalled, "is stuck and needs your help")
     if ready.get("status") != "True" and ready.get("message") != stalled.get("message"):
         yield _of_condition(snapshot, subject, ready, "is not ready")
     moving = condition(thing, "Reconciling")
     if moving.get("status") == "True" and moving.get("message") != ready.get("message"):
-        yield _of_condition(snapshot, subject, moving, "is being worked on")
+        yield _of_condition(snapshot, subject, moving, "is being reconciled")
 
 
 def _changed(thing: Json) -> str | None:
@@ -207,7 +207,7 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
                 f"has {ready} of {wanted} pods ready: nothing will change",
                 do="see its pods below"
                 if operator.pods
-                else "kubectl describe it: no pod is there",
+                else "run kubectl describe on it: it has no pod",
             )
     for pod in operator.pods:
         yield from pod_findings(snapshot.now, pod, ())
@@ -215,9 +215,9 @@ def _operator(snapshot: Snapshot) -> Iterator[Finding]:
     yield Finding(
         "no operator",
         "operator-lease",
-        f"holds the Lease {OPERATOR}: nobody works on this Cluster",
+        f"holds the Lease {OPERATOR}: nothing manages this Cluster",
         since=age(snapshot.now, renewed or None),
-        do="look at the operator's pods and their logs",
+        do="check the operator's pods and their logs",
     )
 
 
@@ -232,13 +232,13 @@ def _missing_pods(snapshot: Snapshot) -> Iterator[Finding]:
     if any(name_of(one) == owner for one in snapshot.statefulsets):
         do = "the evidence says why Kubernetes does not create it"
     else:
-        do = f"the StatefulSet {owner} is not there yet: the operator creates it"
+        do = f"the StatefulSet {owner} does not exist yet: the operator creates it"
     yield Finding(
         f"{len(missing)} of {wanted} broker pods",
         "pod-missing",
-        f"not there: {some([f'{owner}-{i}' for i in missing])}",
+        f"missing: {some([f'{owner}-{i}' for i in missing])}",
         evidence=refused,
-        do=do if refused or "not there yet" in do else "wait: they may be about to be created",
+        do=do if refused or "missing" in do else "wait: they may just be starting",
     )
 
 
@@ -258,7 +258,8 @@ def _claims(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject,
                 "claim-pending",
-                f"is {status.get('phase') or 'Pending'}: no volume of {wanted} yet from {named}",
+                f"is {status.get('phase') or 'Pending'}: {named} has not provided a volume "
+                f"of {wanted} yet",
                 since=since,
                 evidence=said,
                 do="check the StorageClass and its provisioner; with WaitForFirstConsumer the "
@@ -271,10 +272,10 @@ def _claims(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(
                 subject,
                 "claim-resizing",
-                f"has {has}, {wanted} are asked for",
+                f"has {has}, but {wanted} are requested",
                 evidence=(*resizing, *said),
-                do="the StorageClass must have allowVolumeExpansion; some drivers need the pod "
-                "to restart, which the operator does",
+                do="the StorageClass must have allowVolumeExpansion; some drivers need a "
+                "restart of the pod, which the operator does",
             )
 
 
@@ -288,20 +289,20 @@ def _controllers(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             "no controller pod",
             "controllers-missing",
-            f"is there (Deployment {lease}): nobody elects leaders",
+            f"exists (Deployment {lease}): no leaders can be elected",
             evidence=warnings_about(snapshot.events, "ReplicaSet", lease, prefix=True),
         )
     elif not holder or lease_expired(snapshot.lease, snapshot.now):
-        who = f"is no longer renewed by {holder}" if holder else "is held by nobody"
+        who = f"is no longer renewed by {holder}" if holder else "has no holder"
         renewed = ((snapshot.lease or {}).get("spec") or {}).get("renewTime")
         yield Finding(
             f"Lease {lease}",
             "controller-lease",
-            f"{who}: leaders are not elected, in-sync replicas do not change; "
-            "brokers go on serving",
+            f"{who}: no leaders are elected, and in-sync replicas do not change; brokers keep "
+            "serving",
             since=age(snapshot.now, renewed),
             evidence=tuple(f"{name_of(pod)} is {phase(pod)}" for pod in pods),
-            do="look at the controllers' pods and logs; another one takes over by itself",
+            do="check the controllers' pods and logs; another one takes over by itself",
         )
 
 
@@ -317,7 +318,7 @@ def _unregistered(snapshot: Snapshot) -> Iterator[Finding]:
                 f"pod {name_of(pod)}",
                 "not-registered",
                 f"{is_not}, but the controller has no session with broker {broker_id(pod)}",
-                do=f"kubectl logs {name_of(pod)} says what it tries; is the network between "
+                do=f"kubectl logs {name_of(pod)} shows what it tries; is the network between "
                 "brokers and controllers open?",
             )
 

@@ -195,7 +195,7 @@ class Leader:
         return NotLeaderError(
             (
                 f"the request names leader epoch {epoch}, but this broker leads in epoch "
-                f"{self.epoch}:  "
+                f"{self.epoch}: "
             )
             + (
                 "refresh the metadata"

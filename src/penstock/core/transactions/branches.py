@@ -336,7 +336,7 @@ def _ledger(book: Book, application_id: str, checkpoint: str) -> LedgerRecord:
 def _check_run(application_id: str, ledger: LedgerRecord, run: str) -> None:
     if run in ledger.superseded:
         raise ClusterError(
-            f"run {run!r} of application {application_id!r} has ended:  "
+            f"run {run!r} of application {application_id!r} has ended: "
             + (f"run {ledger.run!r} has replaced it" if ledger.run else "it was aborted"),
             ErrorCode.PRODUCER_FENCED,
         )

@@ -84,7 +84,7 @@ def test_a_healthy_cluster_is_shown_and_ends_with_0(scene: Scene, run: Run) -> N
     assert explained.exit_code == 0
     (gap,) = json.loads(explained.stdout)["findings"]
     assert gap["what"].startswith(
-        "could not be read: transactions, which only brokers know of: no port-forward to pod"
+        "could not be read: transactions, which only brokers know: cannot port-forward to pod"
     )
 
 
@@ -131,7 +131,7 @@ def test_a_pod_that_no_node_takes_is_explained_by_the_scheduler(scene: Scene, ru
         },
     )  # fmt: skip
     done = run("why")
-    assert f"pod flights-broker-3 has no node: {scheduler} · 4m" in done.stdout
+    assert f"pod flights-broker-3 is not scheduled: {scheduler} · 4m" in done.stdout
 
 
 def test_a_crash_loop_shows_the_last_words(scene: Scene, run: Run) -> None:
@@ -174,7 +174,7 @@ def test_a_crash_loop_shows_the_last_words(scene: Scene, run: Run) -> None:
             "crash",
             "ended with 137 (OOMKilled)",
         ),
-        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "pod-starting", "being started"),
+        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "pod-starting", "is starting"),
         ({"ready": False, "state": {"running": {"startedAt": ago(9)}}}, "pod-not-ready", "SERVING"),
     ],
     ids=["image", "config", "oom", "starting", "not ready"],
@@ -201,9 +201,10 @@ def test_volumes_that_do_not_come_or_grow(scene: Scene, run: Run) -> None:
     scene.event("PersistentVolumeClaim", "data-flights-broker-4", "VolumeResizeFailed",
                 "the disk type cannot grow")  # fmt: skip
     done = run("why")
-    assert "volume claim data-flights-broker-3 is Pending: no volume of 10Gi yet" in done.stdout
+    pending = "volume claim data-flights-broker-3 is Pending: StorageClass 'fast' has not provided"
+    assert pending in done.stdout
     assert 'ProvisioningFailed: storageclass "fast" not found' in done.stdout
-    assert "volume claim data-flights-broker-4 has 5Gi, 10Gi are asked for" in done.stdout
+    assert "volume claim data-flights-broker-4 has 5Gi, but 10Gi are requested" in done.stdout
     assert "VolumeResizeFailed: the disk type cannot grow" in done.stdout
     assert "data-flights-broker-5" not in done.stdout
     assert "data-flights-broker-6" not in done.stdout
@@ -222,10 +223,10 @@ def test_partitions_in_trouble_are_named_with_what_they_lack(scene: Scene, run: 
         "under_replicated": ["flights/0"],
     }  # fmt: skip
     text = run("why").stdout
-    assert "1 partition without a leader, can be neither written nor read: flights/2" in text
+    assert "1 partition without a leader: no writes, no reads: flights/2" in text
     assert "broker 2 is not in sync: it has no pod" in text
     assert "in sync: 1 of 2 needed" in text
-    assert "1 of 3 broker pods not there: flights-broker-2" in text
+    assert "1 of 3 broker pods missing: flights-broker-2" in text
     topic = run("why", "topic/flights", "-o", "json")
     assert json.loads(topic.stdout)["subject"] == (
         f"Topic {scene.namespace}/flights of Cluster flights"
@@ -277,7 +278,7 @@ def test_an_operator_that_does_not_work_is_found_wherever_it_is() -> None:
     assert broken["operator-down"].startswith("operator ops/penstock-operator has 0 of 2 pods")
     assert broken["image"].startswith("pod op-1 cannot pull image")
     assert broken["operator-lease"].startswith("no operator holds the Lease penstock-operator")
-    assert broken["not-seen"].endswith("and the operator has seen generation 1 only")
+    assert broken["not-seen"].endswith("but the operator has seen generation 1 only")
     assert found(Operator())["operator-missing"].startswith("no operator is installed")
     works = {"spec": {**lease["spec"], "renewTime": ago(1)}}
     assert not {"operator-down", "operator-lease", "operator-missing", "image"} & set(
@@ -326,15 +327,15 @@ def test_transactions_that_hold_up_readers_are_told_by_what_can_be_done() -> Non
     ]  # fmt: skip
     finishing, still_open, unknown = (f"{one.subject} {one.what}" for one in told)
     assert finishing == (
-        "transaction 'payments-0' of client 'billing' at 10.0.0.7 has ended, but paid/0 has yet to "
-        "store how: readers of committed records wait"
+        "transaction 'payments-0' of client 'billing' at 10.0.0.7 has ended, but paid/0 has not "
+        "stored the outcome yet: readers of committed records wait"
     )
-    assert "of a client without a name at 10.0.0.7 is open and holds up readers" in still_open
+    assert "of a client without a name at 10.0.0.7 is open and blocks readers" in still_open
     assert unknown == (
-        "the transaction of producer 9, epoch 2, holds up readers of committed records in paid/4, "
-        "and no coordinator knows of it"
+        "the transaction of producer 9, epoch 2, blocks readers of committed records in paid/4, "
+        "and no coordinator knows it"
     )
-    assert told[1].evidence == ("paid/1: readers stand at offset 7, 3 before the end",)
+    assert told[1].evidence == ("paid/1: readers wait at offset 7, 3 before the end",)
 
 
 def test_pause_and_resume_write_the_annotation(scene: Scene, run: Run) -> None:
@@ -372,7 +373,7 @@ def test_several_clusters_are_not_guessed_between(scene: Scene, run: Run) -> Non
     scene.cluster()
     done = run("why")
     assert done.exit_code == 1
-    assert f"name one of: {scene.namespace}/flights, {scene.namespace}/trains" in done.stderr
+    assert f"name one of them: {scene.namespace}/flights, {scene.namespace}/trains" in done.stderr
     assert run("status", "trains").exit_code == 0
 
 

@@ -139,7 +139,7 @@ def test_without_any_address_the_only_cluster_is_found(reachable: Reachable) -> 
         process.kill()
     assert process.returncode == 0, err.decode()
     assert b"flights" in out
-    assert err.decode() == f"Cluster {reachable.name}, found through kubeconfig\n"
+    assert err.decode() == f"using Cluster {reachable.name}, found through kubeconfig\n"
 
 
 def why(reachable: Reachable, *thing: str) -> list[dict[str, object]]:
@@ -175,14 +175,14 @@ def check_why(reachable: Reachable, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {
         "subject": "transaction 'payments-0'",
         "code": "transaction-open",
-        "what": "of client 'billing' at 127.0.0.1 is open and holds up readers of committed "
+        "what": "of client 'billing' at 127.0.0.1 is open and blocks readers of committed "
         "records in paid/0, paid/1",
         "since": found["since"],
         "evidence": [
-            "paid/0: readers stand at offset 0, 1 before the end",
-            "paid/1: readers stand at offset 0, 2 before the end",
+            "paid/0: readers wait at offset 0, 1 before the end",
+            "paid/1: readers wait at offset 0, 2 before the end",
         ],
-        "do": "penstock txn abort payments-0, if its producer will not end it",
+        "do": "penstock txn abort payments-0, if its producer does not end it",
     }
     assert str(found["since"]).endswith("s")
     assert [one["code"] for one in why(reachable, "topic/paid")] == ["transaction-open"]
@@ -324,8 +324,8 @@ def test_a_forward_that_fails_is_told_once_and_closes_its_connection() -> None:
             with socket.create_connection((host, int(port)), 10) as connection:
                 connection.settimeout(10)
                 assert connection.recv(1) == b""
-        why = "no way to c-broker-1:9092; going on without it"
-        assert told == [f"no port-forward to pod c-broker-1: {why}"]
+        why = "no way to c-broker-1:9092; continuing without it"
+        assert told == [f"cannot port-forward to pod c-broker-1: {why}"]
     finally:
         forwarder.close()
 
@@ -382,9 +382,12 @@ def test_the_api_servers_reason_is_taken_out_of_a_refusal() -> None:
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
-        (b"500 Internal Server Error", "the pod has just gone, or does not run yet (HTTP 500"),
-        (b"404 Not Found", "there is no such pod any more (HTTP 404"),
-        (b"418 I'm a teapot", "it is refused (HTTP 418"),
+        (
+            b"500 Internal Server Error",
+            "the pod has just been deleted, or is not running yet (HTTP 500",
+        ),
+        (b"404 Not Found", "the pod no longer exists (HTTP 404"),
+        (b"418 I'm a teapot", "refused (HTTP 418"),
     ],
 )
 def test_a_refused_websocket_is_told_in_words_and_not_as_a_handshake(
@@ -444,7 +447,7 @@ def test_brokers_whose_pods_have_gone_are_passed_over(shared_broker: Cluster) ->
             with Admin(gone_first, resolve_address=forwarder.resolve) as admin:
                 assert "there" in admin.list_topics()
         assert sorted(told) == [
-            f"no port-forward to pod c-broker-{index}: gone; going on without it"
+            f"cannot port-forward to pod c-broker-{index}: gone; continuing without it"
             for index in (1, 2)
         ]
     finally:

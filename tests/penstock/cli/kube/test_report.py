@@ -97,7 +97,7 @@ def test_an_existing_file_is_left_alone(scene: Scene, tmp_path: Path) -> None:
     file.write_text("mine")
     done = make_report(scene, file)
     assert done.exit_code == 1
-    assert "mine.zip is there already" in done.stderr
+    assert "mine.zip already exists" in done.stderr
     assert file.read_text() == "mine"
 
 
