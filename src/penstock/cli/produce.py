@@ -99,20 +99,16 @@ def produce(
     *,
     key_delimiter: Annotated[
         str | None,
-        typer.Option("--key-delimiter", "-K", help="Delimiter between key and value in a line."),
+        typer.Option("--key-delimiter", "-K", help="Delimiter between key and value."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Key of every record.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(
-            "--header", "-H", metavar="NAME=VALUE", help="Header of every record; may be repeated."
-        ),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="On every record; repeatable."),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option(
-            "--partition", "-p", min=0, help="Partition of every record, instead of by key."
-        ),
+        typer.Option("--partition", "-p", min=0, help="Partition, instead of by key."),
     ] = None,
     count: Annotated[
         int | None, typer.Option("--count", "-c", min=1, help="Stop after this many lines.")
