@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from support.apiserver import ApiServer
 from support.channels import patient_aio_channel
 from support.controller_pods import ACTIVE, Make, Pod
+from support.controller_seams import seams_on
 from support.waiting import wait_until, wait_until_async
 
 from penstock.core.control import ControlConfig
@@ -21,7 +21,6 @@ from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
 from penstock.rpc.errors import error_from_wire
-from penstock.rpc.transport import GrpcTransport
 from penstock_broker.controller.metadata_store.interface import MetadataStore
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 from penstock_broker.controller.runtime import ControllerRuntime
@@ -174,9 +173,9 @@ async def run_controller(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> AsyncIterator[Running]:
-    with ThreadPoolExecutor(1) as executor:
-        runtime = ControllerRuntime(store, config, executor)
-        server = bind(runtime, f"{host}:{port}", GrpcTransport())
+    with seams_on(store) as seams:
+        runtime = ControllerRuntime(config, seams)
+        server = bind(runtime, f"{host}:{port}", seams)
         await server.server.start()
         async with asyncio.TaskGroup() as tasks:
             running = Running(runtime, server, tasks)

@@ -3,11 +3,11 @@
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import pytest
+from support.controller_seams import seams_on
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig, ControllerMachine
@@ -35,8 +35,8 @@ class Serving:
         self._store = store
 
     async def run(self) -> int:
-        with self._port, ThreadPoolExecutor(1) as executor:
-            return await main._serve(self._args, self._store, ControlConfig(), executor)
+        with self._port, seams_on(self._store) as seams:
+            return await main._run(self._args, ControlConfig(), seams)
 
     async def create(self) -> None:
         """Raises what the controller answers, as soon as one answers."""

@@ -6,7 +6,7 @@ are answered there only.
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
-import uuid
+from collections.abc import Callable
 from typing import Any
 
 from penstock.core.control import contract as c
@@ -28,15 +28,17 @@ from penstock_broker.controller.wire import (
 class ControllerAdminService(AdminServiceServicer):
     """See the module. Whole-call errors are raised and turned into a status at the edge."""
 
-    def __init__(self, runtime: ControllerRuntime) -> None:
+    def __init__(self, runtime: ControllerRuntime, new_id: Callable[[], str]) -> None:
+        """`new_id`: a UUID each time, for new topics."""
         self._runtime = runtime
+        self._new_id = new_id
 
     async def CreateTopics(
         self, request: pb.CreateTopicsRequest, context: Any
     ) -> pb.CreateTopicsResponse:
         """Per-topic results."""
         topics = tuple(
-            new_topic_from_wire(topic, TopicId(str(uuid.uuid4()))) for topic in request.topics
+            new_topic_from_wire(topic, TopicId(self._new_id())) for topic in request.topics
         )
         result = await self._runtime.submit(
             lambda request_id: c.CreateTopics(

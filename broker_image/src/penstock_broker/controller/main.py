@@ -10,17 +10,20 @@ import asyncio
 import signal
 import socket
 import sys
-from concurrent.futures import Executor, ThreadPoolExecutor
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from penstock.core.control import ControlConfig
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.rpc.transport import GrpcTransport
+from penstock_broker.clock import SystemClock
 from penstock_broker.controller.metadata_store.interface import MetadataStore
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.seams import Seams
 from penstock_broker.controller.server import ControllerServer, bind
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
 from penstock_broker.serving.edge import first_error
@@ -88,19 +91,30 @@ def run(args: argparse.Namespace) -> int:
     except PenstockError as error:
         return _refuse(error.message)
     try:
-        with ThreadPoolExecutor(1, thread_name_prefix="metadata") as executor:
-            return asyncio.run(_serve(args, store, config, executor))
+        return _serve(args, store, config)
     finally:
         store.close()
 
 
-async def _serve(
-    args: argparse.Namespace, store: MetadataStore, config: ControlConfig, executor: Executor
-) -> int:
-    runtime = ControllerRuntime(store, config, executor, args.cluster_id)
+def _serve(args: argparse.Namespace, store: MetadataStore, config: ControlConfig) -> int:
+    with ThreadPoolExecutor(1, "metadata") as documents, ThreadPoolExecutor(1, "lease") as lease:
+        seams = Seams(
+            clock=SystemClock(),
+            transport=GrpcTransport(),
+            store=store,
+            documents=documents,
+            lease=lease,
+            holder=f"{socket.gethostname()}_{uuid.uuid4()}",
+            new_id=lambda: str(uuid.uuid4()),
+        )
+        return asyncio.run(_run(args, config, seams))
+
+
+async def _run(args: argparse.Namespace, config: ControlConfig, seams: Seams) -> int:
+    runtime = ControllerRuntime(config, seams, args.cluster_id)
     try:
         _try_port(args.listen)
-        server = bind(runtime, args.listen, GrpcTransport())
+        server = bind(runtime, args.listen, seams)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return _refuse(f"--listen {args.listen} cannot be used: {reason}; give another address")

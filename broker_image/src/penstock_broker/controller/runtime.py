@@ -21,14 +21,10 @@ A defect in the machine ends it (`core.defect`), and with it the process: whoeve
 """
 
 import asyncio
-import socket
-import uuid
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from time import monotonic
 from typing import Final, TypeVar
 
 from penstock.core.control import ControlConfig, ControllerMachine, Phase
@@ -37,13 +33,13 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.controller.loading import check_cluster_id, from_texts, to_change
 from penstock_broker.controller.metadata_store.interface import (
-    MetadataStore,
     StoredText,
     StoreUnavailableError,
     WriteConflictError,
 )
 from penstock_broker.controller.outbox import SessionOutbox
 from penstock_broker.controller.refusals import not_active, suspended
+from penstock_broker.controller.seams import Seams
 from penstock_broker.controller.wire import image_to_wire
 from penstock_broker.observability import EventLog
 
@@ -81,20 +77,15 @@ class Counters:
 class ControllerRuntime:
     """Runs one machine at a time; owned by the process or a test."""
 
-    def __init__(
-        self, store: MetadataStore, config: ControlConfig, executor: Executor, cluster_id: str = ""
-    ) -> None:
-        """`cluster_id` is used when the store is new; a UUID is made if it is empty.
-
-        `executor` has one thread: the store's calls about documents come one after the other.
-        """
+    def __init__(self, config: ControlConfig, seams: Seams, cluster_id: str = "") -> None:
+        """`cluster_id` is used when the store is new; a UUID is made if it is empty."""
         self.counters = Counters()
-        self._store = store
+        self._store = seams.store
+        self._clock = seams.clock
         self._config = config
-        self._executor = executor
+        self._seams = seams
         self._wanted_cluster_id = cluster_id
-        self._holder = f"{socket.gethostname()}_{uuid.uuid4()}"
-        self._lease_thread = ThreadPoolExecutor(1, "lease")
+        self._holder = seams.holder
         self._renewed_at = 0.0
         self._suspended = False
         self._machine: ControllerMachine | None = None
@@ -153,7 +144,7 @@ class ControllerRuntime:
 
     async def wait_active(self, timeout_s: float) -> None:
         """Returns once active. Raises TimeoutError."""
-        async with asyncio.timeout(timeout_s):
+        async with self._clock.timeout(timeout_s):
             while not self.active:
                 self._changed.clear()
                 await self._changed.wait()
@@ -171,7 +162,7 @@ class ControllerRuntime:
         self._waiting[request_id] = future
         try:
             self.feed(make(request_id))
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
+            async with self._clock.timeout(_REQUEST_TIMEOUT_S):
                 return await future
         except TimeoutError:
             raise ClusterError(
@@ -199,7 +190,7 @@ class ControllerRuntime:
         if self._machine is None or self._suspended:
             return
         self.counters.events += 1
-        ready = self._machine.handle(event, _now_ms())
+        ready = self._machine.handle(event, self._clock.now_ms())
         if ready.stopped is not None:
             self._stopped(event, ready.stopped)
         self._obey(ready)
@@ -225,13 +216,12 @@ class ControllerRuntime:
             await self._in_thread(partial(self._store.release_lease, self._holder), lease=True)
         except StoreUnavailableError as error:
             _events.warning("lease not released", reason=error.message)
-        self._lease_thread.shutdown()
 
     async def _tick(self) -> None:
-        last = monotonic()
+        last = self._clock.now_s()
         while True:
-            await asyncio.sleep(_TICK_S)
-            now = monotonic()
+            await self._clock.sleep(_TICK_S)
+            now = self._clock.now_s()
             if now - last > _STALL_S:
                 # This process stood still. The store will say at the next renewal who is active.
                 self._renewed_at += now - last
@@ -246,7 +236,7 @@ class ControllerRuntime:
         """Loss of the lease ends the machine; an unreachable store does not (guarantees §4.1)."""
         failures = 0
         while True:
-            began, pause_s = monotonic(), _LEASE_RENEW_S
+            began, pause_s = self._clock.now_s(), _LEASE_RENEW_S
             acquire = partial(self._store.acquire_lease, self._holder, _LEASE_MS)
             try:
                 held = await self._in_thread(acquire, lease=True)
@@ -258,9 +248,9 @@ class ControllerRuntime:
             else:
                 failures = 0
                 # A yes from before this process stood still may be another's yes by now.
-                if not held or monotonic() - began < _SUSPEND_S:
+                if not held or self._clock.now_s() - began < _SUSPEND_S:
                     self._on_lease(held, began)
-            await asyncio.sleep(pause_s)
+            await self._clock.sleep(pause_s)
 
     async def _hold_without_lease(self) -> None:
         """A majority of the brokers can stand in for the lease (core.control.journal).
@@ -268,12 +258,12 @@ class ControllerRuntime:
         Not for a controller that may not have read yet what a broker acts on: what it journals
         instead would count (ADR 29).
         """
-        if monotonic() - self._renewed_at < _HOLD_AFTER_S:
+        if self._clock.now_s() - self._renewed_at < _HOLD_AFTER_S:
             return
         for attempt in range(_HOLD_ATTEMPTS):
             if attempt:
-                await asyncio.sleep(_LEASE_RETRY_S)
-            asked_at, machine = monotonic(), self._machine
+                await self._clock.sleep(_LEASE_RETRY_S)
+            asked_at, machine = self._clock.now_s(), self._machine
             if not self.active or machine is None:
                 return
             if not (machine.settled or self._store.detached):
@@ -312,7 +302,7 @@ class ControllerRuntime:
                 generation = self._generation
                 loaded = await self._load()
                 if loaded is None:
-                    await asyncio.sleep(_STORE_RETRY_S[min(failures, len(_STORE_RETRY_S) - 1)])
+                    await self._clock.sleep(_STORE_RETRY_S[min(failures, len(_STORE_RETRY_S) - 1)])
                     failures += 1
                     self._store_work.set()
                 elif generation == self._generation:
@@ -323,7 +313,7 @@ class ControllerRuntime:
     async def _carry_out(
         self, write_id: int, stages: tuple[tuple[c.DocumentWrite, ...], ...]
     ) -> None:
-        generation, started = self._generation, monotonic()
+        generation, started = self._generation, self._clock.now_s()
         changes = [[to_change(write) for write in stage] for stage in stages]
         event: c.Event
         try:
@@ -338,7 +328,7 @@ class ControllerRuntime:
             _events.warning("metadata write unanswered", reason=error.message)
             event = c.WriteUnknown(write_id)
         self.counters.writes += 1
-        self.counters.write_seconds += monotonic() - started
+        self.counters.write_seconds += self._clock.now_s() - started
         if generation == self._generation:
             self.feed(event)
 
@@ -349,7 +339,7 @@ class ControllerRuntime:
             _events.warning("metadata not readable, trying again", reason=error.message)
             return None
         memory = self.machine.stored if self.active else None
-        loaded = from_texts(found, self._wanted_cluster_id or str(uuid.uuid4()), memory)
+        loaded = from_texts(found, self._wanted_cluster_id or self._seams.new_id(), memory)
         check_cluster_id(self._wanted_cluster_id, loaded)
         return loaded
 
@@ -359,7 +349,7 @@ class ControllerRuntime:
         return self._store.read_all()
 
     async def _in_thread(self, call: Callable[[], _R], *, lease: bool = False) -> _R:
-        executor = self._lease_thread if lease else self._executor
+        executor = self._seams.lease if lease else self._seams.documents
         return await asyncio.get_running_loop().run_in_executor(executor, call)
 
     # ------------------------------------------------------------ obeying
@@ -458,7 +448,3 @@ class ControllerRuntime:
     def _next_id(self) -> int:
         self._ids += 1
         return self._ids
-
-
-def _now_ms() -> int:
-    return int(monotonic() * 1000)

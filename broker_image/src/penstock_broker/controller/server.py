@@ -23,9 +23,9 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # publish
 
 from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
-from penstock.rpc.transport import Transport
 from penstock_broker.controller.admin import ControllerAdminService
 from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.seams import Seams
 from penstock_broker.controller.sessions import ControllerService
 from penstock_broker.observability import bound_address
 from penstock_broker.serving.edge import Edge
@@ -67,12 +67,12 @@ class ControllerServer:
             await asyncio.sleep(_HEALTH_CHECK_S)
 
 
-def bind(runtime: ControllerRuntime, listen: str, transport: Transport) -> ControllerServer:
+def bind(runtime: ControllerRuntime, listen: str, seams: Seams) -> ControllerServer:
     """A server on `host:port` (port 0: any). Raises RuntimeError when the port cannot be had."""
     edge = Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None)
-    server = transport.server([edge])
+    server = seams.transport.server([edge])
     add_ControllerServiceServicer_to_server(ControllerService(runtime), server)
-    add_AdminServiceServicer_to_server(ControllerAdminService(runtime), server)
+    add_AdminServiceServicer_to_server(ControllerAdminService(runtime, seams.new_id), server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     names = (CONTROLLER_SERVICE, ADMIN_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
