@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock_sim.scheduler import Scheduler
 
+if TYPE_CHECKING:
+    from penstock_sim.wire.connection import Connection
+    from penstock_sim.wire.server import Place
+
 KEEPALIVE_MS: Final = 150
-_POLL_MS: Final = 10
+POLL_MS: Final = 10
 
 
 class End(Protocol):
@@ -92,7 +96,7 @@ class Stream:
             self.break_off()
             return
         way.pumping = True
-        self.net.scheduler.after(_POLL_MS, self._pump, way)
+        self.net.scheduler.after(POLL_MS, self._pump, way)
 
     def break_off(self, *, silent_for: int | None = None) -> None:
         """Breaks the stream; each end hears after a while, except the (dead) `silent_for`."""
@@ -113,6 +117,11 @@ class Network:
         self.blocked: set[tuple[int, int]] = set()
         self.slow = False
         self.streams: list[Stream] = []
+        self.names: dict[str, list[str]] = {}
+        """Names of several addresses, without ports; with none, a name cannot be resolved."""
+        self.places: dict[str, Place] = {}
+        self.connections: dict[int, Connection] = {}
+        """Those of shells that are open, by number; what they are made of is in `wire`."""
         self._numbers = 0
 
     def next_number(self) -> int:

@@ -1,0 +1,74 @@
+"""A node's way to the others: the `Transport` of the product, on the simulator's network.
+
+    SimTransport of node 1 ─ open ─▶ channel ═ Connection ═▶ server ◀─ server ─ that of node 2
+
+One per run of a node: it belongs to the node's loop. When that is killed, all its connections
+break, silently on its side, and nothing listens at its addresses any more.
+"""
+
+from __future__ import annotations
+
+import socket
+from asyncio import sleep
+from collections.abc import Sequence
+from typing import cast
+
+import grpc
+
+from penstock.rpc.channel import WINDOW_BYTES
+from penstock_sim.network import Network
+from penstock_sim.node_loop import NodeLoop
+from penstock_sim.wire.channel import SimChannel
+from penstock_sim.wire.server import SimServer
+
+
+class SimTransport:
+    """A `penstock.rpc.transport.Transport`.
+
+    `host` is what servers take a client of this node for. `window_bytes` is how far either end of
+    a call may be ahead of the other's reading.
+    """
+
+    def __init__(
+        self,
+        net: Network,
+        node_id: int,
+        loop: NodeLoop,
+        *,
+        host: str = "",
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        self.net = net
+        self.node_id = node_id
+        self.loop = loop
+        self.host = host or f"10.0.0.{node_id}"
+        self.window_bytes = window_bytes
+        self._servers: list[SimServer] = []
+        loop.at_kill(self._killed)
+
+    def open(self, address: str) -> grpc.aio.Channel:
+        """See `Transport`."""
+        return cast("grpc.aio.Channel", SimChannel(self, address))
+
+    async def resolve(self, host: str, port: int) -> list[str]:
+        """See `Transport`. A host that is not among the network's names stands for itself."""
+        await sleep(self.net.delay_ms() / 1000)
+        addresses = self.net.names.get(host, [host])
+        if not addresses:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [f"{address}:{port}" for address in addresses]
+
+    def server(
+        self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
+    ) -> grpc.aio.Server:
+        """See `Transport`. The address it is bound to is the one that others open."""
+        server = SimServer(self.net, self.node_id, self.loop, interceptors, rpcs_max)
+        self._servers.append(server)
+        return cast("grpc.aio.Server", server)
+
+    def _killed(self) -> None:
+        for server in self._servers:
+            server.vanish()
+        for connection in list(self.net.connections.values()):
+            if self.loop in (connection.channel.loop, connection.server.loop):
+                connection.break_off()
