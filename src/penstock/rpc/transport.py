@@ -4,8 +4,8 @@
     finding controllers ──────────────────────── resolve ─▶ addresses
     broker, controller ───────────────────────── server ─▶ generated servicers, a port, start, stop
 
-`GrpcTransport` is gRPC over TCP, which every process uses. Who is given its transport from outside
-runs on any other network too, in virtual time for one.
+`GrpcTransport` is gRPC over TCP, which every process uses. The simulator has another, on a network
+in virtual time (`tests/simulation/penstock_sim/wire`); one contract suite holds for both.
 """
 
 import asyncio
