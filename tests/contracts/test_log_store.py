@@ -192,6 +192,16 @@ def test_batches_come_back_as_they_were_written(log: Harness, sync: bool, size: 
     assert log.read() == written
 
 
+def test_what_is_written_at_once_is_written(log: Harness) -> None:
+    for number in range(3):
+        assert log.store.try_write([PartitionWrite(log.slot, [batch(number)])])
+    log.append(batch(3))
+    log.reopen()
+    assert log.offsets() == [0, 1, 2, 3]
+    with pytest.raises(ClusterError, match="not open"):
+        log.store.try_write([PartitionWrite(Slot(99), [batch(0)])])
+
+
 def test_reading_starts_with_the_batch_that_holds_the_offset(log: Harness) -> None:
     log.append(batch(0, 10), batch(10, 10), batch(20, 10))
     assert log.offsets(0) == [0, 10, 20]

@@ -45,6 +45,9 @@ class GatedStore(MemoryLogStore):
             raise ClusterError("the disk is full", ErrorCode.DISK_FULL)
         super().write(writes, sync=sync)
 
+    def try_write(self, writes: Sequence[PartitionWrite]) -> bool:
+        return self.flowing.is_set() and super().try_write(writes)
+
     def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
         self.reads_waiting += 1
         try:
@@ -71,7 +74,7 @@ class LedPartitions:
         self.executor = ThreadPoolExecutor(3)
         self.store = GatedStore()
         self.view = ClusterView()
-        self.writer = LogWriter(self.store, self.executor, lambda _: None)
+        self.writer = LogWriter(self.store, self.executor, SystemClock(), lambda _: None)
         self.replicas = ReplicaSet(
             BrokerId(0),
             self.writer,

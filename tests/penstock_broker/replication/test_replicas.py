@@ -38,7 +38,7 @@ def batch(base: int, count: int, *, epoch: int = 1, producer: int = -1) -> Batch
 @asynccontextmanager
 async def replicas_over(store: LogStore) -> AsyncIterator[ReplicaSet]:
     with ThreadPoolExecutor(1) as executor:
-        writer = LogWriter(store, executor, lambda _: None)
+        writer = LogWriter(store, executor, SystemClock(), lambda _: None)
         replicas = ReplicaSet(
             BrokerId(0),
             writer,

@@ -15,16 +15,32 @@ from penstock.core.compaction.plan import Cleaned, CleanPoint
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import LeaderEpoch, Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.clock import SystemClock
+from penstock_broker.replication.pace import SMALL_BYTES
 from penstock_broker.replication.writer import LogWriter, TickFacts
 from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 from penstock_broker.store.memory import MemoryLogStore
 
 
+class StoreClock(SystemClock):
+    """Passes in the store alone."""
+
+    ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
 class SlowStore(MemoryLogStore):
-    """Writes wait for `gate`; `failure` is raised by the next write instead."""
+    """Writes wait for `gate` and take `takes_ms`; the next one raises `failure` instead."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.clock = StoreClock()
+        self.takes_ms = 0
+        self.threads: list[int] = []
+        """Of all writes."""
+        self.asks_to_wait = False
         self.gate = threading.Event()
         self.gate.set()
         self.failure: Exception | None = None
@@ -32,11 +48,16 @@ class SlowStore(MemoryLogStore):
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
         assert self.gate.wait(120)
+        self.clock.ms += self.takes_ms
+        self.threads.append(threading.get_ident())
         self.writes.append((list(writes), sync))
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
         super().write(writes, sync=sync)
+
+    def try_write(self, writes: Sequence[PartitionWrite]) -> bool:
+        return not self.asks_to_wait and self.gate.is_set() and super().try_write(writes)
 
 
 class Owner:
@@ -62,9 +83,10 @@ class Owner:
 
 
 class Rig:
-    def __init__(self, store: SlowStore, writer: LogWriter) -> None:
+    def __init__(self, store: SlowStore, writer: LogWriter, clock: "StoreClock") -> None:
         self.store = store
         self.writer = writer
+        self.clock = clock
 
     def owner(self, partition: int) -> Owner:
         return Owner(self.store.open_slot(ReplicaKey(TopicId("t"), partition)))
@@ -75,7 +97,9 @@ async def rig() -> AsyncIterator[Rig]:
     store = SlowStore()
     with ThreadPoolExecutor(1) as executor:
         ticks: list[TickFacts] = []
-        made = Rig(store, LogWriter(store, executor, ticks.append))
+        clock = StoreClock()
+        made = Rig(store, LogWriter(store, executor, clock, ticks.append), clock)
+        store.clock = clock
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(made.writer.run())
             try:
@@ -220,3 +244,90 @@ async def test_a_tick_stays_small_enough_for_the_event_loop() -> None:
         await hears(owners[2], ("persisted", 1, True))
         assert [len(writes) for writes, _ in r.store.writes] == [1, 1, 1]
         assert r.store.writes[-1][1], "the fsync came with or behind the write that asked for it"
+
+
+class Appending:
+    """Writes of one batch each, one after the other."""
+
+    def __init__(self, r: Rig) -> None:
+        self.rig = r
+        self.owner = r.owner(0)
+        self.count = 0
+
+    async def write(self, times: int, *, size_bytes: int = 1, sync: bool = False) -> None:
+        for _ in range(times):
+            batch = batch_at(self.count, size_bytes)
+            self.count += 1
+            self.rig.writer.append(self.owner, self.count, [batch], None, sync=sync)
+            await wait_until_async(
+                lambda: self.owner.heard[-1:] == [("persisted", self.count, sync)],
+                what=f"write {self.count}",
+            )
+
+    def here(self, last: int) -> int:
+        """How many of the last writes the event loop did itself."""
+        return self.rig.store.threads[-last:].count(threading.get_ident())
+
+
+async def test_little_is_written_by_the_event_loop_itself_once_the_disk_is_known_to_be_quick() -> (
+    None
+):
+    async with rig() as r:
+        log = Appending(r)
+        await log.write(32)
+        assert log.here(32) == 0
+        await log.write(10)
+        assert log.here(10) == 10
+        await log.write(1, size_bytes=SMALL_BYTES + 1)
+        await log.write(1, sync=True)
+        assert log.here(2) == 0
+        r.writer.truncate(log.owner, Offset(40), None)
+        r.writer.append(log.owner, 100, [], None, sync=False)
+        await wait_until_async(
+            lambda: log.owner.heard[-1] == ("persisted", 100, False), what="a truncation"
+        )
+        assert log.here(1) == 0
+        assert r.store.recover(log.owner.slot).log_end_offset == 40
+
+
+async def test_a_disk_that_turns_slow_holds_the_event_loop_up_once() -> None:
+    async with rig() as r:
+        log = Appending(r)
+        await log.write(40)
+        assert log.here(8) == 8
+        r.store.takes_ms = 500
+        await log.write(40)
+        assert log.here(40) == 1
+        r.store.takes_ms = 1
+        await log.write(33)
+        assert log.here(33) == 1
+
+
+async def test_a_disk_that_was_always_slow_never_holds_the_event_loop_up() -> None:
+    async with rig() as r:
+        log = Appending(r)
+        r.store.takes_ms = 2
+        await log.write(50)
+        assert log.here(50) == 0
+
+
+async def test_what_the_store_asks_to_wait_with_is_written_by_the_thread() -> None:
+    async with rig() as r:
+        log = Appending(r)
+        await log.write(40)
+        r.store.asks_to_wait = True
+        await log.write(5)
+        assert log.here(5) == 0
+        assert r.store.recover(log.owner.slot).log_end_offset == 45
+
+
+async def test_a_disk_that_is_full_is_heard_of_from_the_event_loop_too() -> None:
+    async with rig() as r:
+        log = Appending(r)
+        await log.write(40)
+        r.store.failure = ClusterError("no space", ErrorCode.DISK_FULL)
+        r.writer.append(log.owner, 41, [batch_at(40)], None, sync=False)
+        await wait_until_async(
+            lambda: log.owner.heard[-1] == ("failed", 41, ErrorCode.DISK_FULL), what="a refusal"
+        )
+        await log.write(1)

@@ -470,6 +470,36 @@ def test_a_write_that_outruns_the_disk_waits_and_loses_nothing(path: Path) -> No
     store.close()
 
 
+def test_who_does_not_wait_is_told_that_the_disk_does_not_keep_up(path: Path) -> None:
+    store = RocksLogStore(path, StoreOptions(write_buffer_bytes=1 << 20, write_buffers=2))
+    slot = store.open_slot(KEY)
+    written = 0
+    while written < 500 and store.try_write(
+        [PartitionWrite(slot, [batch(n, size=1 << 20) for n in (written, written + 1)])]
+    ):
+        written += 2
+    assert written < 500
+    assert store.size_bytes(slot) == written << 20
+    write(store, slot, batch(written, size=1 << 20))  # it waits
+    assert store.recover(slot).log_end_offset == written + 1
+    store.close()
+
+
+def test_nobody_waits_for_another_writer(path: Path) -> None:
+    store = RocksLogStore(path)
+    slot = store.open_slot(KEY)
+    outcomes: list[bool] = []
+    with store._writing:
+        other = threading.Thread(
+            target=lambda: outcomes.append(store.try_write([PartitionWrite(slot, [batch(0)])]))
+        )
+        other.start()
+        other.join(60)
+    assert outcomes == [False]
+    assert store.recover(slot).log_end_offset == 0
+    store.close()
+
+
 def disk_bytes(path: Path) -> int:
     return sum(f.stat().st_size for f in path.iterdir() if f.suffix in (".blob", ".sst"))
 

@@ -69,7 +69,7 @@ class Partitions:
         the simulator can watch."""
         settings = config.settings
         self._view = view
-        self.writer = LogWriter(seams.store, seams.writing, meters.ticked)
+        self.writer = LogWriter(seams.store, seams.writing, seams.clock, meters.ticked)
         self.replicas = replica_set(
             config.broker_id,
             self.writer,

@@ -2,6 +2,7 @@
 
     Ready ─▶ append() / truncate() ─▶ [ pending ] ──▶ LogStore.write (executor) ──▶ on_persisted
                                         grows while a write is in flight
+                                              └──▶ LogStore.try_write (here): little, quick disk
 
 While a write runs, the next one accumulates: under load ticks get larger, not longer, and an
 fsync asked for by one produce serves all that wait with it. Writes leave in the order in which
@@ -19,7 +20,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
@@ -27,10 +28,14 @@ from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
+from penstock_broker.clock import Clock
+from penstock_broker.replication.pace import SMALL_BYTES, DiskPace
 from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
 
 _TICK_BYTES: Final = 8 * 1024 * 1024
 """The store holds the interpreter's lock while it copies, 1.5 ms per MB (ADR 13)."""
+
+_T = TypeVar("_T")
 
 
 class WriteOwner(Protocol):
@@ -114,11 +119,20 @@ class LogWriter:
     """Collects what machines want persisted and writes it, tick after tick."""
 
     def __init__(
-        self, store: LogStore, executor: Executor, on_tick: Callable[[TickFacts], None]
+        self,
+        store: LogStore,
+        executor: Executor,
+        clock: Clock,
+        on_tick: Callable[[TickFacts], None],
     ) -> None:
+        """`executor` has one thread; nobody else writes to `store`."""
         self._store = store
         self._executor = executor
+        self._clock = clock
         self._on_tick = on_tick
+        self._pace = DiskPace()
+        self._threads = 0
+        """Calls that are in the thread now."""
         self._pending: dict[Slot, _Pending] = {}
         self._sync = False
         self._wake = asyncio.Event()
@@ -141,11 +155,11 @@ class LogWriter:
                 opened[key] = (slot, self._store.recover(slot))
             return opened
 
-        return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
+        return await self._in_thread(blocking)
 
     async def drop(self, slot: Slot) -> None:
         """Removes a log that nobody owns any more, with all that is in it."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._store.drop, slot)
+        await self._in_thread(partial(self._store.drop, slot))
 
     # ------------------------------------------------------------ what is asked for
 
@@ -256,6 +270,7 @@ class LogWriter:
             self._wake.clear()
             while self._pending or self._sync:
                 await self._tick()
+                await asyncio.sleep(0)  # it may not have waited for a thread
             self._idle.set()
 
     async def _tick(self) -> None:
@@ -265,9 +280,11 @@ class LogWriter:
         # What stays behind may have been meant: then its own tick is fsynced too.
         self._sync = sync and bool(self._pending)
         writes = [write for write in (entry.write() for entry in pending) if write is not None]
+        size_bytes = sum(entry.size_bytes for entry in pending)
         started = monotonic()
         try:
-            logs = await self._in_thread(partial(self._write, writes, sync=sync))
+            here = self._may_write_here(pending, size_bytes, sync=sync) and self._write_here(writes)
+            logs = {} if here else await self._in_thread(partial(self._write, writes, sync=sync))
         except PenstockError as error:
             if error.code is not ErrorCode.DISK_FULL:
                 raise
@@ -279,7 +296,6 @@ class LogWriter:
                 entry.owner.truncated(logs[entry.owner.slot])
             if entry.persist_ids:
                 entry.owner.persisted(entry.persist_ids[-1], synced=sync)
-        size_bytes = sum(entry.size_bytes for entry in pending)
         self._on_tick(TickFacts(len(writes), size_bytes, sync, monotonic() - started))
 
     def _take(self) -> list[_Pending]:
@@ -304,17 +320,47 @@ class LogWriter:
 
     def _write(self, writes: list[PartitionWrite], *, sync: bool) -> dict[Slot, RecoveredLog]:
         """In the thread: the write, and a look at every log that was truncated."""
+        started_ms = self._clock.now_ms()
         if writes or sync:
             self._store.write(writes, sync=sync)
+        if not sync:
+            self._pace.took(self._clock.now_ms() - started_ms)
         truncated = {write.slot for write in writes if write.truncate_to is not None}
         return {slot: self._store.recover(slot) for slot in truncated}
 
-    async def _in_thread(
-        self, blocking: Callable[[], dict[Slot, RecoveredLog]]
-    ) -> dict[Slot, RecoveredLog]:
+    def _may_write_here(self, pending: list[_Pending], size_bytes: int, *, sync: bool) -> bool:
+        """Whether the loop's own thread may write it: little, of a quick disk, nothing to read."""
+        return (
+            not sync
+            and size_bytes <= SMALL_BYTES
+            and self._pace.is_quick
+            and not self._threads
+            and not any(entry.truncate_to is not None or entry.rewrites for entry in pending)
+        )
+
+    def _write_here(self, writes: list[PartitionWrite]) -> bool:
+        """False: the store asks to wait, so that a thread has to."""
+        started_ms = self._clock.now_ms()
+        try:
+            return not writes or self._store.try_write(writes)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise _failed(error) from error
+        finally:
+            self._pace.took(self._clock.now_ms() - started_ms)
+
+    async def _in_thread(self, blocking: Callable[[], _T]) -> _T:
+        self._threads += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, blocking)
         except PenstockError:
             raise
         except Exception as error:
-            raise ClusterError(f"the store failed: {error}", ErrorCode.STORAGE_FAILED) from error
+            raise _failed(error) from error
+        finally:
+            self._threads -= 1
+
+
+def _failed(error: Exception) -> ClusterError:
+    return ClusterError(f"the store failed: {error}", ErrorCode.STORAGE_FAILED)

@@ -79,7 +79,7 @@ class TimeIndexEntry:
 
 
 class LogStore(Protocol):
-    """Eight methods. Errors: ClusterError with DISK_FULL, STORAGE_FAILED or DATA_CORRUPTED."""
+    """Nine methods. Errors: ClusterError with DISK_FULL, STORAGE_FAILED or DATA_CORRUPTED."""
 
     def open_slot(self, key: ReplicaKey) -> Slot:
         """The slot of a replica, made durable and assigned on first use."""
@@ -91,6 +91,14 @@ class LogStore(Protocol):
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
         """All of it or nothing, in order; `sync`: fsynced when it returns."""
+        ...
+
+    def try_write(self, writes: Sequence[PartitionWrite]) -> bool:
+        """As `write`, not fsynced, if it can be had at once: for the event loop's own thread.
+
+        False: nothing was done, because another call holds it up, or the store asks writers to
+        wait; `write` waits. Raises what `write` raises.
+        """
         ...
 
     def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:

@@ -95,22 +95,37 @@ class RocksLogStore:
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
         with self._gate:
             with self._writing:
-                if any(write.batches for write in writes):
-                    self._check_space(writes)
-                batch = Operations()
-                staged: dict[Slot, StagedSlot] = {}
-                with storage_errors("preparing a write"):
-                    for write in writes:
-                        if write.slot not in staged:
-                            tail = self._writable_tail(write.slot)
-                            staged[write.slot] = StagedSlot(self._database, batch, write.slot, tail)
-                        staged[write.slot].apply(write)
-                self._commit(batch, f"writing to slots {list(staged)[:8]}")
-                self._tails.update({slot: stage.tail for slot, stage in staged.items()})
-                if self._removed is not None:
-                    self._removed |= {slot for slot, stage in staged.items() if stage.removes}
+                self._write(writes, patient=True)
             if sync:
                 self._sync()
+
+    def try_write(self, writes: Sequence[PartitionWrite]) -> bool:
+        with self._gate:
+            if not self._writing.acquire(blocking=False):
+                return False
+            try:
+                return self._write(writes, patient=False)
+            finally:
+                self._writing.release()
+
+    def _write(self, writes: Sequence[PartitionWrite], *, patient: bool) -> bool:
+        """False: RocksDB asks writers to wait, and this one does not."""
+        if any(write.batches for write in writes):
+            self._check_space(writes)
+        batch = Operations()
+        staged: dict[Slot, StagedSlot] = {}
+        with storage_errors("preparing a write"):
+            for write in writes:
+                if write.slot not in staged:
+                    tail = self._writable_tail(write.slot)
+                    staged[write.slot] = StagedSlot(self._database, batch, write.slot, tail)
+                staged[write.slot].apply(write)
+        if not self._commit(batch, f"writing to slots {list(staged)[:8]}", patient=patient):
+            return False
+        self._tails.update({slot: stage.tail for slot, stage in staged.items()})
+        if self._removed is not None:
+            self._removed |= {slot for slot, stage in staged.items() if stage.removes}
+        return True
 
     def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
         with self._gate:
@@ -303,7 +318,8 @@ class RocksLogStore:
                 ErrorCode.DISK_FULL,
             )
 
-    def _commit(self, operations: Operations, doing: str) -> None:
+    def _commit(self, operations: Operations, doing: str, *, patient: bool = True) -> bool:
+        """False: the disk does not keep up, and who is not `patient` does not wait for it."""
         if self._failure is not None:
             raise ClusterError(self._failure, _FAILED)
         deadline_s = time.monotonic() + self._options.stall_timeout_s
@@ -316,7 +332,9 @@ class RocksLogStore:
                     with storage_errors(doing):
                         raise
             else:
-                return
+                return True
+            if not patient:
+                return False
             # A refused WriteBatch is used up; build the next one when it has a chance.
             self.stalls += 1
             pause = threading.Event()
