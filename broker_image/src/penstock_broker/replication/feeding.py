@@ -72,6 +72,8 @@ class FollowerStream:
         self._feeding: dict[ReplicaKey, _Feeding] = {}
         self._dirty: dict[ReplicaKey, None] = {}
         self._lazy: dict[ReplicaKey, None] = {}
+        """Marks moved alone: batches get a moment to come along, and do not wait for it."""
+        self._lazy_planned = self._lazy_is_due = False
         self._answers: list[pb.EpochAnswer] = []
         self._errors: list[pb.ReplicaError] = []
         self._wake = asyncio.Event()
@@ -110,6 +112,15 @@ class FollowerStream:
             self._wake.set()
         elif replica.key not in self._lazy:
             self._lazy[replica.key] = None
+            if not self._lazy_planned:
+                self._lazy_planned = True
+                asyncio.get_running_loop().call_later(_MARKS_DELAY_S, self._lazy_due)
+
+    def _lazy_due(self) -> None:
+        """Marks alone have waited long enough for company."""
+        self._lazy_planned = False
+        if self._lazy:
+            self._lazy_is_due = True
             self._wake.set()
 
     def send(self, replica: Replica, message: SendEpochAnswer | SendRefusal) -> None:
@@ -169,24 +180,21 @@ class FollowerStream:
         return messages
 
     async def _anything(self) -> None:
-        until_s: float | None = None
         while not self._is_urgent:
-            if self._lazy and until_s is None:
-                # Marks alone: give batches a moment to come along; those do not wait for it.
-                until_s = asyncio.get_running_loop().time() + _MARKS_DELAY_S
             self._wake.clear()
-            try:
-                async with asyncio.timeout_at(until_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                break
+            await self._wake.wait()
         self._dirty.update(self._lazy)
         self._lazy.clear()
+        self._lazy_is_due = False
 
     @property
     def _is_urgent(self) -> bool:
         return bool(
-            self.closed or self._answers or self._errors or (self._dirty and self._has_room)
+            self.closed
+            or self._answers
+            or self._errors
+            or self._lazy_is_due
+            or (self._dirty and self._has_room)
         )
 
     @property

@@ -270,7 +270,8 @@ class LogWriter:
             self._wake.clear()
             while self._pending or self._sync:
                 await self._tick()
-                await asyncio.sleep(0)  # it may not have waited for a thread
+                if self._pending:
+                    await asyncio.sleep(0)  # the tick may not have waited for a thread
             self._idle.set()
 
     async def _tick(self) -> None:
