@@ -248,4 +248,4 @@ def _up_and_down(stage: Stage, work: Work, members: Members) -> None:
 
 def _holds_still(stage: Stage, work: Work) -> bool:
     message = str(status(stage, work.group).get("scale", {}).get("message", ""))
-    return "lag is unknown (nothing is committed" in message
+    return "lag is unknown (no offset is committed" in message

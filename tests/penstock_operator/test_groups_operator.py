@@ -273,7 +273,7 @@ async def test_a_reset_waits_for_the_members_and_is_carried_out_once(bench: Benc
             await bench.look(groups)
             told = bench.ready()
             assert (told["status"], told["reason"]) == ("False", "GroupNotEmpty")
-            assert "refused while 1 member is live" in told["message"]
+            assert "must wait while 1 member is active" in told["message"]
             assert not (await admin.describe_group(bench.name)).last_reset_id
         await bench.look(groups)
         seen = bench.status()
@@ -326,7 +326,7 @@ async def test_a_reset_that_cannot_be_is_blocked_in_plain_words(bench: Bench) ->
         assert "999 is not in the log" in stalled["message"]
         bench.ask_reset(id="far", to="datetime", value="2030-02-30")
         await bench.look(groups)
-        assert "which is no time" in bench.ready()["message"]
+        assert "which is not a time" in bench.ready()["message"]
         assert "resetIds" not in bench.status()
 
 

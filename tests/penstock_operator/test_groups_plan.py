@@ -71,7 +71,7 @@ def test_a_group_that_does_not_exist_is_awaited() -> None:
 def test_a_reset_names_the_members_it_waits_for() -> None:
     made = plan(body(offsetReset=EARLIEST), facts(3))
     assert made.reset is None
-    assert "one is refused while 3 members are live" in made.waits[0].message
+    assert "one must wait while 3 members are active" in made.waits[0].message
     assert made.waits[0].severity is Severity.PROGRESS
 
 
@@ -102,7 +102,7 @@ def test_a_reset_that_was_changed_after_it_was_carried_out_is_not_ignored_silent
     status = reset.done(reset.record_of(first.reset, {WHERE: (7, 0)}, NOW), {})
     changed = plan(body(offsetReset={**EARLIEST, "to": "latest"}, status=status), facts())
     assert not changed.acts
-    assert "write another id" in changed.note
+    assert "set a new id" in changed.note
     assert not plan(body(offsetReset=EARLIEST, status=status), facts()).note
 
 

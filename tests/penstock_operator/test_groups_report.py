@@ -171,10 +171,10 @@ def test_lag_is_known_only_if_all_of_it_is() -> None:
     part = facts_of(group(A, B), {A: behind, B: bare})
     assert part.lag is None
     assert part.backlog is None
-    assert part.lag_problem == "nothing is committed in 1 of 2 partitions"
+    assert part.lag_problem == "no offset is committed in 1 of 2 partitions"
     slow = facts_of(group(A), {A: PartitionLag(2, 0, 9, 7, None)})
     assert slow.lag is None
-    assert "how old" in slow.lag_problem
+    assert "the age of its records is unknown" in slow.lag_problem
 
 
 def test_a_partition_without_records_has_no_lag_wherever_its_reader_begins() -> None:

@@ -37,7 +37,7 @@ def test_up_at_once_between_the_bounds() -> None:
 def test_a_deployment_that_somebody_stopped_stays_stopped() -> None:
     off = decide(TARGET, facts(9_999), 0, None, 0)
     assert off.replicas is None
-    assert "scale it to 1 to go on" in off.note
+    assert "scale it to 1 to continue" in off.note
     to_zero = replace(TARGET, min_replicas=0)
     assert decide(to_zero, facts(1), 0, None, 0).replicas == 1
     idle = decide(to_zero, facts(0), 1, Memory(0, 0), DOWN_AFTER_MS)

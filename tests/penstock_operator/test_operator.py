@@ -78,7 +78,7 @@ def test_a_cluster_gets_all_its_objects_and_a_status_that_tells(
     wait_until(told, what="a status")
     seen = cluster(server, namespace)
     assert condition(seen, "Ready")["status"] == "False"
-    assert "pod flights-broker-0 is being made" in condition(seen, "Reconciling")["message"]
+    assert "pod flights-broker-0 is being created" in condition(seen, "Reconciling")["message"]
     assert seen["status"]["observedGeneration"] == seen["metadata"]["generation"]
     assert seen["status"]["phase"] == "Creating"
 

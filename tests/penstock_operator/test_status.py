@@ -59,9 +59,9 @@ def test_the_same_state_is_the_same_status_whenever_it_is_looked_at() -> None:
 
 
 def test_a_condition_says_since_when() -> None:
-    wait = Wait("CatchingUp", "replicas catch up: t-0")
+    wait = Wait("CatchingUp", "replicas are catching up: t-0")
     before = conditions(wait, [wait], 1, (), NOW)
-    more = Wait("CatchingUp", "replicas catch up: t-1")
+    more = Wait("CatchingUp", "replicas are catching up: t-1")
     after = conditions(more, [more], 1, before, LATER)
     assert [each["lastTransitionTime"] for each in after] == [NOW] * 3
     done = conditions(None, [], 1, after, LATER)

@@ -2,8 +2,8 @@
 
     watch (Kopf) ─▶ wake a Cluster's worker ─▶ observe ─▶ plan (pure) ─▶ apply ─▶ status
 
-Belongs here: what brings a Cluster and its Topics to what their resources say. `model`, `plan`,
-`objects` and `status` are pure: no await, clock, network. Never here: the data path (brokers serve
-with the operator gone), elections, ISRs, anything that needs a record. It talks to brokers by the
-public admin API only.
+Belongs here: everything that brings a Cluster and its Topics to the state their resources specify.
+`model`, `plan`, `objects` and `status` are pure: no await, clock, network. Never here: the data
+path (brokers serve without the operator), elections, ISRs, anything that needs a record. It talks
+to brokers only through the public admin API.
 """

@@ -1,8 +1,8 @@
-"""Carries out one action of a plan. Each is safe to repeat, and names the very object it means.
+"""Performs one action of a plan. Each is safe to repeat, and names the exact object it applies to.
 
-Whatever could be done to the wrong thing by being late carries a uid; the API server refuses it
-then. Before a broker's pod goes, its identity is looked at once more: the brokers that answered
-must be of this Cluster, and the pod that dies must be the one that was planned (I26).
+Actions that could hit the wrong object if they come late carry a uid, and the API server refuses
+them then. Before a broker's pod is deleted, its identity is checked once more: the brokers that
+answered must belong to this Cluster, and the pod must be the one that was planned (I26).
 """
 
 from typing import assert_never
@@ -32,7 +32,7 @@ _log = EventLog("penstock_operator.act")
 
 
 class Acting:
-    """The hands of a worker."""
+    """Performs a worker's actions."""
 
     def __init__(self, kube: Kube, brokers: Brokers, events: Events) -> None:
         self._kube, self._brokers, self._events = kube, brokers, events
@@ -40,7 +40,7 @@ class Acting:
     async def carry_out(
         self, action: Action, body: Object, desired: DesiredCluster, observed: Observed
     ) -> None:
-        """Raises KubernetesError. What the brokers refuse is logged; the next plan sees it."""
+        """Raises KubernetesError. Refusals by brokers are logged; the next plan sees them."""
         namespace = desired.names.namespace
         match action:
             case Apply():
@@ -48,7 +48,10 @@ class Acting:
             case GrowClaim():
                 await self._grow(action, body, namespace)
             case OrphanSet():
-                note = f"StatefulSet {action.name} is made again without its pods: {action.reason}"
+                note = (
+                    f"StatefulSet {action.name} is re-created without deleting its pods: "
+                    f"{action.reason}"
+                )
                 await self._events.tell(body, "Cluster", "StatefulSetReplaced", note)
                 where = ("StatefulSet", namespace, action.name, action.uid)
                 await self._kube.delete(*where, orphan=True)
@@ -74,16 +77,16 @@ class Acting:
         if kind == "StatefulSet":
             wanted = action.object["spec"]["replicas"]
             if live is None:
-                note = f"{wanted} brokers are being started"
+                note = f"starting {wanted} brokers"
                 await self._events.tell(body, "Cluster", "Created", note)
             elif live["spec"].get("replicas") != wanted:
-                note = f"from {live['spec'].get('replicas')} to {wanted} brokers"
+                note = f"scaling from {live['spec'].get('replicas')} to {wanted} brokers"
                 await self._events.tell(body, "Cluster", "Scaled", note)
 
     async def _grow(self, action: GrowClaim, body: Object, namespace: str) -> None:
         size: Object = {"spec": {"resources": {"requests": {"storage": action.size}}}}
         await self._kube.merge("PersistentVolumeClaim", namespace, action.claim, size)
-        note = f"volume {action.claim} grows to {action.size}"
+        note = f"growing volume {action.claim} to {action.size}"
         await self._events.tell(body, "Cluster", "VolumeGrows", note)
 
     async def _move(self, action: MoveLeaders, desired: DesiredCluster) -> None:
@@ -96,10 +99,10 @@ class Acting:
         try:
             await (await self._brokers.admin(desired)).unregister_broker(action.broker_id)
         except PenstockError as error:
-            _log.warning("broker not forgotten", broker=action.broker_id, error=error.message)
+            _log.warning("broker not unregistered", broker=action.broker_id, error=error.message)
 
     async def _restart(self, action: RestartPod, body: Object, namespace: str) -> None:
-        note = f"broker {action.broker_id} restarts: {action.reason}"
+        note = f"restarting broker {action.broker_id}: {action.reason}"
         await self._events.tell(body, "Cluster", "BrokerRestarts", note)
         await self._kube.delete("Pod", namespace, action.pod, action.uid)
         if action.forced:

@@ -1,9 +1,9 @@
-"""The brokers' own word, by the public admin API: who is alive, who leads, what is in sync.
+"""What the brokers report through the public admin API: who is alive, who leads, what is in sync.
 
-One admin client per Cluster, connected to its brokers by their pods' names. Answers carry
-whether their broker hears a controller; if not they are old, and the plan decides nothing on
-them. Everything here is bounded by a few seconds: a Cluster whose brokers hang must not hold up
-its volumes and certificates.
+One admin client per Cluster, connected to its brokers by the names of their pods. An answer says
+whether its broker has a session with a controller; if not, the answer may be stale, and the plan
+decides nothing based on it. Every call has a timeout of a few seconds: a Cluster whose brokers hang
+must not delay its volumes and certificates.
 """
 
 from collections import Counter
@@ -24,14 +24,14 @@ _CONFIG: Final = ClientConfig(connect_timeout_ms=3_000, request_timeout_ms=8_000
 
 
 class Brokers:
-    """Asks the brokers of one Cluster. `close` it when the Cluster is gone."""
+    """Asks the brokers of one Cluster. `close` it when the Cluster no longer exists."""
 
     def __init__(self) -> None:
         self._admin: AsyncAdmin | None = None
         self._bootstrap = ""
 
     async def ask(self, desired: DesiredCluster) -> tuple[BrokerFacts | None, str]:
-        """What they say, or None and why nobody says anything."""
+        """Their answer, or None and why there is none."""
         try:
             admin = await self.admin(desired)
             cluster = await admin.describe_cluster()

@@ -1,8 +1,8 @@
-"""Whether a live object still is what was asked for.
+"""Whether a live object still matches the desired one.
 
-The server adds fields of its own, so the question is one-sided: is everything that we want there,
-with the value that we want? What we no longer want shows in the fingerprint of the object that
-was applied last, which the live object carries. Pure.
+The server adds its own fields, so the comparison is one-sided: is everything that we want there,
+with the value that we want? Fields that we no longer want show in the fingerprint of the object
+that was applied last, which the live object carries. Pure.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from penstock_operator.names import APPLIED_HASH
 from penstock_operator.objects.pods import fingerprint
 
 _EXACT: Final = frozenset({"selector", "matchLabels", "nodeSelector", "podSelector"})
-"""Maps that mean something else with one entry more; the server treats them as one value."""
+"""Maps whose meaning changes with an additional entry; the server treats each as one value."""
 
 
 def stamped(wanted: Object) -> Object:
@@ -49,6 +49,6 @@ def _has(live: Any, key: str, wanted: Any) -> bool:
 
 
 def _same_quantity(one: str, other: str) -> bool:
-    """`1000m` is `1`: the server writes quantities in a form of its own."""
+    """`1000m` equals `1`: the server writes quantities in its own form."""
     a, b = quantity(one), quantity(other)
     return a is not None and a == b

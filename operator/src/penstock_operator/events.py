@@ -1,7 +1,7 @@
 """Events: what was done and why, in plain words, beside the object it concerns.
 
-A wish, not a duty: an Event that cannot be written is logged and forgotten. The same sentence
-about the same object is told once in ten minutes.
+Best effort: an Event that cannot be written is logged and dropped. The same message about the same
+object is written once in ten minutes.
 """
 
 import uuid

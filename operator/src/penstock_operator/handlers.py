@@ -1,8 +1,8 @@
 """Kopf's part: watching. Every event wakes the worker of the Cluster it belongs to.
 
 Only `on.event` handlers: Kopf then writes nothing, neither annotations nor finalizers, and an
-operator that was away sees every object again as it starts. What belongs to a Cluster is known
-by its label, a Topic by its spec.
+operator that was down sees every object again when it starts. Objects of a Cluster are recognized
+by their label, a Topic by its spec.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ WATCHED = (
     ("", "v1", "services"),
     ("policy", "v1", "poddisruptionbudgets"),
 )
-"""Objects whose changes matter at once; others show within five minutes."""
+"""Objects whose changes are handled at once; others within five minutes."""
 
 
 def register(workers: Workers) -> kopf.OperatorRegistry:
@@ -30,7 +30,7 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=registry)
     def login(**kwargs: Any) -> Any:
-        """In a pod by its account, elsewhere by kubeconfig."""
+        """In a pod with its ServiceAccount, elsewhere with the kubeconfig."""
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(GROUP, VERSION, "clusters", registry=registry)
@@ -55,7 +55,7 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
         workers.wake(namespace or "", labels[CLUSTER_LABEL])
 
     def metadata_changed(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
-        # Somebody changed a topic through the brokers: see whether it drifted.
+        # A topic was changed through the brokers: check whether it drifted.
         workers.wake(namespace or "", labels[CLUSTER_LABEL], topics=True)
 
     for group, version, plural in WATCHED:
@@ -70,11 +70,11 @@ def register(workers: Workers) -> kopf.OperatorRegistry:
 
 
 def kopf_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
-    """Kopf as a watcher: no events, no peering, and no look at CRDs it may not see."""
+    """Kopf as a watcher: no events, no peering, and no reads of CRDs that it may not see."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = not cluster_wide
-    # A connection that hangs without a word is given up and opened again.
+    # A connection that hangs silently is closed and opened again.
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 10

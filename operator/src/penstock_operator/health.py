@@ -1,8 +1,8 @@
 """HTTP on :8080: `/healthz`, `/readyz`, `/metrics`.
 
-Live: the event loop answers, and no worker has been without a finished pass for ten minutes. A
-worker that is stuck is then ended with the process, instead of never being noticed. Ready:
-reconciling, or standing by. Neither asks the API server (guarantees §4.6).
+Live: the event loop answers, and every worker has finished a pass within ten minutes. So a stuck
+worker ends with the process instead of going unnoticed. Ready: reconciling, or standing by. Neither
+asks the API server (guarantees §4.6).
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ STUCK_S: Final = 600.0
 async def serve_health(
     listen: tuple[str, int], metrics: Metrics, refresh: Callable[[], float]
 ) -> AsyncIterator[None]:
-    """Serves until the block ends. `refresh`: brings gauges up to date, tells the oldest pass.
+    """Serves until the block ends. `refresh`: updates gauges, returns the age of the oldest pass.
 
     Raises OSError when the port is taken.
     """
@@ -29,7 +29,7 @@ async def serve_health(
     async def healthz(_: web.Request) -> web.Response:
         age_s = refresh()
         if age_s > STUCK_S:
-            text = f"a Cluster has not been looked at for {age_s:.0f} s\n"
+            text = f"a Cluster has not been reconciled for {age_s:.0f} s\n"
             return web.Response(text=text, status=503)
         return web.Response(text="ok\n")
 

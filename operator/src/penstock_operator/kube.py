@@ -32,7 +32,7 @@ class Kube:
 
     @property
     def calls(self) -> int:
-        """Requests so far, the Lease's included."""
+        """Requests so far, including those for the Lease."""
         return self._api.calls
 
     @property
@@ -82,8 +82,8 @@ class Kube:
     async def set_scale(
         self, kind: str, namespace: str, name: str, replicas: int, *, version: str
     ) -> None:
-        """Through the scale subresource; refused (409) if the object is not at `version` any
-        more, so that a person who scales at the same time wins."""
+        """Through the scale subresource; refused (409) if the object is no longer at `version`, so
+        that a person who scales at the same time wins."""
         body: Object = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         where = path_of(kind, namespace, name) + "/scale"
         await self._merge(where, body)
@@ -91,7 +91,7 @@ class Kube:
     async def delete(
         self, kind: str, namespace: str, name: str, uid: str, *, orphan: bool = False
     ) -> bool:
-        """Deletes exactly the object with this uid; False if that one is gone already."""
+        """Deletes exactly the object with this uid; False if it no longer exists."""
         body: Object = {
             "preconditions": {"uid": uid},
             "propagationPolicy": "Orphan" if orphan else "Background",

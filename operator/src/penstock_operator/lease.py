@@ -1,7 +1,7 @@
 """Which of several operator processes reconciles: loops around the Lease of `penstock.kubernetes`.
 
-The others stand by. A Lease that changes hands while its former holder still acts does no harm:
-every write names the object it was decided upon, and restarts are decided from fresh answers.
+The others stand by. It is harmless if the Lease changes hands while its former holder still acts:
+every write names the object it was decided for, and restarts are decided from fresh answers.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class Leadership:
 
     def __init__(self, lease: Lease, holder: str) -> None:
         self._lease, self._holder = lease, holder
-        # A thread of its own: requests that hang elsewhere must not cost the Lease.
+        # Its own thread: hanging requests elsewhere must not lose the Lease.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lease")
 
     async def acquire(self) -> None:
@@ -52,7 +52,7 @@ class Leadership:
             asked = monotonic()
             try:
                 if not await self._try():
-                    raise LeaseLostError("another operator has taken the lease")
+                    raise LeaseLostError("another operator has taken over the lease")
                 renewed = asked
             except KubernetesError as error:
                 _log.warning("lease not renewed", error=str(error))
@@ -60,7 +60,7 @@ class Leadership:
                 raise LeaseLostError(f"the lease could not be renewed for {DURATION_S:.0f} s")
 
     async def release(self) -> None:
-        """So that a standby need not wait. Raises nothing."""
+        """So that a standby does not have to wait. Raises nothing."""
         try:
             await self._in_thread(partial(self._lease.release, self._holder))
         except KubernetesError as error:

@@ -2,8 +2,8 @@
 
     start ─▶ serve health ─▶ stand by until the Lease is ours ─▶ watch and reconcile ─▶ release
 
-Exit codes: 0 after SIGTERM or SIGINT; 1 when the Lease was lost (Kubernetes starts the process
-again, as a standby); 2 for settings that cannot be used, with one line on stderr.
+Exit codes: 0 after SIGTERM or SIGINT; 1 when the Lease was lost (Kubernetes restarts the process,
+as a standby); 2 for invalid settings, with one line on stderr.
 """
 
 import argparse
@@ -62,13 +62,17 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
         epilog="example: python -m penstock_operator --broker-image penstock-broker:1.0",
     )
     add, env = parser.add_argument, os.environ
-    add("--broker-image", default=env.get("PENSTOCK_BROKER_IMAGE", ""), help="image of brokers")
+    add(
+        "--broker-image",
+        default=env.get("PENSTOCK_BROKER_IMAGE", ""),
+        help="image of brokers and controllers",
+    )
     add(
         "--namespaces",
         default=env.get("PENSTOCK_WATCH_NAMESPACES", ""),
         help="watch only these, separated by commas; empty: all",
     )
-    add("--namespace", default=env.get("POD_NAMESPACE", ""), help="where the Lease is kept")
+    add("--namespace", default=env.get("POD_NAMESPACE", ""), help="namespace of the Lease")
     add(
         "--health-listen",
         default="0.0.0.0:8080",
@@ -78,7 +82,9 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     args = parser.parse_args(argv)
     if not args.broker_image:
-        parser.error("--broker-image (PENSTOCK_BROKER_IMAGE) is missing; name the broker image")
+        parser.error(
+            "--broker-image (PENSTOCK_BROKER_IMAGE) is missing; set it to the broker image"
+        )
     namespaces = tuple(each.strip() for each in args.namespaces.split(",") if each.strip())
     return Settings(
         image=args.broker_image,
@@ -93,7 +99,7 @@ def read_settings(argv: Sequence[str] | None = None) -> Settings:
 def _address(parser: argparse.ArgumentParser, text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        parser.error(f"--health-listen is {text!r}; it must be HOST:PORT, as in 0.0.0.0:8080")
+        parser.error(f"--health-listen is {text!r}; it must be HOST:PORT, such as 0.0.0.0:8080")
     return host, int(port)
 
 
@@ -153,7 +159,7 @@ async def _watch(settings: Settings, workers: Workers, stop: asyncio.Event) -> N
         registry=register(workers),
         settings=kopf_settings(cluster_wide=everywhere),
         standalone=True,
-        # Kopf would make one of the system's user name, which a pod's user need not have.
+        # Kopf would make one from the system's user name, which a pod's user may not have.
         identity=settings.identity,  # type: ignore[arg-type]  # its NewType is not public
         clusterwide=everywhere,
         namespaces=settings.namespaces,

@@ -1,4 +1,4 @@
-"""What the operator counts, for Prometheus; and what its health is judged by."""
+"""The operator's Prometheus metrics, on which its health check is based."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,15 +13,15 @@ class Metrics:
         )
         self._passes = Counter(
             "penstock_operator_reconciles",
-            "Passes over a Cluster by result",
+            "Reconciliations of a Cluster, by result",
             ["result"],
             registry=registry,
         )
         self._seconds = Histogram(
-            "penstock_operator_reconcile_seconds", "Duration of a pass", registry=registry
+            "penstock_operator_reconcile_seconds", "Duration of a reconciliation", registry=registry
         )
         self._actions = Counter(
-            "penstock_operator_actions", "Actions carried out", ["action"], registry=registry
+            "penstock_operator_actions", "Actions performed", ["action"], registry=registry
         )
         self._ready = Gauge(
             "penstock_operator_cluster_ready",
@@ -30,14 +30,14 @@ class Metrics:
             registry=registry,
         )
         self.api_calls = Gauge(
-            "penstock_operator_api_calls", "Requests to the API server so far", registry=registry
+            "penstock_operator_api_calls", "Requests to the API server", registry=registry
         )
         self.api_writes = Gauge(
-            "penstock_operator_api_writes", "Of them, those that write", registry=registry
+            "penstock_operator_api_writes", "Writing requests to the API server", registry=registry
         )
         self.oldest_pass = Gauge(
             "penstock_operator_oldest_pass_seconds",
-            "Age of the last finished pass of the worker that is furthest behind",
+            "Age of the last finished reconciliation of the worker that is furthest behind",
             registry=registry,
         )
 
@@ -52,5 +52,5 @@ class Metrics:
         self._ready.labels(namespace, name).set(ready)
 
     def forget(self, namespace: str, name: str) -> None:
-        """The Cluster is gone."""
+        """The Cluster no longer exists."""
         self._ready.remove(namespace, name)

@@ -1,12 +1,11 @@
-"""What was observed of a Cluster, and what may be done about it, as frozen data.
+"""What was observed of a Cluster, and what can be done about it, as frozen data.
 
-    Observed ─┐
-              ├─ plan ─▶ Plan: actions (in tracks), waits (what is awaited and why)
+    Observed ─┐ ├─ plan ─▶ Plan: actions (in tracks), waits (for what, and why)
     Desired ──┘
 
-`Observed` is a snapshot: Kubernetes objects of one listing, the brokers' own answers of one
-moment. `brokers` None means that no broker answered; nothing risky is planned then. An action
-names what it was decided upon (uid, version), so that carrying it out late does no harm.
+`Observed` is a snapshot: Kubernetes objects of one listing, and the brokers' own answers at one
+moment. `brokers` None means that no broker answered; nothing risky is planned then. An action names
+the object it was decided for (uid, version), so that performing it late does no harm.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """A broker's pod. `trouble`: why its container does not run, in Kubernetes' words, or ""."""
+    """A broker's pod. `trouble`: why its container is not running, in Kubernetes' words, or ""."""
 
     broker_id: int
     name: str
@@ -92,7 +91,8 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """The brokers' answer. `controller_reachable` False: it may be old, decide nothing on it."""
+    """The brokers' answer. `controller_reachable` False: it may be stale, so decide nothing from
+    it."""
 
     cluster_id: str
     controller_reachable: bool
@@ -132,7 +132,8 @@ class TopicResource:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A snapshot. `objects`: live objects by (kind, name), owned by the Cluster or in its way."""
+    """A snapshot. `objects`: live objects by (kind, name), owned by the Cluster or with a
+    conflicting name."""
 
     objects: Mapping[tuple[str, str], Object]
     pods: Mapping[int, PodState]
@@ -140,11 +141,11 @@ class Observed:
     brokers: BrokerFacts | None
     brokers_problem: str = ""
     racks: Mapping[str, str] = field(default_factory=dict)
-    """Rack of each node by its name; empty unless racks are asked for."""
+    """Rack of each node by its name; empty unless racks are configured."""
     controllers_problem: str = ""
-    """Why a controller's pod does not run, naming the pod; empty if none says so."""
+    """Why a controller's pod is not running, naming the pod; empty if all are."""
     recorded_cluster_id: str = ""
-    """`status.clusterId` of the resource: what the brokers must answer."""
+    """`status.clusterId` of the resource: the id that brokers must report."""
 
     def live(self, kind: str, name: str) -> Object | None:
         return self.objects.get((kind, name))
@@ -171,8 +172,8 @@ class GrowClaim:
 
 @dataclass(frozen=True, slots=True)
 class OrphanSet:
-    """Deletes the StatefulSet without its pods; the next plan makes it again, as it cannot be
-    changed where it must be (volume claim template, retention)."""
+    """Deletes the StatefulSet without its pods; the next plan creates it again, because the fields
+    that must change are immutable (volume claim template, retention)."""
 
     name: str
     uid: str
@@ -181,7 +182,7 @@ class OrphanSet:
 
 @dataclass(frozen=True, slots=True)
 class MarkRack:
-    """Tells a pod the rack of its node."""
+    """Labels a pod with the rack of its node."""
 
     pod: str
     rack: str
@@ -196,7 +197,7 @@ class MoveLeaders:
 
 @dataclass(frozen=True, slots=True)
 class RestartPod:
-    """Deletes exactly this pod (by uid); its StatefulSet makes it again."""
+    """Deletes exactly this pod (by uid); its StatefulSet re-creates it."""
 
     broker_id: int
     pod: str
@@ -207,7 +208,7 @@ class RestartPod:
 
 @dataclass(frozen=True, slots=True)
 class ForgetBroker:
-    """Asks the controller to forget a broker that was scaled away."""
+    """Asks the controller to unregister a broker that was removed by scaling down."""
 
     broker_id: int
 
@@ -234,7 +235,7 @@ Action = (
 
 
 class Severity(Enum):
-    """How a wait shows: progress is made by itself, or somebody must act."""
+    """How a wait shows: progress happens by itself, or a person must act."""
 
     PROGRESS = "progress"
     BLOCKED = "blocked"
@@ -242,7 +243,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What is awaited. `reason` is one CamelCase word, `message` plain words."""
+    """What a Cluster is waiting for. `reason` is one CamelCase word, `message` plain words."""
 
     reason: str
     message: str
@@ -251,7 +252,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in the order of their importance (I28), and why the rest has to wait."""
+    """Actions in order of importance (I28), and why the rest has to wait."""
 
     actions: tuple[Action, ...] = ()
     waits: tuple[Wait, ...] = ()

@@ -1,7 +1,7 @@
-"""What everything is called: one place, so that a name cannot be spelt in two ways.
+"""All names in one place, so that no name is spelt in two ways.
 
-Pure. Names follow the Cluster's (`flights` → `flights-broker-0`); labels select what belongs to
-a Cluster; annotations are the requests a person can make beside the spec.
+Pure. Names follow the Cluster's (`flights` → `flights-broker-0`); labels select what belongs to a
+Cluster; annotations are requests that a person can make besides the spec.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ TOPIC_FINALIZER: Final = f"{GROUP}/topic"
 GROUP_FINALIZER: Final = f"{GROUP}/consumer-group"
 
 FORCE_ROLL: Final = f"{GROUP}/force-roll"
-"""A broker id on a Cluster: restart it now, whatever the brokers say about it. Done once."""
+"""A broker id on a Cluster: restart this broker now, even if the brokers object. Done once."""
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 APPLIED_HASH: Final = f"{GROUP}/applied-hash"
 RACK: Final = f"{GROUP}/rack"
@@ -86,7 +86,7 @@ class Names:
         return f"{self.controllers}.{self.namespace}.svc:{CONTROLLER_PORT}"
 
     def labels(self, component: str | None = None) -> dict[str, str]:
-        """Labels of an object; with `component` also what its pods are selected by."""
+        """Labels of an object; with `component`, also the labels by which its pods are selected."""
         labels = {
             "app.kubernetes.io/name": "penstock",
             "app.kubernetes.io/instance": self.cluster,
@@ -96,5 +96,5 @@ class Names:
         return labels if component is None else labels | {COMPONENT_LABEL: component}
 
     def selector(self, component: str) -> dict[str, str]:
-        """What selects pods: never changes, a StatefulSet's selector cannot."""
+        """Selects pods. It never changes, because a StatefulSet's selector is immutable."""
         return {CLUSTER_LABEL: self.cluster, COMPONENT_LABEL: component}

@@ -1,8 +1,8 @@
-"""A snapshot of one Cluster: what the API server holds and what the brokers say.
+"""A snapshot of one Cluster: the state in the API server and the answers of the brokers.
 
-Kubernetes objects are listed anew only when something changed (`Children.dirty`), or after
-five minutes in case a watch event was lost; the brokers are asked every time. Reads are
-consistent, so a plan never rests on what a cache has not heard yet.
+Kubernetes objects are listed again only when something changed (`Children.dirty`), or after five
+minutes in case a watch event was lost; the brokers are asked every time. Reads are consistent, so a
+plan is never based on a stale cache.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Children:
     async def read(self, desired: DesiredCluster) -> None:
         if not self.dirty and monotonic() - self._listed_at < RELIST_S:
             return
-        self.dirty = False  # set again by whatever changes from here on
+        self.dirty = False  # set again by any change from here on
         try:
             await self._list(desired)
         except BaseException:
@@ -73,7 +73,7 @@ class Children:
             for each in listings[kind].result()
         }
         for wanted in _wanted(desired):
-            # Somebody else's object may bear one of our names, without our label.
+            # An object of others may have one of our names, without our label.
             key = (wanted["kind"], wanted["metadata"]["name"])
             if key not in objects:
                 found = await self._kube.get(key[0], namespace, key[1])
@@ -94,12 +94,12 @@ class Children:
         return {state.broker_id: state for state in states}
 
     def controllers_problem(self) -> str:
-        """The first controller's pod that says why it does not run; see `Observed`."""
+        """The first controller pod that says why it is not running; see `Observed`."""
         for pod in self._controllers:
             status = pod.get("status") or {}
             trouble = _trouble(status, (status.get("containerStatuses") or [{}])[0])
             if trouble and "deletionTimestamp" not in pod["metadata"]:
-                return f"pod {pod['metadata']['name']} does not run: {trouble}"
+                return f"pod {pod['metadata']['name']} is not running: {trouble}"
         return ""
 
     async def claims(self, desired: DesiredCluster) -> dict[int, ClaimState]:
@@ -115,7 +115,7 @@ class Children:
         return found
 
     async def _is_expandable(self, claim: Object) -> bool:
-        """True also when the class cannot be read: the API server will say it."""
+        """Also True when the class cannot be read: the API server will report it."""
         name = claim["spec"].get("storageClassName")
         if not name:
             return True
@@ -197,7 +197,8 @@ def pod_state(pod: Object) -> PodState:
 
 
 def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
-    """Why the container does not run, in words: the scheduler's, the kubelet's or its own."""
+    """Why the container is not running, in the words of the scheduler, the kubelet or the
+    container."""
     for each in status.get("conditions") or ():
         if each["type"] == "PodScheduled" and each["status"] == "False":
             return f"it cannot be scheduled: {each.get('message', '')}"
@@ -208,10 +209,10 @@ def _trouble(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
     ).get("terminated")
     if ended and reason in {"", "CrashLoopBackOff"} and not container.get("ready"):
         if not reason and not (container.get("state") or {}).get("terminated"):
-            return ""  # it runs again
+            return ""  # it is running again
         lines = (ended.get("message") or "").strip().splitlines()
         last = lines[-1] if lines else ended.get("reason", "")
-        return f"it ended with exit code {ended.get('exitCode')}: {last}"
+        return f"it exited with code {ended.get('exitCode')}: {last}"
     if reason and reason not in _QUIET_REASONS:
         return f"{reason}: {waiting.get('message', '')}".rstrip(": ")
     return ""

@@ -1,8 +1,8 @@
-"""The status of Clusters and Topics: what is true, what is awaited, in words a person can use.
+"""The status of Clusters and Topics: what is true, and what they are waiting for, in plain words.
 
-Pure. Conditions follow kstatus (`kubectl wait`, Helm, Argo CD read them so): `Ready` True when it
-does what it should, `Reconciling` True while steps follow by themselves, `Stalled` True when
-somebody has to act. A condition's `lastTransitionTime` says since when; it stays while its status
+Pure. Conditions follow kstatus (as `kubectl wait`, Helm and Argo CD expect): `Ready` True when it
+works as specified, `Reconciling` True while steps follow by themselves, `Stalled` True when a
+person has to act. A condition's `lastTransitionTime` says since when; it stays while its status
 stays, so a status that has not changed is equal to the live one and is not written again.
 """
 
@@ -102,13 +102,13 @@ def cluster_status(
 
 
 def _applying(plan: Plan) -> tuple[Wait, ...]:
-    """What was changed in this pass may have more in its train, as a template has a roll: nobody
-    may take the generation for settled before the next pass has looked."""
-    return (Wait("Applying", "changes are being made"),) if plan.actions else ()
+    """A change in this pass may cause more, as a template causes a roll: the generation must not
+    count as settled before the next pass has checked."""
+    return (Wait("Applying", "changes are in progress"),) if plan.actions else ()
 
 
 def failed_status(generation: int, wait: Wait, before: Mapping[str, Any], now: str) -> Object:
-    """The part of a status that changes when a spec cannot be carried out."""
+    """The part of a status that changes when a spec cannot be applied."""
     return {
         "observedGeneration": generation,
         "conditions": conditions(wait, [wait], generation, before.get("conditions") or (), now),
@@ -161,7 +161,7 @@ def _alive(facts: BrokerFacts | None, before: Mapping[str, Any]) -> int:
 
 
 def _numbers(facts: BrokerFacts | None, before: Mapping[str, Any]) -> Object:
-    """What the brokers count; the last known while they do not answer."""
+    """The brokers' counts; the last known ones while they do not answer."""
     if facts is None:
         keys = (
             "topics",

@@ -1,4 +1,4 @@
-"""Carries the topics' plans out and keeps their status, many at a time.
+"""Carries out the topics' plans and updates their status, many at a time.
 
 One pass over all Topics of a Cluster: what exists comes in one answer of the brokers, the plans
 are pure (`plan.topics`), and only what differs is written. Thousands of Topics cost one listing
@@ -66,9 +66,9 @@ class Topics:
     async def _carry_out(
         self, plan: TopicPlan, desired: DesiredCluster | None
     ) -> tuple[Wait | None, bool]:
-        """Why it is not as it should be, and whether something was changed."""
+        """Why the topic does not match its spec, and whether something was changed."""
         wait, changed = plan.wait, False
-        # The finalizer stands before the topic is made, and goes after it is deleted.
+        # The finalizer is set before the topic is created, and removed after it is deleted.
         if plan.finalizer is True:
             await self._set_finalizers(plan, (*plan.resource.finalizers, TOPIC_FINALIZER))
         try:
@@ -110,7 +110,7 @@ class Topics:
         waits = [wait] if wait else []
         not_ready = wait
         if changed and seen is None:
-            not_ready = Wait("Creating", f"topic {plan.topic} was created a moment ago")
+            not_ready = Wait("Creating", f"topic {plan.topic} was just created")
             waits = [not_ready]
         generation = body["metadata"].get("generation", 1)
         status: Object = {

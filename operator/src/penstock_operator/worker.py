@@ -2,11 +2,11 @@
 
     wake (a watch event, a timer) ─▶ read the Cluster ─▶ observe ─▶ plan ─▶ act ─▶ topics ─▶ status
 
-An action that fails is a wait of the status; the others go on (I28). ConsumerGroups are looked at
-in a task of their own, which is told what the Cluster is like: nothing here waits for a group.
-While something is awaited the worker looks again every second, otherwise every half minute, which
-is when drift in the brokers shows. State lives in the objects: a worker that starts anew goes on
-where another stopped.
+A failed action becomes a wait in the status; the others continue (I28). ConsumerGroups are
+reconciled in a separate task, which receives the state of the Cluster: nothing here waits for a
+group. While a Cluster is waiting for something, the worker runs every second, otherwise every half
+minute, which is when it notices drift in the brokers. All state is in the objects: a new worker
+continues where another one stopped.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _log = EventLog("penstock_operator.worker")
 
 
 class Outcome(Enum):
-    """How a pass ended: nothing to do, something is awaited, it failed, nothing is left."""
+    """How a pass ended: nothing to do, waiting for something, it failed, nothing is left."""
 
     IDLE = "idle"
     BUSY = "busy"
@@ -62,7 +62,8 @@ class Deps:
 
 
 class Worker:
-    """`run` it in a task; `wake` it when something changed; it ends when the Cluster is gone."""
+    """`run` it in a task; `wake` it when something changed; it ends when the Cluster no longer
+    exists."""
 
     def __init__(self, deps: Deps, namespace: str, name: str) -> None:
         self._deps = deps
@@ -73,7 +74,7 @@ class Worker:
         self._brokers = Brokers()
         self._acting = Acting(deps.kube, self._brokers, deps.events)
         self._topics = Topics(deps.kube, self._brokers, deps.events)
-        # With connections of its own: a group that hangs must not take those of the Cluster.
+        # With its own connections: a hanging group must not use up those of the Cluster.
         self._groups = Groups(deps.kube, deps.events, Brokers(), (namespace, name))
         self._topics_dirty = True
         self._resources: list[TopicResource] = []
@@ -88,7 +89,7 @@ class Worker:
         self._wake.set()
 
     def group_changed(self, body: Mapping[str, Any], *, deleted: bool) -> None:
-        """A ConsumerGroup was made, changed or deleted, or only its status was written."""
+        """A ConsumerGroup was created, changed or deleted, or only its status was written."""
         if self._groups.heard(body, deleted=deleted):
             self._wake.set()
 
@@ -97,7 +98,7 @@ class Worker:
         return self._wake.is_set()
 
     async def run(self) -> None:
-        """Returns when neither the Cluster nor anything that belongs to it is there any more."""
+        """Returns when neither the Cluster nor anything that belongs to it exists any longer."""
         async with asyncio.TaskGroup() as tasks:
             groups = tasks.create_task(self._groups.run(), name=f"groups of {self.name}")
             await self._run()
@@ -122,7 +123,7 @@ class Worker:
             pause_s = _PAUSE_S.get(outcome) or _BACKOFF_S[min(failures, len(_BACKOFF_S)) - 1]
 
     async def _pass(self) -> "Outcome":
-        """One reconcile; whatever goes wrong in it is this Cluster's alone."""
+        """One reconciliation; errors in it affect only this Cluster."""
         began = monotonic()
         try:
             outcome = await self._reconcile()
@@ -192,7 +193,7 @@ class Worker:
     async def _act(
         self, body: Object, desired: DesiredCluster, observed: Observed, plan: Plan
     ) -> list[Wait]:
-        """Carries out every action; what failed, as waits."""
+        """Performs every action; returns the failures as waits."""
         failed = []
         for action in plan.actions:
             try:
@@ -218,7 +219,7 @@ class Worker:
         was_ready = _is_ready(before)
         await self._write(body, status, before)
         if _is_ready(status) and not was_ready:
-            await self._deps.events.tell(body, "Cluster", "Ready", "every broker serves")
+            await self._deps.events.tell(body, "Cluster", "Ready", "all brokers are serving")
         self._deps.metrics.cluster(self.namespace, self.name, ready=_is_ready(status))
 
     async def _refuse(self, body: Object, wait: Wait) -> None:
@@ -228,7 +229,7 @@ class Worker:
         await self._write(body, status, before)
 
     async def _write(self, body: Object, status: Object, before: Mapping[str, Any]) -> None:
-        """Nothing is written when nothing has changed: a Cluster at rest costs no write."""
+        """Writes nothing if nothing has changed: a Cluster at rest costs no writes."""
         if status == {key: before.get(key) for key in status}:
             return
         await self._deps.kube.merge(
@@ -237,7 +238,7 @@ class Worker:
 
 
 def _document(body: Mapping[str, Any]) -> Object:
-    """The part of a Cluster that a person writes."""
+    """The part of a Cluster that the user writes."""
     metadata = {"name": body["metadata"]["name"]}
     spec = body.get("spec") or {}
     return {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": metadata, "spec": spec}

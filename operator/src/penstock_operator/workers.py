@@ -1,7 +1,7 @@
 """All workers of this process: one task per Cluster, started by the first event that names it.
 
-Events only say that something changed; what changed the worker reads for itself. So losing an
-event, or seeing one twice, costs nothing.
+Events only say that something changed; the worker reads for itself what it was. So it is harmless
+to lose an event or to see one twice.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class Workers:
     def group_changed(
         self, namespace: str, cluster: str, body: Mapping[str, Any], *, deleted: bool
     ) -> None:
-        """As `wake`, but for events that bring no news."""
+        """Like `wake`, but not for events that bring no news."""
         self._worker(namespace, cluster).group_changed(body, deleted=deleted)
 
     def _worker(self, namespace: str, cluster: str) -> Worker:
@@ -41,7 +41,7 @@ class Workers:
     async def _run(self, worker: Worker) -> None:
         key = (worker.namespace, worker.name)
         await worker.run()
-        while worker.woken:  # somebody made a Cluster of this name while the worker ended
+        while worker.woken:  # a Cluster with this name was created while the worker ended
             await worker.run()
         if self._workers.get(key) is worker:
             del self._workers[key]
@@ -50,7 +50,7 @@ class Workers:
 
     @property
     def oldest_pass_s(self) -> float:
-        """Seconds since the worker that is furthest behind finished a pass; 0 without any."""
+        """Seconds since the worker that is furthest behind finished a pass; 0 without workers."""
         now = monotonic()
         return max((now - worker.finished_at for worker in self._workers.values()), default=0.0)
 

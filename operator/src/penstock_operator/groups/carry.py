@@ -1,11 +1,11 @@
-"""Carries one group's plan out: deletion, finalizer, offset reset, replicas.
+"""Carries out one group's plan: deletion, finalizer, offset reset, replicas.
 
-Each step is safe to repeat. The order of a reset is what makes it happen once and be accounted
-for, wherever the operator dies:
+Each step is safe to repeat. The order of steps ensures that a reset is applied once and recorded,
+wherever the operator dies:
 
     status.pendingReset (old → new) ─▶ ResetOffsets with the id ─▶ status.lastReset, resetIds
 
-The coordinator refuses to do an id again; the plan finds the id there and writes the last part.
+The coordinator refuses to apply an id again; the plan finds the id there and does the last step.
 """
 
 from penstock.client import AsyncAdmin
@@ -33,7 +33,7 @@ KIND = "ConsumerGroup"
 
 
 class Carrier:
-    """The hands of `Groups`."""
+    """Performs the actions of `Groups`."""
 
     def __init__(self, kube: Kube, events: Events) -> None:
         self._kube, self._events = kube, events
@@ -49,7 +49,7 @@ class Carrier:
         return GroupResource(made)
 
     async def delete(self, plan: GroupPlan, admin: AsyncAdmin) -> Wait | None:
-        """Forgets the group; why not."""
+        """Deletes the group; returns why it could not."""
         group_id = plan.resource.group_id
         try:
             await admin.delete_group(group_id)
@@ -68,8 +68,8 @@ class Carrier:
         facts: GroupFacts,
         admin: AsyncAdmin,
     ) -> tuple[GroupResource, Object | Wait]:
-        """The object as it is then, and what is to be written into its status, or why the reset
-        was not carried out. Raises KubernetesError."""
+        """The object as it is then, and what to write into its status, or why the reset was not
+        applied. Raises KubernetesError."""
         if isinstance(step, WriteDown):
             return resource, resets.done(step.record, resource.status)
         try:
@@ -85,13 +85,13 @@ class Carrier:
                 reason=f"{KIND} {resource.namespace}/{resource.name}: {record['request']}",
             )
         except KubernetesError:
-            raise  # it is not certain that the intention is stored, so nothing was reset
+            raise  # it is not certain that the intent is stored, so nothing was reset
         except PenstockError as error:
             return resource, refused(error)
         return resource, resets.done(record, resource.status)
 
     async def tell_reset(self, resource: GroupResource, written: Object) -> None:
-        """After it stands in the status."""
+        """Called after it is in the status."""
         for key, reason in (("lastReset", "OffsetsReset"), ("dryRun", "OffsetsResetDryRun")):
             if key in written:
                 note = f"offset reset {resets.told(written[key])}"
@@ -104,7 +104,8 @@ class Carrier:
     # ── Scaling ───────────────────────────────────────────────────────────────────────────
 
     async def scale(self, plan: GroupPlan, seen: ScaleFacts, scaling: Scaling) -> Wait | None:
-        """Why not. Raises KubernetesError, also when somebody else scaled first (409)."""
+        """Returns why it could not. Raises KubernetesError, also when somebody else scaled first
+        (409)."""
         assert plan.spec is not None
         assert plan.spec.scale_target is not None
         assert scaling.replicas is not None
@@ -124,7 +125,7 @@ class Carrier:
 async def _offsets(
     step: CarryOut, facts: GroupFacts, admin: AsyncAdmin
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Old and new, of every partition that is asked for. Raises PenstockError."""
+    """Old and new offsets of every requested partition. Raises PenstockError."""
     assert facts.committed is not None
     committed = dict(facts.committed)
     if step.reset.topics:
@@ -140,7 +141,8 @@ async def _offsets(
 
 
 def refused(error: PenstockError) -> Wait:
-    """What the brokers say is awaited if they may say otherwise later; else a person is."""
+    """A refusal of the brokers, as a wait if it may change later, or as blocked if a person must
+    act."""
     may_pass = error.retriable or error.code is ErrorCode.GROUP_NOT_EMPTY
     severity = Severity.PROGRESS if may_pass else Severity.BLOCKED
     return Wait("BrokersRefused", error.message, severity)

@@ -1,4 +1,4 @@
-"""One look at one group: observe, plan, carry out, scale, report; never more than one risky step.
+"""One pass over one group: observe, plan, carry out, scale, report; never more than one risky step.
 
 Pass (what all groups of one pass share) ─▶ at(resource, track) ─▶ Looked: the object as it is
                                                                    then, and when to look again
@@ -28,7 +28,7 @@ _NOT_EMPTY: Final = "GroupNotEmpty"
 
 @dataclass(slots=True)
 class Track:
-    """What is remembered of a resource: nothing that another operator could not do without.
+    """What is remembered of a resource: only what another operator can do without.
 
     Times by a monotonic clock. `written_ms` None: no write is remembered.
     """
@@ -40,7 +40,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """`after_ms` None: in the usual time."""
+    """`after_ms` None: after the usual interval."""
 
     resource: GroupResource
     after_ms: int | None = None
@@ -97,7 +97,7 @@ class Pass:
         return Seen(facts, scale=await see_scale(self._kube, resource))
 
     async def _scale(self, plan: GroupPlan, seen: Seen, track: Track, waits: list[Wait]) -> Object:
-        """The status' part; what stands in the way is added to `waits`."""
+        """The part of the status; obstacles are added to `waits`."""
         target = plan.spec.scale_target if plan.spec else None
         if target is None or not isinstance(seen.scale, ScaleFacts):
             track.memory = None
@@ -128,7 +128,7 @@ class Pass:
         track: Track,
         what: tuple[Seen, list[Wait], Object],
     ) -> Looked:
-        """Tells people, and writes the status if that is worth it."""
+        """Writes Events, and the status if it is worth a write."""
         seen, waits, more = what
         for wait in waits:
             if wait.severity is Severity.BLOCKED or wait.reason == _NOT_EMPTY:

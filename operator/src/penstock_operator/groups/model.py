@@ -1,10 +1,10 @@
-"""What is known about a ConsumerGroup and what may be done about it, as frozen data.
+"""What is known about a ConsumerGroup and what can be done about it, as frozen data.
 
     View (its Cluster) ─┐
     GroupResource ──────┼─ plan ─▶ GroupPlan: finalizer, deletion, reset, waits
     Seen (the brokers) ─┘            scale ─▶ Scaling: replicas, or why not
 
-Numbers that nobody could tell are None, never 0: what is decided on them then is to hold still.
+Unknown numbers are None, never 0: the decision then is to change nothing.
 """
 
 from collections.abc import Mapping
@@ -69,8 +69,8 @@ class GroupResource:
 class View:
     """A Cluster as its groups see it.
 
-    `gone`: there is none, or it is being deleted. `desired` None without that: its spec cannot be
-    carried out, or it was not looked at yet; `problem` says so. `ready`: as its condition.
+    `gone`: it does not exist, or is being deleted. Otherwise, `desired` None means that its spec
+        cannot be applied or was not read yet; `problem` says which. `ready`: as its condition.
     """
 
     gone: bool
@@ -81,7 +81,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Of all partitions together: records, and the age of the oldest in seconds."""
+    """Over all partitions: records, and the age of the oldest in seconds."""
 
     records: int
     seconds: int
@@ -89,14 +89,12 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A group as its coordinator and the leaders tell it.
+    """A group as its coordinator and the partition leaders describe it.
 
-    Attributes:
-        committed: Partitions of topics that exist; -1 = nothing is committed. None = unknown.
-        lag: None = unknown, and `lag_problem` says why.
-        reading: How many partitions the members share; those with offsets while it has none.
-        backlog: Records not read yet in those; None = unknown.
-        last_reset_id: Of the reset its coordinator carried out last; "" = none.
+    Attributes: committed: Partitions of topics that exist; -1 = no committed offset. None =
+        unknown. lag: None = unknown, and `lag_problem` says why. reading: How many partitions the
+        members share; without members, those with offsets. backlog: Records not read yet in those;
+        None = unknown. last_reset_id: Of the last reset that its coordinator applied; "" = none.
         last_reset_ms: When, since 1970.
     """
 
@@ -113,7 +111,7 @@ class GroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScaleFacts:
-    """A Deployment's scale. `version`: its resourceVersion, so that a change hits just this."""
+    """A Deployment's scale. `version`: its resourceVersion, so that only this state is changed."""
 
     replicas: int
     version: str
@@ -121,7 +119,7 @@ class ScaleFacts:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look. `facts` None: nobody could say, `problem` why. `scale`: a Wait = why not."""
+    """One observation. `facts` None: unknown, and `problem` says why. `scale`: a Wait = why not."""
 
     facts: GroupFacts | None = None
     problem: Wait | None = None
@@ -130,14 +128,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class CarryOut:
-    """Moves the offsets; a dry run only says how they would be."""
+    """Moves the offsets; a dry run only computes the new ones."""
 
     reset: OffsetReset
 
 
 @dataclass(frozen=True, slots=True)
 class WriteDown:
-    """The coordinator has carried this out already, and the status does not say so yet."""
+    """The coordinator has already applied this, but the status does not say so yet."""
 
     record: Object
 
@@ -146,9 +144,9 @@ class WriteDown:
 class GroupPlan:
     """For one resource. `finalizer`: True to add, False to remove, None as it is.
 
-    `delete`: forget the group, before the finalizer goes. `spec` None: nothing is to be decided
-    about it now. `drop_pending`: status.pendingReset never happened and is not asked for any more.
-    `note`: for people, though nothing is awaited.
+    `delete`: delete the group, before the finalizer is removed. `spec` None: nothing is decided
+        about it now. `drop_pending`: status.pendingReset was never applied and is no longer
+        requested. `note`: for people, even if the group is not waiting for anything.
     """
 
     resource: GroupResource
@@ -167,7 +165,7 @@ class GroupPlan:
 
     @property
     def reset_is_open(self) -> bool:
-        """A reset is about to be carried out, or awaits the end of the members."""
+        """A reset is about to be applied, or is waiting until all members have left."""
         asked = self.spec.offset_reset if self.spec else None
         if asked is None or asked.dry_run:
             return False

@@ -1,7 +1,7 @@
-"""What the brokers and the API server say about one group, as `Seen`.
+"""What the brokers and the API server report about one group, as `Seen`.
 
-The coordinator tells state, members and committed offsets; the leaders of the partitions tell how
-far those are from the end. A leader that is away makes lag unknown, not the group.
+The coordinator reports state, members and committed offsets; the leaders of the partitions report
+the distance to the log end. If a leader is down, the lag is unknown, but not the group.
 """
 
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ async def see_group(admin: AsyncAdmin, group_id: str) -> GroupFacts:
 
 
 def facts_of(seen: GroupDescription, lags: Mapping[TopicPartition, PartitionLag]) -> GroupFacts:
-    """A group that is there. While it has members, only what they share asks for more of them:
-    a topic they no longer read would ask for ever."""
+    """Facts of a group that exists. While it has members, only the partitions they share count for
+    scaling: a topic that they no longer read would ask for more pods for ever."""
     lag, problem = _total(lags)
     targets = {where for member in seen.members for where in member.target if where in lags}
     shared = {where: lags[where] for where in targets} or lags
@@ -60,15 +60,15 @@ def facts_of(seen: GroupDescription, lags: Mapping[TopicPartition, PartitionLag]
 
 
 def _total(lags: Mapping[TopicPartition, PartitionLag]) -> tuple[Lag | None, str]:
-    """The sum, or why it is unknown. A partition that holds no record has nothing to be read,
-    wherever its reader may begin."""
+    """The sum, or why it is unknown. A partition without records has nothing to read, wherever its
+    reader starts."""
     if not lags:
-        return None, "it has neither partitions nor committed offsets"
+        return None, "it has no partitions and no committed offsets"
     known = [each for each in lags.values() if each.committed >= 0 or each.log_start < each.end]
     unknown = [each for each in known if each.records is None or each.lag_ms is None]
     if unknown:
         bare = sum(each.committed < 0 for each in unknown)
-        what = "nothing is committed" if bare else "nobody can say how old its records are"
+        what = "no offset is committed" if bare else "the age of its records is unknown"
         return None, f"{what} in {bare or len(unknown)} of {len(lags)} partitions"
     records = sum(each.records or 0 for each in known)
     oldest_ms = max((each.lag_ms or 0 for each in known), default=0)
@@ -76,7 +76,7 @@ def _total(lags: Mapping[TopicPartition, PartitionLag]) -> tuple[Lag | None, str
 
 
 async def see_scale(kube: Kube, resource: GroupResource) -> ScaleFacts | Wait | None:
-    """None if nothing is to be scaled. Raises KubernetesError, but not for want of rights."""
+    """None if there is nothing to scale. Raises KubernetesError, but not if forbidden."""
     target = resource.body["spec"].get("scaleTarget")
     if not target:
         return None
@@ -88,12 +88,15 @@ async def see_scale(kube: Kube, resource: GroupResource) -> ScaleFacts | Wait | 
             return not_allowed(kind)
         raise
     if found is None:
-        return Wait("NoScaleTarget", f"there is no {kind} {name} in this namespace; it is awaited")
+        return Wait("NoScaleTarget", f"waiting for {kind} {name} in this namespace")
     replicas = int((found.get("spec") or {}).get("replicas") or 0)
     return ScaleFacts(replicas, found["metadata"]["resourceVersion"])
 
 
 def not_allowed(kind: str) -> Wait:
-    """The chart gives no such right by itself."""
-    text = f"the operator may not scale a {kind}: install its chart with consumerScaling.enabled"
+    """The chart does not grant this permission by default."""
+    text = (
+        f"the operator has no permission to scale a {kind}: install its chart with "
+        "consumerScaling.enabled"
+    )
     return Wait("ScalingNotAllowed", f"{text}=true", Severity.BLOCKED)

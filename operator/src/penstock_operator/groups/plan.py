@@ -1,7 +1,7 @@
-"""What to do about one ConsumerGroup: pure, from the resource, its Cluster and what was seen.
+"""What to do about one ConsumerGroup: pure, from the resource, its Cluster and the observed group.
 
-A group without a resource is left alone. One with a resource is only watched, unless its spec
-asks for more: a reset of its offsets, once per id; that it is forgotten with the resource.
+A group without a resource is left alone. A group with a resource is only watched, unless its spec
+asks for more: an offset reset, once per id, or deletion together with the resource.
 
 When an offset reset is due:
 
@@ -14,7 +14,7 @@ When an offset reset is due:
     members ─────────────────────────────────────────────▶ wait for their end
     otherwise ───────────────────────────────────────────▶ carry out
 
-A plan is empty when all that is asked for is done (I27).
+A plan is empty when everything requested is done (I27).
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,19 +52,21 @@ def owners_of(resources: Sequence[GroupResource]) -> dict[str, str]:
 def plan_group(
     resource: GroupResource, view: View, owners: Mapping[str, str], seen: Seen
 ) -> GroupPlan:
-    """The next steps. `owners` as `owners_of` tells them."""
+    """The next steps. `owners`: from `owners_of`."""
     if resource.deleting:
         return _plan_deletion(resource, view, owners, seen)
     if view.gone:
         cluster = resource.body["spec"].get("cluster", "")
-        text = f"there is no Cluster {cluster} in this namespace; it is awaited"
+        text = f"waiting for Cluster {cluster} in this namespace"
         return GroupPlan(resource, waits=(Wait("NoCluster", text),))
     if resource.paused or (view.desired is not None and view.desired.paused):
         text = "paused by annotation: nothing is changed"
         return GroupPlan(resource, waits=(Wait("Paused", text),))
     owner = owners.get(resource.group_id, resource.name)
     if owner != resource.name:
-        text = f"ConsumerGroup/{owner} has the group {resource.group_id} already; delete one"
+        text = (
+            f"ConsumerGroup/{owner} already has the group {resource.group_id}; delete one of them"
+        )
         return GroupPlan(resource, waits=(Wait("NameTaken", text, Severity.BLOCKED),))
     try:
         spec = _read(resource)
@@ -102,8 +104,8 @@ def _plan_live(
         waits.append(wait)
     elif facts.state == NO_GROUP and step is None:
         text = (
-            f"group {resource.group_id} does not exist yet: no member has joined and nothing is "
-            "committed; it is awaited"
+            f"group {resource.group_id} does not exist yet: no member has joined and no offset "
+            "is committed; waiting for it"
         )
         waits.append(Wait("NoGroup", text))
     if isinstance(seen.scale, Wait):
@@ -142,52 +144,52 @@ def _plan_reset(
     elif facts.members:
         live = "1 member is" if facts.members == 1 else f"{facts.members} members are"
         text = (
-            f"offset reset {reset.id} is refused while {live} live; stop the consumers: it is "
-            "carried out when the last has left"
+            f"offset reset {reset.id} must wait while {live} active; stop the consumers: the "
+            "reset is applied when the last one has left"
         )
         return None, Wait("GroupNotEmpty", text)
     if facts.committed is None:
-        text = f"offset reset {reset.id} awaits the brokers: {facts.lag_problem}"
+        text = f"offset reset {reset.id} is waiting for the brokers: {facts.lag_problem}"
         return None, Wait("BrokersDoNotAnswer", text)
     if not facts.committed and not reset.topics:
         text = (
-            f"offset reset {reset.id} has nothing to move: the group has committed nothing; name "
-            "spec.offsetReset.topics, or wait for the group"
+            f"offset reset {reset.id} has no offsets to move: the group has not committed any; "
+            "set spec.offsetReset.topics, or wait for the group"
         )
         return None, Wait("NothingCommitted", text)
     return CarryOut(reset), None
 
 
 def _is_stale(status: Mapping[str, Any], spec: ConsumerGroupSpec) -> bool:
-    """Whether a reset that was about to be carried out is not asked for any more."""
+    """Whether a pending reset is no longer requested."""
     pending: Mapping[str, Any] = status.get("pendingReset") or {}
     asked = spec.offset_reset
     return bool(pending) and (asked is None or asked.dry_run or asked.id != pending["id"])
 
 
 def _note(status: Mapping[str, Any], spec: ConsumerGroupSpec) -> str:
-    """A reset that was changed after it was carried out would else be ignored silently."""
+    """Otherwise, a reset that was changed after it was applied would be ignored silently."""
     reset, last = spec.offset_reset, status.get("lastReset") or {}
     if reset is None or last.get("id") != reset.id or reset.dry_run or not last.get("request"):
         return ""
     if last["request"] == in_words(reset):
         return ""
     return (
-        f"offset reset {reset.id} was carried out as {last['request']!r}; for another reset "
-        "write another id"
+        f"offset reset {reset.id} was already applied as {last['request']!r}; for another reset, "
+        "set a new id"
     )
 
 
 def _nobody_says(view: View, seen: Seen) -> Wait:
     if seen.problem is not None:
         return seen.problem
-    return Wait("ClusterNotServing", f"the Cluster cannot be asked: {view.problem}")
+    return Wait("ClusterNotServing", f"cannot reach the Cluster: {view.problem}")
 
 
 def _plan_deletion(
     resource: GroupResource, view: View, owners: Mapping[str, str], seen: Seen
 ) -> GroupPlan:
-    """The finalizer goes when nothing is left to do; a Cluster that is gone leaves nothing."""
+    """The finalizer is removed when nothing is left to do, as when the Cluster no longer exists."""
     if GROUP_FINALIZER not in resource.finalizers:
         return GroupPlan(resource)
     keeps = resource.body["spec"].get("deletionPolicy", "Retain") != "Delete"
@@ -202,6 +204,6 @@ def _plan_deletion(
     if facts.state == NO_GROUP:
         return GroupPlan(resource, finalizer=False)
     if facts.members:
-        text = f"the group is deleted when its {facts.members} members have left; stop them"
+        text = f"the group will be deleted when its {facts.members} members have left; stop them"
         return GroupPlan(resource, waits=(Wait("GroupNotEmpty", text),))
     return GroupPlan(resource, delete=True, finalizer=False)

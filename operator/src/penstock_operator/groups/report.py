@@ -1,16 +1,16 @@
 """The status of a ConsumerGroup, and when it is worth a write.
 
-Pure. Figures change all the time, the API server is no place for a time series (metrics are): at
-most one write per group in `WRITE_EVERY_MS`, and
+Pure. Figures change all the time, and the API server is not the place for a time series (metrics
+are): at most one write per group in `WRITE_EVERY_MS`, and
 
-- state, members, conditions, replicas: as soon as they changed;
-- lag: when it came to or from unknown, or when it is off by a tenth from what stands there (in
-  records, so also when they came to or from 0; in seconds, by 10 of them at least); records that
-  are off by less, `SETTLE_MS` after the last write, so that what stands there is exact at rest;
-- what answers a person is written at once: a new generation, a reset.
+- state, members, conditions, replicas: as soon as they changed; - lag: when it becomes known or
+unknown, or when it differs by a tenth from the written value (in records, so also when it changes
+to or from 0; in seconds, by at least 10). If records differ by less, `SETTLE_MS` after the last
+write, so that the written value is exact at rest; - answers to a person's change are written at
+once: a new generation, a reset.
 
-So a group at rest costs no write, and one that hangs ever fewer: its lag in seconds has to grow by
-a tenth.
+So a group at rest costs no writes, and a stuck one fewer and fewer: its lag in seconds has to grow
+by a tenth.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,9 @@ _MESSAGE_MAX: Final = 1_000
 def group_status(
     resource: GroupResource, seen: Seen, waits: Sequence[Wait], note: str, now: str
 ) -> Object:
-    """What was seen and what is awaited; records of resets are not part of it.
+    """What was observed and what the group is waiting for; records of resets are not part of it.
 
-    State and members are the last known while nobody answers; lag then is unknown.
+    While brokers do not answer, state and members are the last known ones, and lag is unknown.
     """
     before, facts = resource.status, seen.facts
     ready = waits[0] if waits else None
@@ -61,9 +61,9 @@ def _lag(lag: Lag | None) -> Object | None:
 
 
 def worth_writing(before: Mapping[str, Any], after: Object, since_ms: int | None) -> bool:
-    """Whether `after`, some keys of a status, is to be written over `before`.
+    """Whether `after`, some keys of a status, should replace `before`.
 
-    `since_ms`: since the last write; None = none is remembered.
+    `since_ms`: time since the last write; None = no write is remembered.
     """
     changed = {key for key in after if after[key] != before.get(key)}
     if not changed:

@@ -1,8 +1,8 @@
-"""An offset reset as the spec has it: what it asks of the log, its words, its record in the status.
+"""An offset reset as in the spec: its target in the log, its description, its record in the status.
 
-Pure. The record is written twice: as `pendingReset` before the coordinator is asked, as
-`lastReset` after it answered. An operator that dies in between leaves the first, and the
-coordinator the reset's id: so old offsets are known whoever writes the second.
+Pure. The record is written twice: as `pendingReset` before the coordinator is asked, as `lastReset`
+after it answered. If an operator dies in between, the first record and the reset's id in the
+coordinator remain: so the old offsets are known to whichever operator writes the second.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _EVENT_OFFSETS: Final = 5
 
 
 def reset_to(reset: OffsetReset) -> ResetTo:
-    """Raises MisuseError for a day that is none, such as 2030-02-30."""
+    """Raises MisuseError for a day that does not exist, such as 2030-02-30."""
     kind = ResetKind(reset.to.value)
     match kind:
         case ResetKind.EARLIEST | ResetKind.LATEST:
@@ -39,8 +39,8 @@ def _time_ms(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise MisuseError(
-            f"spec.offsetReset.value is {text!r}, which is no time ({error}); write one such as "
-            "2030-01-31T12:00:00Z",
+            f"spec.offsetReset.value is {text!r}, which is not a time ({error}); write one such "
+            "as 2030-01-31T12:00:00Z",
             ErrorCode.INVALID_REQUEST,
         ) from None
     if moment.tzinfo is None:
@@ -60,7 +60,7 @@ def in_words(reset: OffsetReset) -> str:
 def record_of(
     reset: OffsetReset, offsets: Mapping[TopicPartition, tuple[int, int]], time: str
 ) -> Object:
-    """What the status keeps. `offsets`: old (-1 = none was committed) and new, per partition."""
+    """The record in the status. `offsets`: old (-1 = none was committed) and new, per partition."""
     moved = [(old, new) for old, new in offsets.values() if old >= 0]
     again = sum(max(0, old - new) for old, new in moved)
     skipped = sum(max(0, new - old) for old, new in moved)
@@ -84,21 +84,21 @@ def record_of(
 
 
 def found_done(reset: OffsetReset, time_ms: int) -> Object:
-    """The record of a reset that was carried out at that time, for a resource that is gone."""
-    text = "the coordinator had carried it out already; the old offsets are not known here"
+    """The record of a reset that was applied at that time, for a resource that no longer exists."""
+    text = "the coordinator had already applied it; the old offsets are not known here"
     time = datetime.fromtimestamp(time_ms // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"id": reset.id, "time": time, "request": in_words(reset), "message": text}
 
 
 def done(record: Object, status: Mapping[str, Any]) -> Object:
-    """The part of a status that says that a reset was carried out."""
+    """The part of a status that says that a reset was applied."""
     known = [each for each in status.get("resetIds") or () if each != record["id"]]
     ids = [*known, record["id"]][-RESET_IDS_MAX:]
     return {"lastReset": record, "pendingReset": None, "resetIds": ids}
 
 
 def told(record: Mapping[str, Any]) -> str:
-    """A record as an Event says it."""
+    """A record, as text for an Event."""
     offsets = record.get("offsets") or ()
     parts = [
         f"{each['partition']} {each['old'] if each['old'] >= 0 else 'none'} → {each['new']}"

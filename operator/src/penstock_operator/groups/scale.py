@@ -1,13 +1,13 @@
-"""How many consumers a group's backlog asks for: pure.
+"""How many consumers a group's backlog needs: pure.
 
     wanted = ⌈backlog / lagPerReplica⌉, within minReplicas … min(maxReplicas, partitions)
 
-Up at once. Down when fewer were enough for the stabilization window without a break, and then only
-to the most that was wanted in that time, so that a lag that swings does not start and stop pods (as
-Kubernetes' HorizontalPodAutoscaler does). Still, whatever the bounds say, when the numbers cannot
-be trusted: the Cluster is not Ready, lag is unknown, a reset awaits the end of the members. A
-Deployment at 0 with minReplicas of 1 or more was stopped by somebody, and stays (the
-HorizontalPodAutoscaler's way to switch it off).
+Up at once. Down when fewer were enough during the whole stabilization window, and then only to the
+highest number wanted in that time, so that a fluctuating lag does not start and stop pods (as in
+Kubernetes' HorizontalPodAutoscaler). No change, whatever the bounds say, when the numbers cannot be
+trusted: the Cluster is not Ready, lag is unknown, or a reset is waiting until all members have
+left. A Deployment at 0 with minReplicas of 1 or more was stopped by a user, and stays stopped (as
+with the HorizontalPodAutoscaler).
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from penstock_operator.groups.model import GroupFacts
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Since when fewer are enough, by a monotonic clock, and the most that was wanted since."""
+    """Since when fewer are enough, by a monotonic clock, and the highest number wanted since."""
 
     since_ms: int
     most: int
@@ -26,7 +26,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """`replicas` None: as it is. `note`: why it holds still, or why it changes."""
+    """`replicas` None: no change. `note`: why it changes, or why not."""
 
     replicas: int | None = None
     memory: Memory | None = None
@@ -34,25 +34,28 @@ class Scaling:
 
 
 def hold_still(*, ready: bool, reset_is_open: bool, facts: GroupFacts | None) -> str:
-    """Why nothing may be decided now; empty if it may."""
+    """Why nothing can be decided now; empty if it can."""
     if not ready:
-        return "scaling holds still: the Cluster is not Ready"
+        return "scaling is on hold: the Cluster is not Ready"
     if reset_is_open:
-        return "scaling holds still: an offset reset awaits the end of the members"
+        return "scaling is on hold: an offset reset is waiting until all members have left"
     if facts is None or facts.backlog is None or not facts.reading:
         why = facts.lag_problem if facts is not None and facts.lag_problem else "no answer"
-        return f"scaling holds still: lag is unknown ({why})"
+        return f"scaling is on hold: lag is unknown ({why})"
     return ""
 
 
 def decide(
     target: ScaleTarget, facts: GroupFacts, replicas: int, memory: Memory | None, now_ms: int
 ) -> Scaling:
-    """What to do, given that nothing says to hold still. `replicas`: as they are."""
+    """What to do if `hold_still` has no objection. `replicas`: the current number."""
     assert facts.backlog is not None
     assert facts.reading > 0
     if replicas == 0 and target.min_replicas > 0:
-        text = f"scaling is off: {target.kind} {target.name} was stopped; scale it to 1 to go on"
+        text = (
+            f"scaling is off: {target.kind} {target.name} was scaled to 0; scale it to 1 "
+            "to continue"
+        )
         return Scaling(note=text)
     ceiling = min(target.max_replicas, facts.reading)
     asked = -(-facts.backlog // target.lag_per_replica)

@@ -1,12 +1,12 @@
-"""Looks at all ConsumerGroups of one Cluster, a few at a time, in one task beside its worker.
+"""Reconciles all ConsumerGroups of one Cluster, a few at a time, in one task beside its worker.
 
     see (the Cluster, by the worker) ─┐
     heard (a watch event) ────────────┼─▶ list if dirty ─▶ due groups: observe ─▶ plan ─▶ carry
     time ─────────────────────────────┘                                   out ─▶ scale ─▶ report
 
-The worker never waits for a group, and a group that fails is one group (I28). Each is looked at
-every `LOOK_MS`, less often when there are many: `LOOKS_PER_S` at most. Our own status writes come
-back as watch events; they are known by what did not change, so that figures cost no listing.
+The worker never waits for a group, and a failing group affects no other (I28). Each is reconciled
+every `LOOK_MS`, less often when there are many: at most `LOOKS_PER_S`. Our own status writes come
+back as watch events; they are recognized by what did not change, so that figures cost no listing.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class Groups:
     # ── Told by others ────────────────────────────────────────────────────────────────────
 
     def see(self, view: View) -> None:
-        """The Cluster as its worker sees it now."""
+        """Receives the Cluster as its worker sees it now."""
         before, self._view = self._view, view
         if before is None or _outline(before) != _outline(view):
             for track in self._tracks.values():
@@ -74,7 +74,7 @@ class Groups:
             self._wake.set()
 
     def heard(self, body: Mapping[str, Any], *, deleted: bool) -> bool:
-        """A watch event; whether it is news."""
+        """Receives a watch event; returns whether it is news."""
         known = self._known.get(body["metadata"]["uid"])
         if known is None and deleted:
             return False
@@ -86,7 +86,7 @@ class Groups:
 
     @property
     def are_gone(self) -> bool:
-        """No ConsumerGroup of this Cluster is there any more."""
+        """No ConsumerGroup of this Cluster exists any longer."""
         return self._listed_ms is not None and not self._dirty and not self._known
 
     async def close(self) -> None:
@@ -110,10 +110,10 @@ class Groups:
             except KubernetesError as error:
                 _log.warning("groups not listed", cluster=self._cluster, error=str(error))
             except Exception as error:  # noqa: BLE001 - a defect here must not end the Cluster's worker
-                _log.defect("looking at groups hit a defect", error, cluster=self._cluster)
+                _log.defect("observing groups hit a defect", error, cluster=self._cluster)
 
     async def look(self) -> None:
-        """One pass over those whose time has come. Raises KubernetesError if listing fails."""
+        """One pass over the groups that are due. Raises KubernetesError if listing fails."""
         await self._list()
         view, now_ms = self._view, self._clock_ms()
         due = [
@@ -143,7 +143,7 @@ class Groups:
         fresh = self._listed_ms is not None and now_ms - self._listed_ms < _RELIST_MS
         if fresh and not self._dirty:
             return
-        self._dirty = False  # set again by whatever changes from here on
+        self._dirty = False  # set again by any change from here on
         try:
             found = await self._kube.list(KIND, self._namespace)
         except BaseException:
@@ -163,7 +163,7 @@ class Groups:
         self._tracks = {uid: self._tracks[uid] for uid in self._known}
 
     async def _one(self, one: Pass, resource: GroupResource, track: Track) -> None:
-        """Whatever goes wrong is this group's alone."""
+        """Errors affect only this group."""
         after_ms: int | None = _FAILED_MS
         async with self._slots:
             try:
@@ -172,22 +172,23 @@ class Groups:
                 if resource.uid in self._known:
                     self._known[resource.uid] = looked.resource
             except KubernetesError as error:
-                self._dirty = True  # it may be gone, changed, or written although it was not said
+                # It may be deleted or changed, or the write may have succeeded without an answer.
+                self._dirty = True
                 if error.status in {404, 409}:
                     after_ms = _SOON_MS
                 _log.warning("group not reconciled", group=resource.name, error=str(error))
             except Exception as error:  # noqa: BLE001 - a defect with one group must not end all
-                _log.defect("a look at a group hit a defect", error, group=resource.name)
+                _log.defect("observing a group hit a defect", error, group=resource.name)
         track.next_ms = self._clock_ms() + (self.look_ms if after_ms is None else after_ms)
 
     @property
     def look_ms(self) -> int:
-        """How often each group is looked at."""
+        """How often each group is reconciled."""
         return max(LOOK_MS, len(self._known) * 1_000 // LOOKS_PER_S)
 
 
 def _signature(body: Mapping[str, Any]) -> tuple[object, ...]:
-    """What a person or the API server changes; figures in a status are not part of it."""
+    """The part that a person or the API server changes; figures in a status are not part of it."""
     metadata = body["metadata"]
     annotations: Mapping[str, str] = metadata.get("annotations") or {}
     return (
@@ -199,5 +200,5 @@ def _signature(body: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _outline(view: View) -> tuple[object, ...]:
-    """What makes every group worth a look at once when it changes."""
+    """The part of a Cluster whose change makes every group due at once."""
     return view.gone, view.desired, view.ready, bool(view.problem)

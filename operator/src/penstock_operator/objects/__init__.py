@@ -1,4 +1,4 @@
-"""Kubernetes objects as data: what a Cluster's spec asks for, every object whole.
+"""Kubernetes objects as data: everything that a Cluster's spec asks for, as complete objects.
 
 Belongs here: dictionaries as server-side apply takes them, from a `DesiredCluster`. Pure: equal
 input gives equal objects, so that a difference from the server is a difference. Never here:

@@ -1,8 +1,8 @@
 """The brokers' objects: StatefulSet, Services, PodDisruptionBudget, account, NetworkPolicy.
 
 The StatefulSet updates `OnDelete`: a pod gets its new template when the operator deletes it, and
-`plan.roll` decides when that is safe. Its template carries its own fingerprint, so that a pod
-says by an annotation which template it was made from.
+`plan.roll` decides when that is safe. Its template carries its own fingerprint, so that an
+annotation of a pod tells from which template it was created.
 """
 
 from typing import Final
@@ -73,7 +73,7 @@ def broker_objects(desired: DesiredCluster) -> list[Object]:
             "spec": {
                 "maxUnavailable": 1,
                 "selector": {"matchLabels": selector},
-                # A broken broker must not keep its node from being drained.
+                # A broken broker must not prevent its node from being drained.
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },
         },
@@ -100,7 +100,7 @@ def _open_ports(desired: DesiredCluster) -> list[int]:
 
 
 def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
-    """One broker's NodePort; clients outside are told it by that broker's Metadata answers."""
+    """One broker's NodePort; external clients learn it from that broker's Metadata answers."""
     assert desired.external is not None
     node_port = desired.external.node_port + 1 + broker_id
     return {
@@ -119,7 +119,7 @@ def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
 
 
 def _external_bootstrap(desired: DesiredCluster) -> Object:
-    """Where clients outside begin: any ready broker."""
+    """Where external clients connect first: any ready broker."""
     assert desired.external is not None
     port = {**_port("grpc", EXTERNAL_PORT), "nodePort": desired.external.node_port}
     return {
@@ -169,7 +169,7 @@ def broker_set(desired: DesiredCluster, replicas: int) -> Object:
 
 
 def template_hash(desired: DesiredCluster) -> str:
-    """What a pod of the newest template carries."""
+    """The hash that a pod of the newest template carries."""
     annotations: dict[str, str] = _template(desired)["metadata"]["annotations"]
     return annotations[TEMPLATE_HASH]
 
@@ -220,7 +220,7 @@ def _rack_arguments(desired: DesiredCluster) -> list[str]:
 
 
 def _external_arguments(desired: DesiredCluster) -> list[str]:
-    """`--external-advertise` is broker 0's: NodePorts are one after the other."""
+    """`--external-advertise` is broker 0's: NodePorts are consecutive."""
     external = desired.external
     if external is None:
         return []

@@ -1,7 +1,7 @@
 """The controllers' objects: Deployment, Service, account with its Role, NetworkPolicy.
 
-Two replicas of a small Deployment; a Lease picks the active one. What they may do is write
-ConfigMaps and Leases of their namespace, and nothing else.
+Two replicas of a small Deployment; a Lease picks the active one. They may write ConfigMaps and
+Leases of their namespace, and nothing else.
 """
 
 from typing import Final
@@ -61,7 +61,7 @@ def controller_objects(desired: DesiredCluster) -> list[Object]:
 
 
 def _account(desired: DesiredCluster) -> list[Object]:
-    """Who the controllers are, and what they may do."""
+    """The controllers' account and permissions."""
     names = desired.names
     rbac = "rbac.authorization.k8s.io"
     return [
@@ -119,7 +119,7 @@ def _deployment(desired: DesiredCluster) -> Object:
     spec = pod_spec(desired, CONTROLLER, names.controller)
     spec["volumes"] = [TMP_VOLUME]
     spec["containers"] = [main]
-    # A controller of a dead node is wanted elsewhere sooner than after five minutes.
+    # A controller on a dead node must be replaced sooner than after five minutes.
     spec["tolerations"] = [
         *desired.tolerations,
         *(
@@ -136,7 +136,7 @@ def _deployment(desired: DesiredCluster) -> Object:
             "selector": {"matchLabels": names.selector(CONTROLLER)},
             "strategy": {
                 "type": "RollingUpdate",
-                # An image that does not start must not cost the standby.
+                # An image that does not start must not replace the standby.
                 "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
             },
             "template": {"metadata": {"labels": names.labels(CONTROLLER)}, "spec": spec},

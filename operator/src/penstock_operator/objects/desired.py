@@ -1,8 +1,8 @@
 """A Cluster resource, read and checked: what `objects` and `plan` work from.
 
-The API server has refused what its schema and rules can refuse. What needs more (two settings
-that cannot go together, a setting of another version) becomes a `DesiredProblem`, which the
-Cluster's status shows; the objects that exist stay as they are then.
+The API server has refused what its schema and rules can refuse. Other problems (two settings that
+exclude each other, a setting of another version) become a `DesiredProblem`, which the Cluster's
+status shows; existing objects then stay as they are.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ DEFAULT_RESOURCES: Final[Object] = {
     "requests": {"cpu": "250m", "memory": "512Mi"},
     "limits": {"memory": "1536Mi"},
 }
-"""Of a broker: 330 MB were seen under load, its own limits allow about 1 GB."""
+"""Memory of a broker: 330 MB were measured under load; its own limits allow about 1 GB."""
 DEFAULT_CONTROLLER_RESOURCES: Final[Object] = {
     "requests": {"cpu": "50m", "memory": "128Mi"},
     "limits": {"memory": "512Mi"},
@@ -32,7 +32,7 @@ DEFAULT_CONTROLLER_RESOURCES: Final[Object] = {
 
 
 class DesiredProblem(Exception):  # noqa: N818 - not a failure of ours: the spec's
-    """The spec cannot be carried out. The message says every field and what to do."""
+    """The spec cannot be applied. The message names every field and what to do."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
@@ -40,7 +40,7 @@ class DesiredProblem(Exception):  # noqa: N818 - not a failure of ours: the spec
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """NodePorts for clients outside: bootstrap has `node_port`, broker n that + 1 + n.
+    """NodePorts for external clients: bootstrap has `node_port`, broker n has `node_port` + 1 + n.
 
     `host` empty: the address of the node a broker is on.
     """
@@ -51,7 +51,7 @@ class External:
 
 @dataclass(frozen=True, slots=True)
 class DesiredCluster:
-    """A Cluster's spec with every default filled in. `force_roll` None: not asked."""
+    """A Cluster's spec with every default filled in. `force_roll` None: not requested."""
 
     names: Names
     uid: str
@@ -72,7 +72,7 @@ class DesiredCluster:
 
     @property
     def keeps_data(self) -> bool:
-        """Volumes and metadata outlive the Cluster."""
+        """Whether volumes and metadata outlive the Cluster."""
         return self.spec.deletion_policy is DeletionPolicy.RETAIN
 
     @property

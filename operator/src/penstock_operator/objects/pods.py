@@ -1,4 +1,4 @@
-"""What all our pods have in common: restricted, bounded, probed without asking anybody else.
+"""What all our pods have in common: restricted, bounded, probed without asking anything else.
 
 Probes are gRPC health calls to the pod itself. Liveness asks a name that is SERVING for as long
 as the process handles calls; readiness asks whether it serves. Neither depends on peers, the
@@ -21,7 +21,7 @@ POD_SECURITY: Final[Object] = {
     "runAsUser": UID,
     "runAsGroup": UID,
     "fsGroup": UID,
-    # A volume of a million files must not be walked at each start.
+    # Kubernetes must not walk a volume of a million files at each start.
     "fsGroupChangePolicy": "OnRootMismatch",
     "seccompProfile": {"type": "RuntimeDefault"},
 }

@@ -1,4 +1,4 @@
-"""All tracks together, and what stands in their way: names taken by others, a pause."""
+"""All tracks together, and what blocks them: names taken by others, a pause."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -34,7 +34,7 @@ class _Track:
 
 
 def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
-    """The next steps, and what is awaited; empty when all is as it should be."""
+    """The next steps, and what to wait for; empty when the Cluster matches its spec."""
     if desired.paused:
         return Plan(waits=(Wait("Paused", "paused by annotation: nothing is changed"),))
     taken = _taken(desired, observed)
@@ -54,7 +54,7 @@ def plan_cluster(desired: DesiredCluster, observed: Observed) -> Plan:
 
 
 def _taken(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
-    """Objects that bear our names and belong to somebody else: never touched."""
+    """Objects with our names that belong to others: never touched."""
     waits = []
     for (kind, name), live in sorted(observed.objects.items()):
         metadata = live["metadata"]
@@ -63,13 +63,14 @@ def _taken(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
             continue
         ours = (metadata.get("labels") or {}).get(CLUSTER_LABEL) == desired.names.cluster
         if ours and owners and owners[0].get("kind") == "Cluster":
-            # Left by a Cluster of this name that was deleted: the garbage collector has it.
-            text = f"{kind} {name} of the deleted Cluster of this name is being removed"
+            # Left by a deleted Cluster with this name: the garbage collector removes it.
+            text = f"{kind} {name} of a deleted Cluster with the same name is being removed"
             waits.append(Wait("FormerClusterLeaves", text))
         elif not ours or owners:
             text = (
-                f"{kind} {name} exists and is not this Cluster's; rename the Cluster, or remove "
-                f"that {kind}, or label it {CLUSTER_LABEL}={desired.names.cluster} to hand it over"
+                f"{kind} {name} exists but does not belong to this Cluster; rename the Cluster, "
+                f"remove that {kind}, or label it {CLUSTER_LABEL}={desired.names.cluster} to "
+                "adopt it"
             )
             waits.append(Wait("NameTaken", text, Severity.BLOCKED))
     return tuple(waits)
@@ -129,7 +130,7 @@ def _roll(desired: DesiredCluster, observed: Observed) -> _Track:
     live = observed.live("StatefulSet", desired.names.broker)
     newest = template_hash(desired)
     if live is None or _hash_of(live) != newest:
-        return _Track()  # the template comes first
+        return _Track()  # the template must change first
     return _Track(*plan_roll(desired, observed, newest))
 
 

@@ -1,10 +1,10 @@
-"""What must be true before a broker is taken away, read from the brokers' own answers."""
+"""What must be true before a broker is taken down, from the brokers' own answers."""
 
 from penstock_operator.model import BrokerFacts, Observed, PartitionState, PodState
 
 
 def trusted(observed: Observed) -> BrokerFacts | None:
-    """The brokers' answer if decisions may rest on it: fresh, and of this very cluster."""
+    """The brokers' answer if it can be trusted: fresh, and of this very cluster."""
     facts = observed.brokers
     if facts is None or not facts.controller_reachable:
         return None
@@ -27,7 +27,8 @@ def led_elsewhere(facts: BrokerFacts, broker_id: int) -> tuple[PartitionState, .
 
 
 def is_serving(pod: PodState | None, facts: BrokerFacts) -> bool:
-    """The pod is there, ready, stays, and the controller hears its broker."""
+    """The pod exists, is ready, is not being deleted, and its broker has a session with the
+    controller."""
     if pod is None or pod.terminating or not pod.ready:
         return False
     state = facts.brokers.get(pod.broker_id)

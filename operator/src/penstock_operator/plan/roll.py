@@ -1,13 +1,13 @@
-"""Restarts pods that are not as their template says, one at a time (I25).
+"""Restarts pods that do not match their template, one at a time (I25).
 
     outdated and broken            restart at once: it serves nobody
     otherwise, in this order       controllers rolled ─▶ every broker serves ─▶ every replica in
                                    sync ─▶ leaderships moved away ─▶ restart ─▶ (from the top)
 
-Every step is decided again from a fresh snapshot, so a restarted operator goes on where the last
-one stopped. Anything that is not known to be well stops the roll (fail closed). Where a topic has
-no replica to spare by its own settings, it is unavailable while its broker restarts; that cannot
-be avoided and does not stop the roll.
+Every step is decided again from a fresh snapshot, so a restarted operator continues where the last
+one stopped. Anything that is not known to be healthy stops the roll (fail closed). If a topic's own
+settings leave no replica to spare, it is unavailable while its broker restarts; that cannot be
+avoided and does not stop the roll.
 """
 
 from penstock_operator.model import (
@@ -29,7 +29,7 @@ Track = tuple[tuple[Action, ...], tuple[Wait, ...]]
 def plan_roll(desired: DesiredCluster, observed: Observed, newest: str) -> Track:
     forced = observed.pods.get(desired.force_roll) if desired.force_roll is not None else None
     if forced is not None and not forced.terminating:
-        return (_restart(forced, "asked for by annotation", forced=True),), ()
+        return (_restart(forced, "requested by annotation", forced=True),), ()
     outdated = [
         pod
         for _, pod in sorted(observed.pods.items())
@@ -40,8 +40,8 @@ def plan_roll(desired: DesiredCluster, observed: Observed, newest: str) -> Track
     facts = trusted(observed)
     broken = [pod for pod in outdated if _is_broken(pod, facts)]
     if broken:
-        return (_restart(broken[0], "it does not run, and its template has changed"),), ()
-    left = f"{len(outdated)} of {desired.spec.brokers} brokers are to be restarted"
+        return (_restart(broken[0], "it is not running, and its template has changed"),), ()
+    left = f"{len(outdated)} of {desired.spec.brokers} brokers must restart"
     wait = _obstacle(desired, observed, facts)
     if wait is not None:
         return (), (Wait(wait.reason, f"{left}; {wait.message}", wait.severity),)
@@ -52,7 +52,7 @@ def plan_roll(desired: DesiredCluster, observed: Observed, newest: str) -> Track
 def _next(pod: PodState, facts: BrokerFacts, left: str) -> Track:
     led = led_elsewhere(facts, pod.broker_id)
     if led:
-        text = f"{left}; leaderships of broker {pod.broker_id} are moving: {some(led)}"
+        text = f"{left}; moving leaderships off broker {pod.broker_id}: {some(led)}"
         return (MoveLeaders(pod.broker_id),), (Wait("MovingLeaders", text),)
     text = f"{left}; broker {pod.broker_id} is next"
     return (_restart(pod, "its template has changed"),), (Wait("Rolling", text),)
@@ -61,22 +61,22 @@ def _next(pod: PodState, facts: BrokerFacts, left: str) -> Track:
 def _obstacle(
     desired: DesiredCluster, observed: Observed, facts: BrokerFacts | None
 ) -> Wait | None:
-    """The first thing that forbids taking a broker away now."""
+    """The first obstacle to taking a broker down now."""
     if not is_rolled_out(observed.live("Deployment", desired.names.controller)):
-        return Wait("ControllersRolling", "the controllers come first, and are not done")
+        return Wait("ControllersRolling", "the controllers restart first, and are not done yet")
     if facts is None:
         why = observed.brokers_problem or "no controller is reachable"
-        return Wait("BrokersDoNotAnswer", f"the brokers must be asked before: {why}")
+        return Wait("BrokersDoNotAnswer", f"waiting until the brokers can be asked: {why}")
     for broker_id in range(desired.spec.brokers):
         if not is_serving(observed.pods.get(broker_id), facts):
-            return Wait("BrokerNotServing", f"broker {broker_id} must serve before")
+            return Wait("BrokerNotServing", f"waiting until broker {broker_id} serves")
     if facts.not_full:
-        return Wait("CatchingUp", f"replicas must catch up before: {some(facts.not_full)}")
+        return Wait("CatchingUp", f"waiting until replicas catch up: {some(facts.not_full)}")
     return None
 
 
 def _is_broken(pod: PodState, facts: BrokerFacts | None) -> bool:
-    """It serves nobody: the kubelet says why, or the controller does not hear it either."""
+    """It serves no clients: the kubelet says why, or the controller has no session with it."""
     if pod.ready:
         return False
     if facts is None:

@@ -1,8 +1,8 @@
 """How many broker pods there should be now.
 
-Up: at once; the controller puts new partitions onto new brokers. Down: only when the brokers
-themselves say that those to go hold no replica (I26); until draining exists, somebody has to
-move or delete what is there.
+Up: at once; the controller places new partitions on new brokers. Down: only when the brokers
+themselves report that the brokers to remove hold no replica (I26); until draining exists, a person
+has to move or delete the replicas.
 """
 
 from penstock_operator.model import BrokerFacts, ForgetBroker, Object, Observed, Severity, Wait
@@ -16,14 +16,17 @@ def wanted_replicas(
     """Replicas of the StatefulSet, and why they are not the spec's yet."""
     wanted = desired.spec.brokers
     present = wanted if live is None else int(live["spec"].get("replicas", 1))
-    # A set that was orphaned to change its template is gone for a moment; its pods are not.
+    # A StatefulSet that was orphaned to change its template does not exist for a moment; its pods
+    # do.
     present = max([present, *(broker_id + 1 for broker_id in observed.pods)])
     if present <= wanted:
         return wanted, ()
     facts = trusted(observed)
     if facts is None:
         why = observed.brokers_problem or "no controller is reachable"
-        text = f"scaling down to {wanted} needs the brokers' word that nothing is lost: {why}"
+        text = (
+            f"scaling down to {wanted} needs the brokers' confirmation that nothing is lost: {why}"
+        )
         return present, (Wait("BrokersDoNotAnswer", text),)
     held = {broker_id: _held(facts, broker_id) for broker_id in range(wanted, present)}
     full = {broker_id: names for broker_id, names in held.items() if names}
@@ -33,7 +36,7 @@ def wanted_replicas(
 
 
 def forgotten(desired: DesiredCluster, observed: Observed) -> tuple[ForgetBroker, ...]:
-    """Brokers beyond the spec that are gone and hold nothing."""
+    """Brokers beyond the spec that no longer exist and hold nothing."""
     facts = trusted(observed)
     if facts is None:
         return ()

@@ -1,7 +1,7 @@
 """Volumes grow before anything else, whatever state the brokers are in (I28); they never shrink.
 
-A StatefulSet's claim template cannot be changed. When every claim has been asked to grow, the
-set is deleted without its pods and made again with the new template: nothing restarts.
+A StatefulSet's claim template is immutable. When every claim has been asked to grow, the set is
+deleted without its pods and created again with the new template: nothing restarts.
 """
 
 from penstock.kubernetes.quantity import quantity
@@ -33,7 +33,9 @@ def plan_storage(
     grown = all(claim.requested >= bytes_wanted for claim in observed.claims.values())
     if live is not None and grown and _template_size(live) != bytes_wanted:
         uid = live["metadata"]["uid"]
-        actions.append(OrphanSet(desired.names.broker, uid, f"volumes of new brokers have {size}"))
+        actions.append(
+            OrphanSet(desired.names.broker, uid, f"volumes of new brokers will have {size}")
+        )
     return tuple(actions), tuple(waits)
 
 
@@ -41,11 +43,14 @@ def _claim_waits(claim: ClaimState, wanted: int, size: str) -> list[Wait]:
     if claim.requested < wanted and not claim.expandable:
         text = (
             f"volume {claim.name} cannot grow to {size}: its storage class does not allow "
-            "expansion; set spec.storage.size back, or allowVolumeExpansion on the class"
+            "expansion; restore spec.storage.size, or set allowVolumeExpansion on the class"
         )
         return [Wait("StorageCannotGrow", text, Severity.BLOCKED)]
     if claim.requested > wanted:
-        text = f"volume {claim.name} is larger than {size}; volumes never shrink, set it back"
+        text = (
+            f"volume {claim.name} is larger than {size}; volumes can never shrink: "
+            "restore spec.storage.size"
+        )
         return [Wait("StorageCannotShrink", text, Severity.BLOCKED)]
     if 0 < claim.capacity < claim.requested:
         text = f"volume {claim.name} is growing to {size}"

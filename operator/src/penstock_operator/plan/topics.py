@@ -5,8 +5,8 @@
           ├─▶ delete the topic                             asked for, and it is still the same topic
           └─▶ why not
 
-A topic without a resource is left alone; one with a resource is taken over, whoever made it.
-Settings changed behind the resource's back go back to what it says.
+A topic without a resource is left alone; a topic with a resource is adopted, whoever created it.
+Settings that were changed in another way are reset to those of the resource.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource
 from penstock_operator.names import TOPIC_FINALIZER
 
 PAUSED_REASON: Final = "Paused"
-"""Not waited for: somebody ends it, and then the resource changes."""
+"""Not waited for: a user ends it, and then the resource changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """What the plan knows: the Cluster's manifest (None: there is no such Cluster) and facts."""
+    """What the plan knows: the Cluster's manifest (None: no such Cluster) and facts."""
 
     cluster: Object | None
     facts: BrokerFacts | None
@@ -89,7 +89,7 @@ def _plan(resource: TopicResource, view: TopicView) -> TopicPlan:
         return _plan_deletion(resource, name, view)
     if view.cluster is None:
         cluster = resource.body["spec"].get("cluster", "")
-        text = f"there is no Cluster {cluster} in this namespace; it is awaited"
+        text = f"waiting for Cluster {cluster} in this namespace"
         return TopicPlan(resource, name, wait=Wait("NoCluster", text))
     annotations: Mapping[str, str] = resource.body["metadata"].get("annotations") or {}
     if annotations.get(PAUSED) == "true":
@@ -97,7 +97,7 @@ def _plan(resource: TopicResource, view: TopicView) -> TopicPlan:
         return TopicPlan(resource, name, wait=Wait(PAUSED_REASON, text))
     owner = view.owners.get(name, resource.name)
     if owner != resource.name:
-        text = f"Topic/{owner} has the topic {name} already; delete one of them"
+        text = f"Topic/{owner} already has the topic {name}; delete one of them"
         return TopicPlan(resource, name, wait=Wait("NameTaken", text, Severity.BLOCKED))
     return _plan_topic(resource, name, view)
 
@@ -125,7 +125,7 @@ def _plan_topic(resource: TopicResource, name: str, view: TopicView) -> TopicPla
 
 
 def _document(body: Mapping[str, Any]) -> Object:
-    """The part of a Topic that a person writes."""
+    """The part of a Topic that the user writes."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Topic",
@@ -140,7 +140,7 @@ def _finalizer(resource: TopicResource, topic: Topic) -> bool | None:
 
 
 def _plan_deletion(resource: TopicResource, name: str, view: TopicView) -> TopicPlan:
-    """The finalizer goes when nothing is left to do; a Cluster that is gone leaves nothing."""
+    """The finalizer is removed when nothing is left to do, as when the Cluster no longer exists."""
     if TOPIC_FINALIZER not in resource.finalizers:
         return TopicPlan(resource, name)
     keeps = resource.body["spec"].get("deletionPolicy", "Retain") != "Delete"
@@ -148,10 +148,10 @@ def _plan_deletion(resource: TopicResource, name: str, view: TopicView) -> Topic
     if view.cluster is None or keeps or not mine:
         return TopicPlan(resource, name, finalizer=False)
     if view.facts is None or not view.facts.controller_reachable:
-        text = f"to delete the topic, brokers must answer: {view.problem or 'no controller'}"
+        text = f"waiting for the brokers to delete the topic: {view.problem or 'no controller'}"
         return TopicPlan(resource, name, wait=Wait("BrokersDoNotAnswer", text))
     found = view.facts.topics.get(name)
     if found is None or found.topic_id != mine:
-        # Gone, or another topic of this name that is not ours to delete (I26).
+        # Deleted, or a different topic with this name, which we must not delete (I26).
         return TopicPlan(resource, name, finalizer=False)
     return TopicPlan(resource, name, delete=mine, finalizer=False)

@@ -1,6 +1,6 @@
-"""What a Cluster waits for besides its own steps, in plain words for its status.
+"""What a Cluster is waiting for besides its own steps, in plain words for its status.
 
-The most telling first: what somebody must act upon, then what takes its time.
+The most important first: what needs a person, then what just takes time.
 """
 
 from penstock_operator.model import Observed, PodState, Severity, Wait
@@ -9,7 +9,7 @@ from penstock_operator.plan.gates import some
 from penstock_operator.plan.roll import is_rolled_out
 
 PATIENCE_RESTARTS = 2
-"""A container that failed this often is not just slow."""
+"""A container that has failed this often is not just slow."""
 
 
 def plan_waits(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
@@ -32,14 +32,14 @@ def plan_waits(desired: DesiredCluster, observed: Observed) -> tuple[Wait, ...]:
 def _pod_waits(desired: DesiredCluster, broker_id: int, pod: PodState | None) -> list[Wait]:
     name = desired.names.pod(broker_id)
     if pod is None:
-        return [Wait("PodMissing", f"pod {name} is being made")]
+        return [Wait("PodMissing", f"pod {name} is being created")]
     if pod.terminating:
         return [Wait("PodStopping", f"pod {name} is stopping")]
     if pod.ready:
         return []
     if pod.trouble:
         severity = Severity.BLOCKED if pod.restarts >= PATIENCE_RESTARTS else Severity.PROGRESS
-        return [Wait("PodNotRunning", f"pod {name} does not run: {pod.trouble}", severity)]
+        return [Wait("PodNotRunning", f"pod {name} is not running: {pod.trouble}", severity)]
     return [Wait("PodNotReady", f"pod {name} is starting")]
 
 
@@ -50,13 +50,15 @@ def _broker_waits(desired: DesiredCluster, observed: Observed) -> list[Wait]:
     recorded = observed.recorded_cluster_id
     if recorded and facts.cluster_id != recorded:
         text = (
-            f"the brokers are of cluster {facts.cluster_id}, this resource is of {recorded}; "
-            "nothing is restarted or scaled until they are the same again"
+            f"the brokers belong to cluster {facts.cluster_id}, but this resource belongs to "
+            f"{recorded}; nothing is restarted or scaled until they match again"
         )
         return [Wait("WrongCluster", text, Severity.BLOCKED)]
     waits = []
     if not facts.controller_reachable:
-        text = "no controller is active: reads and writes go on, elections and topics wait"
+        text = (
+            "no controller is active: reads and writes continue, elections and topic changes wait"
+        )
         waits.append(Wait("NoController", text))
     absent = [
         str(broker_id)
@@ -66,11 +68,14 @@ def _broker_waits(desired: DesiredCluster, observed: Observed) -> list[Wait]:
     if absent:
         waits.append(Wait("BrokersNotRegistered", f"broker {', '.join(absent)} not registered"))
     if facts.offline:
-        text = f"no replica can lead {some(facts.offline)}; it waits for its in-sync replicas"
+        text = f"no replica can lead {some(facts.offline)}; waiting for in-sync replicas"
         waits.append(Wait("PartitionsOffline", text))
     elif facts.under_min_isr:
-        text = f"acks=all writes are refused for {some(facts.under_min_isr)}: too few in sync"
+        text = (
+            f"acks=all writes are refused for {some(facts.under_min_isr)}: too few "
+            "replicas are in sync"
+        )
         waits.append(Wait("UnderMinIsr", text))
     elif facts.not_full:
-        waits.append(Wait("CatchingUp", f"replicas catch up: {some(facts.not_full)}"))
+        waits.append(Wait("CatchingUp", f"replicas are catching up: {some(facts.not_full)}"))
     return waits
