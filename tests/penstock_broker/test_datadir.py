@@ -178,14 +178,14 @@ def test_a_log_without_its_meta_file_is_not_taken_for_a_new_directory(tmp_path: 
     directory.log_path.mkdir()
     directory.close(clean=True)
     (tmp_path / "meta.json").unlink()
-    with pytest.raises(ClusterError, match="not known whose it is"):
+    with pytest.raises(ClusterError, match="so its owner is unknown"):
         open_directory(tmp_path)
 
 
 def test_a_later_format_is_refused(tmp_path: Path) -> None:
     open_directory(tmp_path).close(clean=True)
     change(tmp_path, format=2)
-    with pytest.raises(MisuseError, match="format 2, this version reads 1"):
+    with pytest.raises(MisuseError, match="format 2, but this version reads 1"):
         open_directory(tmp_path)
 
 

@@ -80,7 +80,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise MisuseError(
-            f"{option} is {text!r}; it must be host:port with a port of 0 to 65535",
+            f"{option} is {text!r}; it must be host:port with a port from 0 to 65535",
             ErrorCode.INVALID_CONFIG,
         )
     return host.strip("[]"), int(port)
@@ -93,7 +93,10 @@ def parse_settings(pairs: list[str]) -> Settings:
         key, separator, text = pair.partition("=")
         if not separator or key not in _FIELDS:
             raise MisuseError(
-                f"--config {pair!r} is not one of the settings; write key=value with a key of "
+                (
+                    f"--config {pair!r} is not a setting; it must be key=value with one of these "
+                    "keys: "
+                )
                 + ", ".join(sorted(_FIELDS)),
                 ErrorCode.INVALID_CONFIG,
             )

@@ -65,7 +65,7 @@ class DataDirectory:
         """Takes over `lock`; use `open`."""
         self.path = path
         self.fresh = fresh
-        """The directory was made by this run: there is nothing in it."""
+        """The directory was created by this run: it is empty."""
         self._meta = meta
         self._lock = lock
 
@@ -171,9 +171,9 @@ class DataDirectory:
         if epoch < known.controller_epoch or version < known.metadata_version:
             raise ClusterError(
                 f"controller epoch {epoch} with metadata version {version} is older than epoch "
-                f"{known.controller_epoch} with version {known.metadata_version}, seen before by "
-                f"broker {known.broker_id}: it was deposed, or its metadata was restored from a "
-                f"backup; nothing of it is applied",
+                f"{known.controller_epoch} with version {known.metadata_version}, which broker "
+                f"{known.broker_id} has seen before: the controller was deposed, or its metadata "
+                "was restored from a backup; nothing was applied",
                 ErrorCode.STALE_CONTROLLER_EPOCH,
             )
         if (epoch, version) != (known.controller_epoch, known.metadata_version):
@@ -230,7 +230,7 @@ def _take_lock(path: Path) -> IO[str]:
         lock.close()
         raise MisuseError(
             f"data directory {path} is in use by another broker (process {holder}); stop that "
-            f"one, or give this broker a directory of its own",
+            "broker, or give this one its own directory",
             ErrorCode.INVALID_CONFIG,
         ) from error
     lock.truncate(0)
@@ -246,7 +246,7 @@ def _load(path: Path) -> Meta | None:
     except FileNotFoundError:
         if (path / _LOG).exists():
             raise ClusterError(
-                f"data directory {path} holds a log but no {_META}: it is not known whose it is. "
+                f"data directory {path} contains a log but no {_META}, so its owner is unknown. "
                 f"Restore {_META}, or give this broker an empty directory",
                 ErrorCode.DATA_CORRUPTED,
             ) from None
@@ -256,13 +256,13 @@ def _load(path: Path) -> Meta | None:
     except msgspec.DecodeError as error:
         raise ClusterError(
             f"{path / _META} is damaged ({error}); restore it, or give this broker an empty "
-            f"directory: it will copy its partitions from the other replicas",
+            "directory: it will copy its partitions from the other replicas",
             ErrorCode.DATA_CORRUPTED,
         ) from error
     if meta.format != FORMAT:
         raise MisuseError(
-            f"data directory {path} has format {meta.format}, this version reads {FORMAT}; "
-            f"start the version that wrote it",
+            f"data directory {path} has format {meta.format}, but this version reads {FORMAT}; "
+            "start the version that wrote it",
             ErrorCode.INVALID_CONFIG,
         )
     return meta
@@ -278,7 +278,8 @@ def _check_owner(path: Path, meta: Meta, cluster_id: str | None, broker_id: Brok
     if meta.broker_id != broker_id:
         raise MisuseError(
             f"data directory {path} belongs to broker {meta.broker_id}, not to broker "
-            f"{broker_id}; start it with --broker-id {meta.broker_id} or with another directory",
+            f"{broker_id}; start it with --broker-id {meta.broker_id} or with a different "
+            "directory",
             ErrorCode.INVALID_CONFIG,
         )
 
@@ -292,8 +293,8 @@ def _running_boot_id() -> str:
 
 def _unusable(path: Path, error: OSError) -> MisuseError:
     return MisuseError(
-        f"data directory {path} cannot be used: {error.strerror or error}; it must be a folder "
-        f"this user may write to, with space left",
+        f"data directory {path} cannot be used: {error.strerror or error}; it must be a "
+        "directory that this user can write to, with free space",
         ErrorCode.INVALID_CONFIG,
     )
 

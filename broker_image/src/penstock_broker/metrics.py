@@ -56,36 +56,39 @@ class Metrics:
         counter, histogram = self._counter, self._histogram
         self.bytes_in = counter("bytes_in", "Payload bytes appended by producers")
         self.records_in = counter("records_in", "Records appended by producers")
-        self.bytes_out = counter("bytes_out", "Payload bytes handed to consumers")
-        self.records_out = counter("records_out", "Records handed to consumers")
+        self.bytes_out = counter("bytes_out", "Payload bytes sent to consumers")
+        self.records_out = counter("records_out", "Records sent to consumers")
         self.replicated_in = counter(
             "replicated_in_bytes", "Bytes of batches received from leaders"
         )
         self.replicated_out = counter("replicated_out_bytes", "Bytes of batches sent to followers")
-        self.overloads = counter("overloads", "Requests turned away because a bound was reached")
+        self.overloads = counter("overloads", "Requests refused because a limit was reached")
         self.produce_errors = Counter(
             "penstock_produce_errors",
             "Partitions of produce requests that were refused, by error",
             ["error"],
             registry=self.registry,
         )
-        self.tick_seconds = histogram("tick_seconds", "One group commit over all partitions")
+        self.tick_seconds = histogram(
+            "tick_seconds", "Duration of one group commit over all partitions"
+        )
         self.request_seconds = Histogram(
             "penstock_request_seconds",
-            "Requests of calls and streams, by method, without what a Fetch waits for records",
+            "Duration of requests on calls and streams, by method, excluding a Fetch's wait "
+            "for records",
             ["method"],
             registry=self.registry,
             buckets=_SECONDS,
         )
         self.fetch_wait_seconds = histogram(
-            "fetch_wait_seconds", "Waits of fetches for records that were not there yet"
+            "fetch_wait_seconds", "How long fetches waited for records"
         )
         self.group_commits = counter("group_commits", "Offsets committed by consumer groups")
         self.group_rebalances = counter(
             "group_rebalances", "Target assignments computed for consumer groups"
         )
         self.group_load_seconds = histogram(
-            "group_load_seconds", "Reading the log of one group coordinator"
+            "group_load_seconds", "Time to read the log of one group coordinator"
         )
 
     def observe_controller(self, connected: Callable[[], bool]) -> None:
@@ -124,8 +127,8 @@ class _Totals(Collector):
     def collect(self) -> Iterable[Metric]:
         totals = self._totals()
         for name, documentation, value in (
-            ("replicas", "Partition replicas kept here", totals.replicas),
-            ("leaders", "Partitions led here", totals.leaders),
+            ("replicas", "Partition replicas on this broker", totals.replicas),
+            ("leaders", "Partitions led by this broker", totals.leaders),
             (
                 "under_replicated",
                 "Partitions led here with an ISR smaller than their replica list",
@@ -140,12 +143,19 @@ class _Totals(Collector):
             ("high_watermarks", "Sum of all high watermarks", totals.high_watermarks),
             (
                 "stable_offset_lag",
-                "Offsets of partitions led here that wait for open transactions, or their markers",
+                (
+                    "Offsets of partitions led here that readers cannot read yet because of "
+                    "open transactions, or missing markers"
+                ),
                 sum(totals.stable_offset_lags.values()),
             ),
             ("log_ends", "Sum of all log end offsets", totals.log_ends),
             ("disk_free_bytes", "Free space for the data directory", totals.disk_free_bytes),
-            ("inflight_bytes", "Produced payload not yet acknowledged", totals.inflight_bytes),
+            (
+                "inflight_bytes",
+                "Produced payload that is not acknowledged yet",
+                totals.inflight_bytes,
+            ),
             ("parked_fetches", "Fetches waiting for records", totals.parked_fetches),
         ):
             yield GaugeMetricFamily(f"penstock_{name}", documentation, value=value)
@@ -156,7 +166,8 @@ def _stable_offset_lags(totals: ReplicaTotals) -> Metric:
     """The largest; `penstock_stable_offset_lag` has them all."""
     family = GaugeMetricFamily(
         "penstock_partition_stable_offset_lag",
-        "Offsets of a partition led here that wait for open transactions, where there are any",
+        "Offsets of a partition led here that readers cannot read yet because of open "
+        "transactions, where there are any",
         labels=["topic", "partition"],
     )
     found = totals.stable_offset_lags
@@ -184,7 +195,7 @@ class _Groups(Collector):
             ("groups_members", "Members of all consumer groups here", totals.members),
             (
                 "group_coordinators_loading",
-                "Group coordinators that are not serving yet",
+                "Group coordinators that do not serve yet",
                 totals.loading,
             ),
         ):

@@ -127,7 +127,7 @@ class TestDetached:
         assert {one["bootstrap"] for one in listed} == {words.split()[5][:-1] for words in said}
         for words in (["status"], ["down"], ["logs"]):
             message = program.fails("local", *words)
-            assert message.startswith("there are 2 local clusters; choose --data-dir ")
+            assert message.startswith("there are 2 local clusters; choose one: --data-dir ")
         for number, command in enumerate(commands):
             assert program.ok(*shlex.split(command)[1:]) == "cluster test stopped\n"
             left = json.loads(program.ok("local", "list", "-o", "json"))
@@ -194,7 +194,7 @@ class TestRefused:
             done = program.run("local", "up", "-f", manifest, "--port", port + 1, *detach)
         assert done.returncode == 1
         assert (
-            f"port {port}, wanted by controller, is in use; stop what listens there" in done.stderr
+            f"port {port}, wanted by controller, is in use; stop the process that listens there" in done.stderr
         )
         assert processes_of(tmp_path) == {}
 

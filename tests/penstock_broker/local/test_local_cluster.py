@@ -183,7 +183,7 @@ def test_fewer_brokers_than_there_is_data_of_are_refused(
 ) -> None:
     (tmp_path / "d" / "broker-2").mkdir(parents=True)
     cluster = LocalCluster.from_manifest(manifest(brokers=1), data_dir=tmp_path / "d")
-    with pytest.raises(MisuseError, match=r"spec\.brokers is 1, but .* holds data of broker 2"):
+    with pytest.raises(MisuseError, match=r"spec\.brokers is 1, but .* contains data of broker 2"):
         cluster.start()
 
 

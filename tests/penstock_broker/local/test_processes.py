@@ -128,7 +128,7 @@ class TestStateDirectory:
 
     def test_purge_removes_nothing_where_no_cluster_ever_was(self, tmp_path: Path) -> None:
         (tmp_path / "logs").mkdir()
-        with pytest.raises(MisuseError, match="no local cluster was kept here"):
+        with pytest.raises(MisuseError, match="there is no local cluster here"):
             StateDirectory(tmp_path).purge()
         assert (tmp_path / "logs").exists()
 

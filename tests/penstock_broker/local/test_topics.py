@@ -96,7 +96,7 @@ class TestManifestFiles:
         ("text", "message"),
         [
             ("a: [", "x.yaml: line 1 is not valid YAML"),
-            ("a: 1\na: 2", "x.yaml: line 2 is not valid YAML: the key 'a' is given twice"),
+            ("a: 1\na: 2", "x.yaml: line 2 is not valid YAML: the key 'a' appears twice"),
             ("a: !!python/object:os.system {}", "x.yaml: line 1 is not valid YAML"),
             ("a: \x00", "x.yaml: is not valid YAML"),
             ("? [1, 2]\n: x", "x.yaml: "),
@@ -119,9 +119,9 @@ class TestManifestFiles:
         )
         manifest = parse_text(text, "x.yaml")
         assert choose_cluster(manifest, "b").name == "b"
-        with pytest.raises(MisuseError, match="holds 2 Clusters"):
+        with pytest.raises(MisuseError, match="contains 2 Clusters"):
             choose_cluster(manifest)
-        with pytest.raises(MisuseError, match=r"holds no Cluster/c, only a, b"):
+        with pytest.raises(MisuseError, match=r"contains no Cluster/c, only a, b"):
             choose_cluster(manifest, "c")
 
 

@@ -114,7 +114,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         if stream is not None and not stream.put(output):
             stream.fail(
                 ClusterError(
-                    "the member does not read what the coordinator tells it; join again",
+                    "the member does not read the coordinator's messages; join again",
                     ErrorCode.OVERLOADED,
                 )
             )

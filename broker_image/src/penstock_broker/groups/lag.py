@@ -31,9 +31,9 @@ from penstock_broker.observability import EventLog
 
 INTERVAL_S: Final = 15.0
 KEEP_S: Final = 300.0
-"""Rounds go on for this long after a scrape; Prometheus scrapes every minute or more often."""
+"""Rounds continue for this long after a scrape; Prometheus scrapes every minute or more often."""
 PARTITIONS_MAX: Final = 2_000
-"""Exported per broker, all groups together: three samples each, the text of a scrape."""
+"""Limit per broker, over all groups: three samples each, which bounds the text of a scrape."""
 PASSES_MAX: Final = 8
 """Fetches per leader and round; each is one small answer."""
 _events = EventLog("lag")
@@ -113,7 +113,7 @@ class LagCollection:
         self._asked_at_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.snapshot: Snapshot | None = None
-        """Of the last round; None = nobody has scraped for long, or the round failed."""
+        """Of the last round; None = there was no scrape for long, or the round failed."""
 
     def scraped(self) -> None:
         """Somebody wants the numbers. May be called by any thread."""

@@ -32,16 +32,21 @@ class GroupLagMetrics(Collector):
         state = _gauge("state", "1 for the state that a consumer group is in", "group", "state")
         committed = _gauge("committed_offset", "The next offset to read, as committed", *_PARTITION)
         pending = _gauge(
-            "pending_offsets", "Offsets of a consumer group that an open transaction holds", "group"
+            "pending_offsets",
+            "Offsets of a consumer group that are pending in open transactions",
+            "group",
         )
         records = _gauge(
-            "partition_lag_records", "Records up to the end that are not committed", *_PARTITION
+            "partition_lag_records",
+            "Records from the committed offset to the end of the log",
+            *_PARTITION,
         )
         seconds = _gauge(
-            "partition_lag_seconds", "How long the oldest of these records waits", *_PARTITION
+            "partition_lag_seconds", "How long the oldest of these records has waited", *_PARTITION
         )
         left_out = _gauge(
-            "partitions_left_out", "Partitions of groups here beyond what one broker exports"
+            "partitions_left_out",
+            "Partitions of groups here that exceed the limit of one broker's export",
         )
         if snapshot is not None:
             left_out.add_metric([], snapshot.left_out)

@@ -11,7 +11,7 @@ from penstock.core.groups.contract import SendAbort, SendJoin
 from penstock.errors import PenstockError
 
 Joined = Callable[[PenstockError | None], None]
-"""Called once, after the call it was given to has returned; None: the group takes part."""
+"""Called once, after the call that it was passed to has returned; None: the group has joined."""
 
 
 class TransactionLink(Protocol):

@@ -16,7 +16,7 @@ import threading
 from penstock_broker.__main__ import main
 
 STOP_SECONDS_MAX = 10.0
-"""How long a clean stop may take once the parent is gone."""
+"""How long a clean stop may take after the parent has ended."""
 
 
 def _end_with_parent() -> None:

@@ -124,8 +124,9 @@ class LocalCluster:
         if not self._held.enter_context(self.directory.lock()):
             self._held.close()
             raise MisuseError(
-                f"a local cluster already runs in {self.directory.root}; `penstock local down"
-                f"{options_for(self.directory.root)}` stops it, --data-dir chooses another place"
+                f"a local cluster already runs in {self.directory.root}; `penstock local "
+                f"down{options_for(self.directory.root)}` stops it; --data-dir uses another "
+                "directory"
             )
         try:
             self._start_processes()
@@ -259,8 +260,8 @@ class LocalCluster:
     def _server(self, target: Target) -> ServerProcess:
         name = target if isinstance(target, str) else f"broker-{target}"
         if name not in self._servers:
-            running = ", ".join(self._servers) or "none: the cluster is not started"
-            raise MisuseError(f"there is no process {name}; there are {running}")
+            running = ", ".join(self._servers) or "none: the cluster is not running"
+            raise MisuseError(f"there is no process {name}; running are {running}")
         return self._servers[name]
 
     def _server_process(self, name: str, ports: dict[str, Ports]) -> ServerProcess:
@@ -279,9 +280,10 @@ class LocalCluster:
         ids = [int(text) for name in present if (text := name.removeprefix("broker-")).isdecimal()]
         if ids and max(ids) >= brokers:
             raise MisuseError(
-                f"{self.manifest.source}: Cluster/{self.cluster.name}: spec.brokers is {brokers}, "
-                f"but {self.directory.root} holds data of broker {max(ids)}; set spec.brokers to "
-                f"{max(ids) + 1}, or remove all data with `penstock local down --purge`",
+                f"{self.manifest.source}: Cluster/{self.cluster.name}: spec.brokers is "
+                f"{brokers}, but {self.directory.root} contains data of broker {max(ids)}; set "
+                f"spec.brokers to {max(ids) + 1}, or remove all data with `penstock local down "
+                "--purge`",
                 ErrorCode.INVALID_CONFIG,
             )
 
@@ -310,7 +312,7 @@ class LocalCluster:
     def _restart_crashed(self, server: ServerProcess) -> None:
         with self._lock:
             if self._phase == "running" and not server.is_running:
-                self.options.progress(f"{server.failure()}; starting it again")
+                self.options.progress(f"{server.failure()}; restarting it")
                 server.restarts += 1
                 server.start()
                 self._record()

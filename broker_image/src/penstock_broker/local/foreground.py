@@ -69,8 +69,8 @@ class LocalUp:
                 return state
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"the cluster in {self.directory.root} is {state.phase} and does not get "
-                    f"further; stop it with {self.stop_command()}",
+                    f"the cluster in {self.directory.root} is {state.phase} and makes no "
+                    f"progress; stop it with {self.stop_command()}",
                     ErrorCode.REQUEST_TIMED_OUT,
                 )
             time.sleep(POLL_S)
@@ -81,8 +81,8 @@ class LocalUp:
         wanted = settings_of(self.cluster).fingerprint
         if state.cluster != self.cluster.name:
             raise MisuseError(
-                f"{self.directory.root} runs Cluster/{state.cluster}, the manifest holds "
-                f"Cluster/{self.cluster.name}; choose another --data-dir"
+                f"{self.directory.root} runs Cluster/{state.cluster}, but the manifest contains "
+                f"Cluster/{self.cluster.name}; use another --data-dir"
             )
         changed = [
             f"{key} ({state.settings.get(key, 'not set')} → {wanted.get(key, 'not set')})"
@@ -91,8 +91,9 @@ class LocalUp:
         ]
         if changed:
             raise MisuseError(
-                f"{self.manifest.source}: Cluster/{self.cluster.name} runs with other settings: "
-                f"{', '.join(changed)}; they are read at start: {self.stop_command()}, then `up`",
+                f"{self.manifest.source}: Cluster/{self.cluster.name} is running with different "
+                f"settings: {', '.join(changed)}; settings are read at start: run "
+                f"{self.stop_command()}, then `up`",
                 ErrorCode.INVALID_CONFIG,
             )
         return apply_topics(state.bootstrap, self.manifest, self.cluster)
@@ -135,7 +136,7 @@ class LocalUp:
             register(self.cluster.name, self.directory.root)
         except (OSError, MisuseError) as error:
             self.progress(
-                f"{error}; so `penstock local status` and `down` find this cluster only with "
+                f"{error}; `penstock local status` and `down` will find this cluster only with "
                 f"--data-dir {self.directory.root}"
             )
 

@@ -26,7 +26,7 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=deep)
             if isinstance(key, Hashable) and key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
                 )
             if isinstance(key, Hashable):
                 seen.add(key)
@@ -38,7 +38,9 @@ def read_text(path: str) -> str:
     try:
         data = sys.stdin.buffer.read(MANIFEST_BYTES_MAX + 1) if path == "-" else _read_file(path)
         if len(data) > MANIFEST_BYTES_MAX:
-            raise MisuseError(f"{path}: larger than {MANIFEST_BYTES_MAX} bytes; is it a manifest?")
+            raise MisuseError(
+                f"{path}: larger than {MANIFEST_BYTES_MAX} bytes; is it really a manifest?"
+            )
         return data.decode()
     except OSError as error:
         raise MisuseError(f"{path}: cannot be read: {error.strerror}") from error
@@ -78,10 +80,10 @@ def choose_cluster(manifest: Manifest, name: str | None = None) -> Cluster:
     if len(chosen) == 1:
         return chosen[0]
     if not names:
-        raise MisuseError(f"{manifest.source}: holds no Cluster; local mode needs one to start")
+        raise MisuseError(f"{manifest.source}: contains no Cluster; local mode needs one")
     if name is not None:
-        raise MisuseError(f"{manifest.source}: holds no Cluster/{name}, only {', '.join(names)}")
+        raise MisuseError(f"{manifest.source}: contains no Cluster/{name}, only {', '.join(names)}")
     raise MisuseError(
-        f"{manifest.source}: holds {len(names)} Clusters ({', '.join(names)}); "
-        "choose one with --cluster NAME"
+        f"{manifest.source}: contains {len(names)} Clusters ({', '.join(names)}); choose one "
+        "with --cluster NAME"
     )

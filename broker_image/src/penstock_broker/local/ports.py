@@ -144,7 +144,7 @@ def _reserve_any() -> tuple[socket.socket, socket.socket]:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.pop_all()
             return name, bound
-    raise OSError(errno.EADDRINUSE, "the kernel gave no port that is not reserved")
+    raise OSError(errno.EADDRINUSE, "the kernel offered only reserved ports")
 
 
 def _abstract_name(port: int) -> str:
@@ -154,9 +154,9 @@ def _abstract_name(port: int) -> str:
 def _refusal(name: str, port: int, error: OSError) -> MisuseError:
     if error.errno == errno.EADDRINUSE and port:
         return MisuseError(
-            f"port {port}, wanted by {name}, is in use; stop what listens there "
-            f"(`ss -ltnp 'sport = :{port}'` shows it; nothing: a local cluster has reserved it), "
-            "or choose other ports with --port BASE (0: any free ports)",
+            f"port {port}, wanted by {name}, is in use; stop the process that listens there (`ss "
+            f"-ltnp 'sport = :{port}'` shows it; if it shows nothing, a local cluster has "
+            "reserved the port), or choose other ports with --port BASE (0: any free ports)",
             ErrorCode.INVALID_CONFIG,
         )
     return MisuseError(

@@ -22,7 +22,8 @@ from penstock.errors import MisuseError
 from penstock_broker.local.state import LocalState, StateDirectory
 
 LINK_MARK = "@"
-"""Between the name of a cluster, which cannot hold it, and what tells its directory from others."""
+"""Separates the name of a cluster, which cannot contain it, from the part that identifies its
+directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def registry() -> Path:
         home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError as error:
         raise MisuseError(
-            "there is no home directory to keep local clusters in; set XDG_STATE_HOME"
+            "there is no home directory for local clusters; set XDG_STATE_HOME"
         ) from error
     return Path(home) / "penstock" / "local"
 
@@ -90,7 +91,7 @@ def find_root(cluster: str | None, data_dir: Path | None, *, stopped: bool = Fal
     if len(chosen) == 1:
         return chosen[0].root
     if chosen:
-        raise MisuseError(f"there are {len(chosen)} local clusters; choose {_choices(chosen)}")
+        raise MisuseError(f"there are {len(chosen)} local clusters; choose one: {_choices(chosen)}")
     kept = [root for root, name in _roots().items() if cluster in (None, name)] if stopped else []
     if len(kept) == 1 and cluster is not None:
         return kept[0]

@@ -107,7 +107,7 @@ def down(root: Path) -> str:
     end_leftovers(directory.read() or state, KILLED_SUPERVISOR_TIMEOUT_S)
     for process in state.processes:
         if process.identity is not None and is_alive(process.identity):
-            raise ClusterError(f"{process.name} (pid {process.identity.pid}) cannot be ended")
+            raise ClusterError(f"{process.name} (pid {process.identity.pid}) cannot be stopped")
     directory.forget()
     return state.cluster
 
@@ -121,7 +121,9 @@ def log_files(root: Path, process: str | None) -> list[Path]:
     chosen = [file for file in present if file.stem == process]
     if not chosen:
         known = ", ".join(file.stem for file in present) or "none yet"
-        raise MisuseError(f"there is no log of {process or 'any process'}; there are: {known}")
+        raise MisuseError(
+            f"there is no log of {process or 'any process'}; there are logs of: {known}"
+        )
     return chosen
 
 

@@ -126,8 +126,8 @@ class StateDirectory:
         """
         if not self.lock_file.exists() and not self.state_file.exists():
             raise MisuseError(
-                f"{self.root}: no local cluster was kept here, so nothing was removed; "
-                "`penstock local list` shows those that run"
+                f"{self.root}: there is no local cluster here, so nothing was removed; `penstock "
+                "local list` shows running clusters"
             )
         for data in [self.data("controller"), self.root / "logs", *self.root.glob("broker-*")]:
             shutil.rmtree(data, ignore_errors=True)

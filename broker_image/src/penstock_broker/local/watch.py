@@ -14,7 +14,7 @@ LOOK_EVERY_S = 0.2
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 30.0
-"""A process that ran this long starts over with the first pause."""
+"""After a process has run for this long, pauses start over with the first one."""
 
 
 class RestartPause:

@@ -66,7 +66,7 @@ class Pass:
         self.plan = plan
         self.keys = keys
         self.cleaned = facts.cleaned
-        """What is stored of passes, as of now."""
+        """The stored state of passes."""
         self._store = store
         self._slot = slot
         self._start = facts.start
@@ -183,7 +183,8 @@ class Compaction:
         self._executor = ThreadPoolExecutor(1, "compaction")
         self._due_since_s: dict[ReplicaKey, float] = {}
         self._settled: dict[ReplicaKey, Offset] = {}
-        """Stable offsets of logs that need nothing until these move: idle logs cost nothing."""
+        """Stable offsets of logs that need no compaction until these move, so that idle logs cost
+        nothing."""
         metrics.observe_waiting(self._waiting_s)
 
     async def run(self) -> None:

@@ -14,8 +14,8 @@ class CompactionMetrics:
         def counter(name: str, documentation: str) -> Counter:
             return Counter(f"penstock_compaction_{name}", documentation, registry=registry)
 
-        self.passes = counter("passes", "Passes of compaction that were finished")
-        self.failures = counter("failures", "Passes of compaction that failed")
+        self.passes = counter("passes", "Compaction passes that were finished")
+        self.failures = counter("failures", "Compaction passes that failed")
         self.bytes_read = counter("io_bytes", "Bytes that compaction read and wrote")
         self.records_removed = counter("records_removed", "Records that compaction removed")
         self.bytes_removed = counter("bytes_removed", "Stored bytes that compaction saved")

@@ -51,8 +51,8 @@ class DiskGuard:
             return None
         return ClusterError(
             f"disk full: {self.free_bytes} bytes free, writes stop below {self.reserve_bytes} "
-            "(disk.reserve.bytes); nothing was appended, reads go on. Grow the volume, shorten "
-            "retention or delete topics: writing resumes by itself",
+            "(disk.reserve.bytes); nothing was appended, reads continue. Grow the volume, "
+            "shorten retention or delete topics: writes then resume by themselves",
             ErrorCode.DISK_FULL,
         )
 
@@ -66,7 +66,7 @@ class DiskGuard:
             )
             if self.is_full != was_full:
                 _events.warning(
-                    "disk full: writes refused" if self.is_full else "disk has room again",
+                    "disk full: writes refused" if self.is_full else "disk has free space again",
                     free_bytes=self.free_bytes,
                     reserve_bytes=self.reserve_bytes,
                 )

@@ -52,7 +52,7 @@ _MAX_PARTITIONS: Final = 20_000
 _ANSWER_BYTES_MAX: Final = min(DEFAULT_ANSWER_BYTES, MAX_MESSAGE_BYTES - 2**20)
 _HIDDEN_BYTES_MAX: Final = 4 * 1024 * 1024
 _HIDDEN_S: Final = 0.005
-"""How much of what a reader must not see is looked at for one answer."""
+"""How many bytes of records that a reader must not see are scanned for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Fetching:
         if len(request.partitions) > _MAX_PARTITIONS:
             raise ClusterError(
                 f"a fetch names {len(request.partitions)} partitions, the limit is "
-                f"{_MAX_PARTITIONS}; ask in several fetches",
+                f"{_MAX_PARTITIONS}; split it into several fetches",
                 ErrorCode.INVALID_REQUEST,
             )
         fetch = _Fetch(self, request, self._budget)
@@ -185,7 +185,7 @@ class Fetching:
         if self.parked >= self._parked_max:
             raise OverloadedError(
                 f"{self.parked} fetches are waiting for records, the limit is {self._parked_max} "
-                "(fetch.parked.max); come back later, or ask for more partitions in one fetch"
+                "(fetch.parked.max); try again later, or request more partitions in one fetch"
             )
         self.parked += 1
         parking = Parking(fetch.isolation)
@@ -268,7 +268,7 @@ class Fetching:
             looked_bytes += sum(batch.size_bytes for batch in found)
             if loop.time() > until_s:
                 break
-        assert last is not None, "nothing hidden was found: then all of it is shown"
+        assert last is not None, "nothing hidden was found: then everything is visible"
         return with_end_covered(shown, offset, last)
 
     @property
@@ -295,7 +295,7 @@ class _Fetch:
         self._slices: dict[int, Slice] = {}
         self._max_bytes = min(request.max_bytes or DEFAULT_ANSWER_BYTES, _ANSWER_BYTES_MAX)
         self.size_bytes = 0
-        """Read so far, and taken from the budget."""
+        """Bytes read so far, taken from the budget."""
         self._failed = False
 
     @property
@@ -373,7 +373,7 @@ def _check_offset(replica: Replica, marks: Marks, offset: Offset) -> None:
         return
     raise OffsetOutOfRangeError(
         f"offset {offset} of {replica} is out of range: the log starts at "
-        f"{marks.log_start_offset} and can be read up to {marks.high_watermark}; "
-        "seek to an offset in between",
+        f"{marks.log_start_offset} and can be read up to {marks.high_watermark}; seek to an "
+        "offset in this range",
         OffsetRange(marks.log_start_offset, marks.high_watermark),
     )

@@ -237,7 +237,9 @@ class _Member:
                 self._coordinator.handle(c.MemberLeft(self._stream.stream_id, keep_seat))
                 await self._ending()
             else:
-                raise _invalid("after the hello a member sends heartbeats, and a leave at last")
+                raise _invalid(
+                    "after the hello, a member can only send heartbeats and a final leave"
+                )
 
     def _heard(self, heartbeat: pb.MemberHeartbeat) -> c.MemberHeard:
         """Nearly all heartbeats are empty, and the same event."""

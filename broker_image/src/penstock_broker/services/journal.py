@@ -71,7 +71,7 @@ class JournalService(JournalServiceServicer):
         if holder != self._holder:
             if holder.journal.documents and holder.journal != self._holder.journal:
                 _events.warning(
-                    "keeping changes for a controller whose store is away",
+                    "storing changes for a controller whose metadata store is unavailable",
                     controller_epoch=epoch,
                     sequence=holder.journal.sequence,
                     documents=len(holder.journal.documents),
@@ -80,8 +80,9 @@ class JournalService(JournalServiceServicer):
                 await asyncio.to_thread(replace_file, self._path, msgspec.json.encode(holder))
             except OSError as error:
                 raise ClusterError(
-                    f"{self._path} cannot be written: {error.strerror}; this broker does not count "
-                    "among those that keep what a controller decides without its store",
+                    f"{self._path} cannot be written: {error.strerror}; this broker does not "
+                    "count towards the majority that stores a controller's decisions while its "
+                    "metadata store is unavailable",
                     ErrorCode.STORAGE_FAILED,
                 ) from error
             self._holder = holder
@@ -90,7 +91,7 @@ class JournalService(JournalServiceServicer):
     def _stale(self, epoch: int) -> ClusterError:
         return ClusterError(
             f"controller epoch {epoch} is older than {self._holder.promised}, which this broker "
-            "has promised to follow: another controller takes over",
+            "has promised to follow: another controller is taking over",
             ErrorCode.STALE_CONTROLLER_EPOCH,
         )
 
@@ -102,7 +103,7 @@ def _load(path: Path) -> JournalHolder:
         return JournalHolder()
     except msgspec.DecodeError as error:
         raise ClusterError(
-            f"{path} is damaged ({error}); restore it. It matters only if the metadata store was "
-            "away when this broker stopped: else it can be deleted",
+            f"{path} is damaged ({error}); restore it. It is needed only if the metadata store "
+            "was unavailable when this broker stopped; otherwise, you can delete it",
             ErrorCode.DATA_CORRUPTED,
         ) from error

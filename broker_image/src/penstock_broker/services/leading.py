@@ -94,8 +94,9 @@ class Leading(ReplicationServiceServicer):
         known = None if info is None else info.incarnation
         if hello.incarnation != known:
             raise ClusterError(
-                f"broker {hello.broker_id} says it is run {hello.incarnation!r}, metadata version "
-                f"{self._view.metadata_version} names run {known!r}: try again when it is known",
+                f"broker {hello.broker_id} reports incarnation {hello.incarnation!r}, but "
+                f"metadata version {self._view.metadata_version} has {known!r}: try again when "
+                "the new one is known",
                 ErrorCode.STALE_BROKER_SESSION,
             )
 
@@ -131,7 +132,9 @@ class Leading(ReplicationServiceServicer):
         while not stream.closed:
             for message in await stream.next_messages():
                 await context.write(message)
-        raise ClusterError("a newer stream of this follower took over", ErrorCode.SHUTTING_DOWN)
+        raise ClusterError(
+            "a newer stream of this follower replaced this one", ErrorCode.SHUTTING_DOWN
+        )
 
     def _take(self, stream: FollowerStream, message: pb.FollowerMessage) -> None:
         follower = stream.follower
@@ -173,7 +176,7 @@ class Leading(ReplicationServiceServicer):
                 stream.refuse(
                     key,
                     ClusterError(
-                        f"broker {self._replicas.broker_id} keeps no replica of {key} (yet)",
+                        f"broker {self._replicas.broker_id} has no replica of {key} (yet)",
                         ErrorCode.UNKNOWN_PARTITION,
                     ),
                 )

@@ -29,8 +29,9 @@ class ByteBudget:
         """
         if not always and self.taken_bytes and size_bytes > self.free_bytes:
             raise OverloadedError(
-                f"{self._what}: {self.taken_bytes} bytes are in flight, {size_bytes} more would "
-                f"pass the limit of {self._limit_bytes}; come back later or send less at a time"
+                f"{self._what}: {self.taken_bytes} bytes are in flight, and {size_bytes} more "
+                f"would exceed the limit of {self._limit_bytes}; try again later, or send less "
+                "at a time"
             )
         self.taken_bytes += size_bytes
 

@@ -36,7 +36,7 @@ class Locator:
         replica = self._replicas.by_key.get(ReplicaKey(found.topic_id, partition))
         if replica is None:
             raise NotLeaderError(
-                f"broker {self._replicas.broker_id} keeps no replica of {topic}/{partition}; "
+                f"broker {self._replicas.broker_id} has no replica of {topic}/{partition}; "
                 f"broker {state.leader} leads it in epoch {state.leader_epoch}",
                 leader=self._view.current_leader(state),
             )
@@ -62,8 +62,8 @@ class Locator:
         if epoch not in {0, marks.leader_epoch}:
             older = epoch < marks.leader_epoch
             raise NotLeaderError(
-                f"the request names leader epoch {epoch} of {replica}, the broker is in epoch "
-                f"{marks.leader_epoch}: " + ("refresh metadata" if older else "try again"),
+                f"the request names leader epoch {epoch} of {replica}, but the broker is in "
+                f"epoch {marks.leader_epoch}: " + ("refresh metadata" if older else "try again"),
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
                 self._leader(replica),
             )
@@ -87,8 +87,8 @@ def refuse_internal(topic: str, what: str) -> None:
     """
     if is_internal(topic):
         raise ClusterError(
-            f"topic {topic[:60]!r} is the cluster's own, as names with two leading underscores "
-            f"are: it cannot be {what}; choose another name",
+            f"topic {topic[:60]!r} is internal, like all names with two leading underscores: it "
+            f"cannot be {what}; choose another name",
             ErrorCode.INVALID_TOPIC_NAME,
         )
 

@@ -19,14 +19,14 @@ from penstock_broker.metadata.session import ControllerSession
 from penstock_broker.serving.listener import for_caller
 
 _EPOCH_MAX: Final = 2**15 - 1
-"""As Kafka's, which counts producer epochs in 16 bits; then a new id is given."""
+"""As in Kafka, which counts producer epochs in 16 bits; after that, a new id is assigned."""
 
 
 def describe(view: ClusterView, request: pb.MetadataRequest) -> pb.MetadataResponse:
     """Raises ClusterError(LEADER_NOT_AVAILABLE) before the first image."""
     if not view.complete:
         raise ClusterError(
-            "this broker has no metadata yet: it waits for its first controller session; "
+            "this broker has no metadata yet: it is waiting for its first controller session; "
             "try again, or ask another broker",
             ErrorCode.LEADER_NOT_AVAILABLE,
         )
@@ -57,7 +57,8 @@ def next_identity(producer_id: ProducerId, producer_epoch: int) -> tuple[Produce
     """
     if is_transactional_producer(producer_id):
         raise ClusterError(
-            f"producer id {producer_id} belongs to a transactional id: name that",
+            f"producer id {producer_id} belongs to a transactional id: set transactional_id "
+            "in the request",
             ErrorCode.INVALID_REQUEST,
         )
     if producer_id >= 0 and 0 <= producer_epoch < _EPOCH_MAX:

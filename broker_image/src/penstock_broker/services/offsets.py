@@ -103,7 +103,7 @@ class Offsets:
                 return await self._at_time(replica, marks, part.timestamp_ms, isolation)
             case _:
                 raise ClusterError(
-                    f"the request does not say which offset of {replica} it wants; set earliest, "
+                    f"the request does not say which offset of {replica} to list; set earliest, "
                     "latest or timestamp_ms",
                     ErrorCode.INVALID_REQUEST,
                 )
@@ -142,7 +142,7 @@ class Offsets:
             before = marks.high_watermark if request.before_offset == -1 else request.before_offset
             if not 0 <= before <= marks.high_watermark:
                 raise OffsetOutOfRangeError(
-                    f"records of {replica} before {before} cannot be deleted: readable are "
+                    f"records of {replica} before {before} cannot be deleted; the offset must be "
                     f"{marks.log_start_offset} to {marks.high_watermark}",
                     OffsetRange(marks.log_start_offset, marks.high_watermark),
                 )

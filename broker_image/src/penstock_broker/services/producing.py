@@ -239,7 +239,7 @@ def check_timestamps(batch: Batch, config: TopicConfig, now_ms: int) -> int:
         if not earliest <= seen <= latest:
             raise ClusterError(
                 f"the batch's {name} timestamp is {seen} ms, {seen - now_ms:+} ms from the "
-                f"broker's clock; the topic takes {-config.timestamp_before_max_ms} to "
+                f"broker's clock; the topic accepts {-config.timestamp_before_max_ms} to "
                 f"+{config.timestamp_after_max_ms} (message.timestamp.before.max.ms, "
                 "message.timestamp.after.max.ms); check the clock and the unit",
                 ErrorCode.INVALID_TIMESTAMP,

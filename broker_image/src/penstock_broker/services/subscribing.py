@@ -69,7 +69,8 @@ class Subscription:
             key = TopicPartition(part.topic, part.partition)
             if len(self._positions) >= _MAX_PARTITIONS and key not in self._positions:
                 raise ClusterError(
-                    f"a subscription holds {_MAX_PARTITIONS} partitions at most; open another",
+                    f"a subscription can have at most {_MAX_PARTITIONS} partitions; open "
+                    "another one",
                     ErrorCode.INVALID_REQUEST,
                 )
             self._positions[key] = part

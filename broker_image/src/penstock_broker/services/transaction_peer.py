@@ -52,8 +52,8 @@ class TransactionPeerService(TransactionPeerServiceServicer):
         """What coordinators here know, those that can say it."""
         if len(request.transactions) > FIND_MAX:
             raise ClusterError(
-                f"the request has {len(request.transactions):,} transactions; {FIND_MAX:,} are "
-                "looked for at once",
+                f"the request has {len(request.transactions):,} transactions; the limit is "
+                f"{FIND_MAX:,}",
                 ErrorCode.INVALID_REQUEST,
             )
         found = await self._here.find(names_from_wire(request.transactions))
@@ -70,7 +70,7 @@ async def _act(
     """Results of all messages, in order, whether they could be read or not."""
     if len(messages) > _ENTRIES_MAX:
         raise ClusterError(
-            f"the request has {len(messages):,} entries; {_ENTRIES_MAX:,} are taken at once",
+            f"the request has {len(messages):,} entries; the limit is {_ENTRIES_MAX:,}",
             ErrorCode.INVALID_REQUEST,
         )
     results: list[PenstockError | None] = [None] * len(messages)

@@ -63,8 +63,8 @@ class Transactions:
         transactional_id = request.transactional_id
         if request.producer_id > 0:
             raise _invalid(
-                f"producer id {request.producer_id} goes with a transactional id: the coordinator "
-                "knows which one it has; send none"
+                f"the request has both a transactional id and producer id {request.producer_id}; "
+                "the coordinator assigns the producer id, so leave it out"
             )
         fresh = await self.fresh_producer_id(transactional_id)
         answer = await self.writable(transactional_id).ask(
@@ -245,7 +245,10 @@ class TransactionService(TransactionServiceServicer):
     ) -> pb.AbortTransactionResponse:
         """An operator's, or a group's for a member that is gone."""
         if request.producer_epoch < -1:
-            raise _invalid(f"producer_epoch is {request.producer_epoch}; -1 is whatever is open")
+            raise _invalid(
+                f"producer_epoch is {request.producer_epoch}; it must be an "
+                "epoch, or -1 for whatever is open"
+            )
         ended_by = wire.aborter_from_wire(request.ended_by)
         answer = await self._transactions.writable(request.transactional_id).ask(
             lambda number: c.AbortRequested(
@@ -326,20 +329,22 @@ class TransactionService(TransactionServiceServicer):
 
 def _wait_visible(wait_ms: int) -> int:
     if wait_ms > _VISIBLE_MAX_MS:
-        raise _invalid(f"wait_visible_ms is {wait_ms}; {_VISIBLE_MAX_MS:,} is the longest wait")
+        raise _invalid(f"wait_visible_ms is {wait_ms}; it must be at most {_VISIBLE_MAX_MS:,}")
     return wait_ms
 
 
 def _timeout(timeout_ms: int) -> int:
     if timeout_ms > _TIMEOUT_MS_MAX:
-        raise _invalid(f"transaction_timeout_ms is {timeout_ms}; {_TIMEOUT_MS_MAX} is the largest")
+        raise _invalid(
+            f"transaction_timeout_ms is {timeout_ms}; it must be at most {_TIMEOUT_MS_MAX}"
+        )
     return timeout_ms
 
 
 def _bounded(text: str, field: str) -> str:
     """Names and comments stand in records and logs."""
     if len(text) > _CLIENT_ID_CHARS:
-        raise _invalid(f"{field} has {len(text)} characters; {_CLIENT_ID_CHARS} are taken")
+        raise _invalid(f"{field} has {len(text)} characters; the limit is {_CLIENT_ID_CHARS}")
     return text
 
 

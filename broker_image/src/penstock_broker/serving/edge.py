@@ -129,8 +129,8 @@ class Edge(grpc.aio.ServerInterceptor):
     def _check(self, request: Any) -> None:
         if isinstance(request, _Garbage):
             raise ClusterError(
-                f"the request's {request.size_bytes} bytes are not the message this method "
-                f"takes: {request.error}",
+                f"the request's {request.size_bytes} bytes are not a valid message of this "
+                f"method: {request.error}",
                 ErrorCode.INVALID_REQUEST,
             )
         check_cluster_id(getattr(request, "cluster_id", ""), self._cluster_id())
@@ -140,8 +140,8 @@ def check_cluster_id(named: str, own: str) -> None:
     """Raises ClusterError(CLUSTER_ID_MISMATCH) if both are known and differ."""
     if named and own and named != own:
         raise ClusterError(
-            f"the request is for cluster {named}, this is a broker of cluster {own}: "
-            "check the addresses the client was given",
+            f"the request is for cluster {named}, but this is a broker of cluster {own}: check "
+            "the addresses that the client uses",
             ErrorCode.CLUSTER_ID_MISMATCH,
         )
 
@@ -183,6 +183,6 @@ def _answer(method: str, error: Exception) -> PenstockError:
         return ClusterError(f"{method}: the connection broke", ErrorCode.INTERNAL)
     _events.defect("a call failed unexpectedly", error, method=method)
     return ClusterError(
-        f"{method} failed for a reason the broker did not expect; its log has the details",
+        f"{method} failed unexpectedly; see the broker's log for details",
         ErrorCode.INTERNAL,
     )

@@ -11,6 +11,6 @@ def check_interpreter() -> None:
     """Raises MisuseError when assertions are switched off."""
     if not __debug__:
         raise MisuseError(
-            "python -O removes the checks of invariants that protect your data; start without -O",
+            "python -O removes the invariant checks that protect your data; start without -O",
             ErrorCode.INVALID_CONFIG,
         )

@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 LIVENESS: Final = "penstock.liveness"
-"""The health service name for liveness probes: says that the process answers, no more."""
+"""The health service name for liveness probes: it only tells that the process answers."""
 _STATUS: Final = health_pb2.HealthCheckResponse
 
 

@@ -22,8 +22,8 @@ def verified(slot: Slot, chosen: list[IndexEntry], stored: list[bytes]) -> list[
             if batches:
                 return batches
             raise ClusterError(
-                f"slot {slot} offset {entry.base_offset}: {error.message}; "
-                f"the batch is not served, rebuild this replica from another one",
+                f"slot {slot} offset {entry.base_offset}: {error.message}; the batch is not "
+                "served; rebuild this replica from another one",
                 ErrorCode.DATA_CORRUPTED,
             ) from error
         batches.append(batch)

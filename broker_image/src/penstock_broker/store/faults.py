@@ -25,8 +25,8 @@ def translate(error: Exception, doing: str) -> ClusterError:
     text = str(error)
     if any(mark in text for mark in _NO_SPACE):
         return ClusterError(
-            f"{doing}: disk full ({text}); nothing was written. Free space, grow the volume or "
-            f"shorten retention: writing resumes by itself",
+            f"{doing}: disk full ({text}); nothing was written. Free some space, grow the volume "
+            "or shorten retention: writes then resume by themselves",
             ErrorCode.DISK_FULL,
         )
     if any(mark in text for mark in _CORRUPTION):
@@ -98,7 +98,7 @@ class CallGate:
             self._shut = True
             if not self._changed.wait_for(lambda: self._inside == 0, timeout_s):
                 raise ClusterError(
-                    f"{self._inside} store calls still run after {timeout_s} s; not closing",
+                    f"{self._inside} store calls still running after {timeout_s} s; not closing",
                     ErrorCode.STORAGE_FAILED,
                 )
             return True

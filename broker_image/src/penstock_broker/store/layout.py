@@ -168,8 +168,8 @@ def unpack_entry(key: bytes, stored: bytes) -> IndexEntry:
     """Raises ClusterError(DATA_CORRUPTED) when it cannot be an index entry."""
     if len(stored) != _ENTRY.size + HEADER_BYTES:
         raise ClusterError(
-            f"index entry {key.hex()} has {len(stored)} bytes, {_ENTRY.size + HEADER_BYTES} are "
-            f"expected; rebuild this replica from another one",
+            f"index entry {key.hex()} has {len(stored)} bytes, expected "
+            f"{_ENTRY.size + HEADER_BYTES}; rebuild this replica from another one",
             ErrorCode.DATA_CORRUPTED,
         )
     position, size, running_max_ms, count = _ENTRY.unpack_from(stored)

@@ -61,7 +61,7 @@ class RocksLogStore:
         self._failure: str | None = None
         self._tails: dict[Slot, Tail] = {}
         self._removed: set[Slot] | None = None
-        """Slots with space to give back; None: unknown, since a restart."""
+        """Slots with space to reclaim; None: unknown, after a restart."""
         self.headers_scanned = 0
         self.stalls = 0
         self._unslowed = rocksdict.WriteOptions()
@@ -279,7 +279,7 @@ class RocksLogStore:
             found.put(layout.VERSION_KEY, layout.pack_u32(layout.LAYOUT_VERSION))
         elif layout.unpack_u32(version) != layout.LAYOUT_VERSION:
             raise ClusterError(
-                f"{self._path} has layout version {layout.unpack_u32(version)}, this broker "
+                f"{self._path} has layout version {layout.unpack_u32(version)}, but this broker "
                 f"reads {layout.LAYOUT_VERSION}; start the version that wrote it",
                 _FAILED,
             )
@@ -313,8 +313,8 @@ class RocksLogStore:
         if free < self._options.min_free_bytes + 2 * size:
             raise ClusterError(
                 f"disk full: {free >> 20} MiB free in {self._path}, appends stop below "
-                f"{self._options.min_free_bytes >> 20} MiB; nothing was written. Free space, grow "
-                f"the volume or shorten retention: writing resumes by itself",
+                f"{self._options.min_free_bytes >> 20} MiB; nothing was written. Free some "
+                "space, grow the volume or shorten retention: writes then resume by themselves",
                 ErrorCode.DISK_FULL,
             )
 
@@ -353,8 +353,9 @@ class RocksLogStore:
             self._database.batches.flush_wal(sync=True)
         except Exception as error:
             self._failure = (
-                f"fsync of the write-ahead log in {self._path} failed ({error}); what is on disk "
-                f"is unknown, so nothing more is written: check the volume, restart the broker"
+                f"fsync of the write-ahead log in {self._path} failed ({error}); it is unknown "
+                "what is on disk, so nothing more is written: check the volume, then restart "
+                "the broker"
             )
             raise ClusterError(self._failure, _FAILED) from error
 

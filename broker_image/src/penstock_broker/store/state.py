@@ -23,7 +23,7 @@ from penstock_broker.store.interface import PartitionWrite
 _T = TypeVar("_T")
 _VERSION: Final = 1
 _TRANSACTIONAL: Final = 2
-"""Version of producer snapshots and passes of compaction that know transactions."""
+"""Version of producer snapshots and compaction passes that support transactions."""
 _Producer = tuple[int, int, int, list[tuple[int, int, int]]]
 EMPTY_CHECKPOINT: Final = Checkpoint(NO_EPOCH, Offset(0), Offset(0), ())
 
@@ -196,8 +196,8 @@ def _encode(value: object, version: int = _VERSION) -> bytes:
 def _decode(stored: bytes, shape: type[_T], version: int = _VERSION) -> _T:
     if stored[:1] != bytes((version,)):
         raise ClusterError(
-            f"stored partition state has version {stored[:1]!r}, this broker reads {version}; "
-            f"start the version that wrote it, or rebuild the replica",
+            f"stored partition state has version {stored[:1]!r}, but this broker reads "
+            f"{version}; start the version that wrote it, or rebuild the replica",
             ErrorCode.DATA_CORRUPTED,
         )
     try:

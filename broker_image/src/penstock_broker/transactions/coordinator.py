@@ -68,7 +68,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         self._ends = ends
         self._observer = observer
         self._not_stored: deque[tuple[Ready, float]] = deque()
-        """What was decided, and when, until it is told: in the same order."""
+        """Decisions and their times, until all participants have stored them, in the same order."""
 
     def begin(self, now_ms: int) -> Ready:
         """Timers run on; Ends that may be missing are sent."""

@@ -37,7 +37,7 @@ _FINAL: Final = frozenset(
         ErrorCode.OVERLOADED,
     }
 )
-"""What the coordinator itself says of a join; all else is about the way there."""
+"""The coordinator's own answers to a join; other errors come from the connection."""
 _ABORTS_MAX: Final = 1_000
 _events = EventLog("transactions")
 Results = Sequence[PenstockError | None]
@@ -110,7 +110,7 @@ class TransactionLinks:
         try:
             leader = self._ids.leader(entry.transactional_id)
             if leader is None:
-                raise ClusterError("nobody leads its partition", ErrorCode.LEADER_NOT_AVAILABLE)
+                raise ClusterError("its partition has no leader", ErrorCode.LEADER_NOT_AVAILABLE)
         except PenstockError as error:
             refusal = _as_heard(entry, error)
             self._clock.call_at(self._clock.now_s(), lambda: heard(refusal))
@@ -143,7 +143,7 @@ class TransactionLinks:
                 stored()
             elif not error.retriable:
                 _events.warning(
-                    "a participant does not take the end of a transaction",
+                    "a participant does not accept the end of a transaction",
                     participant=str(end.participant),
                     transactional_id=end.transactional_id,
                     producer_epoch=end.producer_epoch,
@@ -240,7 +240,7 @@ def _as_heard(entry: JoinRequested, error: PenstockError) -> PenstockError:
     if error.code in _FINAL:
         return error
     return ClusterError(
-        f"the coordinator of transactional id {entry.transactional_id!r} cannot be asked now: "
+        f"the coordinator of transactional id {entry.transactional_id!r} cannot be reached now: "
         f"{error}; nothing was written, try again",
         ErrorCode.COORDINATOR_LOADING,
     )

@@ -19,7 +19,7 @@ from penstock.core.transactions.contract import Ready
 from penstock.core.transactions.views import Census, LedgerAge
 
 LEDGERS_MAX: Final = 500
-"""Exported per broker, those of the newest commits."""
+"""Limit per broker; those with the newest commits are exported."""
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -36,19 +36,19 @@ class TransactionMetrics:
         )
         self._commit = Histogram(
             "penstock_transaction_commit_seconds",
-            "From a commit that was asked for until its decision is on all in-sync replicas",
+            "Time from a commit request until its decision is on all in-sync replicas",
             registry=registry,
             buckets=_SECONDS,
         )
         self._visible = Histogram(
             "penstock_transaction_visible_seconds",
-            "From a decision until every partition and group has stored it",
+            "Time from a decision until every partition and group has stored it",
             registry=registry,
             buckets=_SECONDS,
         )
         self._load = Histogram(
             "penstock_transaction_load_seconds",
-            "Reading the log of one transaction coordinator",
+            "Time to read the log of one transaction coordinator",
             registry=registry,
             buckets=_SECONDS,
         )
@@ -62,10 +62,12 @@ class TransactionMetrics:
             "transactions_oldest_open_seconds", "Age of the oldest open transaction; 0 = none"
         )
         self._finishing = gauge(
-            "transactions_finishing", "Partitions and groups that have yet to store an end"
+            "transactions_finishing",
+            "Partitions and groups that have not stored yet how a transaction ended",
         )
         self._oldest_finishing = gauge(
-            "transactions_oldest_finishing_seconds", "How long the first of them has; 0 = none"
+            "transactions_oldest_finishing_seconds",
+            "How long the oldest of them has been due; 0 = none",
         )
         self._loading = gauge(
             "transaction_coordinators_loading", "Transaction coordinators that do not serve yet"
@@ -121,7 +123,7 @@ class _Ledgers(Collector):
     def collect(self) -> Iterable[Metric]:
         family = GaugeMetricFamily(
             "penstock_ledger_age_seconds",
-            "Since an application's newest batch was committed",
+            "Time since an application committed its newest batch",
             labels=["application"],
         )
         now_ms = self._wall_ms()

@@ -25,7 +25,7 @@ from penstock_broker.clock import Clock
 from penstock_broker.observability import EventLog
 
 FIND_MAX: Final = 1_000
-"""Transactions that are asked about at once; the others have their turn when these have ended."""
+"""How many transactions are asked about at once; the others follow when these have ended."""
 _INTERVAL_MAX_S: Final = 60.0
 _events = EventLog("transactions")
 
@@ -75,7 +75,7 @@ class OrphanSweep:
             try:
                 await self.sweep()
             except Exception as error:  # noqa: BLE001 - a sweep must never end a broker
-                _events.defect("transactions that nobody knows are not looked for", error)
+                _events.defect("cannot look for orphaned transactions", error)
 
     async def sweep(self) -> None:
         """One look, and what follows from it."""
@@ -106,7 +106,7 @@ class OrphanSweep:
                     transactions, BrokerId(broker_id)
                 )
             except PenstockError as error:
-                _events.info("a coordinator cannot be asked", broker=broker_id, reason=error)
+                _events.info("a coordinator does not answer", broker=broker_id, reason=error)
                 return {}
         return answers
 
@@ -117,7 +117,9 @@ class OrphanSweep:
             who = str(one.participant)
             producer_id, epoch = one.transaction
             if error is not None:
-                _events.info("a transaction is not ended yet", participant=who, reason=error)
+                _events.info(
+                    "an orphaned transaction is not aborted yet", participant=who, reason=error
+                )
                 continue
             _events.warning(
                 "aborted a transaction that no coordinator knows",

@@ -28,7 +28,7 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.transactions.links import TransactionLinks
 
 END_TIMEOUT_MS: Final = 8_000
-"""Shorter than the call it came with (`transport`): its answer is worth waiting for."""
+"""Shorter than the call it came with (`transport`), so that the caller still gets the answer."""
 _GRACE_S: Final = 1.0
 
 
@@ -78,7 +78,7 @@ class Markers:
         key = ReplicaKey(participant.topic_id, participant.partition)
         replica = self._replicas.by_key.get(key)
         if replica is None:
-            raise NotLeaderError(f"broker {self._replicas.broker_id} keeps no replica of {key}")
+            raise NotLeaderError(f"broker {self._replicas.broker_id} has no replica of {key}")
         request_id = next_request_id()
         answered: asyncio.Future[ProduceReply] = asyncio.get_running_loop().create_future()
         replica.pending[request_id] = lambda reply: _answer(answered, reply)

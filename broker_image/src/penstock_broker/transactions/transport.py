@@ -30,9 +30,9 @@ from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
 
 CALL_TIMEOUT_S: Final = 10.0
-"""Longer than a join may be parked (5 s) and an End may wait for replicas."""
+"""Longer than a join may be parked (5 s), and than an End may wait for replicas."""
 FIND_TIMEOUT_S: Final = 60.0
-"""All coordinators of a broker write, one after another; nobody waits for it."""
+"""All coordinators of a broker write one after another; no caller waits for it."""
 _A = TypeVar("_A")
 
 
