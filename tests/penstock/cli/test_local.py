@@ -194,7 +194,8 @@ class TestRefused:
             done = program.run("local", "up", "-f", manifest, "--port", port + 1, *detach)
         assert done.returncode == 1
         assert (
-            f"port {port}, wanted by controller, is in use; stop the process that listens there" in done.stderr
+            f"port {port}, wanted by controller, is in use; stop the process that listens there"
+            in done.stderr
         )
         assert processes_of(tmp_path) == {}
 

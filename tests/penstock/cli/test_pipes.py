@@ -138,7 +138,10 @@ class TestProduceAndConsume:
             (["consume", "flights", "-e", "-Z", "\udcff"], "is not valid UTF-8: b'\\xff'"),
             (["produce", "flights", "-K", ""], "--key-delimiter is empty"),
             (["produce", "flights", "-p", "99999999999"], "partitions 0 to 1, not 99999999999"),
-            (["local", "down", "--data-dir", ".", "--purge", "-y"], "there is no local cluster here"),
+            (
+                ["local", "down", "--data-dir", ".", "--purge", "-y"],
+                "there is no local cluster here",
+            ),
             (["consume", "flights", "-f", "%z"], "--format has '%z' at position 0"),
             (["produce", "flights", "-H", "x"], "--header 'x' must be KEY=VALUE"),
             (["topic", "create", "a/b"], "'a/b'"),

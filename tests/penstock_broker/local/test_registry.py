@@ -68,7 +68,9 @@ def test_clusters_of_one_name_do_not_push_each_other_out(tmp_path: Path) -> None
     assert find_root("other", None) == other
     assert options_for(other) == " --cluster other"
     assert options_for(there) == f" --data-dir '{there}'"
-    with pytest.raises(MisuseError, match=f"3 local clusters; choose one: --data-dir {here} .running"):
+    with pytest.raises(
+        MisuseError, match=f"3 local clusters; choose one: --data-dir {here} .running"
+    ):
         find_root("flights", None)
     with pytest.raises(MisuseError, match="no local cluster none is running, but flights"):
         find_root("none", None)
