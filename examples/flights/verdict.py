@@ -1,6 +1,6 @@
 """PASS or FAIL: what is in the three topics against the source file and the producer's history.
 
-    flights ─────▶ `penstock verify`'s judge: nothing lost, doubled or out of order
+    flights ─────▶ `penstock verify`'s checker: nothing lost, doubled or out of order
     enriched ────▶ each flight once, in order per carrier, with the right names
     delays ──────▶ each window's last value right, no update of a window twice
     both outputs ▶ what only read_uncommitted readers find was aborted, and done again
@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from examples.flights.flights import Flights, HourlyKey, HourlyValue, hourly, with_names
-from penstock.verify.check import Judge, Verdict
+from penstock.verify.check import Checker, Verdict
 
 _FLIGHT = [("row", pa.int64()), ("n", pa.int64()), ("carrier", pa.string())]
 FLIGHT_FIELDS = pa.schema(_FLIGHT)
@@ -230,22 +230,24 @@ def nothing_left_open_visible(
 
 
 def judged(flights: Flights, acks: list[dict[str, object]], log: pd.DataFrame) -> Verdict:
-    """Runs verify's judge: a carrier is a stream, its running number the sequence."""
+    """Runs verify's checker: a carrier is a stream, its running number the sequence."""
     names = sorted(set(flights.carriers))
     streams = {carrier: stream for stream, carrier in enumerate(names)}
-    judge = Judge()
-    judge.first_pass({"e": "start", "run": 1, "acks": "ALL"})
+    checker = Checker()
+    checker.first_pass({"e": "start", "run": 1, "acks": "ALL"})
     for carrier, count in flights.table.groupby("carrier").size().items():
-        judge.first_pass({"e": "send", "s": streams[str(carrier)], "q": 0, "n": int(count), "t": 0})
+        checker.first_pass(
+            {"e": "send", "s": streams[str(carrier)], "q": 0, "n": int(count), "t": 0}
+        )
     for event in acks:
-        judge.first_pass({**event, "s": streams[str(event["s"])]})
+        checker.first_pass({**event, "s": streams[str(event["s"])]})
     for partition, part in log.groupby("partition"):
         offsets = part["offset"]
         ends = {"lo": int(offsets.iloc[0]), "hi": int(offsets.iloc[-1]) + 1}
-        judge.first_pass({"e": "ends", "p": int(str(partition)), **ends})
+        checker.first_pass({"e": "ends", "p": int(str(partition)), **ends})
         columns = zip(part["offset"], part["carrier"], part["n"], strict=True)
         for offset, carrier, number in columns:
             where = {"p": int(str(partition)), "o": int(offset)}
             counted = {"s": streams[carrier], "q": int(number), "n": 1}
-            judge.first_pass({"e": "final", "r": "log", **where, **counted})
-    return judge.finish()
+            checker.first_pass({"e": "final", "r": "log", **where, **counted})
+    return checker.finish()

@@ -137,7 +137,7 @@ def test_a_second_ctrl_c_gives_up_a_cluster_that_is_gone(cluster: Cluster, tmp_p
             broker.kill()
         process.send_signal(signal.SIGINT)
         assert process.stderr is not None
-        assert "Ctrl-C again gives up" in process.stderr.readline()
+        assert "press Ctrl-C again to give up" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from penstock.verify.check import Judge, Verdict
+from penstock.verify.check import Checker, Verdict
 from penstock.verify.history import Event
 
 
 def judge(events: Iterable[Event]) -> Verdict:
     """The verdict on the whole history, which is gone through twice, as `check_files` does."""
     history = list(events)
-    made = Judge()
+    made = Checker()
     for event in history:
         made.first_pass(event)
     made.settle()

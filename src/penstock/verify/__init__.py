@@ -1,9 +1,9 @@
-"""`penstock verify`: does this cluster keep its promises?
+"""`penstock verify`: does this cluster keep its guarantees?
 
     run    workload on a cluster ──▶ history (JSON lines): sends, acknowledgements, reads
     check  histories ──▶ PASS, or which promise broke, with the records concerned
 
-Belongs here: the recorded workload, the history format and the judge over histories. Never here:
-knowledge of how brokers work; the judge sees only what a user could see, so that it can judge
-any cluster, in a test, in the demo or in production.
+Belongs here: the recorded workload, the history format and the checker of histories. Never here:
+knowledge of how brokers work; the checker sees only what a user can see, so that it can check any
+cluster, in a test, in the demo or in production.
 """

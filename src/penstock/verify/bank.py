@@ -2,10 +2,10 @@
 
     begin ─▶ account 2: -30 │ account 5: +30, on two partitions ─▶ commit, or abort now and then
 
-An account is a key that all producers write to; it begins with 0 and may be overdrawn. Each
-producer numbers its entries in each account from 0, and gives the number of an aborted entry to
-the next one. So whoever folds what read_committed readers get sees a sum of 0 and no gap in any
-numbers; the records alone tell (`check_bank.py`).
+An account is a key that all producers write to; it starts at 0 and may be overdrawn. Each producer
+numbers its entries in each account from 0, and reuses the number of an aborted entry for the next
+one. So the records that read_committed readers get add up to 0 and have no gap in their numbers;
+the records alone prove it (`check_bank.py`).
 """
 
 from collections.abc import Callable, Mapping
@@ -74,6 +74,6 @@ class BankProducer(TransactionalProducer):
 
     def _ended(self, how: str) -> None:
         super()._ended(how)
-        if how != "aborted":  # of an unknown outcome: nobody else may have these numbers
+        if how != "aborted":  # the outcome is unknown: nothing else may use these numbers
             for stream in self._entered:
                 self._numbers[stream] += 1

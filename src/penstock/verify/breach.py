@@ -1,4 +1,4 @@
-"""A promise that was not kept, and how a checker says so: what all checks share."""
+"""A broken guarantee, and how a checker reports it: shared by all checks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ ReportBreach = Callable[[str, int, str], None]
 
 @dataclass(slots=True)
 class Breach:
-    """One broken promise: how many records, and the first few of them in words."""
+    """One broken rule: how many records, and the first few of them in words."""
 
     records: int = 0
     examples: list[str] = field(default_factory=list)

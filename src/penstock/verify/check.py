@@ -1,4 +1,4 @@
-"""The judge: reads histories, says PASS or which promise broke, naming the records.
+"""The checker: reads histories, reports PASS or which rule was broken, with the records.
 
     pass 1  sends, acknowledgements, the final read-back  ─▶ per-stream ranges, per-partition runs
     pass 2  what live readers saw, compared with the final read-back
@@ -7,10 +7,10 @@ It decides without I/O: events in, a `Verdict` out; `check_files` is the thin sh
 range per unbroken stretch of a stream and 32 bytes per run of the final read-back: 35 MB beside
 the program for 100 million records written in batches of 100 (`benchmarks/verify_memory.py`).
 
-Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6),
-vanished (I2, I6: read, then gone), skipped (I17), ended (I24); of a consumer group what
-`check_groups.py` says, of transactions what `check_transactions.py` says, of a bank's transfers
-what `check_bank.py` says, of a pipe what `check_pipe.py` says, of a ring what `check_ring.py` says.
+Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, changed (I6), vanished
+(I2, I6: read, then gone), skipped (I17), ended (I24). `check_groups.py`, `check_transactions.py`,
+`check_bank.py`, `check_pipe.py` and `check_ring.py` have the rules of consumer groups,
+transactions, banks, pipes and rings.
 """
 
 from array import array
@@ -24,23 +24,23 @@ from typing import Final
 from penstock.errors import MisuseError
 from penstock.verify.breach import Breach
 from penstock.verify.check_bank import BANK_RULES
-from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupJudge
-from penstock.verify.check_pipe import PIPE_RULES, PipeJudge
-from penstock.verify.check_ring import RING_EVENTS, RING_RULES, RingJudge
-from penstock.verify.check_transactions import TRANSACTION_RULES, TransactionJudge
+from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupChecker
+from penstock.verify.check_pipe import PIPE_RULES, PipeChecker
+from penstock.verify.check_ring import RING_EVENTS, RING_RULES, RingChecker
+from penstock.verify.check_transactions import TRANSACTION_RULES, TransactionChecker
 from penstock.verify.history import Event, read_history
 from penstock.verify.intervals import IntervalSet
 
 RULES: Final = {
     "lost": "acknowledged, but not in the log",
-    "resurrected": "failed definitely, but in the log",
+    "resurrected": "definitely failed, but in the log",
     "duplicated": "in the log more than once",
     "reordered": "behind a later record of the same key",
     "changed": "not the bytes that were sent",
-    "vanished": "read by a consumer, then gone from its offset",
-    "skipped": "passed over by a consumer without a reason",
-    "unfinished": "the history has no final read-back to judge by",
-    "ended": "a producer or reader of the workload could not go on",
+    "vanished": "read by a consumer, then missing from its offset",
+    "skipped": "skipped by a consumer without a reason",
+    "unfinished": "the history has no final read-back to check",
+    "ended": "a producer or reader of the workload could not continue",
     **GROUP_RULES,
     **TRANSACTION_RULES,
     **BANK_RULES,
@@ -141,7 +141,7 @@ class _FinalLog:
         return offsets
 
     def missing(self, event: Event) -> int:
-        """How many records of a read run are not where the reader saw them."""
+        """How many records of a read run are no longer where the reader saw them."""
         offset, end = event["o"], event["o"] + event["n"]
         matched = 0
         index = max(bisect_right(self.offsets, offset) - 1, 0)
@@ -175,7 +175,7 @@ class _Gaps:
         return max((gap for key, gap in self.longest.items() if choose(key)), default=0.0)
 
 
-class Judge:
+class Checker:
     """Feed every event of every history to `first_pass`, `settle`, then all to `second_pass`."""
 
     def __init__(self) -> None:
@@ -191,10 +191,10 @@ class Judge:
         self._ends: dict[int, int] = {}
         self._positions: dict[tuple[str, int], int] = {}
         self._gaps = _Gaps()
-        self._group = GroupJudge(self._breach)
-        self._transactions = TransactionJudge(self._breach)
-        self._pipe = PipeJudge(self._breach)
-        self._ring = RingJudge(self._breach, self._transactions.aborted_of)
+        self._group = GroupChecker(self._breach)
+        self._transactions = TransactionChecker(self._breach)
+        self._pipe = PipeChecker(self._breach)
+        self._ring = RingChecker(self._breach, self._transactions.aborted_of)
         self._judged_by: dict[str, Callable[[Event], None]] = {
             "ended-tx": self._transactions.ended,
             "piped": self._pipe.got,
@@ -230,7 +230,7 @@ class Judge:
                 pass
 
     def _produced(self, event: Event) -> None:
-        """What a producer did, and what it was told."""
+        """What a producer did, and which answers it got."""
         match event["e"]:
             case "send":
                 self.verdict.sent += event["n"]
@@ -250,7 +250,8 @@ class Judge:
                 self.verdict.unknown += event["n"]
 
     def settle(self) -> None:
-        """Between the passes: how transactions ended, and what is in the log, is known now."""
+        """Between the passes, when the outcome of transactions and the content of the log are
+        known."""
         self._transactions.settle(self._acked)
         self._offsets = {at: log.intervals() for at, log in self._final.items()}
 
@@ -290,7 +291,7 @@ class Judge:
         return self.verdict
 
     def _compare_outcomes(self) -> None:
-        """What producers were told against what is in the log."""
+        """Compares the producers' answers with the log."""
         for stream, acked in self._acked.items():
             for lo, hi in acked.minus(self._logged[stream]):
                 self._lost(stream, lo, hi)
@@ -301,7 +302,7 @@ class Judge:
                     self._breach("resurrected", seen_hi - seen_lo, text)
         for stream, logged in self._logged.items():
             for lo, hi in logged.minus(self._sent[stream]):
-                self._breach("changed", hi - lo, f"key {stream} sequence {lo}: nobody sent it")
+                self._breach("changed", hi - lo, f"key {stream} sequence {lo}: was never sent")
 
     def _check_read_back_is_whole(self) -> None:
         if self.verdict.sent and not self._ends:
@@ -358,7 +359,8 @@ class Judge:
             self._breach("vanished", missing, text)
 
     def _passed_over(self, partition: int, expected: int, offset: int) -> int:
-        """Records between these; markers and aborted ones do not count: readers get none."""
+        """Records between these; markers and aborted ones do not count, because readers do not get
+        them."""
         if offset > expected and self._transactions.seen:
             visible = self._offsets.get(partition, IntervalSet())
             return sum(hi - lo for lo, hi in visible.overlap(expected, offset))
@@ -378,19 +380,19 @@ class Judge:
 
 
 def check_files(paths: Iterable[Path]) -> Verdict:
-    """Judges the histories of one run (several files if several processes wrote them).
+    """Checks the histories of one run (several files if several processes wrote them).
 
     Raises MisuseError for files that cannot be read or are of different runs.
     """
     files = list(paths)
-    judge = Judge()
+    judge = Checker()
     runs = set()
     for event in _events(files):
         if event["e"] == "start":
             runs.add(event["run"])
         judge.first_pass(event)
     if len(runs) > 1:
-        raise MisuseError(f"these histories are of {len(runs)} runs; check them one run at a time")
+        raise MisuseError(f"these histories belong to {len(runs)} runs; check one run at a time")
     judge.settle()
     for event in _events(files):
         judge.second_pass(event)

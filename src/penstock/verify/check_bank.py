@@ -1,9 +1,10 @@
-"""The judge of a bank: what is visible at the end adds up to 0, and no account has a gap.
+"""The checker of a bank: what is visible at the end adds up to 0, and no account has a gap.
 
     final x=7 a=-30 k=4, final x=7 a=+30 k=9, …  ─▶ per transfer: a sum; per stream: numbers
 
-It folds the final read-back, and asks the rest of the history about one thing only: the numbers of
-transfers of unknown outcome may be there or not. A number and a reference per entry are kept.
+It sums up the final read-back, and needs only one thing from the rest of the history: the numbers
+of transfers with unknown outcome, which may be there or not. It keeps a number and a reference per
+entry.
 
 Rules: unbalanced (I11: half a transfer is there), gap (one is missing, or there twice).
 """
@@ -19,11 +20,11 @@ from penstock.verify.intervals import IntervalSet
 
 BANK_RULES: Final = {
     "unbalanced": "of transfers whose debit and credit do not cancel out",
-    "gap": "of an account, where entries are missing or there twice",
+    "gap": "of an account with missing or duplicate entries",
 }
 
 
-class BankJudge:
+class BankChecker:
     """Feed it the sends and the final read-back, in order, then ask for `finish`."""
 
     def __init__(self, breach: ReportBreach) -> None:
@@ -44,7 +45,7 @@ class BankJudge:
         return sum(self._sums.values())
 
     def sent(self, event: Event) -> None:
-        """An entry was sent; what it says stands beside what every send says."""
+        """An entry was sent; its fields are in the event besides those of every send."""
         self._sent[event["x"]].append((event["s"], event["k"]))
 
     def read_back(self, event: Event) -> None:
@@ -54,7 +55,7 @@ class BankJudge:
         self._numbers[event["s"]].append(event["k"])
 
     def finish(self, unknown: Collection[int]) -> None:
-        """`unknown`: transfers of which nobody told how they ended."""
+        """`unknown`: transfers with unknown outcome."""
         for transfer, total in self._sums.items():
             if total:
                 text = f"transfer {transfer}: {self._entries[transfer]} entries, sum {total:+}"

@@ -1,12 +1,12 @@
-"""The judge of a consumer group: who was given what, whether commits told the truth.
+"""The checker of a consumer group: who got which records, and whether commits were right.
 
     owns ─▶ got, got, … ─▶ leaves        a member's time with a partition: its stint
     stored                               the group's committed offset, seen from outside
 
-Events of one process stand in the order in which they happened: a member writes down what it got
-before it polls again, and that a partition leaves before it says so to anyone. So the next
-owner's `owns` comes after the last one's `leaves`, unless the last one was cut off and learnt it
-late; then it must have been told that the partition was lost.
+Events of one process are in the order in which they happened: a member records what it got before
+it polls again, and records that it gives up a partition before it tells anyone. So the next owner's
+`owns` comes after the last one's `leaves`, unless the last one was cut off and learned it late;
+then it must have been notified that the partition was lost.
 
 Rules: undelivered (I19), shared (I18), passed over (I17), ahead, went back, repeated (I18).
 """
@@ -21,18 +21,18 @@ from penstock.verify.intervals import IntervalSet
 
 GROUP_RULES: Final = {
     "undelivered": "in the log, but no member of the group got it",
-    "shared": "given to a member while another one had the partition",
-    "passed over": "not what the member's position said was next",
+    "shared": "delivered to a member while another one had the partition",
+    "passed over": "not the next record by the member's position",
     "ahead": "committed before any member got it",
-    "went back": "committed, then the committed offset was less",
-    "repeated": "committed, then given to a later owner again",
+    "went back": "committed, but later the committed offset was lower",
+    "repeated": "committed, but later delivered again to another owner",
 }
 GROUP_EVENTS: Final = frozenset({"owns", "got", "leaves", "stored"})
 
 
 @dataclass(slots=True)
 class _Stint:
-    """A member's time with a partition. `floor`: what was committed when it began."""
+    """A member's time with a partition. `floor`: the committed offset when it began."""
 
     member: str
     floor: int
@@ -50,7 +50,7 @@ class _Shared:
     stored: int = -1
 
 
-class GroupJudge:
+class GroupChecker:
     """Feed it the group's events in order, then ask for `finish`."""
 
     def __init__(self, breach: ReportBreach) -> None:
@@ -128,7 +128,7 @@ class GroupJudge:
             text = f"partition {partition}: from {shared.stored} to {offset}"
             self._breach("went back", shared.stored - offset, text)
         if "first" in event:
-            shared.reached = offset  # where the group was told to begin
+            shared.reached = offset  # where the group was told to start
         limit = shared.reached
         if offset > limit:
             text = f"partition {partition}: {offset} is committed, {limit} was reached"

@@ -1,9 +1,9 @@
-"""The judge of a pipe: the target holds each record of the topic once, each key's in order (I15).
+"""The checker of a pipe: the target has each record of the topic once, in order per key (I15).
 
     final, final, …  ─▶ what is in the topic      piped, piped, …  ─▶ what is in the target
 
-Both are what read_committed readers see at the end. Where records were aborted or went down with a
-failed transaction, neither shows them.
+Both are what read_committed readers see at the end. Neither shows records of aborted or failed
+transactions.
 """
 
 from collections import defaultdict
@@ -14,14 +14,14 @@ from penstock.verify.history import Event
 from penstock.verify.intervals import IntervalSet
 
 PIPE_RULES: Final = {
-    "not piped": "in the topic, but not in the target of the pipe",
-    "piped twice": "in the target of the pipe more than once",
-    "piped late": "in the target of the pipe behind a later record of the same key",
-    "made up": "in the target of the pipe, but not in the topic",
+    "not piped": "in the topic, but not in the pipe's target",
+    "piped twice": "in the pipe's target more than once",
+    "piped late": "in the pipe's target after a later record of the same key",
+    "made up": "in the pipe's target, but not in the topic",
 }
 
 
-class PipeJudge:
+class PipeChecker:
     """Feed it what is in the target, in order, then ask for `finish`."""
 
     def __init__(self, breach: ReportBreach) -> None:

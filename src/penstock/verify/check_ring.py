@@ -1,11 +1,11 @@
-"""The judge of a ring: who read whose records, and that each record went round once (I13, I15).
+"""The checker of a ring: who read whose records, and that each record went round once (I13, I15).
 
     took x=9 w=7, ended-ring x=9 committed  ─▶ 9 read what 7 wrote, and that counts
     ringed w=9 h=2, …                       ─▶ what readers see of the ring at the end
 
-From hop to hop a ring is a pipe, and is judged as one: `check_pipe.py`, whose "piped twice" is a
-double commit here. A transaction of unknown outcome counts if anything of it is visible at the
-end. Some 250 bytes are kept per run that a transaction took, until the verdict.
+From hop to hop a ring is a pipe, and is checked as one: `check_pipe.py`, whose "piped twice" is a
+double commit here. A transaction of unknown outcome counts if any of its records is visible at the
+end. About 250 bytes are kept per run that a transaction took, until the verdict.
 
 Rules: cycle (I13, G1c in Adya's terms), double commit (I15), and "aborted read" (I11, G1a).
 """
@@ -17,14 +17,14 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from penstock.verify.breach import ReportBreach
-from penstock.verify.check_pipe import PipeJudge
+from penstock.verify.check_pipe import PipeChecker
 from penstock.verify.check_transactions import OUTCOMES
 from penstock.verify.history import Event
 from penstock.verify.intervals import IntervalSet
 
 RING_RULES: Final = {
-    "cycle": "read in a circle: each transaction is committed and wrote what the next one read",
-    "double commit": "of a ring's loop, but taken or passed on by two committed transactions",
+    "cycle": "read in a cycle: each transaction is committed and wrote what the next one read",
+    "double commit": "in a ring, but taken or passed on by two committed transactions",
 }
 RING_EVENTS: Final = frozenset({"took", "ended-ring", "ringed"})
 
@@ -43,14 +43,14 @@ class _Taken(NamedTuple):
         return f"{where} offset {self.offset}, {self.records} records that transaction {self.taker}"
 
 
-class RingJudge:
+class RingChecker:
     """Feed it the ring's events in order, then ask for `finish`."""
 
     def __init__(self, breach: ReportBreach, aborted_of: Callable[[Event], int]) -> None:
         """`aborted_of`: how many records of a run producers wrote in aborted transactions."""
         self._breach = breach
         self._aborted_of = aborted_of
-        self._hops: dict[int, PipeJudge] = {}
+        self._hops: dict[int, PipeChecker] = {}
         self._outcomes: dict[int, str] = {}
         self._visible: Counter[int] = Counter()
         self._taken: dict[str, list[_Taken]] = defaultdict(list)
@@ -63,9 +63,9 @@ class RingJudge:
         return sum(hop.piped for hop in self._hops.values())
 
     def begins(self, hops_max: int) -> None:
-        """A record ends when it was passed on so often; 0: there is no ring."""
+        """A record ends when it has been passed on this often; 0: there is no ring."""
         for hop in range(len(self._hops) + 1, hops_max + 1):
-            self._hops[hop] = PipeJudge(self._at_hop(hop))
+            self._hops[hop] = PipeChecker(self._at_hop(hop))
             self._hops[hop].expected = True
 
     def see(self, event: Event) -> None:
@@ -106,7 +106,8 @@ class RingJudge:
         return how == "committed" or (how == "unknown" and transaction in self._visible)
 
     def _check_aborted(self) -> None:
-        """Readers of committed records got nothing else, whatever became of their transactions."""
+        """Readers of committed records got no aborted ones, whatever the outcome of their own
+        transactions."""
         for x, records in self._visible.items():
             if not self._counts(x):
                 self._breach("aborted read", records, f"transaction {x} of the ring, at the end")
@@ -123,7 +124,7 @@ class RingJudge:
         return self._aborted_of({"s": run.stream, "q": run.sequence, "n": run.records})
 
     def _check_cycle(self) -> None:
-        """Who is in a circle has written, so that it is enough to ask of writers if they count."""
+        """Every transaction in a cycle has written, so it suffices to check if writers count."""
         edges: dict[tuple[int, int], int] = defaultdict(int)
         for runs in self._taken.values():
             for run in runs:
@@ -152,5 +153,5 @@ class RingJudge:
 
 
 def _log(hops: int) -> str:
-    """The topic in which records lie that were passed on so often."""
+    """The topic of records that have been passed on this often."""
     return "there" if hops % 2 else "back" if hops else "topic"

@@ -1,15 +1,15 @@
-"""The judge of transactions: all of one or nothing of it, and what readers saw of it meanwhile.
+"""The checker of transactions: all or nothing, and what readers saw in the meantime.
 
     send x=7, ack x=7, …  ─▶ the records of transaction 7
     ended-tx x=7 how      ─▶ committed, aborted, or unknown: then either, but as a whole
 
-What was acknowledged inside a transaction is stored, not visible: it counts as acknowledged to the
-other rules once the transaction has committed. Readers read read_committed. A reader of two
-partitions may see one half of a transaction for a moment, as markers land one by one, so that
-only the final read-back is asked whether it is whole.
+Records acknowledged inside a transaction are stored, but not visible: for the other rules they
+count as acknowledged once the transaction has committed. Readers use read_committed. A reader of
+two partitions may briefly see one half of a transaction, because markers are written one by one, so
+only the final read-back is checked for completeness.
 
 Rules: torn, aborted read (I11), stuck (I14). A record that two transactions made visible is
-"duplicated" to the other rules, in a ring a "double commit" (`check_ring.py`).
+"duplicated" for the other rules, and a "double commit" in a ring (`check_ring.py`).
 """
 
 from collections import defaultdict
@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.verify.breach import ReportBreach
-from penstock.verify.check_bank import BankJudge
+from penstock.verify.check_bank import BankChecker
 from penstock.verify.history import Event
 from penstock.verify.intervals import IntervalSet
 
 TRANSACTION_RULES: Final = {
-    "torn": "of a transaction of which another part is visible, but missing",
+    "torn": "missing, but other records of the same transaction are visible",
     "aborted read": "of an aborted transaction, but visible",
-    "stuck": "behind a transaction that has not ended long after it should have",
+    "stuck": "blocked by a transaction that should have ended long ago",
 }
 OUTCOMES: Final = frozenset({"committed", "aborted", "unknown"})
 
@@ -39,14 +39,14 @@ class _Transaction:
     outcome: str = "unknown"
 
 
-class TransactionJudge:
+class TransactionChecker:
     """Feed it the events that name a transaction, in order, then ask for `finish`."""
 
     def __init__(self, breach: ReportBreach) -> None:
         self._breach = breach
         self._transactions: dict[int, _Transaction] = defaultdict(_Transaction)
         self._aborted: Sequences = defaultdict(IntervalSet)
-        self.bank = BankJudge(breach)
+        self.bank = BankChecker(breach)
         self.committed = 0
         self.aborted = 0
         self.unknown = 0
@@ -64,12 +64,12 @@ class TransactionJudge:
             self.bank.sent(event)
 
     def ended(self, event: Event) -> None:
-        """What the producer was told of transaction `event["x"]`; the last word counts."""
+        """The outcome that the producer got for transaction `event["x"]`; the last one counts."""
         assert event["how"] in OUTCOMES
         self._transactions[event["x"]].outcome = event["how"]
 
     def settle(self, acknowledged: Sequences) -> None:
-        """All events were seen: adds what committed transactions sent to `acknowledged`."""
+        """After all events: adds what committed transactions sent to `acknowledged`."""
         for transaction in self._transactions.values():
             match transaction.outcome:
                 case "committed":
@@ -96,7 +96,7 @@ class TransactionJudge:
             self.bank.read_back(event)
 
     def read(self, event: Event) -> int:
-        """A reader saw this run; returns how many records of it nobody should have seen."""
+        """A reader saw this run; returns how many of its records should not have been visible."""
         count = self.aborted_of(event)
         if count:
             text = (
@@ -124,7 +124,7 @@ class TransactionJudge:
                 self._breach("torn", whole - visible, text)
 
     def stuck(self, event: Event) -> None:
-        """Where a log ends for read_committed readers, at the end, and its high watermark."""
+        """The last stable offset and the high watermark of a log, at the end."""
         stable, high = event["hi"], event.get("hw", event["hi"])
         if stable < high:
             text = f"partition {event['p']}: last stable offset {stable}, high watermark {high}"

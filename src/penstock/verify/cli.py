@@ -1,7 +1,7 @@
 """`penstock verify run` and `penstock verify check`.
 
-Exit codes: 0 PASS, 1 FAIL, 2 wrong use or a cluster that cannot be reached. Ctrl-C ends the
-workload early; what was done until then is judged all the same.
+Exit codes: 0 PASS, 1 FAIL, 2 wrong usage or an unreachable cluster. Ctrl-C ends the workload early;
+what was done until then is checked nevertheless.
 """
 
 import json
@@ -26,12 +26,12 @@ from penstock.verify.report import summary, verdict_lines
 from penstock.verify.workload import Workload, WorkloadConfig
 
 PROGRESS_S: Final = 0.25
-"""Between two looks at the workload."""
+"""Interval between two checks of the workload."""
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Prove that a cluster loses and invents nothing.",
+    help="Check that a cluster loses and invents nothing.",
 )
 
 
@@ -61,13 +61,13 @@ TransactionsSwitch = Annotated[
     bool, typer.Option("--transactions", help="Write in transactions; some are aborted.")
 ]
 BankSwitch = Annotated[
-    bool, typer.Option("--bank", help="Transfer money in transactions; its sum must stay.")
+    bool, typer.Option("--bank", help="Transfer money in transactions; the sum must stay 0.")
 ]
 PipeSwitch = Annotated[
-    bool, typer.Option("--pipe", help="Members also copy it to TOPIC-piped, in transactions.")
+    bool, typer.Option("--pipe", help="Also copy the topic to TOPIC-piped, in transactions.")
 ]
 RingSwitch = Annotated[
-    bool, typer.Option("--ring", help="Members also pass it on in a circle of two topics.")
+    bool, typer.Option("--ring", help="Also pass records round a ring of two topics.")
 ]
 
 
@@ -101,34 +101,42 @@ def run(
         str | None,
         typer.Option(
             envvar="PENSTOCK_BOOTSTRAP",
-            help="Any brokers, as host:port,…; without it, as for every command of penstock.",
+            help="Any brokers, as host:port,…; default as for every penstock command.",
         ),
     ] = None,
-    duration: Annotated[float, typer.Option(help="Seconds to write.", min=0.1)] = 30.0,
-    producers: Annotated[int, typer.Option(min=1, max=64, help="Threads that write.")] = 2,
-    consumers: Annotated[int, typer.Option(min=0, max=64, help="Live readers.")] = 1,
-    acks: Annotated[AcksChoice, typer.Option(help="Who acknowledges.")] = AcksChoice.all,
-    sync: Annotated[SyncChoice, typer.Option(help="What stored means.")] = SyncChoice.os,
-    topic: Annotated[str, typer.Option(help="Created if it is not there.")] = "penstock-verify",
-    partitions: Annotated[int, typer.Option(min=1, help="Of a topic that is created.")] = 6,
-    replicas: Annotated[int, typer.Option(min=1, help="Of a topic that is created.")] = 3,
-    rate: Annotated[int, typer.Option(min=0, help="Records/s in all; 0 = no limit.")] = 5_000,
-    record_bytes: Annotated[int, typer.Option(min=RECORD_BYTES_MIN, help="Of each value.")] = 128,
+    duration: Annotated[float, typer.Option(help="How long to write, in seconds.", min=0.1)] = 30.0,
+    producers: Annotated[int, typer.Option(min=1, max=64, help="Number of writing threads.")] = 2,
+    consumers: Annotated[int, typer.Option(min=0, max=64, help="Number of live readers.")] = 1,
+    acks: Annotated[AcksChoice, typer.Option(help="Required acknowledgements.")] = AcksChoice.all,
+    sync: Annotated[
+        SyncChoice, typer.Option(help="When a record counts as stored.")
+    ] = SyncChoice.os,
+    topic: Annotated[str, typer.Option(help="Created if it does not exist.")] = "penstock-verify",
+    partitions: Annotated[int, typer.Option(min=1, help="Of a newly created topic.")] = 6,
+    replicas: Annotated[int, typer.Option(min=1, help="Of a newly created topic.")] = 3,
+    rate: Annotated[int, typer.Option(min=0, help="Total records/s; 0 = no limit.")] = 5_000,
+    record_bytes: Annotated[
+        int, typer.Option(min=RECORD_BYTES_MIN, help="Size of each value.")
+    ] = 128,
     group: Annotated[
         str, typer.Option(help="Also read as this consumer group; its offsets are reset.")
     ] = "",
     members: Annotated[
-        int, typer.Option(min=1, max=64, help="Of group, pipe or each loop of a ring.")
+        int, typer.Option(min=1, max=64, help="Members of the group, pipe, or each loop of a ring.")
     ] = 3,
-    churn: Annotated[float, typer.Option(min=0, help="Seconds a member stays; 0: always.")] = 0.0,
+    churn: Annotated[
+        float, typer.Option(min=0, help="Seconds that a member stays; 0: always.")
+    ] = 0.0,
     transactions: TransactionsSwitch = False,
     bank: BankSwitch = False,
     pipe: PipeSwitch = False,
     ring: RingSwitch = False,
-    history: Annotated[Path | None, typer.Option(help="Keep it here (.gz compresses).")] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
+    history: Annotated[
+        Path | None, typer.Option(help="Write the history here (.gz compresses).")
+    ] = None,
+    output: Annotated[Output, typer.Option("-o", "--output", help="Output format.")] = Output.table,
 ) -> None:
-    """Put a recorded workload on a cluster, then judge what it did."""
+    """Run a recorded workload on a cluster, then check its history."""
     from penstock.core.types import Acks, Sync  # noqa: PLC0415 - after --help
 
     where = context.obj(bootstrap)
@@ -157,10 +165,10 @@ def run(
 
 @app.command(epilog="Example: penstock verify check history.gz -o json")
 def check(
-    files: Annotated[list[Path], typer.Argument(help="Histories of one run.")],
-    output: Annotated[Output, typer.Option("-o", "--output", help="What to print.")] = Output.table,
+    files: Annotated[list[Path], typer.Argument(help="History files of one run.")],
+    output: Annotated[Output, typer.Option("-o", "--output", help="Output format.")] = Output.table,
 ) -> None:
-    """Judge recorded histories."""
+    """Check recorded histories."""
     try:
         verdict = check_files(files)
     except MisuseError as error:
@@ -183,10 +191,10 @@ def _judged(
 
 
 def _run_workload(config: WorkloadConfig, path: Path, duration_s: float) -> None:
-    """Runs until the time is over or Ctrl-C, with a line of progress on stderr.
+    """Runs until the time is up or Ctrl-C, with a line of progress on stderr.
 
-    The first Ctrl-C ends the writing, and what was done is judged; a second one gives up. Both
-    only set events: an exception out of a signal may come in the middle of anything.
+    The first Ctrl-C ends the writing, and what was done is checked; a second one gives up. Both
+    only set events: an exception from a signal handler could interrupt anything.
     """
     counts, interrupted, given_up = LiveCounts(), threading.Event(), threading.Event()
     progress = Console(stderr=True)
@@ -210,14 +218,16 @@ def _run_workload(config: WorkloadConfig, path: Path, duration_s: float) -> None
                         break
                 status.update("reading everything back")
                 if interrupted.is_set():
-                    progress.print("interrupted: judging what was done; Ctrl-C again gives up")
+                    progress.print(
+                        "interrupted: checking what was done; press Ctrl-C again to give up"
+                    )
                 _finish(workload, given_up)
         finally:
             signal.signal(signal.SIGINT, before)
 
 
 def _finish(workload: Workload, given_up: threading.Event) -> None:
-    """Lets the workload end in good order; exits with 130 when the user gives up."""
+    """Lets the workload end cleanly; exits with 130 when the user gives up."""
     stopping = threading.Thread(target=workload.stop, name="verify-stop", daemon=True)
     stopping.start()
     while stopping.is_alive():

@@ -1,12 +1,12 @@
-"""Members of a consumer group in the recorded workload, and who watches what they commit.
+"""Members of a consumer group in the recorded workload, and the watcher of their commits.
 
     member threads ──poll──▶ cluster       owns, got, leaves
     watcher thread ──describe the group──▶ stored
 
-Members commit automatically, as most programs do. With `churn_s` each one closes after a while,
-in the middle of its work, and another takes its place, so that partitions keep moving. All end
-when together they have reached the ends of the logs. Nothing is judged here; `check_groups.py`
-does.
+Members commit automatically, as most programs do. With `churn_s`, each one closes after a while, in
+the middle of its work, and another one replaces it, so that partitions keep moving. All end when
+together they have reached the ends of the logs. Nothing is checked here; `check_groups.py` does
+that.
 """
 
 import random
@@ -26,10 +26,10 @@ WATCH_S: Final = 0.2
 AUTO_COMMIT_MS: Final = 200
 
 LAST_WORDS: Final = 5
-"""Records a member takes last, in the middle of what it has fetched."""
+"""The last records that a member takes, in the middle of what it has fetched."""
 
 Record = Callable[[str, str, ConsumedBatch], None]
-"""(reader, kind of event, batch): writes down what a batch held."""
+"""(reader, kind of event, batch): records the content of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class GroupReaders:
         self._finished = threading.Event()
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Lets the group begin at these offsets; raises GROUP_NOT_EMPTY if it is in use."""
+        """Makes the group start at these offsets; raises GROUP_NOT_EMPTY if it is in use."""
         with self._admin() as admin:
             admin.reset_offsets(self._config.group, starts, reason="penstock verify")
         self._reached.update(starts)
@@ -81,18 +81,18 @@ class GroupReaders:
         self._look()
 
     def abandon(self) -> None:
-        """Ends everything now, whatever is still to come."""
+        """Ends everything now, finished or not."""
         self._finished.set()
 
     def run_member(self, name: str) -> None:
-        """One seat: a member, and after it others while there is churn."""
+        """A member, and its successors while there is churn."""
         life = 0
         while not self._finished.is_set():
             self._live(f"{name}.{life}")
             life += 1
 
     def watch(self) -> None:
-        """Writes down how the committed offsets move, until the end; once more after it."""
+        """Records how the committed offsets move, until the end, and once more after it."""
         known: dict[TopicPartition, int] = {}
         with self._admin() as admin:
             while True:
@@ -126,7 +126,7 @@ class GroupReaders:
             while not self._finished.is_set():
                 if config.churn_s and self._ends is None and time.monotonic() > dies_at:
                     self._take(consumer, name, LAST_WORDS)
-                    return  # without a commit: the last few are for the next owner again
+                    return  # without a commit: the last few records go to the next owner again
                 self._take(consumer, name)
                 self._look()
             consumer.commit()
@@ -143,7 +143,7 @@ class GroupReaders:
                 self._progressed = time.monotonic()
 
     def _look(self) -> None:
-        """Ends everything when the ends are reached; raises if nothing comes any more."""
+        """Ends everything when the ends are reached; raises if there is no more progress."""
         with self._lock:
             ends = self._ends
             if ends is None:
@@ -172,7 +172,7 @@ class GroupReaders:
 
 
 class _Listener:
-    """Writes down which partitions come and go."""
+    """Records which partitions come and go."""
 
     def __init__(
         self, moved: Callable[[str, str, frozenset[TopicPartition], str], None], name: str

@@ -1,7 +1,7 @@
 """The history of a workload: one JSON object per line, written as things happen.
 
-A line stands for a whole run of records, so that 100 million records are some 100,000 lines.
-Fields are one letter, because there are many lines; `t` is ms since the start of the workload:
+A line covers a whole run of records, so that 100 million records take about 100,000 lines. Fields
+are one letter, because there are many lines; `t` is ms since the start of the workload:
 
     {"e":"start", "run":tag, "topic":…, "acks":…, "sync":…, "partitions":…, "bytes":…}
                                               "pipe":target | "ring":hops, if there is one

@@ -1,7 +1,7 @@
 """Sets of integers kept as sorted, disjoint, half-open ranges.
 
-A stream of records that all arrived is one range however long it is: this is what bounds the
-judge's memory (`check.py`).
+A stream of records that all arrived is one range, however long it is: this bounds the checker's
+memory (`check.py`).
 """
 
 from bisect import bisect_left, bisect_right

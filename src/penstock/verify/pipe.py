@@ -1,12 +1,12 @@
-"""A consume-transform-produce loop in the recorded workload, and who reads what it made.
+"""A consume-transform-produce loop in the recorded workload, and the reader of its output.
 
     member threads: Transformer ──▶ each record of the topic to the target      (churn: they go)
     watcher thread: the group's committed offsets at the ends of the topic ──▶ all stop
     at the end: the target, read_committed ──▶ piped, piped, …
 
-The target must hold each record of the topic once, each key's in order, whoever came and went.
-A member that goes does so in good order, or in the middle of a transaction, which is aborted.
-Nothing is judged here; `check_pipe.py` does.
+The target must have each record of the topic once, in order per key, while members come and go. A
+member leaves cleanly, or in the middle of a transaction, which is aborted. Nothing is checked here;
+`check_pipe.py` does that.
 """
 
 import random
@@ -43,7 +43,7 @@ class PipeConfig:
 
 
 class _LeavesInTheMiddleError(Exception):
-    """Churn: what a member has in hand is aborted."""
+    """Churn: a member's open transaction is aborted."""
 
 
 class Pipe:
@@ -60,7 +60,7 @@ class Pipe:
         self._finished = threading.Event()
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> None:
-        """The group begins at these offsets of the source; the target is read from its end on."""
+        """The group starts at these offsets of the source; the target is read from its end now."""
         self._cluster.reset(self._config.group, starts)
         self._begins = self._cluster.ends(self._config.target)
 
@@ -69,7 +69,7 @@ class Pipe:
         self._ends = ends
 
     def abandon(self) -> None:
-        """Ends everything now, whatever is still to come."""
+        """Ends everything now, finished or not."""
         self._finished.set()
         with self._lock:
             for member in self._live:
@@ -84,7 +84,7 @@ class Pipe:
         }
 
     def read_back(self) -> None:
-        """Writes down all that readers see of the target.
+        """Records everything that readers see of the target.
 
         Raises PenstockError if a transaction on it stays open.
         """
@@ -94,17 +94,17 @@ class Pipe:
     # ------------------------------------------------------------ inside
 
     def _run_member(self, name: str) -> None:
-        """One seat: a member, and after it others while there is churn."""
+        """A member, and its successors while there is churn."""
         life = 0
         while not self._finished.is_set():
             try:
                 self._live_once(f"{name}.{life}")
-            except UnreachableError:  # it came while every broker was away
+            except UnreachableError:  # it started while every broker was down
                 self._finished.wait(PAUSE_S)
             life += 1
 
     def _watch(self) -> None:
-        """Ends everything when the ends are committed; raises if nothing is any more."""
+        """Ends everything when the ends are committed; raises if there is no more progress."""
         known: dict[TopicPartition, int] = {}
         progressed = time.monotonic()
         try:
@@ -167,5 +167,5 @@ class Pipe:
 
 
 def target_of(topic: str) -> str:
-    """Where a pipe copies a topic to."""
+    """The topic to which a pipe copies."""
     return f"{topic}-piped"

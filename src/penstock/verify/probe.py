@@ -1,4 +1,4 @@
-"""What a workload asks a cluster about topics it writes to itself: ends, progress, what is visible.
+"""What a workload asks a cluster about its own topics: ends, progress, what is visible.
 
 committed(group) ≥ high_watermarks(topics)     nothing is on its way any more
 read_committed(begins)                         all that is visible, once nothing is open
@@ -18,7 +18,7 @@ POLL_S: Final = 0.5
 
 
 class ClusterProbe:
-    """Asks anew each time. `settle_s` bounds how long it waits for the cluster to come to rest."""
+    """Asks again each time. `settle_s` bounds how long it waits for the cluster to come to rest."""
 
     def __init__(
         self, bootstrap: str, resolve_address: AddressResolver | None, settle_s: float
@@ -28,12 +28,12 @@ class ClusterProbe:
         self._settle_s = settle_s
 
     def reset(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Lets a group begin there; raises GROUP_NOT_EMPTY if it is in use."""
+        """Makes a group start there; raises GROUP_NOT_EMPTY if it is in use."""
         with self._admin() as admin:
             admin.reset_offsets(group, offsets, reason="penstock verify")
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """The offsets of a group; nothing while nobody can say."""
+        """The offsets of a group; empty while they are unknown."""
         try:
             with self._admin() as admin:
                 offsets = admin.describe_group(group).offsets
@@ -56,7 +56,7 @@ class ClusterProbe:
         return {one: offsets[one].offset for one in where}
 
     def read_committed(self, begins: Mapping[TopicPartition, int]) -> Iterator[ConsumedBatch]:
-        """All that readers see from these offsets on, partitions mixed.
+        """Everything that readers see from these offsets on, partitions mixed.
 
         Waits until no transaction is open; raises PenstockError if that or reading takes longer
         than `settle_s` without progress.

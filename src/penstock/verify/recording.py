@@ -1,4 +1,4 @@
-"""What a batch that a reader got says in the history: a line per run of records.
+"""How a batch that a reader got is recorded in the history: a line per run of records.
 
 ConsumedBatch ─▶ runs of one stream, with what their body says │ odd: nobody sent these bytes
 """
@@ -15,7 +15,7 @@ def lines_of(
 ) -> Iterator[Event]:
     """Events `kind` and "odd", without who read them and when. `body`: a name for each word of it.
 
-    Every value of the workload has `record_bytes`; in a batch where that is not so, all are odd.
+    Every value of the workload has `record_bytes`; in a batch where one has not, all are odd.
     """
     data = batch.columns.value_data
     if len(data) != batch.columns.record_count * record_bytes:

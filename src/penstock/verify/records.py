@@ -1,11 +1,11 @@
-"""Records that prove themselves: what a reader sees tells which record it is and if it changed.
+"""Self-describing records: a value tells which record it is and whether it was changed.
 
 A value is a row of 64-bit little-endian words:
 
     run tag | stream | sequence | body, if any | mix(stream, sequence, body) repeated to the end
 
 A stream is one key of one producer; its sequences count from 0. The body is for workloads whose
-records say something (`bank.py`, `ring.py`). NumPy builds and checks whole batches, so that
+records have a content (`bank.py`, `ring.py`). NumPy builds and checks whole batches, so that
 verifying costs less than reading.
 """
 

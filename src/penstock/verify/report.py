@@ -1,4 +1,4 @@
-"""A verdict as people and programs read it."""
+"""A verdict, as text for people and programs."""
 
 from penstock.verify.check import RULES, Verdict
 
@@ -27,8 +27,8 @@ def _group(verdict: Verdict) -> list[tuple[str, str]]:
     if not verdict.delivered:
         return []
     return [
-        ("given to the group", f"{verdict.delivered:,}"),
-        ("of these once more", f"{verdict.redelivered:,}"),
+        ("delivered to the group", f"{verdict.delivered:,}"),
+        ("of these delivered again", f"{verdict.redelivered:,}"),
     ]
 
 
@@ -61,7 +61,7 @@ def _ring(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """PASS, or a line per broken promise with its first records."""
+    """PASS, or a line per broken rule with its first records."""
     lines = []
     for rule, breach in verdict.allowed.items():
         lines.append(

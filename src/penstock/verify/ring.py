@@ -1,13 +1,14 @@
-"""Two loops that feed each other, in the recorded workload: only in a circle can reads go in one.
+"""Two loops that feed each other, in the recorded workload: without a ring, reads cannot form a
+cycle.
 
     TOPIC ─▶ "there" ─▶ TOPIC-there ─▶ "back" ─▶ TOPIC-back ─▶ "there" …     each a group
                                       a record ends when HOPS_MAX transactions have passed it on
     watcher thread: both groups have committed all that is in the three topics ──▶ all stop
     at the end: TOPIC-there and TOPIC-back, read_committed ──▶ ringed, ringed, …
 
-What goes round says which transaction wrote it, and how many have passed it on; so committed ones
-of either loop read what those of the other wrote, and never in a circle (I13). Members are
-`ring_member.py`'s. Nothing is judged here; `check_ring.py` does.
+Each record tells which transaction wrote it, and how many have passed it on. So committed
+transactions of each loop read what those of the other one wrote, but never in a cycle (I13). For
+members, see `ring_member.py`. Nothing is checked here; `check_ring.py` does that.
 """
 
 import itertools
@@ -31,13 +32,13 @@ RING_READER: Final = "ring"
 RING_RECORD_BYTES_MIN: Final = (HEAD_WORDS + len(RING_BODY) + 1) * WORD_BYTES
 
 Work = dict[str, Callable[[], None]]
-"""What threads are to do, by name."""
+"""The work of threads, by name."""
 
 
 def check_ring(record_bytes: int, beside: str) -> None:
-    """Raises MisuseError if there is no room for what a record says, or for what runs beside."""
+    """Raises MisuseError if a record is too small, or if something else runs with the ring."""
     if beside:
-        raise MisuseError(f"a ring and a {beside}: run them one after the other")
+        raise MisuseError(f"a ring and a {beside} cannot run together: run one after the other")
     if record_bytes < RING_RECORD_BYTES_MIN:
         raise MisuseError(
             f"record bytes {record_bytes}: a record of the ring needs {RING_RECORD_BYTES_MIN}"
@@ -45,7 +46,7 @@ def check_ring(record_bytes: int, beside: str) -> None:
 
 
 def ring_topics(topic: str) -> tuple[str, str]:
-    """Where loops write to: "there", "back"."""
+    """The topics to which the loops write: "there", "back"."""
     return f"{topic}-there", f"{topic}-back"
 
 
@@ -71,7 +72,8 @@ class Ring:
         self._finished = threading.Event()
 
     def begin(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Groups begin at these offsets of the topic, and at the ends of what they write."""
+        """Groups start at these offsets of the topic, and at the current ends of the topics they
+        write."""
         self._begins = self._cluster.ends(*ring_topics(self._config.topic))
         everywhere = {**starts, **self._begins}
         self._sources = list(everywhere)
@@ -89,15 +91,15 @@ class Ring:
         return {**members, "ring watcher": self._watch}
 
     def end_at(self, _ends: Mapping[TopicPartition, int]) -> None:
-        """Nobody writes to the topic any more: members stop when nothing goes round."""
+        """No more records are written to the topic: members stop when nothing goes round."""
         self._ending = True
 
     def abandon(self) -> None:
-        """Ends everything now, whatever is still to come."""
+        """Ends everything now, finished or not."""
         self._finished.set()
 
     def read_back(self) -> None:
-        """Writes down all that readers see of the ring.
+        """Records everything that readers see of the ring.
 
         Raises PenstockError if a transaction on it stays open.
         """
@@ -112,7 +114,7 @@ class Ring:
     # ------------------------------------------------------------ inside
 
     def _run_member(self, loop: Loop, seat: str) -> None:
-        """One seat: a member, and after it others while there is churn."""
+        """A member, and its successors while there is churn."""
         churn_s, chance = self._config.churn_s, random.SystemRandom()
         for life in itertools.count():
             dies_at = time.monotonic() + churn_s * (0.5 + chance.random())
@@ -128,14 +130,14 @@ class Ring:
                 member.live(stays, self._numbers)
             except MisuseError:
                 raise
-            except PenstockError:  # the next one takes its id, which ends what it has left open
+            except PenstockError:  # the next one takes over its id, which aborts what it left open
                 self._finished.wait(PAUSE_S)
 
     def _tell(self, event: dict[str, object]) -> None:
         self._history.write({**event, "t": self._now_ms()})
 
     def _watch(self) -> None:
-        """Ends everything when nothing goes round; raises if nothing is committed any more."""
+        """Ends everything when nothing goes round; raises if there are no more commits."""
         known: list[dict[TopicPartition, int]] = []
         progressed = time.monotonic()
         try:
@@ -156,8 +158,8 @@ class Ring:
             self.abandon()
 
     def _is_at_rest(self, committed: list[dict[TopicPartition, int]]) -> bool:
-        """The logs are looked at after the groups: what a transaction among these offsets wrote
-        was in them before it was committed."""
+        """The logs are checked after the groups: what a transaction with these offsets wrote was in
+        the logs before it was committed."""
         config = self._config
         try:
             ends = high_watermarks(config.bootstrap, self._sources, config.resolve_address)

@@ -1,14 +1,13 @@
 """A member of one of a ring's loops: a consumer of the group, and a transactional producer.
 
-    poll ─▶ took … ─▶ send ──┐  polls again, until its time is over or a partition leaves
-     ▲                       ▼
-     ├── committed ◀── offsets and output together
-     └── back to what is committed ◀── aborted: now and then, or because something failed
+    poll ─▶ took … ─▶ send ──┐  polls again, until its time is over or a partition leaves ▲
+     ▼ ├── committed ◀── offsets and output together └── back to what is committed ◀── aborted: now
+     and then, or because something failed
 
-Made by hand of `Consumer`, `Producer` and `commit_offsets`, as `Transformer` is not. A transaction
-outlives a poll, so that it could read what others made of its own output, were that visible before
-its time: with one poll each, the order of the polls would be one of the transactions, and no
-circle possible. So it is committed before a partition leaves, in `on_revoked`.
+Unlike `Transformer`, built from `Consumer`, `Producer` and `commit_offsets`. A transaction spans
+several polls, so that it could read what others made of its own output if that became visible too
+early: with one poll each, the order of polls would also order the transactions, and no cycle would
+be possible. Therefore it is committed in `on_revoked`, before a partition leaves.
 """
 
 import random
@@ -33,7 +32,7 @@ from penstock.verify.transactional import TIMEOUT_MS
 
 HOPS_MAX: Final = 4
 OPEN_S: Final = 0.1
-"""A transaction is ended after so long."""
+"""How long a transaction stays open."""
 POLL_S: Final = 0.05
 ABORT_SHARE: Final = 0.05
 TIMEOUT_S: Final = TIMEOUT_MS / 1000
@@ -42,7 +41,7 @@ RING_BODY: Final = ("w", "h")
 """Transaction that wrote it; how many have passed it on."""
 
 Tell = Callable[[dict[str, object]], None]
-"""Writes down an event, and when."""
+"""Records an event and its time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +70,10 @@ class Loop:
 
 
 class RingMember:
-    """One life on one seat; another one on that seat has the same transactional id."""
+    """One member; its successor has the same transactional id."""
 
     def __init__(self, config: RingConfig, loop: Loop, name: str, tell: Tell) -> None:
-        """`name`: seat.life"""
+        """`name`: number of the member and of the successor, with a dot in between"""
         self._config = config
         self._loop = loop
         self._name = name
@@ -87,7 +86,7 @@ class RingMember:
             client_id=name,
             enable_auto_commit=False,
             auto_offset_reset="error",
-            session_timeout_ms=TIMEOUT_MS,  # nobody hears who leaves while all brokers are away
+            session_timeout_ms=TIMEOUT_MS,  # a leave is not noticed while all brokers are down
             transactional_id=transactional_id,
             resolve_address=config.resolve_address,
         )
@@ -101,19 +100,19 @@ class RingMember:
         )
         self._transaction: Transaction | None = None
         self._number = 0
-        """Of the transaction whose end is not written down yet."""
+        """Of the transaction whose end is not recorded yet."""
         self._due_s = 0.0
         self._doomed = False
         self._unknown: PenstockError | None = None
         self._leaving = False
         self._settled: dict[TopicPartition, int] = {}
-        """Positions that are committed."""
+        """Committed positions."""
 
     def live(self, stays: Callable[[], bool], numbers: Iterator[int]) -> None:
         """Passes records on, in transactions with these numbers.
 
-        Raises MisuseError for the workload's own mistakes, other PenstockErrors where another
-        member has to go on.
+        Raises MisuseError for the workload's own mistakes, other PenstockErrors if another member
+        has to continue.
         """
         with self._producer, self._consumer:
             try:
@@ -122,22 +121,24 @@ class RingMember:
                     self._turn(numbers)
                 self._leave()
             finally:
-                self._leaving = True  # what is open is aborted when its partitions have gone
+                self._leaving = (
+                    True  # the open transaction is aborted when its partitions have left
+                )
                 self._ended("aborted")
 
-    # ------------------------------------------------------------ the group's word, inside polls
+    # ------------------------------------------------------------ called by the group, inside polls
 
     def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """They begin at what is committed."""
+        """They start at the committed offsets."""
 
     def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """The next owner begins behind what is committed here."""
+        """The next owner starts after what is committed here."""
         if self._transaction is not None and not self._doomed and not self._leaving:
             self._commit()
         self._forget(partitions)
 
     def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """What is open is not to count any more."""
+        """The open transaction must no longer count."""
         self._doomed |= self._transaction is not None
         self._forget(partitions)
 
@@ -148,7 +149,8 @@ class RingMember:
         if self._doomed:
             self._go_back()
             return
-        # Positions also move over what is not for readers; at the end that is to be committed too.
+        # Positions also move past records that readers do not get; at the end, that is committed
+        # too.
         idle = not batches and self._transaction is None
         if batches or (idle and self._positions() != self._settled):
             self._begin(numbers)
@@ -202,7 +204,7 @@ class RingMember:
             self._go_back()
 
     def _commit(self) -> None:
-        """Raises nothing but MisuseError, for it is also called inside polls."""
+        """Raises only MisuseError, because it is also called inside polls."""
         assert self._transaction is not None, "it was begun"
         try:
             settled = self._positions()
@@ -221,7 +223,7 @@ class RingMember:
             self._transaction = None
 
     def _go_back(self) -> None:
-        """Aborts, and reads again; where nobody knows what became of it, somebody else has to."""
+        """Aborts, and reads again; if the outcome is unknown, another member has to continue."""
         if self._unknown is not None:
             raise self._unknown
         self._ended("aborted")
@@ -232,7 +234,7 @@ class RingMember:
         self._consumer.seek_to_committed()
 
     def _leave(self) -> None:
-        """In good order, or with a transaction open that nobody will commit."""
+        """Cleanly, or with an open transaction that will never be committed."""
         if self._transaction is not None and self._random.random() < 0.5:
             self._commit()
 
@@ -243,7 +245,7 @@ class RingMember:
         self._settled = {at: to for at, to in self._settled.items() if at not in partitions}
 
     def _ended(self, how: str) -> None:
-        """Written down once for each transaction; what was never to be committed is aborted."""
+        """Recorded once for each transaction; one without a commit request is aborted."""
         if self._number:
             self._tell({"e": "ended-ring", "r": self._name, "x": self._number, "how": how})
             self._number = 0

@@ -2,9 +2,9 @@
 
     begin ─▶ a few batches of a few keys ─▶ commit, or abort now and then ─▶ what it was told
 
-Numbers of transactions are those of no other producer. An outcome that nobody told is asked for
-again until somebody does or the workload ends; then it stays unknown. A transaction that failed was
-never committed, so that nothing of it may ever be seen, whatever becomes of its abort.
+Transaction numbers are unique across producers. If an outcome is unknown, the producer asks again
+until it is known or the workload ends; then it stays unknown. A failed transaction was never
+committed, so its records must never be visible, whatever the outcome of its abort.
 """
 
 import random
@@ -34,7 +34,7 @@ Sent = tuple[tuple[int, int], ColumnsDelivery]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalConfig:
-    """As `WorkloadConfig`; `tag` is the run's, `pause_s` lies between the begins of two."""
+    """As `WorkloadConfig`; `tag` is the run's, `pause_s` is the time between the begins of two."""
 
     bootstrap: str
     topic: str
@@ -58,7 +58,7 @@ class TransactionalProducer:
         history: HistoryWriter,
         now_ms: Callable[[], float],
     ) -> None:
-        """`keys`: of each stream that is this producer's."""
+        """`keys`: of each stream of this producer."""
         self._config = config
         self._index = index
         self._keys = keys
@@ -69,7 +69,7 @@ class TransactionalProducer:
         self._random = random.Random(config.tag ^ index)  # noqa: S311 - a workload
 
     def run(self, stopping: threading.Event, acknowledged: Callable[[int], None]) -> None:
-        """Raises MisuseError for what is the workload's own mistake."""
+        """Raises MisuseError for the workload's own mistakes."""
         config = self._config
         while not stopping.is_set():
             with Producer(
@@ -85,7 +85,7 @@ class TransactionalProducer:
     def _one(
         self, producer: Producer, stopping: threading.Event, acknowledged: Callable[[int], None]
     ) -> bool:
-        """One transaction; False if the producer is of no more use."""
+        """One transaction; False if the producer is no longer usable."""
         transaction = producer.transaction()
         try:
             transaction.begin()
@@ -114,7 +114,7 @@ class TransactionalProducer:
         return True
 
     def _fill(self, transaction: Transaction) -> list[Sent]:
-        """What one transaction writes."""
+        """Writes the records of one transaction."""
         streams = list(self._keys)
         batches = self._random.randint(1, BATCHES_MAX)
         return [self._send(transaction, self._random.choice(streams)) for _ in range(batches)]
@@ -122,7 +122,7 @@ class TransactionalProducer:
     def _send(
         self, transaction: Transaction, stream: int, body: Sequence[int] = (), **more: object
     ) -> Sent:
-        """One batch; `more`: what its line in the history says beside."""
+        """One batch; `more`: additional fields of its line in the history."""
         config, count = self._config, self._config.batch_records
         first = self._sequences[stream]
         self._sequences[stream] += count
@@ -136,7 +136,7 @@ class TransactionalProducer:
         return (stream, first), delivery
 
     def _commit(self, transaction: Transaction, stopping: threading.Event) -> None:
-        """Asks on while nobody tells; raises TransactionError."""
+        """Asks again while the outcome is unknown; raises TransactionError."""
         while True:
             try:
                 transaction.commit()
@@ -160,7 +160,7 @@ class TransactionalProducer:
         acknowledged(self._config.batch_records)
 
     def _give_up(self, transaction: Transaction, error: PenstockError) -> bool:
-        with suppress(PenstockError):  # over already, or its timeout does it
+        with suppress(PenstockError):  # it has already ended, or will by its timeout
             transaction.abort()
         return error.code is not ErrorCode.PRODUCER_FENCED
 
@@ -178,7 +178,7 @@ def high_watermarks(
     partitions: Sequence[TopicPartition],
     resolve_address: AddressResolver | None,
 ) -> dict[TopicPartition, int]:
-    """Where logs end for readers that also see what is not committed."""
+    """Where logs end for readers that also see uncommitted records."""
     with Consumer(
         bootstrap, isolation_level="read_uncommitted", resolve_address=resolve_address
     ) as consumer:

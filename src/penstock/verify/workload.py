@@ -5,13 +5,13 @@
           └───────────────▶ HistoryWriter ◀──────────┘   … at the end: final, ends
 
 Each producer owns a few keys and numbers the records of each; keys are chosen so that every
-partition is written to. What a delivery handle answers is written as it was: acknowledged,
-failed definitely (nothing was appended) or unknown. A thread that cannot go on writes down why
-and ends; the rest goes on. Nothing is judged here; `check.py` does.
+partition is written to. The outcome of each delivery is recorded as it was: acknowledged,
+definitely failed (nothing was appended) or unknown. A thread that cannot continue records why and
+ends; the others continue. Nothing is checked here; `check.py` does that.
 
-The end, in this order: producers settle everything; live readers read to the ends of the logs;
-the ends are asked for again, because a record of unknown outcome may have become visible since;
-a group's members get everything up to there; the final reader reads everything up to there.
+The end, in this order: producers settle everything; live readers read to the ends of the logs; the
+ends are looked up again, because a record of unknown outcome may have become visible since; a
+group's members get everything up to there; the final reader reads everything up to there.
 """
 
 import itertools
@@ -64,18 +64,18 @@ BATCH_BYTES_MAX: Final = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WorkloadConfig:
-    """What to put on the cluster. `rate` records/s over all producers; 0 = as fast as it goes.
+    """The workload. `rate` records/s over all producers; 0 = as fast as possible.
 
-    `keys` per producer. `batch_records` records of one key are handed over at a time. `settle_s`
-    bounds how long readers at the end wait for leaders and for progress. `delivery_timeout_ms`
-    is the producers' setting. A topic that is not
-    there is created with `replication_factor` and `topic_configs`; it keeps its records for ever,
-    because what retention takes would seem lost. `resolve_address` is every client's setting.
-    `group` "" = no group; else so many `members` share the topic, each for about `churn_s`
-    (0 = for good). `transactions`: producers write in transactions, some of which they abort.
-    `bank`: their transactions are transfers between `keys` accounts (`bank.py`). `pipe`: so many
-    `members`, churn included, copy the topic to another one in transactions (`pipe.py`). `ring`:
-    so many pass records on from each of two topics to the other one (`ring.py`).
+    `keys` per producer. `batch_records` records of one key are sent at a time. `settle_s` bounds
+    how long readers at the end wait for leaders and for progress. `delivery_timeout_ms` is the
+    producers' setting. A topic that is not there is created with `replication_factor` and
+    `topic_configs`; it keeps its records for ever, because records deleted by retention would seem
+    lost. `resolve_address` is every client's setting. `group` "" = no group; otherwise, this many
+    `members` share the topic, each for about `churn_s` (0 = for ever). `transactions`: producers
+    write in transactions, some of which they abort. `bank`: their transactions are transfers
+    between `keys` accounts (`bank.py`). `pipe`: this many `members`, with churn, copy the topic to
+    another one in transactions (`pipe.py`). `ring`: this many pass records on from each of two
+    topics to the other one (`ring.py`).
     """
 
     bootstrap: str
@@ -104,7 +104,7 @@ class WorkloadConfig:
 
 
 class Progress(Protocol):
-    """Hears about progress, from any thread."""
+    """Receives progress, from any thread."""
 
     def acknowledged(self, records: int) -> None: ...
 
@@ -112,7 +112,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Hears nothing."""
+    """Ignores progress."""
 
     def acknowledged(self, records: int) -> None:
         pass
@@ -132,9 +132,9 @@ class _Pending:
 class Workload:
     """Call `start`, later `stop`; then the history is complete and closed.
 
-    An error in any thread (say, a consumer that could not follow) ends that thread and stands in
-    the history, where the judge finds it. Raises MisuseError for what a bank or a ring cannot do
-    with.
+    An error in any thread (for example, a consumer that fell behind) ends that thread and is
+    recorded in the history, where the checker finds it. Raises MisuseError for settings that a bank
+    or a ring cannot use.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Workload:
         return self._tag
 
     def start(self) -> None:
-        """Creates the topic if it is not there and starts all threads.
+        """Creates the topic if it does not exist, and starts all threads.
 
         Raises PenstockError if the cluster cannot be reached or refuses the topic.
         """
@@ -181,7 +181,9 @@ class Workload:
                 TopicPartition(config.topic, each.partition) for each in topic.partitions
             ]
             begins = admin.list_offsets(dict.fromkeys(self._partitions, LATEST))
-            for target in self._targets():  # as many partitions: a key's order can be kept
+            for target in (
+                self._targets()
+            ):  # the same number of partitions, so that the order of each key can be kept
                 self._create_topic(admin, target, len(self._partitions))
         self._starts = {tp: found.offset for tp, found in begins.items()}
         self._began = time.monotonic()
@@ -234,7 +236,7 @@ class Workload:
         self._history.close()
 
     def abandon(self) -> None:
-        """Gives up everything under way, at once; the history stays unfinished."""
+        """Gives up everything at once; the history stays unfinished."""
         self._stopping.set()
         if self._group is not None:
             self._group.abandon()
@@ -244,7 +246,7 @@ class Workload:
             producer.close(0.0)
 
     def _create_topic(self, admin: Admin, topic: str, partitions: int) -> None:
-        """Unless it is there."""
+        """Unless it exists."""
         config = self._config
         if topic not in admin.list_topics():
             admin.create_topic(topic, partitions, config.replication_factor, config.topic_configs)
@@ -271,7 +273,7 @@ class Workload:
         self._members += self._threads({**work, "watcher": self._group.watch})
 
     def _targets(self) -> tuple[str, ...]:
-        """What is written to beside the topic."""
+        """Topics that are written to besides the topic."""
         topic = self._config.topic
         if self._config.ring:
             return ring_topics(topic)
@@ -320,7 +322,7 @@ class Workload:
         return threads
 
     def _guard(self, name: str, body: Callable[[], None]) -> None:
-        """Does a thread's work; what ends it early stands in the history."""
+        """Does a thread's work; an error that ends it early is recorded in the history."""
         try:
             body()
         except Exception as error:  # noqa: BLE001 - the judge makes a verdict of it
@@ -389,14 +391,14 @@ class Workload:
         ).run(self._stopping, self._progress.acknowledged)
 
     def _key(self, stream: int) -> bytes:
-        """A key whose hash leads to the partition that is its turn; an account's is everybody's."""
+        """A key that hashes to the next partition in turn; accounts are shared by all producers."""
         count = len(self._partitions)
         turn = stream % self._config.keys if self._config.bank else stream
         names = (f"verify-{turn}-{salt}".encode() for salt in itertools.count())
         return next(key for key in names if partition_for_key(key, count) == turn % count)
 
     def _send(self, producer: Producer, stream: int, first: int, key: bytes) -> _Pending | None:
-        """Hands a batch over; None if the client refused it, which is written down."""
+        """Sends a batch; None if the client refused it, which is recorded."""
         config = self._config
         count, size = config.batch_records, config.record_bytes
         data = build_values(self._tag, stream, first, count, size)
@@ -417,7 +419,7 @@ class Workload:
         return _Pending(delivery, stream, first, count)
 
     def _harvest(self, pending: deque[_Pending]) -> None:
-        """Writes down every outcome that is known, in the order of sending."""
+        """Records every known outcome, in the order of sending."""
         for _ in range(len(pending)):
             sent = pending.popleft()
             if sent.delivery.done():
@@ -450,7 +452,7 @@ class Workload:
                 self._history.write({"e": "reached", "p": tp.partition, "o": end})
 
     def _high_watermarks(self) -> dict[TopicPartition, int]:
-        """Waits until readers of committed records may see up to there, within limits."""
+        """Waits, with a limit, until readers of committed records can read up to there."""
         config = self._config
         until = time.monotonic() + config.settle_s
         while True:
@@ -461,7 +463,7 @@ class Workload:
             time.sleep(POLL_SECONDS)
 
     def _consume(self, reader: str, kind: str) -> None:
-        """Reads from where the run began until `_ends` is known and reached."""
+        """Reads from where the run started until `_ends` is known and reached."""
         config = self._config
         progressed = time.monotonic()
         with Consumer(config.bootstrap, resolve_address=config.resolve_address) as consumer:
@@ -502,7 +504,7 @@ class Workload:
         )
 
     def _end_offsets(self) -> dict[TopicPartition, int]:
-        """Where the logs end now; nothing, and a line in the history, if nobody says."""
+        """Where the logs end now; if unknown, nothing, and a line in the history."""
         found: dict[TopicPartition, ListedOffset] = {}
 
         def ask() -> None:

@@ -92,4 +92,4 @@ def test_a_ring_runs_alone(other: str) -> None:
     done = run("run", "--bootstrap", NOWHERE, "--ring", f"--{other}")
     assert done.exit_code == 2
     (line,) = done.stderr.splitlines()
-    assert line == f"penstock: a ring and a {other}: run them one after the other"
+    assert line == f"penstock: a ring and a {other} cannot run together: run one after the other"
