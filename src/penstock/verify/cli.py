@@ -108,32 +108,24 @@ def run(
     producers: Annotated[int, typer.Option(min=1, max=64, help="Number of writing threads.")] = 2,
     consumers: Annotated[int, typer.Option(min=0, max=64, help="Number of live readers.")] = 1,
     acks: Annotated[AcksChoice, typer.Option(help="Required acknowledgements.")] = AcksChoice.all,
-    sync: Annotated[
-        SyncChoice, typer.Option(help="When a record counts as stored.")
-    ] = SyncChoice.os,
+    sync: Annotated[SyncChoice, typer.Option(help="What stored means.")] = SyncChoice.os,
     topic: Annotated[str, typer.Option(help="Created if it does not exist.")] = "penstock-verify",
     partitions: Annotated[int, typer.Option(min=1, help="Of a newly created topic.")] = 6,
     replicas: Annotated[int, typer.Option(min=1, help="Of a newly created topic.")] = 3,
     rate: Annotated[int, typer.Option(min=0, help="Total records/s; 0 = no limit.")] = 5_000,
-    record_bytes: Annotated[
-        int, typer.Option(min=RECORD_BYTES_MIN, help="Size of each value.")
-    ] = 128,
+    record_bytes: Annotated[int, typer.Option(min=RECORD_BYTES_MIN, help="Of each value.")] = 128,
     group: Annotated[
         str, typer.Option(help="Also read as this consumer group; its offsets are reset.")
     ] = "",
     members: Annotated[
         int, typer.Option(min=1, max=64, help="Members of the group, pipe, or each loop of a ring.")
     ] = 3,
-    churn: Annotated[
-        float, typer.Option(min=0, help="Seconds that a member stays; 0: always.")
-    ] = 0.0,
+    churn: Annotated[float, typer.Option(min=0, help="Seconds a member stays; 0: always.")] = 0.0,
     transactions: TransactionsSwitch = False,
     bank: BankSwitch = False,
     pipe: PipeSwitch = False,
     ring: RingSwitch = False,
-    history: Annotated[
-        Path | None, typer.Option(help="Write the history here (.gz compresses).")
-    ] = None,
+    history: Annotated[Path | None, typer.Option(help="Write it here (.gz compresses).")] = None,
     output: Annotated[Output, typer.Option("-o", "--output", help="Output format.")] = Output.table,
 ) -> None:
     """Run a recorded workload on a cluster, then check its history."""
