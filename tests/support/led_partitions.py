@@ -86,6 +86,8 @@ class LedPartitions:
         self.around = Surroundings(self.view, self.replicas, reader, SystemClock())
         self.isr: tuple[int, ...] = (0,)
         """Of every partition; others than 0 never answer."""
+        self.isr_of: dict[str, tuple[int, ...]] = {}
+        """Of single topics, where it is another."""
         self.replica_list: tuple[int, ...] = ()
         """Of every partition; (): as the ISR."""
         self.brokers: tuple[broker_pb2.BrokerInfo, ...] = ()
@@ -103,8 +105,8 @@ class LedPartitions:
                         partition=partition,
                         leader=leader,
                         leader_epoch=epoch,
-                        replicas=self.replica_list or self.isr,
-                        isr=self.isr,
+                        replicas=self.replica_list or self.isr_of.get(name, self.isr),
+                        isr=self.isr_of.get(name, self.isr),
                         version=epoch,
                     )
                     for partition in range(partitions)

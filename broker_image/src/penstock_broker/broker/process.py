@@ -185,7 +185,14 @@ class BrokerProcess:
         )
         self._data = DataService(
             self._view,
-            Producing(locator, self._replicas, self._produce_budget, self.metrics, self._refusal),
+            Producing(
+                locator,
+                self._replicas,
+                self._produce_budget,
+                self.metrics,
+                self._refusal,
+                self._seams.clock,
+            ),
             self._fetching,
             offsets,
             producer_ids,

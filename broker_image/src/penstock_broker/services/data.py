@@ -2,9 +2,8 @@
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
-from time import monotonic
+from functools import partial
 from typing import Any
 
 from penstock.proto.v1 import broker_pb2 as pb
@@ -15,6 +14,7 @@ from penstock_broker.services.fetching import Fetching
 from penstock_broker.services.limits import ByteBudget
 from penstock_broker.services.metadata import ProducerIds
 from penstock_broker.services.offsets import Offsets
+from penstock_broker.services.produce_stream import ProduceStream
 from penstock_broker.services.producing import Producing
 from penstock_broker.services.subscribing import Subscription
 from penstock_broker.services.transactions import Transactions
@@ -55,32 +55,11 @@ class DataService(BrokerServiceServicer):
     async def ProduceStream(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.ProduceRequest], context: Any
     ) -> None:
-        """Requests are appended in order and answered as they finish, so many at a time.
-
-        Each is timed as a `Produce` from its arrival, the wait for its turn included, until its
-        answer is there: a client slow to read is no slow broker.
-        """
-        slots = asyncio.Semaphore(self._stream_inflight_max)
-        writing = asyncio.Lock()
-
-        async def answer(request: pb.ProduceRequest, arrived: float) -> None:
-            try:
-                try:
-                    response = await self._producing.produce(request)
-                finally:
-                    self._observe("Produce", monotonic() - arrived)
-                del request  # a client slow to read answers must not keep payloads here
-                async with writing:
-                    await context.write(response)
-            finally:
-                slots.release()
-
-        # Tasks start in the order they are made and submit before their first await: order holds.
-        async with asyncio.TaskGroup() as tasks:
-            async for request in request_iterator:
-                arrived = monotonic()
-                await slots.acquire()
-                tasks.create_task(answer(request, arrived))
+        """See `produce_stream`."""
+        stream = ProduceStream(
+            self._producing, context, partial(self._observe, "Produce"), self._stream_inflight_max
+        )
+        await stream.run(request_iterator)
 
     async def Fetch(  # type: ignore[override]  # answers bytes: see `edge`
         self, request: pb.FetchRequest, context: Any

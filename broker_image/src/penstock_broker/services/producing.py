@@ -3,9 +3,13 @@
     ProducePartition ─▶ locate ─▶ check batch ─▶ ProduceRequested ─▶ machine … ProduceReply
                          └──────────┴─ error of this partition alone
 
-All partitions of a request are handed to their machines before the first await, so that requests
-on one connection are appended in the order they came (I9). Payloads stay closed, but for topics
-that are compacted: they need keys.
+A request is submitted in one go: all its partitions are handed to their machines before anything
+else happens, so that requests are appended in the order in which they are submitted (I9). What is
+kept of it until its last partition is answered is a `PendingProduce`: no payload. Payloads stay
+closed, but for topics that are compacted: they need keys.
+
+The machines answer in time. For one that does not, a look at all that waits, once in a while,
+replaces a timer per request.
 """
 
 import asyncio
@@ -26,6 +30,7 @@ from penstock.errors import ClusterError, ErrorCode, OverloadedError, PenstockEr
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_from_wire
 from penstock.rpc.errors import error_to_wire
+from penstock_broker.clock import Clock
 from penstock_broker.metrics import Metrics
 from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
@@ -34,10 +39,51 @@ from penstock_broker.services.locate import Locator, refuse_internal, unknown_ou
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _MAX_TIMEOUT_MS: Final = 600_000
-_GRACE_S: Final = 2.0
+GRACE_MS: Final = 2_000
+"""How long after its deadline a request is answered here if its machines have not done so."""
+SWEEP_S: Final = 1.0
+"""How often there is a look for such requests: the answer is late by as much."""
 _ACKS: Final = {0: Acks.ALL, **{int(acks): acks for acks in Acks}}
 _SYNC: Final = {0: Sync.OS, **{int(sync): sync for sync in Sync}}
 _E = TypeVar("_E")
+
+
+class PendingProduce:
+    """A request until its last partition is answered; `response` is complete then.
+
+    `answered` is called once at that moment, maybe before `Producing.submit` returns, and never
+    after `Producing.give_up`. It must not raise: a machine's replies are being handed out.
+    """
+
+    __slots__ = ("_answered", "late_ms", "response", "taken_bytes", "timeout_ms", "waits_for")
+
+    def __init__(
+        self,
+        request: pb.ProduceRequest,
+        timeout_ms: int,
+        late_ms: int,
+        answered: "Callable[[PendingProduce], None]",
+    ) -> None:
+        """`late_ms`: when it is answered even if its machines have not done so."""
+        self._answered: Callable[[PendingProduce], None] | None = answered
+        self.timeout_ms = timeout_ms
+        self.late_ms = late_ms
+        self.taken_bytes = 0
+        self.response = pb.ProduceResponse(correlation_id=request.correlation_id)
+        for part in request.partitions:
+            self.response.results.add(topic=part.topic, partition=part.partition)
+        self.waits_for = set(range(len(self.response.results)))
+        """Indexes of partitions without a result."""
+
+    @property
+    def is_over(self) -> bool:
+        """It was answered or given up."""
+        return self._answered is None
+
+    def end(self) -> "Callable[[PendingProduce], None] | None":
+        """From now on it is over; returns who is to be told, None if it was over before."""
+        answered, self._answered = self._answered, None
+        return answered
 
 
 class Producing:
@@ -50,6 +96,7 @@ class Producing:
         budget: ByteBudget,
         metrics: Metrics,
         refusal: Callable[[], PenstockError | None],
+        clock: Clock,
     ) -> None:
         """`refusal` says why nothing may be written now (disk full, stopping), or None."""
         self._locator = locator
@@ -57,58 +104,78 @@ class Producing:
         self._budget = budget
         self._metrics = metrics
         self._refusal = refusal
+        self._clock = clock
         self._request_ids = count(1)
+        self._pending: dict[PendingProduce, None] = {}
+        self._sweeping = False
 
     async def produce(self, request: pb.ProduceRequest) -> pb.ProduceResponse:
-        """Appends what can be appended; each partition has its own result."""
+        """Appends what can be appended; each partition has its own result. Raises as `submit`."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def answered(_: PendingProduce) -> None:
+            if not done.done():  # else cancelled, which is noticed a turn later
+                done.set_result(None)
+
+        pending = self.submit(request, answered)
+        try:
+            await done
+        finally:
+            self.give_up(pending)
+        return pending.response
+
+    def submit(
+        self, request: pb.ProduceRequest, answered: Callable[[PendingProduce], None]
+    ) -> PendingProduce:
+        """Appends what can be appended, at once; `answered` when each partition has its result.
+
+        Raises ClusterError for a request that makes no sense; nothing was appended then.
+        """
         if request.transactional_id:
             check_transactional_id(request.transactional_id)
         acks = _known(_ACKS, request.acks, "acks")
         sync = _known(_SYNC, request.sync, "sync")
-        refusal = self._refusal()
-        if refusal is not None:
-            return self._all_refused(request, refusal)
-        pending = _Pending(len(request.partitions))
-        try:
-            return await self._append(request, pending, acks, sync)
-        finally:
-            self._budget.give(pending.taken_bytes)
-
-    def _all_refused(self, request: pb.ProduceRequest, error: PenstockError) -> pb.ProduceResponse:
-        return pb.ProduceResponse(
-            correlation_id=request.correlation_id,
-            results=[self._failed(part, error) for part in request.partitions],
-        )
-
-    async def _append(
-        self, request: pb.ProduceRequest, pending: "_Pending", acks: Acks, sync: Sync
-    ) -> pb.ProduceResponse:
         timeout_ms = min(request.timeout_ms or _DEFAULT_TIMEOUT_MS, _MAX_TIMEOUT_MS)
-        terms = _Terms(acks, sync, timeout_ms, request.transactional_id)
-        throttle_ms = 0
-        for index, part in enumerate(request.partitions):
-            try:
-                self._submit(pending, index, part, terms)
-            except PenstockError as error:
-                pending.set(index, self._failed(part, error))
-                if isinstance(error, OverloadedError):
-                    throttle_ms = error.throttle_ms
-        if not pending.done.done():
-            # The machines answer in time; the grace is for a machine that was stopped.
-            await asyncio.wait([pending.done], timeout=timeout_ms / 1000 + _GRACE_S)
-        late = unknown_outcome(f"no answer within {timeout_ms} ms; the outcome is unknown")
-        return pb.ProduceResponse(
-            correlation_id=request.correlation_id,
-            throttle_ms=throttle_ms,
-            results=[
-                result or self._failed(part, late)
-                for part, result in zip(request.partitions, pending.results, strict=True)
-            ],
-        )
+        deadline_ms = self._clock.now_ms() + timeout_ms
+        terms = _Terms(acks, sync, deadline_ms, request.transactional_id)
+        pending = PendingProduce(request, timeout_ms, deadline_ms + GRACE_MS, answered)
+        try:
+            self._append_all(pending, request, terms)
+        except BaseException:
+            self.give_up(pending)
+            raise
+        if pending.waits_for:
+            self._watch(pending)
+        elif not pending.is_over:
+            self._end(pending)  # it has no partitions
+        return pending
 
-    def _submit(
+    def give_up(self, pending: PendingProduce) -> None:
+        """Nobody waits for the answer any more. What was appended stays; no-op if it was answered.
+
+        The machines still reply; that is counted, and nothing else.
+        """
+        if pending.end() is not None:
+            self._release(pending)
+
+    def _append_all(
+        self, pending: PendingProduce, request: pb.ProduceRequest, terms: "_Terms"
+    ) -> None:
+        refusal = self._refusal()
+        for index, part in enumerate(request.partitions):
+            if refusal is not None:
+                self._fail(pending, index, refusal)
+                continue
+            try:
+                self._append(pending, index, part, terms)
+            except PenstockError as error:
+                if isinstance(error, OverloadedError):
+                    pending.response.throttle_ms = error.throttle_ms
+                self._fail(pending, index, error)
+
+    def _append(
         self,
-        pending: "_Pending",
+        pending: PendingProduce,
         index: int,
         part: pb.ProducePartition,
         terms: "_Terms",
@@ -126,7 +193,8 @@ class Producing:
             check_keys(batch, str(replica))
         append_time_ms = check_timestamps(batch, topic.config, time_ns() // 1_000_000)
         request_id = next(self._request_ids)
-        replica.pending[request_id] = partial(self._answered, pending, index, replica, batch)
+        size = _Size(batch.header.record_count, len(batch.payload))
+        replica.pending[request_id] = partial(self._replied, pending, index, replica, size)
         self._replicas.handle(
             replica,
             ProduceRequested(
@@ -134,14 +202,14 @@ class Producing:
                 batch=batch,
                 acks=terms.acks,
                 sync=terms.sync,
-                deadline_ms=self._replicas.now_ms() + terms.timeout_ms,
+                deadline_ms=terms.deadline_ms,
                 expected_epoch=LeaderEpoch(part.leader_epoch),
                 append_time_ms=append_time_ms,
                 transactional_id=terms.transactional_id,
             ),
         )
 
-    def _reserve(self, pending: "_Pending", batch: Batch) -> None:
+    def _reserve(self, pending: PendingProduce, batch: Batch) -> None:
         try:
             self._budget.take(batch.size_bytes)
         except OverloadedError:
@@ -149,46 +217,85 @@ class Producing:
             raise
         pending.taken_bytes += batch.size_bytes
 
-    def _answered(
+    # ------------------------------------------------------------ results
+
+    def _replied(
         self,
-        pending: "_Pending",
+        pending: PendingProduce,
         index: int,
         replica: Replica,
-        batch: Batch,
+        size: "_Size",
         reply: ProduceReply,
     ) -> None:
+        """A machine's reply, those on late and given up requests included."""
+        error = None
         if reply.error is not None:
             error = self._locator.explained(replica, reply.error)
             self._metrics.produce_errors.labels(error.code.name).inc()
-        else:
-            error = None
-            if not reply.duplicate:
-                self._metrics.bytes_in.inc(len(batch.payload))
-                self._metrics.records_in.inc(batch.header.record_count)
-        pending.set(
-            index,
-            pb.ProduceResult(
-                topic=replica.topic,
-                partition=replica.key.partition,
-                error=None if error is None else error_to_wire(error),
-                base_offset=reply.base_offset,
-                append_time_ms=reply.append_time_ms,
-                log_start_offset=replica.marks.log_start_offset,
-                leader_epoch=reply.leader_epoch,
-                acks=pb.Acks.ValueType(int(reply.acks)),
-                sync=pb.Sync.ValueType(int(reply.sync)),
-                duplicate=reply.duplicate,
-            ),
-        )
+        elif not reply.duplicate:
+            self._metrics.bytes_in.inc(size.payload_bytes)
+            self._metrics.records_in.inc(size.records)
+        if pending.is_over:
+            return
+        result = pending.response.results[index]
+        if error is not None:
+            result.error.CopyFrom(error_to_wire(error))
+        result.base_offset = reply.base_offset
+        result.append_time_ms = reply.append_time_ms
+        result.log_start_offset = replica.marks.log_start_offset
+        result.leader_epoch = reply.leader_epoch
+        result.acks = pb.Acks.ValueType(int(reply.acks))
+        result.sync = pb.Sync.ValueType(int(reply.sync))
+        result.duplicate = reply.duplicate
+        self._has_result(pending, index)
 
-    def _failed(self, part: pb.ProducePartition, error: PenstockError) -> pb.ProduceResult:
+    def _fail(self, pending: PendingProduce, index: int, error: PenstockError) -> None:
+        """Refused before a machine heard of it, or late."""
         self._metrics.produce_errors.labels(error.code.name).inc()
-        return pb.ProduceResult(
-            topic=part.topic,
-            partition=part.partition,
-            error=error_to_wire(error),
-            base_offset=-1,
-        )
+        result = pending.response.results[index]
+        result.error.CopyFrom(error_to_wire(error))
+        result.base_offset = -1
+        self._has_result(pending, index)
+
+    def _has_result(self, pending: PendingProduce, index: int) -> None:
+        pending.waits_for.remove(index)
+        if not pending.waits_for:
+            self._end(pending)
+
+    def _end(self, pending: PendingProduce) -> None:
+        answered = pending.end()
+        assert answered is not None, "one answer per request"
+        self._release(pending)
+        answered(pending)
+
+    def _release(self, pending: PendingProduce) -> None:
+        self._pending.pop(pending, None)
+        self._budget.give(pending.taken_bytes)
+
+    # ------------------------------------------------------------ deadlines
+
+    def _watch(self, pending: PendingProduce) -> None:
+        self._pending[pending] = None
+        if not self._sweeping:
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        self._sweeping = True
+        self._clock.call_at(self._clock.now_s() + SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Answers what no machine has answered in time; looks again if anything else waits."""
+        now_ms = self._clock.now_ms()
+        late = [pending for pending in self._pending if pending.late_ms <= now_ms]
+        self._sweeping = False
+        if len(late) < len(self._pending):
+            self._sweep_later()
+        for pending in late:
+            error = unknown_outcome(
+                f"no answer within {pending.timeout_ms} ms; the outcome is unknown"
+            )
+            for index in sorted(pending.waits_for):
+                self._fail(pending, index, error)
 
 
 class _Terms(NamedTuple):
@@ -196,30 +303,15 @@ class _Terms(NamedTuple):
 
     acks: Acks
     sync: Sync
-    timeout_ms: int
+    deadline_ms: int
     transactional_id: str
 
 
-class _Pending:
-    """Results of one request as they come in; `done` once all are there."""
+class _Size(NamedTuple):
+    """What is counted of a batch once it is appended."""
 
-    __slots__ = ("_missing", "done", "results", "taken_bytes")
-
-    def __init__(self, partitions: int) -> None:
-        self._missing = partitions
-        self.taken_bytes = 0
-        self.results: list[pb.ProduceResult | None] = [None] * partitions
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not partitions:
-            self.done.set_result(None)
-
-    def set(self, index: int, result: pb.ProduceResult) -> None:
-        """Takes a partition's result; each comes once."""
-        assert self.results[index] is None, "one reply per partition"
-        self.results[index] = result
-        self._missing -= 1
-        if not self._missing and not self.done.done():
-            self.done.set_result(None)
+    records: int
+    payload_bytes: int
 
 
 def check_timestamps(batch: Batch, config: TopicConfig, now_ms: int) -> int:

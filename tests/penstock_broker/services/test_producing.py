@@ -1,0 +1,182 @@
+"""Produce requests: a result for each partition, an answer to each request, every byte back."""
+
+import asyncio
+
+import pytest
+from support.produce_scene import TIMEOUT_MS, part, produce_scene, request
+from support.waiting import wait_until_async
+from support.wire import make_batch
+
+from penstock.errors import ClusterError, ErrorCode, OverloadedError
+from penstock.proto.v1 import broker_pb2 as pb
+from penstock_broker.services.producing import GRACE_MS, SWEEP_S, PendingProduce
+
+SWEEP_MS = round(SWEEP_S * 1000)
+
+
+class Answers(list[PendingProduce]):
+    """What was answered, in order."""
+
+    def take(self, pending: PendingProduce) -> None:
+        self.append(pending)
+
+    @property
+    def codes(self) -> list[str]:
+        return [
+            ErrorCode(result.error.code).name if result.HasField("error") else "done"
+            for pending in self
+            for result in pending.response.results
+        ]
+
+
+async def test_what_no_machine_answers_has_an_unknown_outcome_after_the_grace() -> None:
+    async with produce_scene() as scene:
+        answers = Answers()
+        scene.producing.submit(request(1, part("far"), part("t")), answers.take)
+        await wait_until_async(lambda: scene.count("records_in") == 1, what="one is acknowledged")
+        scene.clock.move(TIMEOUT_MS + GRACE_MS - 1)
+        assert answers == []
+        assert scene.budget.taken_bytes > 0
+        scene.clock.move(1 + SWEEP_MS)
+        assert answers.codes == ["REQUEST_TIMED_OUT", "done"]
+        late, done = answers[0].response.results
+        assert "unknown" in late.error.message
+        assert (late.topic, late.base_offset, done.base_offset) == ("far", -1, 0)
+        assert scene.budget.taken_bytes == 0
+
+
+async def test_a_machine_that_answers_too_late_is_not_heard_but_counted() -> None:
+    async with produce_scene() as scene:
+        answers = Answers()
+        scene.store.flowing.clear()
+        scene.producing.submit(request(1, part()), answers.take)
+        scene.clock.move(TIMEOUT_MS + GRACE_MS + SWEEP_MS)
+        told = [pending.response.SerializeToString() for pending in answers]
+        scene.store.flowing.set()
+        await wait_until_async(lambda: not scene.replica().pending, what="the machine answers")
+        assert [pending.response.SerializeToString() for pending in answers] == told
+        assert (answers.codes, scene.budget.taken_bytes) == (["REQUEST_TIMED_OUT"], 0)
+        assert scene.count("records_in") == 1
+
+
+async def test_requests_are_late_by_their_own_deadlines() -> None:
+    async with produce_scene() as scene:
+        answers = Answers()
+        for number, timeout_ms in enumerate([30_000, 5_000, 10_000]):
+            asked = request(number, part("far"))
+            asked.timeout_ms = timeout_ms
+            scene.producing.submit(asked, answers.take)
+        late = []
+        for _ in range(3):
+            scene.clock.move(GRACE_MS + SWEEP_MS + 5_000)
+            late.append([pending.response.correlation_id for pending in answers])
+        assert late == [[1], [1, 2], [1, 2]]
+        scene.clock.move(30_000)
+        assert len(answers) == 3
+
+
+async def test_time_is_looked_at_only_while_a_request_waits() -> None:
+    async with produce_scene() as scene:
+        answers = Answers()
+        assert scene.clock.alarms == []
+        for number in range(3):
+            scene.producing.submit(request(number, part("far")), answers.take)
+        assert len(scene.clock.alarms) == 1, "one for all"
+        scene.clock.move(5 * SWEEP_MS)
+        assert len(scene.clock.alarms) == 1
+        await scene.lead(1, 2)
+        assert len(answers) == 3
+        scene.clock.move(SWEEP_MS)
+        assert scene.clock.alarms == []
+        scene.producing.submit(request(4, part("none")), answers.take)
+        assert scene.clock.alarms == [], "it was refused at once"
+        await scene.lead(0, 3)
+        await wait_until_async(lambda: scene.replica("far").marks.is_leader, what="it leads again")
+        scene.producing.submit(request(5, part("far")), answers.take)
+        assert len(scene.clock.alarms) == 1
+
+
+async def test_nothing_is_appended_while_the_broker_refuses() -> None:
+    async with produce_scene() as scene:
+        answers = Answers()
+        scene.refusal = ClusterError("the disk is full", ErrorCode.DISK_FULL)
+        scene.producing.submit(request(1, part(), part("far")), answers.take)
+        assert answers.codes == ["DISK_FULL", "DISK_FULL"]
+        assert scene.count("produce_errors", error="DISK_FULL") == 2
+        assert scene.budget.taken_bytes == 0
+        scene.producing.submit(request(2), answers.take)
+        assert len(answers) == 2, "a request for nothing is answered all the same"
+
+
+async def test_what_the_budget_has_no_room_for_is_told_to_come_back() -> None:
+    held = make_batch([b"a"]).size_bytes
+    async with produce_scene(budget_bytes=held) as scene:
+        answers = Answers()
+        scene.producing.submit(request(1, part("far"), part("t"), part("far")), answers.take)
+        assert scene.budget.taken_bytes == held, "of the first"
+        assert answers == []
+        scene.producing.submit(request(2, part()), answers.take)
+        assert answers.codes == ["OVERLOADED"]
+        assert answers[0].response.throttle_ms == OverloadedError("").throttle_ms > 0
+        assert scene.budget.taken_bytes == held, "what it was refused for is still there"
+        await scene.lead(1, 2)
+        assert sorted(answers.codes) == ["NOT_LEADER", "OVERLOADED", "OVERLOADED", "OVERLOADED"]
+        assert scene.budget.taken_bytes == 0
+
+
+async def test_a_refused_batch_gives_its_bytes_back() -> None:
+    async with produce_scene() as scene:
+        answers = Answers()
+        broken = part()
+        broken.batch.crc ^= 1
+        scene.producing.submit(request(1, broken, pb.ProducePartition(topic="t")), answers.take)
+        assert answers.codes == ["CORRUPT_BATCH", "INVALID_REQUEST"]
+        assert scene.budget.taken_bytes == 0
+
+
+async def test_a_defect_in_the_middle_of_a_request_gives_its_bytes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with produce_scene() as scene:
+        answers = Answers()
+        find = scene.locator.replica
+
+        def found(topic: str, topic_id: str, partition: int) -> object:
+            if topic == "far":
+                raise ZeroDivisionError
+            return find(topic, topic_id, partition)
+
+        monkeypatch.setattr(scene.locator, "replica", found)
+        with pytest.raises(ZeroDivisionError):
+            scene.producing.submit(request(1, part("t"), part("far")), answers.take)
+        assert scene.budget.taken_bytes == 0
+        await wait_until_async(lambda: not scene.replica().pending, what="the machine answers")
+        assert (answers, scene.budget.taken_bytes) == ([], 0)
+
+
+@pytest.mark.parametrize("answered", [False, True])
+async def test_a_cancelled_call_gives_its_bytes_back(answered: bool) -> None:
+    """`answered`: between the cancellation and the turn in which the call notices it."""
+    async with produce_scene() as scene, asyncio.TaskGroup() as tasks:
+        call = tasks.create_task(scene.producing.produce(request(1, part("far"))))
+        await wait_until_async(lambda: scene.replica("far").pending, what="it waits")
+        assert scene.budget.taken_bytes > 0
+        call.cancel()
+        if answered:
+            gone = ClusterError("gone", ErrorCode.UNKNOWN_TOPIC)
+            scene.replica("far").fail_pending(gone)
+        await asyncio.wait([call])
+        assert call.cancelled()
+        assert scene.budget.taken_bytes == 0
+        scene.clock.move(SWEEP_MS)
+        assert scene.clock.alarms == [], "nobody waits for it"
+
+
+async def test_a_call_is_answered_as_a_request_on_a_stream_is() -> None:
+    async with produce_scene() as scene:
+        answer = await scene.producing.produce(request(7, part(), part("none")))
+        assert answer.correlation_id == 7
+        done, refused = answer.results
+        assert (done.base_offset, done.leader_epoch, done.acks) == (0, 1, pb.ACKS_ALL)
+        assert ErrorCode(refused.error.code) is ErrorCode.UNKNOWN_TOPIC
+        assert scene.budget.taken_bytes == 0
