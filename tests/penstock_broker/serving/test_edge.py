@@ -1,12 +1,14 @@
 """The border: whatever goes wrong inside, the caller reads one clear error and no trace."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
+from support.waiting import wait_until_async
 
 from penstock.errors import ClusterError, ErrorCode, OverloadedError
 from penstock.proto.v1 import broker_pb2 as pb
@@ -118,12 +120,49 @@ async def test_bytes_pass_as_they_are() -> None:
 
 
 async def test_another_cluster_is_refused_before_the_handler() -> None:
-    async with serving(broken) as stub:
-        with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await stub.Metadata(pb.MetadataRequest(cluster_id="other"))
-        error = error_from_rpc(failed.value)
-        assert isinstance(error, ClusterError)
-        assert error.code is ErrorCode.CLUSTER_ID_MISMATCH
+    class Service(BrokerServiceServicer):
+        async def Metadata(self, request: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
+            await broken()
+
+        async def Subscribe(  # noqa: N802 - gRPC's name
+            self, request_iterator: Any, context: Any
+        ) -> None:
+            await anext(request_iterator)
+            await broken()
+
+    async with serving_all(Service()) as stub:
+        other = pb.SubscribeRequest(cluster_id="other")
+        for call in (
+            stub.Metadata(pb.MetadataRequest(cluster_id="other")),
+            anext(aiter(stub.Subscribe(iter([other])))),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call
+            error = error_from_rpc(failed.value)
+            assert isinstance(error, ClusterError)
+            assert error.code is ErrorCode.CLUSTER_ID_MISMATCH
+
+
+async def test_a_stream_that_waits_does_not_hold_its_last_request() -> None:
+    """It may wait for long, and requests are large."""
+    taken: list[pb.ProduceRequest] = []
+
+    class Service(BrokerServiceServicer):
+        async def ProduceStream(  # noqa: N802 - gRPC's name
+            self, request_iterator: Any, context: Any
+        ) -> None:
+            async for request in request_iterator:
+                taken.append(request)
+                del request
+                await context.write(pb.ProduceResponse())
+
+    async with serving_all(Service()) as stub:
+        call = stub.ProduceStream(timeout=120)
+        await call.write(pb.ProduceRequest())
+        await call.read()
+        await wait_until_async(lambda: sys.getrefcount(taken[0]) == 2, what="the list alone has it")
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
 
 
 async def test_what_a_call_waited_on_purpose_is_not_in_its_time() -> None:

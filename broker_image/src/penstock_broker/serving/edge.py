@@ -107,24 +107,19 @@ class Edge(grpc.aio.ServerInterceptor):
         return call
 
     def _stream(self, inner: Callable[[Any, Any], Awaitable[None]], name: str) -> Any:
-        async def call(requests: AsyncIterator[Any], context: Any) -> None:
+        async def call(_requests: object, context: Any) -> None:
             try:
                 self._entered()
                 # Else the first write sends it; if that is cancelled, gRPC sends it once more with
                 # the status, fails, and the caller hears nothing.
                 await context.send_initial_metadata(())
-                await inner(self._checked(requests), context)
+                await inner(_Requests(context.read, self._check), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
             except Exception as error:  # noqa: BLE001 - the border: nothing else may leave
                 await abort(context, _answer(name, error))
 
         return call
-
-    async def _checked(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        async for request in requests:
-            self._check(request)
-            yield request
 
     def _check(self, request: Any) -> None:
         if isinstance(request, _Garbage):
@@ -134,6 +129,26 @@ class Edge(grpc.aio.ServerInterceptor):
                 ErrorCode.INVALID_REQUEST,
             )
         check_cluster_id(getattr(request, "cluster_id", ""), self._cluster_id())
+
+
+class _Requests:
+    """What comes on a stream, checked. Unlike gRPC's iterator it does not keep the last request."""
+
+    __slots__ = ("_check", "_read")
+
+    def __init__(self, read: Callable[[], Awaitable[Any]], check: Callable[[Any], None]) -> None:
+        self._read = read
+        self._check = check
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        request = await self._read()
+        if request is grpc.aio.EOF:
+            raise StopAsyncIteration
+        self._check(request)
+        return request
 
 
 def check_cluster_id(named: str, own: str) -> None:
