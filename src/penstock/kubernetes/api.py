@@ -182,7 +182,7 @@ class Api:
             request = _Request("GET", path, query)
             answer = self._object(request)
             if not {"items", "metadata"} <= answer.keys():
-                raise self._senseless(request, "list")  # and not an empty one
+                raise self._senseless(request, "a list")  # and not an empty one
             found += answer["items"] or []
             query["continue"] = answer["metadata"].get("continue") or None
             if query["continue"] is None:
@@ -218,11 +218,11 @@ class Api:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise self._senseless(request, "object")
+            raise self._senseless(request, "an object")
         return answer
 
     def _senseless(self, request: _Request, wanted: str) -> KubernetesError:
-        what = f"answers {request.what} with something that is no {wanted}"
+        what = f"answers {request.what} with something other than {wanted}"
         return KubernetesError(
             f"the Kubernetes API at {self.host} {what}; is a proxy in between?", 0
         )
@@ -249,8 +249,8 @@ class Api:
             delay_s = _retry_after(headers)
             if time.monotonic() + delay_s >= deadline:
                 raise KubernetesError(
-                    f"the Kubernetes API is overloaded (429) and asks to wait {delay_s:g} s with "
-                    f"{request.what}, which is more than is left of {limits.total_s:g} s",
+                    f"the Kubernetes API is overloaded (429) and asks to delay {request.what} "
+                    f"for {delay_s:g} s, which is more than what is left of {limits.total_s:g} s",
                     status,
                 )
             time.sleep(delay_s)
@@ -301,7 +301,7 @@ def _refused(request: _Request, status: int, found: bytes) -> KubernetesError:
         words = str(json.loads(found)["message"])
     except (ValueError, TypeError, KeyError):
         words = found[:300].decode(errors="replace").strip() or "no reason given"
-    advice = "; ask for the right to do so" if status in {401, 403} else ""
+    advice = "; ask for permission to do so" if status in {401, 403} else ""
     return KubernetesError(
         f"the Kubernetes API answered {status} to {request.what}: {words}{advice}", status
     )
@@ -319,7 +319,7 @@ def _reason(error: Exception) -> str:
         case urllib3.exceptions.NewConnectionError():
             return "it cannot be reached"
         case urllib3.exceptions.TimeoutError():
-            return "nothing came in time"
+            return "no answer came in time"
         case ConfigException():
             return f"the credentials cannot be read: {error}"
         case _:

@@ -5,7 +5,8 @@ from decimal import Decimal
 from typing import Final
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{0,30})?([eE][+-]?[0-9]{1,2})?")
-"""Bounded: a text of digits that is no quantity may read as a power of ten that nothing holds."""
+"""Bounded, because digits that are not a quantity may look like a power of ten that is too large to
+compute."""
 _UNITS: Final = {
     "": Decimal(1),
     **{unit: Decimal(10) ** power for unit, power in zip("num", (-9, -6, -3), strict=True)},

@@ -39,7 +39,7 @@ class BatchReader(DataSourceReader):
         self._starting, self._ending = options.batch_starting, options.batch_ending
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks. Raises PenstockError in one line for everything a user can mend."""
+        """The tasks. Raises PenstockError with one line for everything a user can fix."""
         client = self._connect(self._options)
         view = client.view()
         require_selected(self._options.selection, view, ())
@@ -56,8 +56,8 @@ class BatchReader(DataSourceReader):
         if backwards and isinstance(self._ending, AtOffsets):
             tp = backwards[0]
             raise MisuseError(
-                f"option endingOffsets: {tp} would end at {end[tp]}, before it starts "
-                f"({begin[tp]}); exchange them"
+                f"option endingOffsets: {tp} would end at {end[tp]}, before its start at "
+                f"{begin[tp]}; correct startingOffsets or endingOffsets"
             )
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

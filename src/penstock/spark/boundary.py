@@ -1,9 +1,9 @@
-"""Where a read starts or ends, before anybody has asked the cluster.
+"""Where a read starts or ends, before the cluster is asked.
 
-A boundary is what a user wrote: `earliest`, offsets per partition, a timestamp. It becomes
-offsets in two steps. `queries` (pure) says what to ask for each partition; the cluster shell
-asks and hands the answers on. Between the two lies time: a boundary is resolved once, and from
-then on only concrete offsets are written down (see `offsets`).
+A boundary is what a user wrote: `earliest`, offsets per partition, a timestamp. It becomes offsets
+in two steps. `queries` (pure) says what to ask for each partition; the cluster shell asks and
+passes on the answers. A boundary is resolved only once; from then on, only concrete offsets are
+stored (see `offsets`).
 
 JSON forms, with keys `topic/partition`:
 
@@ -170,7 +170,7 @@ def from_json(value: object) -> Boundary:
             not rest and other in set(Otherwise)
         ):
             return AtTimestamp(timestamp_ms, Otherwise(other))
-    raise MisuseError(f"not a starting point this version can read: {str(value)[:200]}")
+    raise MisuseError(f"not a starting point that this version can read: {str(value)[:200]}")
 
 
 def positions_to_json(positions: Mapping[TopicPartition, int]) -> dict[str, int]:

@@ -29,7 +29,7 @@ from penstock.spark.options import (
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 COMMIT_TIMEOUT_MS: Final = 5_000
-"""Of each call of a commit to a group, which holds up the query's trigger."""
+"""Timeout of each call of a commit to a group, which delays the query's trigger."""
 _admins: dict[tuple[int, ClientSettings], Admin] = {}
 _committers: dict[tuple[int, ClientSettings, str], Consumer] = {}
 
@@ -135,7 +135,7 @@ class ClusterOffsets:
         except PenstockError as problem:
             if problem.code is not ErrorCode.UNKNOWN_TOPIC:
                 raise
-        # One of them is missing; what that means is not decided here. All others still count.
+        # One of them is missing; what that means is not decided here. The others still count.
         return {name: t for name, t in self.admin.describe_topics().items() if name in wanted}
 
     def _retry(self, call: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""What a batch was going to read and no longer can.
+"""Records that a batch was going to read and no longer can.
 
 The log a query reads lives on without it: retention moves the log start, topics are deleted
 and created again, and a restored or uncleanly elected replica may end before the query's
@@ -17,8 +17,8 @@ from penstock.errors import ErrorCode, PenstockError
 from penstock.spark.admission import Positions
 
 _ADVICE = (
-    "set the option failOnDataLoss to false to go on with what is there, "
-    "or start with a new checkpoint"
+    "set the option failOnDataLoss to false to continue with the records that are left, or "
+    "start with a new checkpoint"
 )
 
 
@@ -39,9 +39,9 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """What the cluster says. A partition missing from `ends` does not exist (any more).
+    """What the cluster says. A partition that is missing from `ends` does not exist, or no longer.
 
-    `starts` may be left out where nobody asked for them.
+    `starts` may be left out where they are not needed.
     """
 
     ends: Positions
@@ -53,8 +53,8 @@ class LogView:
 class Loss:
     """One partition's loss.
 
-    `resume_at`: where to go on; None = it is gone for good. `other_topic`: the name now means
-    another topic, whose offsets have nothing to do with those asked for.
+    `resume_at`: where to continue; None = the partition is lost. `other_topic`: the name now means
+        a different topic, whose offsets are unrelated to those requested.
     """
 
     partition: TopicPartition
@@ -72,7 +72,7 @@ def find_losses(known: Known, view: LogView) -> list[Loss]:
 def _loss(tp: TopicPartition, known: Known, view: LogView) -> Loss | None:
     position = known.positions[tp]
     if tp not in view.ends:
-        what = f"{tp} does not exist any more; the query was at offset {position}"
+        what = f"{tp} no longer exists; the query was at offset {position}"
         return Loss(tp, what, None)
     start, end = view.starts.get(tp, 0), view.ends[tp]
     available = f"available are {start} to {end}"
@@ -85,12 +85,12 @@ def _loss(tp: TopicPartition, known: Known, view: LogView) -> Loss | None:
         return Loss(tp, what, start, other_topic=True)
     if position < start:
         what = (
-            f"{tp} lost {start - position} records to retention: asked for offset {position}, "
+            f"{tp} lost {start - position} records to retention: requested offset {position}, "
             f"{available}"
         )
         return Loss(tp, what, start)
     if position > end:
-        what = f"{tp} ends before the query's position: asked for offset {position}, {available}"
+        what = f"{tp} ends before the query's position: requested offset {position}, {available}"
         return Loss(tp, what, end)
     return None
 
@@ -100,8 +100,8 @@ def clip(
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """What is left to read of [begin, end): for failOnDataLoss=false.
 
-    Partitions that are gone drop out. Of a topic created again nothing is read here: these
-    offsets meant the old one. A partition not in `losses` stays as it is.
+    Partitions that no longer exist are dropped. Nothing is read here from a topic that was created
+    again: these offsets referred to the old one. A partition not in `losses` stays as it is.
     """
     new_begin, new_end = {}, {}
     for tp, hi in end.items():

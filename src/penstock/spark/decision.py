@@ -1,4 +1,4 @@
-"""What a batch's tasks come to, and whether the coordinator's answer is what was meant.
+"""What the results of a batch's tasks mean, and whether the coordinator's answer matches.
 
     TaskResult per task ─▶ decision_of ─▶ Decision ─▶ CommitBatch ─▶ check_outcome ─▶ done, or error
                                              └─▶ advice: what would make the batch cheaper
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from penstock.client import BatchOutcome, BatchRun, Branch
 
 MARKERS_ADVISED_MAX: Final = 5_000
-"""Of one batch. Readers wait until each is stored on all in-sync replicas of its partition."""
+"""Per batch. Readers wait until each is stored on all in-sync replicas of its partition."""
 
 _log = logging.getLogger("penstock.spark")
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a task with rows tells the driver. `branch` None: the batch was in already.
+    """What a task with rows tells the driver. `branch` None: the batch was already committed.
 
     `partitions`: how many the branch has written to.
     """
@@ -38,7 +38,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a batch's messages come to. `replayed`: a task has heard that the batch is in.
+    """What a batch's messages mean. `replayed`: a task has learned that the batch is committed.
 
     `markers`: one per branch and partition it has written to; 0 if nothing is to be committed.
     """
@@ -51,9 +51,9 @@ class Decision:
 
 
 def decision_of(messages: Iterable[object]) -> Decision | None:
-    """What to ask of the coordinator; None = no task had rows, or none answered.
+    """What to request from the coordinator; None = no task had rows, or none answered.
 
-    Only a `TaskResult` counts: a task without rows, or one that was lost, says something else.
+    Only a `TaskResult` counts: a task without rows, or a lost one, sends something else.
     """
     written = [message for message in messages if isinstance(message, TaskResult)]
     if not written:
@@ -62,14 +62,15 @@ def decision_of(messages: Iterable[object]) -> Decision | None:
     branches = tuple(message.branch for message in written if message.branch is not None)
     rows = sum(message.rows for message in written)
     markers = sum(message.partitions for message in written)
-    # If a task heard that the batch is in, its rows are in no branch: the others cannot commit.
+    # If a task learned that the batch is committed, its rows are in no branch: the others cannot
+    # commit.
     if replayed:
         return Decision(written[0].run, rows, (), replayed)
     return Decision(written[0].run, rows, branches, replayed, markers)
 
 
 def advice(decision: Decision) -> str | None:
-    """What to do about a batch whose commit costs much; None = nothing."""
+    """What to do about a batch with an expensive commit; None = nothing."""
     if decision.markers <= MARKERS_ADVISED_MAX:
         return None
     run, tasks = decision.run, len(decision.branches)
@@ -84,13 +85,13 @@ def advice(decision: Decision) -> str | None:
 def check_outcome(
     decision: Decision, outcome: "BatchOutcome", on_mismatch: OnReplayMismatch
 ) -> None:
-    """Raises ClusterError if rows of the batch are neither in now nor were before."""
+    """Raises ClusterError if rows of the batch were not committed, neither now nor before."""
     name = f"batch {decision.run.batch} of application {decision.run.application_id!r}"
     if not outcome.already_committed:
         if decision.replayed:
             raise ClusterError(
-                f"{name} was in when its tasks began, and is not any more: its ledger was "
-                "forgotten meanwhile; nothing was written, start the query again",
+                f"{name} was committed when its tasks began, but is no longer: its ledger was "
+                "deleted meanwhile; nothing was written; restart the query",
                 ErrorCode.LEDGER_MISMATCH,
             )
         return
@@ -98,15 +99,15 @@ def check_outcome(
         return
     if on_mismatch is OnReplayMismatch.SKIP:
         _log.warning(
-            "%s is in with %d rows and came again with %d: left as it is",
+            "%s is committed with %d rows and was replayed with %d: left as it is",
             name,
             outcome.rows_then,
             decision.rows,
         )
         return
     raise ClusterError(
-        f"{name} is in with {outcome.rows_then} rows and now has {decision.rows}: nothing was "
-        "written. The checkpoint was restored from an older copy, or the query changed or is not "
-        "repeatable; set onReplayMismatch=skip to leave such batches as they are",
+        f"{name} is committed with {outcome.rows_then} rows and now has {decision.rows}: nothing "
+        "was written. The checkpoint was restored from an older copy, or the query changed or "
+        "is not deterministic; set onReplayMismatch=skip to leave such batches as they are",
         ErrorCode.LEDGER_MISMATCH,
     )

@@ -1,15 +1,16 @@
-"""Writers whose rows become visible once: a micro-batch, or a job, is in as a whole or not at all.
+"""Writers whose rows become visible once: a micro-batch or job is committed as a whole or not at
+all.
 
     task 0: first row ─▶ begin a branch ─▶ rows ─▶ all stored ─▶ WrittenBranch ─┐
     task 1: first row ─▶ begin ─▶ "the batch is in" ─▶ counts its rows ─────────┤
     driver: commit(messages) ─▶ one CommitBatch with all branches ◀─────────────┘
 
-The ledger of the application id, on the cluster, tells which batches are in, so a batch that Spark
-replays is written again or not at all, but never twice (I11). Every attempt of a task has a branch
-of its own: failed and speculative attempts are aborted with the batch's commit, its abort or next
-run. Spark makes the object that commits anew, so messages carry all it needs. Tasks without rows
-begin nothing, and a batch without rows does not touch the ledger. What messages and answers mean is
-decided in `decision`.
+The ledger of the application id, on the cluster, lists the committed batches, so a batch that Spark
+replays is written again or not at all, but never twice (I11). Every attempt of a task has its own
+branch: failed and speculative attempts are aborted with the batch's commit, its abort or next run.
+Spark re-creates the object that commits, so messages carry all it needs. Tasks without rows begin
+nothing, and a batch without rows does not change the ledger. `decision` decides what messages and
+answers mean.
 """
 
 import logging
@@ -40,10 +41,11 @@ if TYPE_CHECKING:
 JOBS: Final = "df.write"
 """The checkpoint of jobs outside of any query."""
 VISIBLE_WAIT_MS: Final = 10_000
-"""A job that has returned can be read; a stream does not wait, its next batch hides that."""
+"""When a job returns, its rows are readable; a stream does not wait, its next batch hides the
+delay."""
 ABORT_S: Final = 10.0
 PRODUCERS_MAX: Final = 4
-"""Application ids a worker process keeps a producer for; it runs one task at a time."""
+"""For how many application ids a worker process keeps a producer; it runs one task at a time."""
 
 _log = logging.getLogger("penstock.spark")
 _producers: "dict[tuple[int, SinkOptions, str], Producer]" = {}
@@ -55,11 +57,13 @@ class WrittenBranch(TaskResult, WriterCommitMessage):
 
 
 class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: every micro-batch is in once, also when it is replayed."""
+    """`df.writeStream`: every micro-batch is committed once, even if it is replayed."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._run = str(uuid.uuid4())  # made once per execution of a batch, told to all its tasks
+        self._run = str(
+            uuid.uuid4()
+        )  # made once per execution of a batch, and passed to all its tasks
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> WriterCommitMessage:
         """Executor side. Raises PenstockError in one line; Spark retries the task."""
@@ -73,12 +77,12 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
         commit(self._options, messages, wait_visible_ms=0)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 (Spark's name)
-        """Takes back what is open, unless the batch is in."""
+        """Aborts what is open, unless the batch is committed."""
         abort(self._options, messages)
 
 
 class ExactlyOnceBatchWriter(DataSourceArrowWriter):
-    """`df.write`: the job is one transaction; with txnVersion it may be run again."""
+    """`df.write`: the job is one transaction; with txnVersion it can be run again."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -98,7 +102,7 @@ class ExactlyOnceBatchWriter(DataSourceArrowWriter):
         commit(self._options, messages, wait_visible_ms=VISIBLE_WAIT_MS)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Takes back what is open, unless the batch is in."""
+        """Aborts what is open, unless the batch is committed."""
         abort(self._options, messages)
 
 
@@ -111,7 +115,7 @@ def write_branch(
     attempt: tuple[int, int],
     batches: "Iterator[pa.RecordBatch]",
 ) -> WriterCommitMessage:
-    """One attempt of a task: all its rows stored in a branch, or counted if the batch is in.
+    """One attempt of a task: all its rows stored in a branch, or counted if the batch is committed.
 
     `attempt`: the task, and a number that no other attempt of it has. Raises PenstockError; the
     branch is aborted then.
@@ -164,7 +168,7 @@ def _batch_run(app_id: str, checkpoint: str, run: str, batch: int) -> "BatchRun"
 
 def _attempt() -> tuple[int, int]:
     context = TaskContext.get()
-    assert context is not None, "a writer writes in a task"
+    assert context is not None, "a writer runs in a task"
     return context.partitionId(), context.taskAttemptId()
 
 
@@ -186,7 +190,7 @@ def _found(name: str) -> str | None:
 def commit(
     options: SinkOptions, messages: Sequence[WriterCommitMessage | None], *, wait_visible_ms: int
 ) -> None:
-    """All branches of the batch at once. Raises PenstockError."""
+    """Commits all branches of the batch at once. Raises PenstockError."""
     decision = decision_of(messages)
     if decision is None:
         return
@@ -201,8 +205,9 @@ def commit(
 
 
 def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Best effort: what stays open is aborted by the batch's next run, or by its timeout. Spark
-    calls this also when a commit raised that took effect: the ledger knows, nothing is done then.
+    """Best effort: what stays open is aborted by the batch's next run, or at its timeout. Spark
+    also calls this if a commit raised although it took effect: the ledger knows that, and nothing
+    is done.
     """
     decision = decision_of(messages)
     if decision is None:

@@ -1,4 +1,4 @@
-"""What a user gave `.option(...)`: looked up by documented name, parsed, refused by name.
+"""The user's `.option(...)` values: looked up by documented name, parsed, refused by name.
 
 In: the strings, keys in lower case (Spark lowers them). A misspelt option that is ignored reads or
 writes the wrong records, so every key must be known; the error names the closest one, or where
@@ -107,7 +107,7 @@ class Given:
         """
         if "provider" in self._given:  # Spark's own, of a table that is being created
             raise MisuseError(
-                "CREATE TABLE is not supported: Spark does not hand a table's options to Python "
+                "CREATE TABLE is not supported: Spark does not pass a table's options to Python "
                 "sources when it is read; use CREATE TEMPORARY VIEW ... USING penstock OPTIONS "
                 "(...)"
             )
@@ -133,7 +133,7 @@ def client_settings(read: Given) -> ClientSettings:
     servers = read.get(BOOTSTRAP, values.addresses, None)
     if servers is None:
         raise MisuseError(
-            f"option {BOOTSTRAP} is missing: give host:port, more separated by commas"
+            f"option {BOOTSTRAP} is missing: set it to host:port, several separated by commas"
         )
     return ClientSettings(
         bootstrap=servers,

@@ -1,12 +1,12 @@
-"""What a consumer group hears of a streaming query (option groupId): for its lag, no more.
+"""Commits a streaming query's progress to a consumer group (option groupId), only to show its lag.
 
     end of a batch that Spark has logged as done ─▶ tell ─▶ committed offsets of the group
 
-Spark's checkpoint is the truth; what is committed is never read back. Therefore best effort: a
-failure is a warning, and the next attempt waits for `PAUSE_S`, so that a query does not wait for
-a group at every trigger. Not from `commit(end)`: Spark calls it when it plans the next batch, so
-that the last one would be missing for as long as nothing arrives. The start that `latestOffset`
-is asked from is the same offset, and comes with every trigger.
+Spark's checkpoint is the truth; committed offsets are never read back. So this is best effort: a
+failure is a warning, and the next attempt waits for `PAUSE_S`, so that a query does not wait for a
+group at every trigger. `commit(end)` is not used for it, because Spark calls that when it plans the
+next batch: the last one would be missing until new records arrive. The start passed to
+`latestOffset` is the same offset, and comes with every trigger.
 """
 
 import logging
@@ -25,11 +25,11 @@ class GroupClient(Protocol):
     """Implemented by `cluster.ClusterOffsets` (real) and by a page of test code."""
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits without being a member; soon raises PenstockError if that is not possible."""
+        """Commits without being a member; raises PenstockError soon if that is not possible."""
 
 
 class GroupProgress:
-    """Of one query. `group_id` None: nothing is ever told."""
+    """Of one query. `group_id` None: nothing is committed."""
 
     def __init__(self, group_id: str | None) -> None:
         self._group_id = group_id
@@ -63,17 +63,18 @@ class GroupProgress:
         self._warned = kind
         match kind:
             case ErrorCode.GROUP_NOT_EMPTY:
-                advice = "give option groupId an id that no consumer uses"
+                advice = "set option groupId to an id that no consumer uses"
             case ErrorCode.OFFSET_WENT_BACK:
                 advice = (
-                    "another query, or this one with an earlier checkpoint, told it more; reset "
-                    "its offsets (penstock group reset), or give option groupId another id"
+                    "another query, or this one with an earlier checkpoint, has committed "
+                    "higher offsets; reset the group's offsets (penstock group reset), or set "
+                    "option groupId to another id"
                 )
             case _:
                 advice = f"trying again every {PAUSE_S:.0f} s"
         logger.log(
             level,
-            "group %s does not hear of this query's progress, the query goes on: %s; %s",
+            "cannot commit this query's progress to group %s, the query continues: %s; %s",
             group_id,
             problem,
             advice,

@@ -1,4 +1,4 @@
-"""What the driver needs to know of a cluster, as a seam, and the two decisions on top of it.
+"""What the driver needs to know about a cluster, as a seam, and two decisions based on it.
 
 `OffsetsClient` is implemented by `cluster.ClusterOffsets` (real) and by a page of test code.
 `resolve` turns the user's words into offsets; `require_selected` says when a missing topic is
@@ -28,7 +28,7 @@ class OffsetsClient(Protocol):
         """Mean stored size of a record, of partitions that have any."""
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Tells a consumer group where a query is (`group`)."""
+        """Commits a query's position to a consumer group (`group`)."""
 
 
 def starts(
@@ -44,8 +44,8 @@ def resolve(
 ) -> dict[TopicPartition, int]:
     """The boundary as offsets, for the partitions of `ends`.
 
-    `latest` is what `ends` says, so that start and end come from one look. Raises MisuseError,
-    naming `option`, if the boundary lists other partitions, or has a timestamp behind the last
+    `latest` is taken from `ends`, so that start and end come from one lookup. Raises MisuseError,
+    naming `option`, if the boundary lists other partitions, or has a timestamp after the last
     record where that is an error.
     """
     asked = queries(boundary, ends, option)
@@ -70,9 +70,9 @@ def _without_record(tp: TopicPartition, query: ByTime, end: int, option: str) ->
 
 
 def require_selected(selection: Selection, view: LogView, read_before: Iterable[str]) -> None:
-    """Raises ClusterError(UNKNOWN_TOPIC, UNKNOWN_PARTITION) for names that mean nothing.
+    """Raises ClusterError(UNKNOWN_TOPIC, UNKNOWN_PARTITION) for names that do not exist.
 
-    Topics in `read_before` are excused. A pattern may match nothing, yet.
+    Topics in `read_before` are not checked. A pattern may match nothing yet.
     """
     excused = set(read_before)
     match selection:

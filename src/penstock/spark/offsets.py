@@ -1,4 +1,4 @@
-"""Offsets as they stand in a Spark checkpoint: canonical JSON that outlives releases.
+"""Offsets as stored in a Spark checkpoint: canonical JSON that outlives releases.
 
 Spark compares offsets as text, so one position has exactly one text: keys sorted recursively,
 integers only. Two forms, told apart by their keys:
@@ -79,13 +79,13 @@ def decode(value: object) -> StreamOffset:
     """
     if not isinstance(value, dict) or "v" not in value:
         raise MisuseError(
-            f"the checkpoint holds an offset that is not Penstock's: {str(value)[:200]}; "
-            "use another checkpointLocation"
+            f"the checkpoint contains an offset that is not Penstock's: {str(value)[:200]}; use "
+            "another checkpointLocation"
         )
     if value["v"] != VERSION or type(value["v"]) is not int:
         raise MisuseError(
-            f"the checkpoint holds an offset of version {value['v']!r}, this release reads "
-            f"version {VERSION}: run the release that wrote it, or a newer one"
+            f"the checkpoint contains an offset of version {value['v']!r}, but this release "
+            f"reads version {VERSION}: run the release that wrote it, or a newer one"
         )
     match value:
         case {"start": start, **rest} if rest.keys() == {"v"}:
@@ -94,12 +94,12 @@ def decode(value: object) -> StreamOffset:
             return Concrete(
                 positions_from_json(positions), positions_from_json(begins), _topic_ids(ids)
             )
-    raise MisuseError(f"the checkpoint holds a damaged offset: {str(value)[:200]}")
+    raise MisuseError(f"the checkpoint contains a damaged offset: {str(value)[:200]}")
 
 
 def _topic_ids(ids: dict[Any, Any]) -> dict[str, str]:
     if not all(isinstance(k, str) and isinstance(v, str) for k, v in ids.items()):
-        raise MisuseError(f"the checkpoint holds damaged topic ids: {str(ids)[:200]}")
+        raise MisuseError(f"the checkpoint contains damaged topic ids: {str(ids)[:200]}")
     return ids
 
 

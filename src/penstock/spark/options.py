@@ -8,22 +8,17 @@ ignored reads the wrong records.
 Names and meanings are those of Spark's Kafka source where it has one; options it has not are
 marked † in the table below. `penstock.*` are settings of the client (`CLIENT_SETTINGS`).
 
-    option                             default        where
-    subscribe | subscribePattern | assign             exactly one
-    startingTimestamp > startingOffsetsByTimestamp > startingOffsets
-                                       latest; in batch earliest
-    startingOffsetsByTimestampStrategy error          or latest
-    endingTimestamp > endingOffsetsByTimestamp > endingOffsets   latest; batch only
-    maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay (15m), maxBytesPerTrigger †
-                                                      streaming; ignored in batch
-    minPartitions, maxRecordsPerPartition, maxTasks †
-    failOnDataLoss                     true
-    includeHeaders, columns †          false, all     change the schema
-    filterPushdown †                   false          batch
-    groupId †                          the group that hears of a stream's progress
-    groupIdPrefix                                     accepted; without effect
-    pollTimeoutMs †                    120000
-    fetchOffset.numRetries, fetchOffset.retryIntervalMs   3, 1000
+    option                             default        where subscribe | subscribePattern | assign
+    exactly one startingTimestamp > startingOffsetsByTimestamp > startingOffsets latest; in batch
+    earliest startingOffsetsByTimestampStrategy error          or latest endingTimestamp >
+    endingOffsetsByTimestamp > endingOffsets   latest; batch only maxOffsetsPerTrigger,
+    minOffsetsPerTrigger, maxTriggerDelay (15m), maxBytesPerTrigger † streaming; ignored in batch
+    minPartitions, maxRecordsPerPartition, maxTasks † failOnDataLoss                     true
+    includeHeaders, columns †          false, all     change the schema filterPushdown †
+    false          batch groupId †                          the group to which a stream's progress
+    is committed groupIdPrefix                                     accepted; without effect
+    pollTimeoutMs †                    120000 fetchOffset.numRetries, fetchOffset.retryIntervalMs
+    3, 1000
 """
 
 from collections.abc import Mapping
@@ -59,14 +54,14 @@ CLIENT_SETTINGS: Final = (
     "penstock.fetch.max.bytes",
     "penstock.fetch.max.wait.ms",
 )
-# Settings a Kafka user may bring along, and what does their work here.
+# Settings that Kafka users know, and what to use here instead.
 REFUSED: Final = {
     "penstock.auto.offset.reset": "use startingOffsets, and failOnDataLoss for lost offsets",
     "penstock.group.id": "use groupId or groupIdPrefix",
     "penstock.enable.auto.commit": "positions are in Spark's checkpoint",
     "penstock.key.deserializer": "keys are binary; cast them in the query",
     "penstock.value.deserializer": "values are binary; cast them in the query",
-    "path": "name topics by subscribe, subscribePattern or assign; load() takes no path",
+    "path": "name topics with subscribe, subscribePattern or assign; load() takes no path",
 }
 _WRITING: Final = dict.fromkeys(
     SINK_OPTIONS,
@@ -100,7 +95,7 @@ Selection = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All a reader needs to know. None = not set, no limit.
+    """Everything a reader needs to know. None = not set, no limit.
 
     `starting` None = the default of the mode (batch: earliest, stream: latest). Times in ms,
     `max_bytes_per_trigger` in bytes as stored (compressed).
@@ -131,8 +126,8 @@ class SourceOptions:
         """Where a batch read starts. `latest` would always read nothing: refused."""
         if self.group_id is not None:
             raise MisuseError(
-                "option groupId is for streams, whose progress a group can follow; a batch query "
-                "has none: drop it"
+                "option groupId is for streams, whose progress a group can show; remove it from "
+                "a batch query"
             )
         if self.starting == AtEdge(Edge.LATEST) or _has_offset(self.starting, LATEST_OFFSET):
             raise MisuseError(
@@ -157,7 +152,7 @@ class SourceOptions:
         if self.ending is not None:
             raise MisuseError(
                 "options endingOffsets, endingOffsetsByTimestamp and endingTimestamp are for "
-                "batch queries; a stream that shall stop takes trigger(availableNow=True)"
+                "batch queries; to stop a stream, use trigger(availableNow=True)"
             )
         return self.starting or AtEdge(Edge.LATEST)
 
@@ -206,7 +201,7 @@ def _selection(read: Given) -> Selection:
 
 
 def _boundary(read: Given, side: str) -> Boundary | None:
-    """The timestamp for all partitions wins over timestamps per partition, these over offsets."""
+    """The timestamp for all partitions overrides those per partition, which override offsets."""
     otherwise = Otherwise.LATEST
     if side == "starting":
         strategy = "startingOffsetsByTimestampStrategy"
@@ -228,8 +223,8 @@ def _columns(read: Given) -> tuple[str, ...]:
         return (*COLUMNS, HEADERS) if headers else COLUMNS
     if headers and HEADERS not in columns:
         raise MisuseError(
-            "option includeHeaders is true but option columns leaves headers out: "
-            "add headers to columns, or drop includeHeaders"
+            "option includeHeaders is true, but option columns leaves out headers: add headers "
+            "to columns, or remove includeHeaders"
         )
     return columns
 
@@ -238,11 +233,12 @@ def _check_together(options: SourceOptions) -> None:
     low, high = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if low is not None and high is not None and low > high:
         raise MisuseError(
-            f"option minOffsetsPerTrigger is {low}, above maxOffsetsPerTrigger ({high})"
+            f"option minOffsetsPerTrigger is {low}, which is more than maxOffsetsPerTrigger "
+            f"({high})"
         )
     least, most = options.min_partitions, options.max_tasks
     if least is not None and most is not None and least > most:
-        raise MisuseError(f"option minPartitions is {least}, above maxTasks ({most})")
+        raise MisuseError(f"option minPartitions is {least}, which is more than maxTasks ({most})")
 
 
 def _has_offset(boundary: Boundary | None, offset: int) -> bool:

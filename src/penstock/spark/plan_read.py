@@ -1,4 +1,4 @@
-"""The steps batch and stream share: check a stretch of offsets for losses, make tasks of it.
+"""The steps that batch and stream share: check a range of offsets for losses, plan tasks for it.
 
 Nothing is read here. `checked_tasks` compares [begin, end) with what the cluster has, raises or
 clips (failOnDataLoss), and plans tasks. A task carries everything its executor needs: Spark
@@ -42,7 +42,7 @@ def tasks_of(
 def check_stretch(
     begin: Positions, end: Positions, topic_ids: Mapping[str, str], view: LogView
 ) -> dict[TopicPartition, Loss]:
-    """Losses of a stretch that is about to be read: at its begin, else at its end."""
+    """Losses in a range that is about to be read: at its start, or else at its end."""
     at_begin = find_losses(Known(begin, topic_ids), view)
     at_end = find_losses(Known(end, topic_ids), view)
     return {loss.partition: loss for loss in (*at_end, *at_begin)}

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.spark.admission import Positions, backlog
 
 SMALL_TASK_RECORDS: Final = 20_000
-"""Below this a task of its own costs more than it saves: ranges are put together up to here."""
+"""Below this, a separate task costs more than it saves: ranges are combined up to here."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

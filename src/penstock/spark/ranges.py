@@ -1,8 +1,8 @@
 """The records of a task's ranges, in an executor: the client's range reader, on the user's terms.
 
 What Spark adds: a reader per process and settings, because a worker process serves many tasks of
-many batches and a channel costs more than a fetch; what failOnDataLoss says about records that are
-gone; and the option's name for whoever waited too long.
+many batches and a channel costs more than a fetch; the meaning of failOnDataLoss for lost records;
+and the option's name in the error after waiting too long.
 """
 
 import logging
@@ -64,9 +64,11 @@ def read_ranges(
 
     def on_lost(lost: LostRecords) -> None:
         if options.fail_on_data_loss:
-            advice = "set the option failOnDataLoss to false to go on with what is there"
+            advice = (
+                "set the option failOnDataLoss to false to continue with the records that are left"
+            )
             raise DataLossError(f"{lost}; {advice}") from None
-        logger.warning("skipping lost records: %s, going on at offset %d", lost, lost.resume_at)
+        logger.warning("skipping lost records: %s, continuing at offset %d", lost, lost.resume_at)
 
     wanted = [
         RecordRange(TopicPartition(r.topic, r.partition), r.lo, r.hi, r.topic_id) for r in ranges

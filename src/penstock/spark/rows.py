@@ -1,10 +1,10 @@
-"""Arrow batches of a DataFrame, as what a producer takes: grouped by topic and partition.
+"""Arrow batches of a DataFrame, in the form a producer takes: grouped by topic and partition.
 
     record batch ─▶ rows per (topic, partition) ─▶ columns: keys, values, headers
 
-With one topic and no partition column a batch is one group and nothing is copied. Columns are
-found by name: Spark hands them over in the order of the query. Rows keep their order within a
-group, so that records of one key do.
+With one topic and no partition column a batch is one group and nothing is copied. Columns are found
+by name, because Spark passes them in the order of the query. Rows keep their order within a group,
+and so do the records of each key.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from penstock.errors import MisuseError
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows for one topic. `partition` None: by key. `keys` None: no row has one."""
+    """Rows for one topic. `partition` None: by key. `keys` None: no row has a key."""
 
     topic: str
     partition: int | None
@@ -29,10 +29,10 @@ class Rows:
 
 
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Rows]:
-    """The rows of a batch, group by group; `topic` wins over the column topic.
+    """The rows of a batch, group by group; `topic` overrides the column topic.
 
-    Raises MisuseError for a row without topic or with a negative partition; nothing of the
-    batch has been handed out then.
+    Raises MisuseError for a row without topic or with a negative partition, before it yields
+    anything of the batch.
     """
     if batch.num_rows == 0:
         return
@@ -59,7 +59,7 @@ def _check(topics: pa.Array | None, partitions: pa.Array | None) -> None:
         least = pc.min(partitions).as_py()
         if least < 0:
             raise MisuseError(
-                f"column 'partition' is {least}: partitions are counted from 0, null means by key"
+                f"column 'partition' is {least}: partitions start at 0, null means by key"
             )
 
 

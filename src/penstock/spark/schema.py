@@ -41,10 +41,11 @@ def schema_of(columns: tuple[str, ...]) -> StructType:
 
 
 def check_schema(given: StructType, columns: tuple[str, ...]) -> None:
-    """Raises MisuseError if Spark hands over another schema: a user's `.schema(...)`."""
+    """Raises MisuseError if Spark passes a different schema: a user's `.schema(...)`."""
     expected = schema_of(columns)
     if given != expected:
         raise MisuseError(
             f"the schema is fixed: {expected.simpleString()}, not {given.simpleString()[:500]}; "
-            "drop .schema(...), use the options columns and includeHeaders, and cast in the query"
+            "remove .schema(...), use the options columns and includeHeaders, and cast in the "
+            "query"
         )

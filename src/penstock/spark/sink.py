@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from penstock.spark.rows import Rows
 
 UNSETTLED_MAX: Final = 256
-"""Calls of a task that may wait for their acknowledgements; the producer's buffer bounds bytes."""
+"""Calls of a task that may wait for acknowledgement at a time; the producer's buffer limits the
+bytes."""
 
 _producers: "dict[tuple[int, SinkOptions], Producer]" = {}
 
@@ -65,10 +66,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_rows(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """Everything is acknowledged already."""
+        """Everything is already acknowledged."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        """What was written stays: at least once."""
+        """Written rows stay: at least once."""
 
 
 def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Written:
@@ -78,7 +79,7 @@ def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Wri
     sending: Sending | None = None
     for batch in batches:
         for part in rows_of(batch, options.topic):
-            if sending is None:  # at the first row: an empty task connects to nobody
+            if sending is None:  # at the first row: an empty task makes no connection
                 sending = Sending(_producer(options))
             sending.send(part)
     if sending is None:
@@ -88,7 +89,7 @@ def write_rows(options: SinkOptions, batches: "Iterator[pa.RecordBatch]") -> Wri
 
 
 class Sending:
-    """One task's rows on their way.
+    """One task's rows in flight.
 
     `rows`: how many were sent. `partitions`: where the acknowledged ones are.
     """
@@ -100,7 +101,7 @@ class Sending:
         self.partitions: set[tuple[str, int]] = set()
 
     def send(self, part: "Rows") -> None:
-        """Waits when too much is under way. Raises PenstockError, also for what was sent before."""
+        """Waits when too much is in flight. Raises PenstockError, also for what was sent before."""
         delivery = self._sender.send_columns(
             part.topic,
             part.values,
@@ -124,7 +125,7 @@ class Sending:
 
 
 def check_cluster(client: ClientSettings) -> None:
-    """Raises MisuseError if another cluster answers than the one that was named."""
+    """Raises MisuseError if a different cluster answers than the one that was named."""
     from penstock.client import Admin  # noqa: PLC0415 - grpc, in executors only
 
     if not client.cluster_id:

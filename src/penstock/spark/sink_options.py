@@ -37,7 +37,7 @@ SINK_SETTINGS: Final = (
     "penstock.delivery.timeout.ms",
 )
 SPARKS_OWN: Final = ("checkpointLocation", "queryName")
-"""Options of the query that Spark hands on to a stream's sink."""
+"""Options of the query that Spark passes to a stream's sink."""
 _INT32_MAX: Final = 2**31 - 1
 CODECS: Final = ("none", "zstd", "lz4")
 REFUSED: Final = {
@@ -46,7 +46,9 @@ REFUSED: Final = {
     "penstock.key.serializer": "cast the column to string or binary in the query",
     "penstock.value.serializer": "cast the column to string or binary in the query",
     "penstock.transactional.id": "a sink finds its own",
-    "path": "name the topic by the option topic or a column topic; save() and start() take no path",
+    "path": (
+        "name the topic with the option topic or a column topic; save() and start() take no path"
+    ),
 }
 _READING: Final = dict.fromkeys(
     SOURCE_OPTIONS, "belongs to reading; a writer takes topic, or a column topic"
@@ -57,14 +59,14 @@ _EXACTLY_ONCE: Final = ("txnAppId", "txnVersion", "transactionTimeout", "onRepla
 
 
 class Delivery(StrEnum):
-    """What a reader of the topic may see of rows that Spark computed more than once."""
+    """How often readers of the topic may see rows that Spark computed more than once."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
 
 
 class OnReplayMismatch(StrEnum):
-    """What is done about a batch that is in and comes again with another number of rows."""
+    """What to do about a committed batch that is replayed with a different number of rows."""
 
     ERROR = "error"
     SKIP = "skip"
@@ -72,7 +74,7 @@ class OnReplayMismatch(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """All a writer needs to know. `topic` None: every row names its own. Times in ms.
+    """Everything a writer needs to know. `topic` None: every row names its own. Times in ms.
 
     `app_id` None: the stream's or the job's own. `version` None: of a stream, which counts its
     batches, or of a job without `app_id`.
@@ -108,7 +110,8 @@ def parse_sink(raw: Mapping[str, str], *, streaming: bool = False) -> SinkOption
 
 
 def _checked_delivery(read: Given, streaming: bool) -> Delivery:
-    """A txnAppId asks for exactly once; options that mean nothing without it are refused."""
+    """A txnAppId implies exactly-once delivery; options that have no meaning without it are
+    refused."""
     named = read.has("txnAppId")
     default = Delivery.EXACTLY_ONCE if named else Delivery.AT_LEAST_ONCE
     delivery = read.get("delivery", _delivery, default)
@@ -116,13 +119,11 @@ def _checked_delivery(read: Given, streaming: bool) -> Delivery:
         for option in _EXACTLY_ONCE:
             if read.has(option):
                 raise MisuseError(
-                    f"option {option} needs delivery=exactly-once: at least once there are no "
+                    f"option {option} needs delivery=exactly-once: at-least-once delivery has no "
                     "transactions"
                 )
     if streaming and read.has("txnVersion"):
-        raise MisuseError(
-            "option txnVersion belongs to df.write: a stream counts its batches itself"
-        )
+        raise MisuseError("option txnVersion is for df.write: a stream numbers its batches itself")
     if not streaming and named != read.has("txnVersion"):
         raise MisuseError(
             "options txnAppId and txnVersion go together: the first names a series of writes, the "
@@ -137,7 +138,7 @@ def _topic(text: str) -> str:
     except PenstockError as problem:
         raise MisuseError(f"option topic: {problem}") from None
     if is_internal(text):
-        raise MisuseError(f"option topic is {text!r}: the cluster's own topics cannot be written")
+        raise MisuseError(f"option topic is {text!r}: internal topics cannot be written")
     return text
 
 

@@ -1,13 +1,12 @@
 """Which columns a DataFrame that is written may have, checked when the query is planned.
 
-    key        binary or string   optional; null = no key
-    value      binary or string   needed; null = a tombstone
-    topic      string             needed without the option topic, which wins over it
-    partition  int                optional; null = by key
-    headers    array<struct<key:string, value:binary>>   optional
+    key        binary or string   optional; null = no key value      binary or string   needed; null
+    = a tombstone topic      string             needed without the option topic, which overrides it
+    partition  int                optional; null = by key headers    array<struct<key:string,
+    value:binary>>   optional
 
-They are those of Spark's Kafka sink. Any other column is refused: a misspelt `keys` that is dropped
-would scatter what belongs to one partition.
+They are those of Spark's Kafka sink. Any other column is refused: if a misspelt `keys` were
+dropped, records of one partition would be scattered.
 """
 
 from typing import Final
@@ -43,11 +42,12 @@ def check_sink_schema(schema: StructType, topic: str | None) -> None:
                 f"{', '.join(EXPECTED)}: select and rename in the query, or drop it"
             )
         if names.count(field.name) > 1:
-            raise MisuseError(f"column {field.name!r} is there twice; select it once")
+            raise MisuseError(f"column {field.name!r} appears twice; select it once")
         if not _fits(field.name, field.dataType):
             raise MisuseError(
-                f"column {field.name!r} is {field.dataType.simpleString()[:200]}, it must be "
-                f"{EXPECTED[field.name]}: cast it in the query, or encode it, as by to_json"
+                f"column {field.name!r} is {field.dataType.simpleString()[:200]}; it must be "
+                f"{EXPECTED[field.name]}: cast it in the query, or encode it, for example with "
+                "to_json"
             )
     if "value" not in names:
         raise MisuseError(

@@ -41,16 +41,16 @@ class PenstockDataSource(DataSource):
         return schema_of(parse(self.options).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A bounded read. Raises MisuseError for options or a schema that cannot be."""
+        """A bounded read. Raises MisuseError for an invalid option or schema."""
         options = self._checked(schema)
         return PushdownBatchReader(options) if options.filter_pushdown else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 (Spark's name)
-        """An endless read. Raises MisuseError for options or a schema that cannot be."""
+        """An endless read. Raises MisuseError for an invalid option or schema."""
         return StreamReader(self._checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Appends a DataFrame. Raises MisuseError for options or columns that cannot be."""
+        """Appends a DataFrame. Raises MisuseError for an invalid option or column."""
         _refuse_overwrite(overwrite, "mode('append')")
         options = self._checked_sink(schema, streaming=False)
         if options.delivery is Delivery.EXACTLY_ONCE:
@@ -58,7 +58,7 @@ class PenstockDataSource(DataSource):
         return BatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 (Spark's name)
-        """Appends micro-batches. Raises MisuseError for options or columns that cannot be."""
+        """Appends micro-batches. Raises MisuseError for an invalid option or column."""
         _refuse_overwrite(overwrite, "outputMode('append')")
         options = self._checked_sink(schema, streaming=True)
         if options.delivery is Delivery.EXACTLY_ONCE:
@@ -79,6 +79,6 @@ class PenstockDataSource(DataSource):
 def _refuse_overwrite(overwrite: bool, instead: str) -> None:
     if overwrite:
         raise MisuseError(
-            "a topic cannot be overwritten: records are appended to it; write with "
-            f"{instead}, and delete the topic yourself if its records shall go"
+            f"a topic cannot be overwritten: records are appended to it; write with {instead}, "
+            "and delete the topic yourself if you want to remove its records"
         )

@@ -71,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode(Symbolic(self._starting))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Spark has no composite limit: one of ours stands for all that are set."""
+        """Spark has no composite limit: one limit of ours represents all that are set."""
         o = self._options
         if o.max_offsets_per_trigger is not None:
             return ReadMaxRows(o.max_offsets_per_trigger)
@@ -134,7 +134,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_task(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint is the truth, and a group has heard of it (`group`)."""
+        """Nothing to do: the checkpoint is the truth, and the group already has the progress
+        (`group`)."""
 
     # Ours.
 
@@ -153,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(begins), begins
 
     def _check_given(self, given: Marks, view: LogView) -> None:
-        """Offsets a user wrote may lie behind the end of the log: refuse, or start at the end."""
+        """Offsets given by the user may be past the log end: refuse, or start at the end."""
         losses = find_losses(Known(given), view)
         if losses and self._options.fail_on_data_loss:
             raise_losses(losses)
@@ -162,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             given[loss.partition] = view.ends[loss.partition]
 
     def _next(self, offset: Concrete) -> tuple[Marks, Marks]:
-        """Where this batch begins, and the part of it that the batch before does not tell.
+        """Where this batch begins, and the part of it that the previous batch does not contain.
 
         That part: partitions that are new (they begin at their log start) and partitions moved
         after a loss (failOnDataLoss=false). Raises DataLossError otherwise.
@@ -173,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             require_selected(self._options.selection, view, read_before)
         bounded = self._bounded(view, offset.positions)
         new = bounded.ends.keys() - offset.positions.keys()
-        # Records of a new partition that are gone already are a loss like any other.
+        # Records of a new partition that have already been deleted are a loss like any other.
         known = Known({**offset.positions, **dict.fromkeys(new, 0)}, offset.topic_ids)
         losses = find_losses(known, view)
         if new or losses:
@@ -185,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         current = dict(known.positions)
         begins = {tp: view.starts[tp] for tp in new}
         for loss in losses:
-            logger.warning("records are lost, going on: %s", loss.message)
+            logger.warning("records are lost, continuing: %s", loss.message)
             if loss.resume_at is None:
                 del current[loss.partition]
             else:
@@ -193,10 +194,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return current | begins, begins
 
     def _settled(self, known: Known) -> LogView:
-        """A look at the cluster; looks again before it believes in a loss.
+        """A lookup of the cluster, repeated before records count as lost.
 
-        A leader elected a moment ago may not know its whole log as committed yet, and a broker
-        may not have heard of a topic.
+        A leader that was just elected may not know yet that its whole log is committed, and a
+        broker may not have learned of a topic.
         """
         view = self._client().view()
         for _ in range(self._options.offset_retries):
@@ -227,7 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limit, sizes
 
     def _view_of_batch(self, end: Concrete) -> LogView:
-        """The look that decided this batch, or (a replay after a restart) a new one."""
+        """The lookup that decided this batch, or (in a replay after a restart) a new one."""
         seen = self._view
         if seen is not None and all(
             seen.ends.get(tp, -1) >= at for tp, at in end.positions.items()

@@ -58,12 +58,12 @@ def _with_unit(text: str, factors: Mapping[str, int], expected: str) -> int:
 
 def nonempty(text: str) -> str:
     if not text.strip():
-        raise ValueError("a text that is not empty")
+        raise ValueError("a non-empty string")
     return text.strip()
 
 
 def group_id(text: str) -> str:
-    """What `penstock.core.groups.check_group_id` takes, but for blanks only."""
+    """What `penstock.core.groups.check_group_id` accepts, except blanks only."""
     if not text.strip() or not text.isprintable() or len(text) > GROUP_ID_MAX_CHARS:
         raise ValueError(f"printable text of 1 to {GROUP_ID_MAX_CHARS} characters")
     return text
@@ -114,9 +114,9 @@ def addresses(text: str) -> tuple[str, ...]:
     for address in addresses:
         host, _, port = address.rpartition(":")
         if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
-            raise ValueError("host:port, more separated by commas")
+            raise ValueError("host:port, several separated by commas")
     if not addresses:
-        raise ValueError("host:port, more separated by commas")
+        raise ValueError("host:port, several separated by commas")
     return addresses
 
 
@@ -131,7 +131,7 @@ def topic_pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as problem:
-        raise ValueError(f"a regular expression as Python knows them ({problem})") from None
+        raise ValueError(f"a Python regular expression ({problem})") from None
     if not text:
         raise ValueError("a regular expression that matches whole topic names")
     return text
@@ -141,7 +141,7 @@ def column_names(text: str) -> tuple[str, ...]:
     known = {name.lower(): name for name in (*COLUMNS, HEADERS)}
     names = [part.strip().lower() for part in text.split(",")]
     if len(set(names)) != len(names) or not set(names) <= known.keys():
-        raise ValueError(f"different ones of {', '.join(known.values())}, separated by commas")
+        raise ValueError(f"distinct names out of {', '.join(known.values())}, separated by commas")
     return tuple(known[name] for name in names)
 
 

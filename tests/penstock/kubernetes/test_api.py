@@ -93,7 +93,7 @@ def test_silence_ends_a_request_before_its_total_time(api: Api, proxy: ApiProxy)
     proxy.plant(Kind.UNANSWERED, seconds=20.0)
     limits = Timeouts(connect_s=1.0, total_s=60.0, silence_s=0.5)
     began = time.monotonic()
-    with pytest.raises(KubernetesError, match="nothing came in time"):
+    with pytest.raises(KubernetesError, match="no answer came in time"):
         api.text("/api/v1/namespaces/default", timeouts=limits)
     assert time.monotonic() - began < 15.0
     proxy.plant(Kind.TRICKLE, seconds=2.0)
@@ -347,6 +347,6 @@ def test_an_object_that_is_no_list_is_not_taken_for_an_empty_one(
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     with (
         answering(nowhere, answer) as api,
-        pytest.raises(KubernetesError, match="something that is no list"),
+        pytest.raises(KubernetesError, match="something other than a list"),
     ):
         api.list(path_of("ConfigMap", "shop"))

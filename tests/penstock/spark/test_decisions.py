@@ -177,21 +177,21 @@ def test_a_position_within_the_log_is_no_loss(position: int) -> None:
 def test_retention_past_the_position_is_a_loss() -> None:
     [(message, resume_at)] = losses(Known({tp(0): 3}))
     assert message == (
-        "orders/0 lost 7 records to retention: asked for offset 3, available are 10 to 100"
+        "orders/0 lost 7 records to retention: requested offset 3, available are 10 to 100"
     )
     assert resume_at == 10
 
 
 def test_a_log_that_ends_before_the_position_is_a_loss() -> None:
     [(message, resume_at)] = losses(Known({tp(0): 101}))
-    assert "ends before the query's position: asked for offset 101" in message
+    assert "ends before the query's position: requested offset 101" in message
     assert "available are 10 to 100" in message
     assert resume_at == 100
 
 
 def test_a_vanished_topic_is_a_loss_for_good() -> None:
     [(message, resume_at)] = losses(Known({tp(7): 3}))
-    assert "orders/7 does not exist any more; the query was at offset 3" in message
+    assert "orders/7 no longer exists; the query was at offset 3" in message
     assert resume_at is None
 
 

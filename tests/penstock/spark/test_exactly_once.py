@@ -55,7 +55,7 @@ def test_branches_do_not_commit_beside_rows_that_were_only_counted() -> None:
     assert decision is not None
     assert (decision.rows, decision.branches, decision.replayed) == (7, (), True)
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=7), ERROR)
-    with pytest.raises(ClusterError, match="ledger was forgotten meanwhile"):
+    with pytest.raises(ClusterError, match="ledger was deleted meanwhile"):
         check_outcome(decision, BatchOutcome(already_committed=False), SKIP)
 
 
@@ -64,7 +64,10 @@ def test_a_replay_with_other_rows_is_an_error_that_names_both_numbers() -> None:
     assert decision is not None
     with pytest.raises(ClusterError) as refused:
         check_outcome(decision, BatchOutcome(already_committed=True, rows_then=5), ERROR)
-    assert "batch 7 of application 'app' is in with 5 rows and now has 4" in refused.value.message
+    assert (
+        "batch 7 of application 'app' is committed with 5 rows and now has 4"
+        in refused.value.message
+    )
     assert "onReplayMismatch=skip" in refused.value.message
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=5), SKIP)
     check_outcome(decision, BatchOutcome(already_committed=True, rows_then=-1), ERROR)
@@ -205,7 +208,7 @@ def test_of_two_attempts_of_a_task_one_is_in(query: Query) -> None:
 def test_a_replay_with_other_rows_writes_nothing(query: Query) -> None:
     commit(query.options, [query.task(query.run(3), 0, "a", "b")], wait_visible_ms=0)
     messages = [query.task(query.run(3), 0, "a")]
-    with pytest.raises(ClusterError, match="is in with 2 rows and now has 1"):
+    with pytest.raises(ClusterError, match="is committed with 2 rows and now has 1"):
         commit(query.options, messages, wait_visible_ms=0)
     skipping = query.parse(onreplaymismatch="skip")
     commit(skipping, messages, wait_visible_ms=0)

@@ -81,7 +81,7 @@ def test_where_the_user_starts_is_written_and_read_back(boundary: Boundary) -> N
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"v": 2, "t": {}, "from": {}, "ids": {}}, "version 2, this release reads version 1"),
+        ({"v": 2, "t": {}, "from": {}, "ids": {}}, "version 2, but this release reads version 1"),
         ({"v": True, "t": {}, "from": {}, "ids": {}}, "version True"),
         ({"v": "1", "t": {}, "from": {}, "ids": {}}, "version '1'"),
         ({"orders": {"0": 5}}, "not Penstock's"),

@@ -122,7 +122,7 @@ def test_no_selection_and_no_bootstrap_are_refused() -> None:
     with pytest.raises(MisuseError, match=r"exactly one of subscribe.*none is set"):
         parse({"penstock.bootstrap.servers": "a:1"})
     with pytest.raises(
-        MisuseError, match=r"penstock\.bootstrap\.servers is missing: give host:port"
+        MisuseError, match=r"penstock\.bootstrap\.servers is missing: set it to host:port"
     ):
         parse({"subscribe": "a"})
 
@@ -195,9 +195,9 @@ def test_an_option_of_the_sink_is_told_apart_from_a_misspelling() -> None:
         ("startingOffsets", "[1]", "-2 = earliest"),
         ("startingOffsetsByTimestamp", '{"orders": {"0": -1}}', "ms since 1970"),
         ("startingOffsetsByTimestampStrategy", "earliest", "error or latest"),
-        ("columns", "key,key", "different ones of key"),
-        ("columns", "body", "different ones of key"),
-        ("columns", "", "different ones of key"),
+        ("columns", "key,key", "distinct names out of key"),
+        ("columns", "body", "distinct names out of key"),
+        ("columns", "", "distinct names out of key"),
         ("maxTriggerDelay", "15 years", "a time such as"),
         ("maxBytesPerTrigger", "0", "at least one byte"),
         ("maxBytesPerTrigger", "lots", "a size such as"),
@@ -205,7 +205,7 @@ def test_an_option_of_the_sink_is_told_apart_from_a_misspelling() -> None:
         ("groupId", " ", "printable text of 1 to 249 characters"),
         ("groupId", "a\nb", "printable text of 1 to 249 characters"),
         ("groupId", "g" * 250, "printable text of 1 to 249 characters"),
-        ("groupIdPrefix", " ", "not empty"),
+        ("groupIdPrefix", " ", "non-empty"),
         ("penstock.bootstrap.servers", "localhost", "host:port"),
         ("penstock.bootstrap.servers", " , ", "host:port"),
         ("penstock.bootstrap.servers", "a:70000", "host:port"),
@@ -244,11 +244,11 @@ def test_long_values_are_cut_in_messages() -> None:
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
-    assert "above maxOffsetsPerTrigger (5)" in refused(
+    assert "which is more than maxOffsetsPerTrigger (5)" in refused(
         minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5"
     )
-    assert "above maxTasks (2)" in refused(minPartitions="3", maxTasks="2")
-    assert "leaves headers out" in refused(includeHeaders="true", columns="key")
+    assert "which is more than maxTasks (2)" in refused(minPartitions="3", maxTasks="2")
+    assert "leaves out headers" in refused(includeHeaders="true", columns="key")
 
 
 def test_headers_come_by_either_option() -> None:

@@ -51,7 +51,7 @@ def test_a_writer_needs_a_cluster_and_little_else() -> None:
 
 def test_bad_options_are_refused_by_name() -> None:
     assert "option topic" in refused(topic="a b")
-    assert "the cluster's own topics cannot be written" in refused(topic="__consumer_offsets")
+    assert "internal topics cannot be written" in refused(topic="__consumer_offsets")
     assert "option delivery is 'never': expected at-least-once or exactly-once" in refused(
         delivery="never"
     )
@@ -92,7 +92,7 @@ def test_options_that_mean_nothing_or_something_else_are_refused() -> None:
     assert "whole number" in refused(txnAppId="paid", txnVersion="-1")
     assert "1 to 249 bytes" in refused(txnAppId="x" * 250, txnVersion="1")
     assert "did you mean txnVersion?" in refused(txnVersio="1")
-    with pytest.raises(MisuseError, match="a stream counts its batches itself"):
+    with pytest.raises(MisuseError, match="a stream numbers its batches itself"):
         parse_sink(SERVERS | exactly | {"txnversion": "1"}, streaming=True)
 
 
@@ -115,12 +115,12 @@ def test_other_columns_are_refused_with_what_to_do() -> None:
     value = ("value", BINARY)
     assert "there is no column 'value' among key" in refused_columns(("key", BINARY))
     assert "column 'keys' is not written by" in refused_columns(("keys", BINARY), value)
-    assert "column 'value' is bigint, it must be binary or string" in refused_columns(
+    assert "column 'value' is bigint; it must be binary or string" in refused_columns(
         ("value", LONG)
     )
     assert "column 'partition' is bigint" in refused_columns(value, ("partition", LONG))
     assert "column 'headers' is map" in refused_columns(value, ("headers", MapType(TEXT, BINARY)))
     assert "column 'headers' is array" in refused_columns(value, ("headers", headers("name")))
     assert "column 'topic' is binary" in refused_columns(value, ("topic", BINARY))
-    assert "column 'value' is there twice" in refused_columns(value, value)
+    assert "column 'value' appears twice" in refused_columns(value, value)
     assert "no topic: set the option topic" in refused_columns(value, topic=None)

@@ -189,7 +189,7 @@ def test_records_deleted_before_the_start_fail_or_are_skipped(bench) -> None:
     assert bench.values() == ["4", "5", "6", "7", "8", "9"]
     early = json.dumps({topic: {"0": 1}})
     message = error_of(lambda: bench.values(startingOffsets=early))
-    assert f"{topic}/0 lost 3 records to retention: asked for offset 1, available are 4 to 10" in (
+    assert f"{topic}/0 lost 3 records to retention: requested offset 1, available are 4 to 10" in (
         message
     )
     assert "failOnDataLoss" in message

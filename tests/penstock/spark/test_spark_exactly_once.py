@@ -124,7 +124,7 @@ def test_a_batch_of_foreach_batch_with_other_rows_ends_the_query(
     with pytest.raises(PySparkException) as ended:
         copying.available_now()
     assert f"batch {last.name} of application '{copying.app_id}'" in str(ended.value)
-    assert f"is in with {BATCH} rows and now has {BATCH - 1}" in str(ended.value)
+    assert f"is committed with {BATCH} rows and now has {BATCH - 1}" in str(ended.value)
     target = f"{bench.topic}-copy"
     assert len(values_of(bench, target, "read_committed")) == 3 * BATCH
 

@@ -74,7 +74,7 @@ def test_mistakes_are_one_clear_error_before_anything_is_written(
     number = frame.selectExpr("CAST(value AS BIGINT) AS value")
     for frame_, options, words in (
         (spark.range(1), {}, "column 'id' is not written by this sink"),
-        (number, {}, "column 'value' is bigint, it must be binary or string"),
+        (number, {}, "column 'value' is bigint; it must be binary or string"),
         (frame, {"subscribe": "a"}, "option subscribe belongs to reading"),
         (frame, {"penstock.cluster.id": "other"}, "is cluster"),
     ):
@@ -89,7 +89,7 @@ def test_mistakes_are_one_clear_error_before_anything_is_written(
 STREAM_MISTAKES = {
     "no-topic": (["value"], None, "no topic: set the option topic, or add a column 'topic'"),
     "unknown-column": (["value", "key AS keys"], "copy", "column 'keys' is not written by this"),
-    "wrong-type": (["offset AS value"], "copy", "column 'value' is bigint, it must be binary or"),
+    "wrong-type": (["offset AS value"], "copy", "column 'value' is bigint; it must be binary or"),
     "no-value": (["key"], "copy", "there is no column 'value' among key"),
 }
 
@@ -225,7 +225,7 @@ def test_a_job_with_a_version_is_in_once(bench: Any, spark: SparkSession) -> Non
     writer(bench, frame, **named).save()
     writer(bench, frame, **named).save()
     assert sorted(bench.values()) == [str(number) for number in range(10)]
-    assert "is in with 10 rows and now has 9" in error_of(
+    assert "is committed with 10 rows and now has 9" in error_of(
         writer(bench, frame.limit(9), **named).save
     )
     writer(bench, frame.limit(1), **named | {"txnVersion": "4"}).save()

@@ -166,7 +166,7 @@ def test_records_deleted_before_they_were_read_fail_the_query_or_are_skipped(ben
         bench.send(str(i))
     bench.admin.delete_records({TopicPartition(topic, 0): 6})
     message = error_of_run(query)
-    assert f"{topic}/0 lost 5 records to retention: asked for offset 1, available are 6 to 10" in (
+    assert f"{topic}/0 lost 5 records to retention: requested offset 1, available are 6 to 10" in (
         message
     )
     assert "failOnDataLoss" in message
@@ -229,7 +229,7 @@ def test_a_topic_that_vanished_fails_the_query_and_a_new_one_is_told_apart(bench
     query.available_now()
     bench.admin.delete_topic(topic)
     wait_until(lambda: topic not in bench.admin.list_topics(), what="the topic is gone")
-    assert f"{topic}/0 does not exist any more; the query was at offset 1" in error_of_run(query)
+    assert f"{topic}/0 no longer exists; the query was at offset 1" in error_of_run(query)
     bench.create()
     with Producer(bench.cluster.bootstrap) as bench.producer:  # the other one fails a batch first
         bench.send("new-0", "new-1")

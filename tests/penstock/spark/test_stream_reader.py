@@ -139,7 +139,7 @@ def test_a_topic_that_vanished_is_no_mistake_of_the_users_if_it_was_read_before(
     query = RunningQuery(cluster, subscribe="orders,other")
     query.trigger()
     cluster.ends = {OTHER: 6}
-    with pytest.raises(DataLossError, match="orders/0 does not exist any more"):
+    with pytest.raises(DataLossError, match="orders/0 no longer exists"):
         query.trigger()
     query.log = ['{"from": {}, "ids": {}, "t": {"other/0": 5}, "v": 1}']
     with pytest.raises(ClusterError, match="option subscribe names topic orders, which does not"):
@@ -348,7 +348,7 @@ def test_retention_past_the_position_fails_the_query_or_is_skipped() -> None:
     query = RunningQuery(cluster)
     query.trigger()
     cluster.ends, cluster.starts = {P0: 30}, {P0: 20}
-    with pytest.raises(DataLossError, match="asked for offset 10, available are 20 to 30"):
+    with pytest.raises(DataLossError, match="requested offset 10, available are 20 to 30"):
         query.trigger()
     tolerant = RunningQuery(cluster, failOnDataLoss="false")
     tolerant.log = query.log[:1]
@@ -360,7 +360,7 @@ def test_a_topic_that_vanished_fails_the_query_or_is_dropped() -> None:
     query = RunningQuery(cluster)
     query.trigger()
     cluster.ends, cluster.topic_ids = {}, {}
-    with pytest.raises(DataLossError, match=r"orders/0 does not exist any more.*1 more partition"):
+    with pytest.raises(DataLossError, match=r"orders/0 no longer exists.*1 more partition"):
         query.trigger()
     tolerant = RunningQuery(cluster, failOnDataLoss="false")
     tolerant.log = query.log[:1]
@@ -404,7 +404,7 @@ def test_a_log_that_ends_before_the_position_fails_the_query_or_goes_on_from_its
     query.trigger()
     cluster.ends = {P0: 6}
     with pytest.raises(
-        DataLossError, match="ends before the query's position: asked for offset 10"
+        DataLossError, match="ends before the query's position: requested offset 10"
     ):
         query.trigger()
     tolerant = RunningQuery(cluster, failOnDataLoss="false")
@@ -435,7 +435,7 @@ def test_a_replay_whose_end_is_gone_is_a_loss() -> None:
     query.trigger()
     cluster.ends = {P0: 6}
     query.restart()
-    with pytest.raises(DataLossError, match="asked for offset 10, available are 0 to 6"):
+    with pytest.raises(DataLossError, match="requested offset 10, available are 0 to 6"):
         query.planned(0)
     tolerant = RunningQuery(cluster, startingOffsets="earliest", failOnDataLoss="false")
     tolerant.log = list(query.log)
@@ -445,7 +445,7 @@ def test_a_replay_whose_end_is_gone_is_a_loss() -> None:
 def test_starting_offsets_behind_the_end_are_refused_or_moved() -> None:
     cluster = SmallCluster({P0: 10})
     given = '{"orders": {"0": 99}}'
-    with pytest.raises(DataLossError, match="asked for offset 99, available are 0 to 10"):
+    with pytest.raises(DataLossError, match="requested offset 99, available are 0 to 10"):
         RunningQuery(cluster, startingOffsets=given).trigger()
     tolerant = RunningQuery(cluster, startingOffsets=given, failOnDataLoss="false")
     assert tolerant.trigger() == []
@@ -517,13 +517,13 @@ def test_a_batch_refuses_offsets_that_are_not_there() -> None:
     cluster = SmallCluster({P0: 10}, {P0: 5})
     below = {"startingOffsets": '{"orders": {"0": 1}}'}
     beyond = {"endingOffsets": '{"orders": {"0": 40}}'}
-    with pytest.raises(DataLossError, match="asked for offset 1, available are 5 to 10"):
+    with pytest.raises(DataLossError, match="requested offset 1, available are 5 to 10"):
         batch_ranges(cluster, **below)
-    with pytest.raises(DataLossError, match="asked for offset 40, available are 5 to 10"):
+    with pytest.raises(DataLossError, match="requested offset 40, available are 5 to 10"):
         batch_ranges(cluster, **beyond)
     tolerant = batch_ranges(cluster, failOnDataLoss="false", **below, **beyond)
     assert tolerant == [span(P0, 5, 10)]
-    with pytest.raises(MisuseError, match="would end at 6, before it starts"):
+    with pytest.raises(MisuseError, match="would end at 6, before its start"):
         batch_ranges(
             cluster,
             startingOffsets='{"orders": {"0": 8}}',
@@ -641,7 +641,9 @@ def test_a_group_that_cannot_be_told_is_a_warning_and_no_failure(
         assert query.trigger() is None
     assert len(cluster.commits) == 1, "triggers do not wait for a group again and again"
     (warning,) = caplog.records
-    assert "group etl does not hear of this query's progress, the query goes on" in warning.message
+    assert (
+        "cannot commit this query's progress to group etl, the query continues" in warning.message
+    )
     assert str(refusal) in warning.message
     assert advice in warning.message
     now_s += 31

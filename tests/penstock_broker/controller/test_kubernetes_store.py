@@ -340,7 +340,7 @@ def test_an_api_server_that_freezes_or_restarts_is_survived(
     version = store.write([[Put("topic/t", "1", None)]])["topic/t"]
     api_server.pause()
     try:
-        with pytest.raises(StoreUnavailableError, match="nothing came in time"):
+        with pytest.raises(StoreUnavailableError, match="no answer came in time"):
             store.write([[Put("topic/t", "2", version)]])
     finally:
         api_server.resume()
