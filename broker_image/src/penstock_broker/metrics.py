@@ -80,6 +80,7 @@ class Metrics:
             registry=self.registry,
             buckets=_SECONDS,
         )
+        self._seconds_of: dict[str, Histogram] = {}
         self.fetch_wait_seconds = histogram(
             "fetch_wait_seconds", "How long fetches waited for records"
         )
@@ -90,6 +91,14 @@ class Metrics:
         self.group_load_seconds = histogram(
             "group_load_seconds", "Time to read the log of one group coordinator"
         )
+
+    def observe_request(self, method: str, seconds: float) -> None:
+        """Counts and times one request."""
+        # A look-up of a label costs more than the observation.
+        histogram = self._seconds_of.get(method)
+        if histogram is None:
+            histogram = self._seconds_of[method] = self.request_seconds.labels(method)
+        histogram.observe(seconds)
 
     def observe_controller(self, connected: Callable[[], bool]) -> None:
         """Has `connected` called at every scrape, in the endpoint's thread."""

@@ -67,6 +67,7 @@ _CODECS: Final = frozenset(Codec)
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
 _KNOWN_FLAGS: Final = sum(BatchFlags)
+_COMPACTED: Final = int(BatchFlags.COMPACTED)
 
 
 def build_batch(
@@ -181,7 +182,8 @@ def decode_batch(batch: Batch, *, max_uncompressed_bytes: int = MAX_UNCOMPRESSED
 def _check_header(batch: Batch, max_uncompressed_bytes: int) -> None:
     """All that can be known without the payload's content."""
     header = batch.header
-    most = MAX_COVERED_OFFSETS if header.flags & BatchFlags.COMPACTED else MAX_RECORDS
+    flags = int(header.flags)  # `&` of an `IntFlag` runs in Python
+    most = MAX_COVERED_OFFSETS if flags & _COMPACTED else MAX_RECORDS
     if not 1 <= header.record_count <= most:
         raise _corrupt(f"record count is {header.record_count}; it must be 1 to {most}")
     if header.codec not in _CODECS:
@@ -190,8 +192,8 @@ def _check_header(batch: Batch, max_uncompressed_bytes: int) -> None:
             "upgrade this side or produce with a known codec",
             ErrorCode.UNSUPPORTED_CODEC,
         )
-    if int(header.flags) & ~_KNOWN_FLAGS:
-        raise _corrupt(f"flags are {int(header.flags):#x}, known are {_KNOWN_FLAGS:#x}")
+    if flags & ~_KNOWN_FLAGS:
+        raise _corrupt(f"flags are {flags:#x}, known are {_KNOWN_FLAGS:#x}")
     bad_flags = describe_bad_flags(header)
     if bad_flags is not None:
         raise _corrupt(bad_flags)
@@ -223,14 +225,15 @@ def _check_sizes(batch: Batch, max_uncompressed_bytes: int) -> None:
 
 
 def _check_producer(header: BatchHeader) -> None:
+    producer_id, epoch = header.producer_id, header.producer_epoch
     sequence = 0 if header.is_marker else header.base_sequence
-    fields = (header.producer_id, header.producer_epoch, sequence)
-    if fields == (-1, -1, -1):
+    if producer_id == epoch == sequence == -1:
         return
-    limits = (_MAX_INT64, _MAX_INT32, _MAX_INT32)
-    if not all(0 <= field <= limit for field, limit in zip(fields, limits, strict=True)):
+    if not (
+        0 <= producer_id <= _MAX_INT64 and 0 <= epoch <= _MAX_INT32 and 0 <= sequence <= _MAX_INT32
+    ):
         raise _corrupt(
-            f"producer id, epoch and base sequence are {fields[0]}, {fields[1]}, {fields[2]}; "
+            f"producer id, epoch and base sequence are {producer_id}, {epoch}, {sequence}; "
             "all must be -1, or none negative"
         )
 

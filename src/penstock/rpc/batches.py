@@ -52,9 +52,10 @@ def batch_from_wire(message: pb.RecordBatch) -> Batch:
             + "; upgrade this side or produce with a known codec",
             ErrorCode.UNSUPPORTED_CODEC,
         )
-    if message.flags > 0xFFFF:
+    flags = message.flags
+    if flags > 0xFFFF:
         raise ClusterError(
-            f"batch has flags {message.flags:#x}; only 16 bits are defined, build it again",
+            f"batch has flags {flags:#x}; only 16 bits are defined, build it again",
             ErrorCode.CORRUPT_BATCH,
         )
     header = BatchHeader(
@@ -64,7 +65,7 @@ def batch_from_wire(message: pb.RecordBatch) -> Batch:
         uncompressed_bytes=message.uncompressed_bytes,
         crc=message.crc,
         codec=codec,
-        flags=BatchFlags(message.flags),
+        flags=BatchFlags(flags) if flags else BatchFlags.NONE,
         producer_id=ProducerId(message.producer_id),
         producer_epoch=message.producer_epoch,
         base_sequence=message.base_sequence,

@@ -173,7 +173,7 @@ class BrokerProcess:
             metrics=self.metrics,
             settings=settings,
             refusal=self._refusal,
-            observe=self._observe,
+            observe=self.metrics.observe_request,
         )
         self._coordination = Coordination(base, locator, producer_ids)
         self._fetching = Fetching(
@@ -197,7 +197,7 @@ class BrokerProcess:
             offsets,
             producer_ids,
             self._coordination.calls,
-            observe=self._observe,
+            observe=self.metrics.observe_request,
             fetch_budget=self._fetch_budget,
             stream_inflight_max=settings.stream_inflight_max,
         )
@@ -251,7 +251,9 @@ class BrokerProcess:
 
     async def _listen(self) -> grpc.aio.Server:
         """The server of brokers and of clients in the same network."""
-        server = await self._server(Edge(lambda: self._view.cluster_id, self._observe))
+        server = await self._server(
+            Edge(lambda: self._view.cluster_id, self.metrics.observe_request)
+        )
         replication_pb2_grpc.add_ReplicationServiceServicer_to_server(
             self._partitions.leading, server
         )
@@ -269,7 +271,7 @@ class BrokerProcess:
         address = self._config.external_listen
         if not address:
             return None
-        edge = Edge(lambda: self._view.cluster_id, self._observe, came_from_outside)
+        edge = Edge(lambda: self._view.cluster_id, self.metrics.observe_request, came_from_outside)
         server = await self._server(edge)
         add_reflection(PUBLIC_SERVICES, server)
         _bind(server, "--external-listen", address)
@@ -382,9 +384,6 @@ class BrokerProcess:
 
     def _disk_bytes(self) -> tuple[int, int]:
         return self._disk.free_bytes, self._disk.total_bytes
-
-    def _observe(self, method: str, seconds: float) -> None:
-        self.metrics.request_seconds.labels(method).observe(seconds)
 
     def _ticked(self, facts: TickFacts) -> None:
         self.metrics.tick_seconds.observe(facts.seconds)
