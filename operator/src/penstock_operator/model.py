@@ -1,6 +1,7 @@
 """What was observed of a Cluster, and what can be done about it, as frozen data.
 
-    Observed ─┐ ├─ plan ─▶ Plan: actions (in tracks), waits (for what, and why)
+    Observed ─┐
+              ├─ plan ─▶ Plan: actions (in tracks), waits (for what, and why)
     Desired ──┘
 
 `Observed` is a snapshot: Kubernetes objects of one listing, and the brokers' own answers at one

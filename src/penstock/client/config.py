@@ -81,11 +81,11 @@ def _one_of(config: object, name: str, *choices: str) -> None:
 def _become_member(
     config: object, name: str, members: type[IntEnum], choices: Mapping[object, IntEnum]
 ) -> None:
-    """Replaces a choice by the member it stands for."""
+    """Replaces a choice by the enum member that it means."""
     value = getattr(config, name)
     if isinstance(value, members):
         return
-    plain = type(value) in (str, int)  # True is a 1 as well, but not meant as one
+    plain = type(value) in (str, int)  # True equals 1, but is not meant as a number
     member = choices.get(value) if plain else None
     if member is None:
         named = ", ".join(repr(choice) for choice in choices)
@@ -146,25 +146,25 @@ def check_transactional_id(given: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What every client has.
+    """Settings of every client.
 
     Attributes:
-        connect_timeout_ms: How long to look for any broker that answers before
-            UnreachableError. 10,000: longer than a cluster needs to elect, short enough for a
-            person to wait. Addresses at which nothing listens are given up sooner, unless they
-            answered before.
-        request_timeout_ms: Bound of one remote call, and of an admin operation including its
+        connect_timeout_ms: How long to look for any broker that answers before UnreachableError.
+            10,000: longer than a cluster needs to elect, short enough for a person to wait.
+            Addresses at which nothing listens are given up sooner, unless they have answered
+            before.
+        request_timeout_ms: Timeout of one remote call, and of an admin operation including its
             retries. 30,000 (Kafka's request.timeout.ms).
         retry_backoff_ms: First pause before a retry; doubles up to `retry_backoff_max_ms`.
-        retry_backoff_max_ms: 1,000: elections take one to two seconds, so waiting longer
-            between attempts only adds to the gap.
+        retry_backoff_max_ms: 1,000: elections take one to two seconds, so longer pauses between
+            attempts would only add to the gap.
         metadata_max_age_ms: Metadata is refreshed at least this often while in use, so that new
             partitions are seen. 300,000 (Kafka's).
-        unknown_topic_timeout_ms: How long a topic that no broker knows is looked for before
-            UNKNOWN_TOPIC: a new topic may not have reached every broker. 3,000. Admin clients
-            do not wait: they ask every broker once.
-        resolve_address: Where to connect to instead of an advertised (or bootstrap) address,
-            for clients that reach brokers through tunnels. None = the address itself.
+        unknown_topic_timeout_ms: How long to look for a topic that no broker knows before
+            UNKNOWN_TOPIC: a new topic may not have reached every broker. 3,000. Admin clients do
+            not wait: they ask every broker once.
+        resolve_address: Maps an advertised (or bootstrap) address to the one to connect to, for
+            clients that reach brokers through tunnels. None = the address itself.
     """
 
     connect_timeout_ms: int = 10_000
@@ -192,30 +192,31 @@ class ProducerConfig(ClientConfig):
     """How records are batched, sent and retried.
 
     Attributes:
-        acks: Who has stored a record before its delivery succeeds: a member, its name in small
-            letters ("all", "leader", "none"), or Kafka's -1, 1, 0 as number or text.
-        sync: What "stored" means: page cache or fsync; a member, "os" or "disk".
+        acks: Which replicas must have stored a record before its delivery succeeds: an `Acks`
+            member, its name in lower case ("all", "leader", "none"), or Kafka's -1, 1, 0 as number
+            or text.
+        sync: What "stored" means: page cache or fsync; a `Sync` member, "os" or "disk".
         linger_ms: How long a batch waits for more records, 0 = not at all. 5 (Kafka 4).
-        batch_bytes: A batch is sent when it holds this much uncompressed. 262,144, not Kafka's
-            16,384: a broker call costs the same for both, and throughput grows with size.
-            Never more than the topic's max.message.bytes, whatever is set.
+        batch_bytes: A batch is sent when it has this many bytes uncompressed. 262,144, not Kafka's
+            16,384: a broker call costs the same for both, and throughput grows with size. Never
+            more than the topic's max.message.bytes, whatever the setting.
         buffer_bytes: Upper bound of all records waiting or in flight, 32 MiB.
         max_block_ms: How long `send` waits for buffer space or a topic's metadata, 60,000.
-        codec: Compression of batches: a member, "none", "zstd" or "lz4".
+        codec: Compression of batches: a `Codec` member, "none", "zstd" or "lz4".
         delivery_timeout_ms: From `send` to success or a final error, 120,000.
-        idempotent: Retries never duplicate or reorder. Without it a partition has one batch in
-            flight, which keeps order, and a retry may duplicate.
+        idempotent: Retries never duplicate or reorder. Without it, a partition has one batch in
+            flight, which keeps order, but a retry may duplicate.
         max_in_flight: Batches of one partition sent and not yet answered, 1 to 5: brokers
             remember the last five per producer.
-        partitioner: Own choice of partition; None = hash of the key, sticky without key.
-        key_serializer: What turns keys into bytes; None = bytes are expected.
+        partitioner: Your own choice of partition; None = hash of the key, sticky without key.
+        key_serializer: Converts keys to bytes; None = keys must be bytes.
         value_serializer: Likewise for values.
-        transactional_id: Makes a producer of transactions: it sends only inside of
-            `transaction()`. One living producer per id, which must be the same after a restart:
-            whoever comes later fences who was there (`pod_id`). 1 to 249 bytes; None = none.
-        transaction_timeout_ms: What is open for longer the cluster aborts, 60,000 (Kafka's); the
-            cluster's transaction.max.timeout.ms is the limit.
-        client_id: A name for people, told to a producer that was fenced by this one.
+        transactional_id: Makes a transactional producer, which sends only inside `transaction()`.
+            One live producer per id, which must be the same after a restart: a new producer fences
+            the previous one (`pod_id`). 1 to 249 bytes; None = none.
+        transaction_timeout_ms: The cluster aborts a transaction that is open for longer, 60,000
+            (Kafka's); the limit is the cluster's transaction.max.timeout.ms.
+        client_id: A name for people, shown to a producer that was fenced by this one.
     """
 
     acks: Acks = Acks.ALL
@@ -265,42 +266,44 @@ class ProducerConfig(ClientConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
-    """Where reading starts, how much is fetched ahead, what happens off the end of the log.
+    """Where reading starts, how much is prefetched, what happens if an offset is not in the log.
 
     Attributes:
-        isolation_level: "read_committed" reads records of transactions that are committed, up to
-            the first one that is still open; "read_uncommitted" all, also what is aborted later.
-            Kafka's default is the second.
-        start: Where an assigned partition without a seek starts. "latest" is Kafka's default;
-            ours is "earliest": reading too much is seen, reading too little is not.
-        on_offset_out_of_range: What to do when the position was deleted by retention or lies
-            past the end: "error" raises OffsetOutOfRangeError from poll, the others move the
-            position and log a warning with both offsets.
-        fetch_max_wait_ms: How long a broker holds an empty answer, 500 (Kafka's).
+        isolation_level: "read_committed" reads records of committed transactions, up to the first
+            one that is still open; "read_uncommitted" reads all records, even if they are aborted
+            later. Kafka's default is the second.
+        start: Where an assigned partition without a seek starts. "latest" is Kafka's default; ours
+            is "earliest": you notice reading too much, but not reading too little.
+        on_offset_out_of_range: What to do if the position was deleted by retention or is past the
+            end: "error" raises OffsetOutOfRangeError from poll, the others move the position and
+            log a warning with both offsets.
+        fetch_max_wait_ms: How long a broker waits for records before it sends an empty answer, 500
+            (Kafka's).
         fetch_min_bytes: How much a broker waits for within that time, 1 (Kafka's).
-        fetch_max_bytes: Bound of all answers of one broker in flight, 16 MiB; one alone gets at
-            most half of it. One batch per answer is always returned, however large.
-        max_partition_fetch_bytes: Bound per partition in one answer, 2 MiB.
-        buffer_bytes: Bound of what is fetched ahead and not yet polled, 64 MiB; answers in
-            flight may exceed it by `fetch_max_bytes` per broker.
+        fetch_max_bytes: Limit of all answers of one broker in flight, 16 MiB; a single one gets at
+            most half of it. An answer always has at least one batch, however large.
+        max_partition_fetch_bytes: Limit per partition in one answer, 2 MiB.
+        buffer_bytes: Limit of prefetched data that is not polled yet, 64 MiB; answers in flight may
+            exceed it by `fetch_max_bytes` per broker.
         group_id: The consumer group, for `subscribe` and `commit`; "" = none.
-        group_instance_id: Makes a static member: its partitions wait for it while it restarts,
-            for a session timeout. One living consumer per id; "" = none.
-        session_timeout_ms: A member that is silent for so long is out of the group, 45,000
-            (Kafka's), 1,000 to 1,800,000. Heartbeats do not need polls.
-        max_poll_interval_ms: A consumer that is not polled for so long leaves its group by
-            itself, and joins with its next poll, 300,000 (Kafka's), 1,000 to 86,400,000.
-        enable_auto_commit: Commit by itself what an earlier poll handed out. True (Kafka's).
+        group_instance_id: Makes a static member: its partitions wait for it while it restarts, for
+            a session timeout. One live consumer per id; "" = none.
+        session_timeout_ms: A member without heartbeats for this long is removed from the group,
+            45,000 (Kafka's), 1,000 to 1,800,000. Heartbeats do not need polls.
+        max_poll_interval_ms: A consumer that is not polled for this long leaves its group by
+            itself, and joins again with its next poll, 300,000 (Kafka's), 1,000 to 86,400,000.
+        enable_auto_commit: Automatically commit what an earlier poll returned. True (Kafka's).
         auto_commit_interval_ms: How often, 5,000 (Kafka's).
-        auto_offset_reset: Where a member starts in a partition for which its group has committed
-            nothing. "latest" (Kafka's) passes over what was written before the group noticed a
-            new partition; "error" makes polls raise OFFSET_OUT_OF_RANGE.
-        partition_assignment_strategy: "uniform", evenly and moving little, or "range", the same
-            partition numbers of all topics together. What most members ask for is done.
-        transactional_id: Of the producer whose transactions commit this consumer's offsets: what
-            it has open is aborted as soon as this member is put out of its group, not only after
-            `transaction_timeout_ms`. "" = none.
-        client_rack: Where this consumer is; partitions that are near are preferred. "" = unknown.
+        auto_offset_reset: Where a member starts in a partition without a committed offset of its
+            group. "latest" (Kafka's) skips what was written before the group noticed a new
+            partition; "error" makes polls raise OFFSET_OUT_OF_RANGE.
+        partition_assignment_strategy: "uniform", even and with few moves, or "range", the same
+            partition numbers of all topics together. The strategy that most members ask for is
+            used.
+        transactional_id: Of the producer whose transactions commit this consumer's offsets: its
+            open transaction is aborted as soon as this member is removed from its group, not only
+            after `transaction_timeout_ms`. "" = none.
+        client_rack: Rack of this consumer; nearby partitions are preferred. "" = unknown.
         client_id: A name for people, shown by `penstock group describe`.
     """
 

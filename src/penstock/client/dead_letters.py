@@ -1,8 +1,7 @@
-"""What becomes of a record whose handler fails for good, in worker pools and in transformers.
+"""What happens to a record whose handler fails for good, in worker pools and in transformers.
 
-It goes to a dead-letter topic, with its key, value and headers and with five more that say where it
-came from and why; or, where there is no such topic, the program stops: nothing is passed over in
-silence.
+It goes to a dead-letter topic, with its key, value and headers, and with five more headers that say
+where it came from and why; without such a topic, the program stops: nothing is skipped silently.
 """
 
 from typing import Final
@@ -24,12 +23,12 @@ def place_of(record: Record) -> str:
 
 
 def cause_text(cause: BaseException) -> str:
-    """What a handler raised, in one line of bounded length."""
+    """The handler's exception, in one line of bounded length."""
     return f"{type(cause).__name__}: {cause}"[:_CAUSE_CHARS_MAX]
 
 
 def letter_headers(record: Record, cause: str, attempts: int) -> tuple[Header, ...]:
-    """The record's own, and where it came from and why it failed so many times."""
+    """The record's own headers, plus where it came from, how often it failed and why."""
     return (
         *record.headers,
         ("penstock-dlt-topic", record.topic.encode()),

@@ -1,4 +1,4 @@
-"""What the client hands to its users: plain frozen data, no connection to anything alive.
+"""What the client returns to its users: plain frozen data, no connection to anything alive.
 
 Offsets are positions in a partition, times are milliseconds since 1970 UTC, sizes are bytes.
 Half-open ranges are written [lo, hi).
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OffsetSpec(Enum):
-    """A place in a log by name. EARLIEST: its first record. LATEST: behind its last."""
+    """A symbolic offset. EARLIEST: of the first record. LATEST: after the last one."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -29,12 +29,12 @@ LATEST: Final = OffsetSpec.LATEST
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReport:
-    """Where records went and what was reached.
+    """Where records were stored, and the acks and sync that were reached.
 
-    `base_offset` is the offset of the first record this report is about, the others follow
-    without gaps; -1 with Acks.NONE, where nobody knows. `acks` and `sync` are what the cluster
-    reached, at least what was asked. `duplicate`: an earlier attempt had already stored it, and
-    this is where. `append_time_ms` 0 = the topic keeps the producer's timestamps.
+    `base_offset` is the offset of the first record of this report, the others follow without gaps;
+    -1 with Acks.NONE, because it is unknown. `acks` and `sync` are what the cluster reached, at
+    least what was requested. `duplicate`: an earlier attempt had already stored the records, at
+    these offsets. `append_time_ms` 0 = the topic keeps the producer's timestamps.
     """
 
     topic: str
@@ -67,7 +67,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumedBatch:
-    """Records of one partition in the columns they travelled in.
+    """Records of one partition, in the columns in which they were sent.
 
     `columns` holds the whole stored batch; yours are its records [lo, hi), trimmed to the
     consumer's position. The accessors below return only those. Offsets rise by one, but in a
@@ -97,7 +97,7 @@ class ConsumedBatch:
 
     @property
     def next_offset(self) -> int:
-        """Where reading goes on behind this batch."""
+        """The offset after this batch, where reading continues."""
         return self.columns.offset_at(self.hi)
 
     @property
@@ -124,7 +124,7 @@ class ConsumedBatch:
         return self.columns.values()[self.lo : self.hi]
 
     def timestamps_ms(self) -> list[int]:
-        """The append time where the topic says LogAppendTime, else the producer's times."""
+        """The append time if the topic has LogAppendTime, otherwise the producer's times."""
         return self.columns.timestamps()[self.lo : self.hi]
 
     def headers(self) -> list[Headers]:
@@ -184,9 +184,9 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """`configs` holds what was set, on the topic or (`inherited`) as the cluster's defaults.
+    """`configs` contains what was set, on the topic or (`inherited`) as the cluster's defaults.
 
-    `AsyncAdmin.describe_configs` knows the built-in defaults, too.
+    `AsyncAdmin.describe_configs` also knows the built-in defaults.
     """
 
     topic: str
@@ -221,7 +221,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """`offset` -1: no record at or after the timestamp asked for. `timestamp_ms` -1: not known."""
+    """`offset` -1: no record at or after the requested timestamp. `timestamp_ms` -1: not known."""
 
     offset: int
     timestamp_ms: int
@@ -244,7 +244,7 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class LogDescription:
-    """What one broker holds."""
+    """The log of a replica on one broker."""
 
     broker_id: int
     logs: tuple[PartitionLog, ...]

@@ -1,10 +1,10 @@
 """Clients do not survive a fork: threads, event loops and gRPC channels stay with the parent.
 
-A client that is used in a child process it was not made in says so, instead of hanging. A child
-makes clients of its own, if the parent had not used gRPC before it forked. If it had, start
-children with `spawn`: gRPC cannot begin anew in such a child, and its fork handlers crash about
-one child in six that never touches gRPC at all, unless GRPC_ENABLE_FORK_SUPPORT=0 is set before
-gRPC is imported (measured with grpcio 1.85; it is the program's to set, not a library's).
+A client that is used in a child process raises an error instead of hanging. A child can create its
+own clients if the parent had not used gRPC before it forked. If it had, start children with
+`spawn`: gRPC cannot restart in such a child, and its fork handlers crash about one child in six
+that never touches gRPC at all, unless GRPC_ENABLE_FORK_SUPPORT=0 is set before gRPC is imported
+(measured with grpcio 1.85; the program must set it, not a library).
 """
 
 import os
@@ -16,7 +16,7 @@ from penstock.errors import ErrorCode, MisuseError
 
 
 class ProcessGuard:
-    """Knows whether this is still the process a client was made in.
+    """Checks whether this is still the process in which a client was created.
 
     `on_fork` is called in a child right after the fork, with the error to raise from now on.
     """
@@ -34,7 +34,7 @@ class ProcessGuard:
             raise self._error
 
     def forked(self) -> None:
-        """This is a child now."""
+        """This process is now a child."""
         self._error = MisuseError(
             f"this {self._what} was created in process {self._pid} and is used in its child "
             f"process {os.getpid()}; create it in the child, and start child processes with "

@@ -54,7 +54,7 @@ class Loss:
     """One partition's loss.
 
     `resume_at`: where to continue; None = the partition is lost. `other_topic`: the name now means
-        a different topic, whose offsets are unrelated to those requested.
+    a different topic, whose offsets are unrelated to those requested.
     """
 
     partition: TopicPartition

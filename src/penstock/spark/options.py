@@ -8,17 +8,22 @@ ignored reads the wrong records.
 Names and meanings are those of Spark's Kafka source where it has one; options it has not are
 marked † in the table below. `penstock.*` are settings of the client (`CLIENT_SETTINGS`).
 
-    option                             default        where subscribe | subscribePattern | assign
-    exactly one startingTimestamp > startingOffsetsByTimestamp > startingOffsets latest; in batch
-    earliest startingOffsetsByTimestampStrategy error          or latest endingTimestamp >
-    endingOffsetsByTimestamp > endingOffsets   latest; batch only maxOffsetsPerTrigger,
-    minOffsetsPerTrigger, maxTriggerDelay (15m), maxBytesPerTrigger † streaming; ignored in batch
-    minPartitions, maxRecordsPerPartition, maxTasks † failOnDataLoss                     true
-    includeHeaders, columns †          false, all     change the schema filterPushdown †
-    false          batch groupId †                          the group to which a stream's progress
-    is committed groupIdPrefix                                     accepted; without effect
-    pollTimeoutMs †                    120000 fetchOffset.numRetries, fetchOffset.retryIntervalMs
-    3, 1000
+    option                             default        where
+    subscribe | subscribePattern | assign             exactly one
+    startingTimestamp > startingOffsetsByTimestamp > startingOffsets
+                                       latest; in batch earliest
+    startingOffsetsByTimestampStrategy error          or latest
+    endingTimestamp > endingOffsetsByTimestamp > endingOffsets   latest; batch only
+    maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay (15m), maxBytesPerTrigger †
+                                                      streaming; ignored in batch
+    minPartitions, maxRecordsPerPartition, maxTasks †
+    failOnDataLoss                     true
+    includeHeaders, columns †          false, all     change the schema
+    filterPushdown †                   false          batch
+    groupId †                          the group to which a stream's progress is committed
+    groupIdPrefix                                     accepted; without effect
+    pollTimeoutMs †                    120000
+    fetchOffset.numRetries, fetchOffset.retryIntervalMs   3, 1000
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,10 @@
 """Which columns a DataFrame that is written may have, checked when the query is planned.
 
-    key        binary or string   optional; null = no key value      binary or string   needed; null
-    = a tombstone topic      string             needed without the option topic, which overrides it
-    partition  int                optional; null = by key headers    array<struct<key:string,
-    value:binary>>   optional
+    key        binary or string   optional; null = no key
+    value      binary or string   needed; null = a tombstone
+    topic      string             needed without the option topic, which overrides it
+    partition  int                optional; null = by key
+    headers    array<struct<key:string, value:binary>>   optional
 
 They are those of Spark's Kafka sink. Any other column is refused: if a misspelt `keys` were
 dropped, records of one partition would be scattered.

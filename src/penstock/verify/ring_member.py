@@ -1,8 +1,9 @@
 """A member of one of a ring's loops: a consumer of the group, and a transactional producer.
 
-    poll ─▶ took … ─▶ send ──┐  polls again, until its time is over or a partition leaves ▲
-     ▼ ├── committed ◀── offsets and output together └── back to what is committed ◀── aborted: now
-     and then, or because something failed
+    poll ─▶ took … ─▶ send ──┐  polls again, until its time is over or a partition leaves
+     ▲                       ▼
+     ├── committed ◀── offsets and output together
+     └── back to what is committed ◀── aborted: now and then, or because something failed
 
 Unlike `Transformer`, built from `Consumer`, `Producer` and `commit_offsets`. A transaction spans
 several polls, so that it could read what others made of its own output if that became visible too

@@ -70,7 +70,7 @@ class View:
     """A Cluster as its groups see it.
 
     `gone`: it does not exist, or is being deleted. Otherwise, `desired` None means that its spec
-        cannot be applied or was not read yet; `problem` says which. `ready`: as its condition.
+    cannot be applied or was not read yet; `problem` says which. `ready`: as its condition.
     """
 
     gone: bool
@@ -91,10 +91,12 @@ class Lag:
 class GroupFacts:
     """A group as its coordinator and the partition leaders describe it.
 
-    Attributes: committed: Partitions of topics that exist; -1 = no committed offset. None =
-        unknown. lag: None = unknown, and `lag_problem` says why. reading: How many partitions the
-        members share; without members, those with offsets. backlog: Records not read yet in those;
-        None = unknown. last_reset_id: Of the last reset that its coordinator applied; "" = none.
+    Attributes:
+        committed: Partitions of topics that exist; -1 = no committed offset. None = unknown.
+        lag: None = unknown, and `lag_problem` says why.
+        reading: How many partitions the members share; without members, those with offsets.
+        backlog: Records not read yet in those; None = unknown.
+        last_reset_id: Of the last reset that its coordinator applied; "" = none.
         last_reset_ms: When, since 1970.
     """
 
@@ -145,8 +147,8 @@ class GroupPlan:
     """For one resource. `finalizer`: True to add, False to remove, None as it is.
 
     `delete`: delete the group, before the finalizer is removed. `spec` None: nothing is decided
-        about it now. `drop_pending`: status.pendingReset was never applied and is no longer
-        requested. `note`: for people, even if the group is not waiting for anything.
+    about it now. `drop_pending`: status.pendingReset was never applied and is no longer
+    requested. `note`: for people, even if the group is not waiting for anything.
     """
 
     resource: GroupResource

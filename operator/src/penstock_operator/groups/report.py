@@ -3,11 +3,11 @@
 Pure. Figures change all the time, and the API server is not the place for a time series (metrics
 are): at most one write per group in `WRITE_EVERY_MS`, and
 
-- state, members, conditions, replicas: as soon as they changed; - lag: when it becomes known or
-unknown, or when it differs by a tenth from the written value (in records, so also when it changes
-to or from 0; in seconds, by at least 10). If records differ by less, `SETTLE_MS` after the last
-write, so that the written value is exact at rest; - answers to a person's change are written at
-once: a new generation, a reset.
+- state, members, conditions, replicas: as soon as they changed;
+- lag: when it becomes known or unknown, or when it differs by a tenth from the written value (in
+  records, so also when it changes to or from 0; in seconds, by at least 10). If records differ by
+  less, `SETTLE_MS` after the last write, so that the written value is exact at rest;
+- answers to a person's change: at once (a new generation, a reset).
 
 So a group at rest costs no writes, and a stuck one fewer and fewer: its lag in seconds has to grow
 by a tenth.

@@ -1,12 +1,13 @@
-"""The async admin: what users call, with what it means; the `…_calls` modules beside it do it.
+"""The async admin: the methods that users call and their documentation; the `…_calls` modules
+beside it do the work.
 
     topics, configs, cluster ─▶ any broker, which passes changes on to the controller
     a partition's data ───────▶ its leader
     groups, transactions ─────▶ their coordinators; lists: every broker
 
-Every operation is tried again, at other brokers too, until it succeeds, is refused, or
-`request_timeout_ms` has passed. One admin client goes on asking the same broker and waits until
-that has heard of a change, so that it reads what it wrote.
+Every operation is retried, also at other brokers, until it succeeds, is refused, or
+`request_timeout_ms` has passed. An admin client keeps asking the same broker, and waits until that
+broker has learned of a change, so that it reads its own writes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,7 +49,7 @@ class AsyncAdmin:
         config: ClientConfig | None = None,
         **options: Unpack[ClientOptions],
     ) -> None:
-        """Connects on first use. Raises MisuseError for settings that make no sense."""
+        """Connects on first use. Raises MisuseError for invalid settings."""
         if config is not None and options:
             raise MisuseError("give a config or keyword options, not both")
         self.config = config or ClientConfig(**options)
@@ -99,7 +100,7 @@ class AsyncAdmin:
     ) -> None:
         """Grows a topic to `partitions` in total, and waits until the new ones have leaders.
 
-        Keys move to other partitions by this. Raises ClusterError(INVALID_PARTITIONS) for fewer.
+        This moves keys to other partitions. Raises ClusterError(INVALID_PARTITIONS) for fewer.
         """
         await topic_calls.create_partitions(
             self._asking, topic, partitions, validate_only=validate_only
@@ -134,7 +135,7 @@ class AsyncAdmin:
         unset: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Sets some configs of a topic and returns others to their defaults (`unset`).
+        """Sets some configs of a topic and resets others to their defaults (`unset`).
 
         Raises ClusterError INVALID_CONFIG, UNKNOWN_TOPIC; then nothing was changed.
         """
@@ -146,7 +147,7 @@ class AsyncAdmin:
         """Every config of a topic, set or default, with its documentation."""
         return await topic_calls.describe_configs(self._asking, topic)
 
-    # -- brokers, and what they hold ---------------------------------------------------------
+    # -- brokers and their data ---------------------------------------------------------
 
     async def describe_cluster(self) -> ClusterDescription:
         """Brokers, and how many topics and partitions are in which state."""
@@ -161,9 +162,9 @@ class AsyncAdmin:
     async def delete_records(
         self, before_offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Deletes records before an offset; -1 = all that are committed.
+        """Deletes records before an offset; -1 = all committed ones.
 
-        Returns the log starts reached. Raises OffsetOutOfRangeError past the high watermark.
+        Returns the new log start offsets. Raises OffsetOutOfRangeError past the high watermark.
         """
         return await cluster_calls.delete_records(self._asking, before_offsets)
 
@@ -173,11 +174,11 @@ class AsyncAdmin:
         *,
         away_from_broker: int | None = None,
     ) -> int:
-        """Gives partitions (None = all) back to their preferred leaders.
+        """Moves the leadership of partitions (None = all) back to their preferred leaders.
 
         Args:
             partitions: Which; ignored with `away_from_broker`.
-            away_from_broker: Instead, move all leadership away from this broker.
+            away_from_broker: Move all leaderships off this broker instead.
 
         Returns how many partitions moved.
         """
@@ -186,7 +187,7 @@ class AsyncAdmin:
         )
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Forgets a broker that is gone for good; nothing happens if it is not known.
+        """Unregisters a broker that will never come back; does nothing if it is not registered.
 
         Raises ClusterError(INVALID_REQUEST) while it is alive or holds a replica.
         """
@@ -195,7 +196,7 @@ class AsyncAdmin:
     async def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
     ) -> list[LogDescription]:
-        """What each broker holds; None = every broker that is alive.
+        """The replicas of each broker; None = every live broker.
 
         Raises UnreachableError if one of them does not answer.
         """
@@ -206,8 +207,8 @@ class AsyncAdmin:
     async def list_groups(self, states: Iterable[GroupState] = ()) -> list[GroupListing]:
         """All groups of the cluster, or those in one of these states, by name.
 
-        Raises COORDINATOR_LOADING if a broker cannot say yet, UnreachableError if one that is
-        said to be alive does not answer: a list that lacks groups would pass for all.
+        Raises COORDINATOR_LOADING if a broker cannot answer yet, UnreachableError if a live broker
+        does not answer: an incomplete list would look complete.
         """
         return await group_calls.list_groups(self._asking, states)
 
@@ -224,7 +225,7 @@ class AsyncAdmin:
     ) -> dict[TopicPartition, PartitionLag]:
         """How far behind the group is in every partition it reads or has read.
 
-        Raises UNKNOWN_GROUP. Partitions of topics that do not exist any more are left out.
+        Raises UNKNOWN_GROUP. Partitions of topics that no longer exist are left out.
         """
         return await group_calls.group_lag(self._asking, group)
 
@@ -235,9 +236,10 @@ class AsyncAdmin:
         *,
         clamp: bool = False,
     ) -> dict[TopicPartition, Move]:
-        """Where `to` moves these partitions, for `reset_offsets`; committed -1 = nothing is.
+        """The offsets to which `to` moves these partitions, for `reset_offsets`; committed -1 =
+        none.
 
-        Raises MisuseError naming a partition in whose log that is not, UNKNOWN_TOPIC.
+        Raises MisuseError naming a partition whose log does not contain that offset, UNKNOWN_TOPIC.
         """
         return await group_calls.plan_reset(self._asking, to, committed, clamp=clamp)
 
@@ -253,21 +255,21 @@ class AsyncAdmin:
         """Sets committed offsets, also backwards, of a group without members: all or none.
 
         Args:
-            group_id: An unknown one is made.
-            offsets: 0 or more, -1 = forget what is committed. That they lie in the log is for
-                the caller to see to.
+            group_id: An unknown group is created.
+            offsets: 0 or more, -1 = delete the committed offset. The caller must make sure that
+                they are in the log.
             reset_id: A reset with the id of the group's last one does nothing. "" = a new id.
-            reason: Kept with the group.
+            reason: Stored with the group.
             dry_run: Checks everything, changes nothing.
 
-        Raises ClusterError: GROUP_NOT_EMPTY, UNKNOWN_TOPIC, or what is wrong with a partition.
+        Raises ClusterError: GROUP_NOT_EMPTY, UNKNOWN_TOPIC, or the error of a partition.
         """
         return await group_calls.reset_offsets(
             self._asking, group_id, offsets, reset_id=reset_id, reason=reason, dry_run=dry_run
         )
 
     async def delete_group(self, group_id: str) -> None:
-        """Forgets a group without members, and its offsets.
+        """Deletes a group without members, and its offsets.
 
         Raises UNKNOWN_GROUP, GROUP_NOT_EMPTY.
         """
@@ -282,14 +284,14 @@ class AsyncAdmin:
         older_than_ms: int = 0,
         producer_id: int = 0,
     ) -> list[TransactionListing]:
-        """Of the whole cluster, by id and branch.
+        """Transactional ids of the whole cluster, by id and branch.
 
         Args:
             states: Only these; none = all.
-            older_than_ms: Only what is open, or waits for somebody to hear of its end, so long.
+            older_than_ms: Only transactions open or finishing for at least this long.
             producer_id: Only this one's; 0 = all.
 
-        Raises COORDINATOR_LOADING, UnreachableError: a list with gaps would pass for all.
+        Raises COORDINATOR_LOADING, UnreachableError: an incomplete list would look complete.
         """
         return await transaction_calls.list_transactions(
             self._asking, states, older_than_ms=older_than_ms, producer_id=producer_id
@@ -302,43 +304,45 @@ class AsyncAdmin:
     async def abort_transaction(
         self, transactional_id: str, *, producer_epoch: int = -1, reason: str = ""
     ) -> int:
-        """Ends what is open of it; how many transactions that were, 0 = nothing was open.
+        """Aborts its open transactions; returns how many there were.
 
-        Its producer hears TRANSACTION_ABORTED. `producer_epoch`: only while this is its epoch;
-        -1 = whatever is open. Raises UNKNOWN_TRANSACTIONAL_ID.
+        Its producer gets TRANSACTION_ABORTED. `producer_epoch`: only if this is its epoch; -1 =
+        whatever is open. Raises UNKNOWN_TRANSACTIONAL_ID.
         """
         return await transaction_calls.abort_transaction(
             self._asking, transactional_id, producer_epoch=producer_epoch, reason=reason
         )
 
     async def partition_transactions(self, where: TopicPartition) -> PartitionTransactions:
-        """What is open in a partition, as its leader has it. Raises UNKNOWN_TOPIC and the like."""
+        """The open transactions in a partition, as its leader has them. Raises UNKNOWN_TOPIC and
+        the like."""
         return await transaction_calls.partition_transactions(self._asking, where)
 
     async def blocking_transactions(self, *, older_than_ms: int = 0) -> list[BlockingTransaction]:
-        """What holds up read_committed readers, by partition; [] = nothing does.
+        """Transactions that block read_committed readers, by partition; [] = none.
 
         Args:
-            older_than_ms: Only what is open, or waits for a partition to store its end, so long;
-                also what no coordinator knows of, whose age nobody can tell.
+            older_than_ms: Only transactions open, or decided but not stored by the partition, for
+                at least this long; also orphaned ones, whose age is unknown.
 
-        Partitions without a leader, which nobody can read, are left out. Raises as
-        `list_transactions`, or what the leaders answer: a gap would pass for "nothing".
+        Partitions without a leader, which cannot be read, are left out. Raises as
+        `list_transactions`, or what the leaders answer: an incomplete list would look complete.
         """
         return await transaction_calls.blocking_transactions(
             self._asking, older_than_ms=older_than_ms
         )
 
     async def list_ledgers(self) -> list[LedgerListing]:
-        """What application ids have committed last, by id; raises as `list_transactions`."""
+        """The last batch that each application id has committed, by id; raises as
+        `list_transactions`."""
         return await transaction_calls.list_ledgers(self._asking)
 
     async def forget_ledger(self, application_id: str) -> bool:
-        """Its next batch is taken as the first; False = there was none."""
+        """Deletes a ledger: the next batch counts as the first. False = there was none."""
         return await transaction_calls.forget_ledger(self._asking, application_id)
 
     # -- the end -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Closes the connections; may be called again."""
+        """Closes the connections; can be called repeatedly."""
         await self._cluster.aclose()

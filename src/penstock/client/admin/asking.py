@@ -1,7 +1,7 @@
 """How the admin's calls reach the cluster: any broker, until one has succeeded or refused.
 
-Every call is tried again, at other brokers too, until it succeeds, is refused, or
-`request_timeout_ms` has passed; so it must be safe to repeat.
+Every call is retried, also at other brokers, until it succeeds, is refused, or `request_timeout_ms`
+has passed; so it must be safe to repeat.
 """
 
 from collections.abc import Awaitable, Callable
@@ -43,7 +43,7 @@ class Asking:
         self.guard = ProcessGuard("admin client")
 
     async def cluster_id(self) -> str:
-        """Asked of any broker if it is not known. Every call begins with this, with `ask` or with
+        """Asks any broker if it is not known yet. Every call starts with this, with `ask` or with
         `guard`: they raise MisuseError in a forked child."""
         self.guard.check()
         if not self.cluster.view.cluster_id:
@@ -51,7 +51,7 @@ class Asking:
         return self.cluster.view.cluster_id
 
     async def ask(self, attempt: Callable[[Connection, float], Awaitable[Answer]]) -> Answer:
-        """Raises what trying again cannot cure, or the last error when time is up."""
+        """Raises an error that a retry cannot cure, or the last error when time is up."""
         self.guard.check()
         return await self.cluster.ask(attempt, self.timeout_s, patience_s=PATIENCE_S, final=_FINAL)
 

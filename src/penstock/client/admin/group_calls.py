@@ -1,7 +1,7 @@
-"""The admin's questions and changes to consumer groups, asked of each group's coordinator.
+"""The admin's calls about consumer groups, sent to each group's coordinator.
 
-Listing asks every broker that is alive; everything else goes to the coordinator of one group.
-A reset carries an id, so that repeating it after a lost answer changes nothing twice.
+Listing asks every live broker; everything else goes to the coordinator of one group. A reset
+carries an id, so that a repetition after a lost answer changes nothing twice.
 """
 
 import time

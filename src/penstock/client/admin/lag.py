@@ -1,4 +1,5 @@
-"""Asks the leaders what a group has not read yet; `penstock.core.lag` makes lag of the answers.
+"""Asks the leaders what a group has not read yet; `penstock.core.lag` computes the lag from the
+answers.
 
 committed offsets ─▶ ListOffsets (both ends) ─▶ one small Fetch per partition with unread
                                                 records: the first batch there, no more
@@ -31,7 +32,7 @@ NOTHING_YET_S: Final = 0.05
 async def ask_lag(
     cluster: Cluster, committed: Mapping[TopicPartition, int], timeout_s: float
 ) -> dict[TopicPartition, PartitionLag]:
-    """The lag of each partition; committed -1 = nothing is. Raises as `ask_leaders`."""
+    """The lag of each partition; committed -1 = none. Raises as `ask_leaders`."""
     starts = await list_offsets(cluster, dict.fromkeys(committed, EARLIEST), timeout_s)
     ends = await list_offsets(cluster, dict.fromkeys(committed, LATEST), timeout_s)
     looking = {
@@ -59,7 +60,7 @@ async def ask_lag(
     answer: dict[TopicPartition, PartitionLag] = {}
     for where, offset in committed.items():
         start, end = starts[where].offset, ends[where].offset
-        if where in looking:  # nobody could say how old it is
+        if where in looking:  # its age is unknown
             answer[where] = PartitionLag(offset, start, end, end - looking[where], None)
         else:
             answer[where] = partition_lag(offset, start, end, unread.get(where), now_ms)

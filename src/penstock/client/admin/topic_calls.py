@@ -1,8 +1,8 @@
 """The admin's calls about topics and their configs; the broker asked passes them on.
 
-A change whose answer was lost is repeated, and "exists already" then means that the first attempt
-had worked. Brokers hear of changes a moment after the controller made them: a call returns when
-the broker that is asked has heard, so that one client reads what it wrote.
+A change whose answer was lost is repeated, and "already exists" then means that the first attempt
+succeeded. Brokers learn of changes a moment after the controller made them: a call returns when the
+broker that is asked has learned of it, so that a client reads its own writes.
 """
 
 import asyncio
@@ -214,7 +214,7 @@ async def _wait_until(
     condition: Callable[[TopicDescription | None], bool],
     timeout_s: float,
 ) -> bool:
-    """Until the broker asked shows the topic as wanted; False if it never does."""
+    """Waits until the broker shows the topic as wanted; False if it never does."""
     deadline = monotonic() + timeout_s
     asking.cluster.watch_topic(topic)
     while not condition((await asking.cluster.refresh()).topics.get(topic)):

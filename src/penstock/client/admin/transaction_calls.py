@@ -1,11 +1,11 @@
-"""The admin's questions about transactions, and its two ways to step in.
+"""The admin's calls about transactions, and its two ways to intervene.
 
     list, ledgers ─────────────▶ every broker that is alive: each knows what it coordinates
     describe, abort, forget ───▶ the id's coordinator, found anew with every attempt
     partition ─────────────────▶ the partition's leader
     blocking ──────────────────▶ all leaders, then every broker
 
-Everything may be repeated; an abort that is told again answers that nothing was open.
+Everything can be repeated; a repeated abort answers that nothing was open.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -128,7 +128,7 @@ async def blocking_transactions(
 async def _still_there(
     asking: Asking, found: list[BlockingTransaction]
 ) -> list[BlockingTransaction]:
-    """Those nobody knew of may have ended between the two looks: the log has the last word."""
+    """Orphaned transactions may have ended between the two lookups: the log decides."""
     now = await _partitions(asking, [one.where for one in found]) if found else {}
     return [
         one
@@ -141,7 +141,7 @@ async def _still_there(
 async def _partitions(
     asking: Asking, places: Iterable[TopicPartition]
 ) -> dict[TopicPartition, PartitionTransactions]:
-    """As the leaders have them. A topic that is deleted meanwhile raises UNKNOWN_TOPIC."""
+    """As the leaders have them. A topic that is deleted in the meantime raises UNKNOWN_TOPIC."""
     await asking.cluster_id()
 
     async def call(
@@ -184,7 +184,7 @@ async def forget_ledger(asking: Asking, application_id: str) -> bool:
 
 
 async def _coordinator(asking: Asking, name: str, method: Method, request: Any) -> Any:
-    """The answer of the broker that coordinates this id; tried again while that may help."""
+    """The answer of the broker that coordinates this id; retried while that may help."""
     return await IdCoordinator(asking.cluster, name).call(method, request, asking.timeout_s)
 
 

@@ -1,6 +1,6 @@
-"""What the admin shows of transactions: plain frozen data, from `transaction_wire.py`.
+"""The admin's data about transactions, plain and frozen, from `transaction_wire.py`.
 
-Times are milliseconds since 1970 UTC, durations milliseconds; None = there is none.
+Times are milliseconds since 1970 UTC, durations are milliseconds; None = there is none.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from penstock.core.types import TopicPartition
 
 
 class TransactionState(Enum):
-    """Of a producer's present epoch: OPEN once a partition or a group has joined."""
+    """State of a producer's current epoch: OPEN once a partition or a group has joined."""
 
     IDLE = "idle"
     OPEN = "open"
@@ -21,10 +21,10 @@ class TransactionListing:
     """One transactional id, or one branch of an application id.
 
     Attributes:
-        branch: 0 but for branches.
-        open_ms: How long it is open; None = it is not.
-        finishing: How many partitions and groups have yet to hear how it ended.
-        finishing_ms: How long the one that waits longest does; None = none waits.
+        branch: 0 except for branches.
+        open_ms: How long it has been open; None = it is not.
+        finishing: How many partitions and groups have not stored yet how it ended.
+        finishing_ms: How long the oldest of them has been due; None = none is.
     """
 
     transactional_id: str
@@ -41,7 +41,8 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class Finishing:
-    """Somebody who has yet to hear how a transaction ended: `topic/partition` or `group NAME`."""
+    """A participant that has not stored yet how a transaction ended: `topic/partition` or `group
+    NAME`."""
 
     participant: str
     producer_epoch: int
@@ -53,9 +54,10 @@ class TransactionBranch:
     """One producer of a transactional id; only application ids have several.
 
     Attributes:
-        started_ms: Since when it is open; None = it is not.
-        timeout_ms: Of what is open, or was last: it is aborted when it is open for so long.
-        joined: What has something of the open transaction: `topic/partition` or `group NAME`.
+        started_ms: Since when it has been open; None = it is not.
+        timeout_ms: Timeout of the open or last transaction: it is aborted when it has been open for
+            this long.
+        joined: Participants of the open transaction: `topic/partition` or `group NAME`.
         last_outcome: "committed" or "aborted"; "" = none is known.
         last_reason: Who ended it: "producer", "timeout", "operator", "fenced", …; "" = unknown.
         run: With batch, task and attempt: of application ids. "" otherwise.
@@ -83,7 +85,7 @@ class TransactionDescription:
 
     Attributes:
         instance_id: UUID of the producer object that has the id.
-        timeout_ms: Of branch 0; 0 = nobody has taken the id, as with most application ids.
+        timeout_ms: Of branch 0; 0 = no producer has taken the id, as with most application ids.
         used_ms: Last time it was taken over, decided on, or given a branch.
         coordinator: Broker id.
         partition: Of the internal topic, whose leader coordinates.
@@ -122,12 +124,13 @@ class PartitionTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockingTransaction:
-    """What holds a partition's last stable offset, and with it all read_committed readers there.
+    """The transaction that keeps back a partition's last stable offset, and so all read_committed
+    readers there.
 
     Attributes:
         last_ms: Time of its last batch there; None = not known.
-        owner: As its coordinator has it; None = no coordinator knows of it. Its epoch is a later
-            one where the transaction has ended and this partition has yet to store that.
+        owner: As its coordinator has it; None = no coordinator knows it. Its epoch is later if the
+            transaction has ended but this partition has not stored that yet.
     """
 
     where: TopicPartition
@@ -140,12 +143,12 @@ class BlockingTransaction:
 
     @property
     def is_decided(self) -> bool:
-        """It was committed or aborted; the partition has yet to store how."""
+        """It was committed or aborted; the partition has not stored the outcome yet."""
         return self.owner is not None and self.owner.producer_epoch != self.producer_epoch
 
     @property
     def age_ms(self) -> int | None:
-        """For how long it is open, or decided and not stored; None: no coordinator knows of it."""
+        """How long it has been open, or decided and not stored; None: no coordinator knows it."""
         if self.owner is None:
             return None
         return self.owner.finishing_ms if self.is_decided else self.owner.open_ms

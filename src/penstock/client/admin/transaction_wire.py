@@ -1,6 +1,6 @@
-"""Answers about transactions to the admin's own types: nothing is decided here.
+"""Converts answers about transactions to the admin's own types; decides nothing.
 
-Topics come by id. Whoever asks knows names; a topic that is gone keeps its id.
+Topics are given by id. The caller knows names; a deleted topic is shown by its id.
 """
 
 from collections.abc import Iterable, Mapping
@@ -136,7 +136,7 @@ def partition_from_wire(seen: pb.PartitionTransactions) -> PartitionTransactions
 def blocking(
     seen: Iterable[PartitionTransactions], owners: Iterable[TransactionListing]
 ) -> list[BlockingTransaction]:
-    """The first open transaction of each partition whose last stable offset it holds.
+    """The first open transaction of each partition, which keeps back its last stable offset.
 
     `owners`: what is open or finishing, of all coordinators.
     """

@@ -1,11 +1,11 @@
 """The way to a partition's leader with blocking calls, for readers without an event loop.
 
     leader(where)   by the view; asks any broker for metadata if that does not know
-    doubt(where)    after an error that says the picture is out of date: the next leader() asks
+    doubt(where)    after an error that says the metadata is stale: the next leader() asks
     broker(address) the stub on that broker's channel
 
-What `cluster.py` does in the background and for all topics is done here when it is needed and for
-one: nothing runs between two calls. Never used across a fork.
+`cluster.py` does this in the background and for all topics; here it is done on demand and for one
+topic: nothing runs between two calls. Never used across a fork.
 """
 
 from typing import Final

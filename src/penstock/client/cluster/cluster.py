@@ -1,13 +1,13 @@
-"""The client's line to the cluster: finds a broker that answers, keeps the metadata fresh.
+"""The client's access to the cluster: finds a broker that answers, keeps the metadata fresh.
 
     bootstrap addresses ─┐
     brokers of the view ─┴─▶ candidates ──▶ first that answers ──▶ MetadataSnapshot (view.py)
 
-Any address will do to begin with, dead ones are passed over; brokers found later come first and
-whoever did not answer lately comes last. If nobody answers within the timeout there is one
-UnreachableError that lists every address and why. Refreshes are shared: many callers that find
-the same leader gone cause one request, and background ones are at least
-`REFRESH_INTERVAL_MS` apart. The view changes only here; listeners are told.
+Any address will do at first, and dead ones are skipped; brokers found later come first, and brokers
+that did not answer lately come last. If none answers within the timeout, one UnreachableError lists
+every address with its reason. Refreshes are shared: many callers that miss the same leader cause
+one request, and background refreshes are at least `REFRESH_INTERVAL_MS` apart. The view changes
+only here; listeners are notified.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Cluster:
     def __init__(
         self, bootstrap: tuple[str, ...], config: ClientConfig, *, sticky: bool = False
     ) -> None:
-        """`sticky`: go on asking the broker that answered last, so that answers never go back.
+        """`sticky`: keep asking the broker that answered last, so that answers never go back.
 
         Otherwise questions are spread over the brokers.
         """
@@ -81,9 +81,9 @@ class Cluster:
         self._listeners.append(listener)
 
     async def refresh(self, timeout_s: float = math.inf) -> MetadataSnapshot:
-        """The view after an answer asked for no earlier than this call.
+        """The view after an answer to a request that was not sent before this call.
 
-        Raises UnreachableError when nobody answers within `timeout_s`, and never later than
+        Raises UnreachableError if no broker answers within `timeout_s`, and never later than
         `connect_timeout_ms`.
         """
         timeout_s = max(0.0, min(timeout_s, self.config.connect_timeout_ms / 1000))
@@ -91,7 +91,7 @@ class Cluster:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._refreshing.acquire()
-        except TimeoutError:  # somebody else's question has no answer either
+        except TimeoutError:  # another caller's request has no answer either
             raise _nobody_answered(self._silent, self._candidates(), timeout_s) from None
         try:
             if self._refreshed_at < called_at:
@@ -115,7 +115,7 @@ class Cluster:
         self._refreshed_at = started_at
 
     def refresh_soon(self) -> None:
-        """Has the background task refresh; returns at once."""
+        """Makes the background task refresh; returns at once."""
         self._wanted.set()
 
     async def keep_fresh(self) -> None:
@@ -139,7 +139,7 @@ class Cluster:
             await asyncio.sleep(pause_ms / 1000)
 
     async def topic(self, name: str, timeout_s: float = math.inf) -> TopicDescription:
-        """The topic, asked for if it is not known yet; from now on part of every refresh.
+        """The topic, looked up if it is not known yet; from now on part of every refresh.
 
         A topic that is being created may not have reached every broker. A client that spreads its
         questions asks for `unknown_topic_timeout_ms`; a sticky one asks every broker once.
@@ -183,10 +183,10 @@ class Cluster:
                     break
                 await self._refresh(limit - monotonic(), frozenset(denied))
         if self._is_unknown(name):
-            self._answered_last = favourite  # nothing was learned: its answers go on as before
+            self._answered_last = favourite  # nothing was learned: keep using its answers
 
     async def await_other_topic(self, name: str, topic_id: str) -> None:
-        """Waits until the view has another topic of this name than `topic_id`, or none.
+        """Waits until the view has a topic of this name with an id other than `topic_id`, or none.
 
         Raises ClusterError(TOPIC_ID_MISMATCH) after `unknown_topic_timeout_ms`.
         """
@@ -212,7 +212,7 @@ class Cluster:
         self._topics.discard(name)
 
     def learn_leader(self, partition: TopicPartition, leader: CurrentLeader) -> None:
-        """Takes over what an error said about the leader, if it is news."""
+        """Adopts what an error says about the leader, if it is newer."""
         self._change(self.view.with_leader(partition, leader))
 
     async def ask(
@@ -224,7 +224,7 @@ class Cluster:
         final: frozenset[ErrorCode] = frozenset(),
         avoid: frozenset[str] = frozenset(),
     ) -> Answer:
-        """Has any broker answer: goes from one to the next, again and again, until the timeout.
+        """Gets an answer from any broker: asks one after the other, repeatedly, until the timeout.
 
         Args:
             call: One attempt.
@@ -233,9 +233,9 @@ class Cluster:
             final: Codes that are not tried again here, though they may be elsewhere.
             avoid: Addresses that are asked after all others.
 
-        Raises what a broker says if trying again cannot help; after `timeout_s` the last thing a
-        broker said, or UnreachableError if none said anything. A cluster that never answered,
-        and at whose addresses nothing listens, is given up after `REFUSED_S`.
+        Raises a broker's error if a retry cannot help; after `timeout_s` the last error of a
+        broker, or UnreachableError if none answered. If the cluster has never answered and nothing
+        listens at its addresses, gives up after `REFUSED_S`.
         """
         began = monotonic()
         deadline = began + timeout_s
@@ -282,7 +282,8 @@ class Cluster:
     def _note_failure(
         self, address: str, error: PenstockError, final: frozenset[ErrorCode]
     ) -> None:
-        """Remembers who is silent. Raises the error if asking another broker cannot help."""
+        """Remembers brokers that do not answer. Raises the error if asking another broker cannot
+        help."""
         if is_silence(error):
             self._suspects[address] = monotonic() + SUSPECT_S
             self._silent[address] = error
@@ -306,7 +307,7 @@ class Cluster:
 
 
 def is_silence(error: PenstockError) -> bool:
-    """Whether a call ended without an answer, so that nobody knows if it had an effect."""
+    """Whether a call ended without an answer, so that it is unknown if it had an effect."""
     return isinstance(error, UnreachableError) or error.code is ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -326,9 +327,10 @@ def _all_refused(reasons: dict[str, PenstockError]) -> bool:
 
 
 def _keep_word(reasons: dict[str, PenstockError], address: str, error: PenstockError) -> None:
-    """What each address said last, in the order of time; silence after a word takes nothing back.
+    """The last error of each address, in order of time; no answer does not replace an earlier
+    error.
 
-    The last attempt is cut off by the caller's limit, and would be silent for that alone.
+    The last attempt is cut off by the caller's timeout, and has no answer for that reason alone.
     """
     before = reasons.get(address)
     if before is None or is_silence(before) or not is_silence(error):
@@ -339,7 +341,7 @@ def _keep_word(reasons: dict[str, PenstockError], address: str, error: PenstockE
 def _nobody_answered(
     reasons: dict[str, PenstockError], addresses: Iterable[str], timeout_s: float
 ) -> PenstockError:
-    """One error for all attempts: the cluster's last word, or a list of who was silent why."""
+    """One error for all attempts: the cluster's last error, or a list of addresses and reasons."""
     spoken = [error for error in reasons.values() if not is_silence(error)]
     if spoken:
         last = spoken[-1]
@@ -356,7 +358,7 @@ def _nobody_answered(
 
 
 def _short(address: str, error: PenstockError | None) -> str:
-    """The reason without the words every line would repeat."""
+    """The reason without the words that every line would repeat."""
     if error is None:
         return "not tried"
     text = error.message.removeprefix(f"{address}: ").rpartition("last error: ")[2]

@@ -4,9 +4,9 @@ A call either returns its answer or raises a PenstockError; gRPC errors do not l
 Channels connect on first use and live until the client closes. They are known by the address a
 broker advertises, whatever `resolve_address` makes of it.
 
-A channel that cannot connect is replaced: gRPC looks a name up again only after a second, then
-1.6, 2.6 … (no setting changes that), and would hold on to the address of a pod that is gone while
-its successor already serves under the same name.
+A channel that cannot connect is replaced: gRPC resolves a name again only after a second, then 1.6,
+2.6 … (no setting changes that), and would keep the address of a deleted pod while its successor
+already serves under the same name.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ class Connection:
         return await self._answer(_ask_on(call, request))
 
     async def _answer(self, awaited: Awaitable[Answer]) -> Answer:
-        """What a call or stream says, its errors as PenstockErrors."""
+        """The answer of a call or stream, with errors as PenstockErrors."""
         try:
             return await awaited
         except grpc.RpcError as error:
@@ -112,7 +112,7 @@ class Connection:
             raise UnreachableError(f"{self.address}: the connection was closed") from None
 
     async def _look(self) -> None:
-        """After a failed call: is the channel to be replaced before the next one?"""
+        """After a failed call: must the channel be replaced before the next one?"""
         broken = self.channel.get_state() is grpc.ChannelConnectivity.TRANSIENT_FAILURE
         if broken and time.monotonic() - self._opened_s > PAUSE_S:
             await self._replace()
@@ -145,7 +145,7 @@ class Connection:
         return True
 
     async def aclose(self) -> None:
-        """Closes the channels; calls under way end with an error."""
+        """Closes the channels; pending calls end with an error."""
         for _, channel in self._replaced:
             await channel.close()
         await self.channel.close()
@@ -160,7 +160,7 @@ class Connections:
         self._closed = False
 
     def to(self, address: str) -> Connection:
-        """The connection to `host:port`; made if there is none yet."""
+        """The connection to `host:port`; created if there is none yet."""
         if self._closed:
             raise ClusterError("the client is closed", ErrorCode.CLOSED)
         connection = self._by_address.get(address)
@@ -169,7 +169,7 @@ class Connections:
         return connection
 
     async def aclose(self) -> None:
-        """Closes every channel; calls under way end with an error."""
+        """Closes every channel; pending calls end with an error."""
         self._closed = True
         connections, self._by_address = self._by_address, {}
         for connection in connections.values():

@@ -4,8 +4,8 @@
       ▲            │ yes
       └─ pause ◀── NOT_COORDINATOR, loading, no answer: forget the address, ask again
 
-Every call here may be repeated: membership is told by member id and epoch, commits are the same
-offsets again, resets carry an id. Which calls there are: `penstock.client.group.coordinator`,
+Every call here can be repeated: members are identified by member id and epoch, commits repeat the
+same offsets, resets carry an id. Which calls there are: `penstock.client.group.coordinator`,
 `penstock.client.transaction.coordinator`.
 """
 
@@ -47,14 +47,14 @@ class Coordinator(ABC):
         return self._cluster.connections.to(self._address)
 
     def failed(self, error: PenstockError) -> None:
-        """A call or stream ended with `error`: whoever was asked may not be the one any more."""
+        """A call or stream ended with `error`: the broker may no longer be the coordinator."""
         if error.refresh_metadata:
             self._address = ""
 
     async def until_answered(self, attempt: "Attempt[Answer]", timeout_s: float) -> Answer:
-        """The coordinator's answer; tried again for `timeout_s`.
+        """The coordinator's answer; retried for `timeout_s`.
 
-        Raises what trying again cannot cure, or the last error after `timeout_s`.
+        Raises an error that a retry cannot cure, or the last error after `timeout_s`.
         """
         deadline = monotonic() + timeout_s
         pause_s = self._cluster.config.retry_backoff_ms / 1000

@@ -1,4 +1,4 @@
-"""Asks all brokers that are alive, for lists to which each adds what it coordinates."""
+"""Asks all live brokers, for lists to which each one adds what it coordinates."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,10 +17,10 @@ Question = Callable[[Connection, float], Awaitable[Any]]
 
 
 async def ask_every_broker(cluster: Cluster, question: Question, timeout_s: float) -> list[Any]:
-    """One answer of each broker that is alive, all of them complete.
+    """One answer of each live broker, all of them complete.
 
-    Raises COORDINATOR_LOADING if a broker cannot say all yet, UnreachableError if one that is said
-    to be alive does not answer: a list with gaps would pass for all.
+    Raises COORDINATOR_LOADING if a broker's answer is not complete yet, UnreachableError if a live
+    broker does not answer: an incomplete list would look complete.
     """
     deadline = monotonic() + min(LISTING_S, timeout_s)
     while True:

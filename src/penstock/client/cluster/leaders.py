@@ -48,7 +48,7 @@ async def ask_leaders(
 ) -> dict[TopicPartition, Answer]:
     """An answer for every partition.
 
-    Raises the first error that trying again cannot cure, or one of the last after `timeout_s`.
+    Raises the first error that a retry cannot cure, or one of the last errors after `timeout_s`.
     """
     deadline = monotonic() + timeout_s
     answers: dict[TopicPartition, Answer] = {}

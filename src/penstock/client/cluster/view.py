@@ -27,7 +27,7 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """Brokers and the topics asked for so far."""
+    """Brokers, and the topics requested so far."""
 
     cluster_id: str = ""
     controller_epoch: int = 0
@@ -39,8 +39,8 @@ class MetadataSnapshot:
         """This view after an answer.
 
         Args:
-            answer: What one broker said.
-            asked: The topics asked for: those missing in the answer are forgotten. None = all.
+            answer: The answer of one broker.
+            asked: The requested topics: those missing in the answer are forgotten. None = all.
 
         Raises ClusterError(CLUSTER_ID_MISMATCH) if another cluster answered.
         """
@@ -52,7 +52,7 @@ class MetadataSnapshot:
             )
         version = (answer.controller_epoch, answer.metadata_version)
         if version < (self.controller_epoch, self.metadata_version):
-            # The broker is behind: only what was not known at all is news.
+            # The broker is behind: only what was completely unknown is new.
             return replace(
                 self,
                 brokers={**answer.brokers, **self.brokers},
@@ -69,7 +69,7 @@ class MetadataSnapshot:
         return replace(answer, topics={**kept, **merged})
 
     def with_leader(self, partition: TopicPartition, leader: CurrentLeader) -> "MetadataSnapshot":
-        """This view after an error that names the current leader; itself if that is no news."""
+        """This view after an error that names the current leader; itself if that is not new."""
         topic = self.topics.get(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
             return self
@@ -100,7 +100,7 @@ class MetadataSnapshot:
         return Leader(known.leader, known.leader_epoch, broker.address)
 
     def addresses(self) -> list[str]:
-        """Addresses of the brokers, those alive first."""
+        """Addresses of the brokers, live ones first."""
         brokers = sorted(self.brokers.values(), key=lambda broker: not broker.alive)
         return [broker.address for broker in brokers]
 

@@ -21,14 +21,14 @@ ISOLATION_TO_WIRE: Final[dict[IsolationLevel, pb.IsolationLevel.ValueType]] = {
 
 
 def isolation_to_wire(config: ClientConfig) -> pb.IsolationLevel.ValueType:
-    """What a consumer reads; whoever has no choice reads what is committed."""
+    """What a consumer reads; without a setting, committed records."""
     if isinstance(config, ConsumerConfig):
         return ISOLATION_TO_WIRE[config.isolation_level]
     return pb.ISOLATION_LEVEL_READ_COMMITTED
 
 
 def view_from_wire(answer: pb.MetadataResponse) -> MetadataSnapshot:
-    """The view one Metadata answer stands for; topics with an error are left out."""
+    """The view in one Metadata answer; topics with an error are left out."""
     brokers = [broker_from_wire(info) for info in answer.brokers]
     return MetadataSnapshot(
         cluster_id=answer.cluster_id,
@@ -71,7 +71,7 @@ def topic_from_wire(info: pb.TopicInfo) -> TopicDescription:
 
 
 def logs_from_wire(answer: admin_pb2.DescribeLogsResponse) -> LogDescription:
-    """What one broker holds."""
+    """The logs of one broker."""
     return LogDescription(
         broker_id=answer.broker_id,
         disk_free_bytes=answer.disk_free_bytes,

@@ -1,4 +1,4 @@
-"""Reading: what a consumer fetches, its positions, and the offsets it commits.
+"""Consuming: fetching, positions, and committed offsets.
 
     poll ◀── FetchState per partition (pure) ◀── Fetcher, a long poll per leader
      └─▶ Assignment (pure): positions ──▶ Committer, TransactionOffsets ──▶ group coordinator

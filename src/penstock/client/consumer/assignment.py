@@ -1,17 +1,17 @@
-"""The partitions a consumer reads, and how far its user has come in each. Pure.
+"""The partitions that a consumer reads, and the user's progress in each. Pure.
 
         done              handed out          fetched
     ─────────────────┬──────────────────┬────────────────▶ offsets
                   by an earlier      FetchState.position
                   poll
 
-`done` is what an automatic commit may cover: a poll says that its caller has finished what the
-polls before handed out (I18). Records taken one by one count one by one: the next is the poll
-that finishes the one before. A loop that is left in the middle of a batch skips nothing: the
-next poll goes on behind the last record that was taken.
+`done` is what an automatic commit may cover: a poll says that its caller has finished what earlier
+polls returned (I18). Records taken one by one count one by one: taking the next record finishes the
+previous one. A loop that is left in the middle of a batch skips nothing: the next poll continues
+after the last record that was taken.
 
-The order of turns is here too: a poll empties one partition's buffer after the other and begins
-with another one each time.
+The order of partitions is decided here too: a poll empties one partition's buffer after the other,
+and starts with a different one each time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,15 +29,15 @@ TOPIC_CHANGED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC, ErrorCode.TOPIC_ID_MI
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """How far the user has come in one partition. Offsets; -1 and None = not known.
+    """The user's progress in one partition. Offsets; -1 and None = not known.
 
     Attributes:
-        began: The first offset handed out, or the last one seeked to.
-        done: Everything before was handed out by an earlier poll.
+        began: The first offset returned, or the last one seeked to.
+        done: Everything before it was returned by an earlier poll.
         done_epoch: Leader epoch of the record before `done`.
-        taken: While records are taken one by one: behind the last one. None = the position.
-        epoch: Leader epoch of the last record handed out.
-        moved: The partition went away or was seeked: what a loop has in hand of it is void.
+        taken: While records are taken one by one: after the last one. None = the position.
+        epoch: Leader epoch of the last record returned.
+        moved: The partition was revoked or seeked: a loop's current records of it are void.
         committed: The group's committed offset, as far as this consumer knows.
     """
 
@@ -52,7 +52,7 @@ class Progress:
 
     @property
     def position(self) -> int | None:
-        """The next offset to hand out."""
+        """The next offset to return."""
         return self.state.position if self.taken is None else self.taken
 
 
@@ -75,21 +75,21 @@ class Assignment:
         self._turn.append(state)
 
     def remove(self, where: TopicPartition) -> None:
-        """Drops a partition and what is buffered; a loop over its records ends."""
+        """Drops a partition and its buffer; a loop over its records ends."""
         state = self.states.pop(where, None)
         if state is not None:
             self._progress.pop(where).moved = True
             self._turn.remove(state)
 
     def seek(self, where: TopicPartition, offset: int) -> None:
-        """The next record handed out is at `offset`; a loop over older ones passes them over."""
+        """The next record returned is at `offset`; a loop over older ones skips them."""
         progress = self.progress(where)
         progress.state.seek(offset)
         progress.moved, progress.taken = True, None
         progress.began = offset
 
     def rewind(self, where: TopicPartition, committed: int | None) -> None:
-        """Back to what is committed; None = nothing is: to where its user began."""
+        """Back to the committed offset; None = there is none: to where the user started."""
         began = self.progress(where).began
         offset = began if committed is None else committed
         if offset is not None:
@@ -104,7 +104,7 @@ class Assignment:
         return found
 
     def poll_began(self) -> None:
-        """The user has finished what it has, or has left a loop over it."""
+        """The user has finished the records it has, or has left a loop over them."""
         for progress in self._progress.values():
             taken, progress.taken = progress.taken, None
             state = progress.state
@@ -115,7 +115,7 @@ class Assignment:
         self._loop = None
 
     def collect(self, max_records: int) -> list[ConsumedBatch]:
-        """Whole buffers, at most `max_records` records in all; positions move behind them."""
+        """Whole buffers, at most `max_records` records in total; positions move after them."""
         batches: list[ConsumedBatch] = []
         left = max_records
         for state in self._turn:
@@ -123,7 +123,7 @@ class Assignment:
                 try:
                     batch = state.next_batch(left)
                 except ClusterError:
-                    break  # it is the state's error now: raised when all good batches are out
+                    break  # it is the state's error now: raised when all good batches were returned
                 if batch is None:
                     break
                 batches.append(batch)
@@ -138,7 +138,7 @@ class Assignment:
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
         """The records of a poll's batches, each counted when it is taken.
 
-        Ends early for partitions that go away, and altogether with the next poll.
+        Ends early for revoked partitions, and completely with the next poll.
         """
         entered = [
             (batch, progress)
@@ -152,7 +152,7 @@ class Assignment:
         return self._take(entered, self._loop)
 
     def put_back(self, record: Record) -> None:
-        """The record that `one_by_one` gave last is to come again, with the next poll."""
+        """The last record from `one_by_one` must be returned again by the next poll."""
         progress = self._progress.get(TopicPartition(record.topic, record.partition))
         if progress is not None and not progress.moved and progress.taken == record.offset + 1:
             progress.done = progress.taken = record.offset
@@ -182,10 +182,10 @@ class Assignment:
         self._loop = None
 
     def to_commit(self, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is worth committing; never less than is committed, as far as known.
+        """The offsets to commit; never below the committed ones, as far as known.
 
         Args:
-            only_done: What an earlier poll handed out; else all that was handed out.
+            only_done: What an earlier poll returned; otherwise, everything returned.
         """
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for where, progress in self._progress.items():
@@ -210,7 +210,7 @@ class Assignment:
             progress.committed = max(progress.committed, offset)
 
     def first_error(self, *, in_group: bool) -> PenstockError | None:
-        """What a poll raises now. In a group, topics that go away are the coordinator's affair."""
+        """What a poll raises now. In a group, the coordinator handles deleted topics."""
         for state in self.states.values():
             if state.error is None or state.paused:
                 continue
@@ -219,7 +219,8 @@ class Assignment:
         return None
 
     def of(self, partitions: Iterable[TopicPartition] | None) -> list[FetchState]:
-        """The states of these, or of all; raises MisuseError for one that is not assigned."""
+        """The states of these partitions, or of all; raises MisuseError for one that is not
+        assigned."""
         if partitions is None:
             return list(self.states.values())
         return [self.progress(where).state for where in partitions]

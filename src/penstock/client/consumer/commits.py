@@ -3,11 +3,11 @@
     Assignment.to_commit ──▶ CommitOffsetsStream at the coordinator ──▶ Assignment.committed
           │                      │ STALE_MEMBER_EPOCH: wait for the newer epoch, commit again
           │                      └ UNKNOWN_MEMBER, FENCED_INSTANCE_ID: out of the group
-          └ while one is under way ──▶ CommitQueue ──▶ the next request
+          └ while one is in flight ──▶ CommitQueue ──▶ the next request
 
-One at a time, so that an older commit never arrives behind a newer one: committed offsets do not
-go back (I18). Commits that are asked for meanwhile share the next one. An automatic commit covers
-only what an earlier poll handed out; a failed one is logged and covered by the next.
+One at a time, so that an older commit never arrives after a newer one: committed offsets do not go
+back (I18). Commits requested in the meantime share the next call. An automatic commit covers only
+what an earlier poll returned; a failed one is logged, and the next one covers it.
 """
 
 import asyncio
@@ -55,10 +55,10 @@ class Member(Protocol):
         """Who commits now."""
 
     async def newer_epoch(self, than: int, timeout_s: float) -> None:
-        """Waits until the member has another epoch, or the time is over."""
+        """Waits until the member has another epoch, or the time is up."""
 
     def fenced(self, code: ErrorCode) -> None:
-        """A commit was refused: this is no member any more."""
+        """A commit was refused: this consumer is no longer a member."""
 
 
 class Committer:
@@ -84,11 +84,12 @@ class Committer:
         self._timeout_s = config.request_timeout_ms / 1000
 
     async def commit(self, offsets: Offsets | None = None, timeout_s: float | None = None) -> None:
-        """Stores `offsets`; None = everything handed out so far. Nothing to store is no call.
+        """Stores `offsets`; None = everything returned so far. Makes no call if there is nothing to
+        store.
 
         Returns when these offsets, or later ones of the same partitions, are stored. Raises
-        ClusterError: the first partition's refusal (the others may be stored), or what the
-        coordinator said to all.
+        ClusterError: the first partition's refusal (the others may be stored), or the coordinator's
+        refusal of the whole call.
         """
         wanted = self._assignment.to_commit(only_done=False) if offsets is None else offsets
         if not wanted:
@@ -102,7 +103,7 @@ class Committer:
 
         self._queue.add(wanted, self._timeout_s if timeout_s is None else timeout_s, done)
         if not self._under_way:
-            # Nobody waits: this task sends it itself, which saves a task.
+            # No commit is waiting: this task sends it itself, which saves a task.
             self._under_way = True
             try:
                 await self._send(self._queue.take())
@@ -116,7 +117,8 @@ class Committer:
     def start(
         self, offsets: Offsets, callback: Callable[[PenstockError | None], None] | None
     ) -> None:
-        """As `commit`, without waiting; the outcome goes to `callback`, or an error to the log."""
+        """Like `commit`, but without waiting; the outcome goes to `callback`, or an error to the
+        log."""
         done: Done = self._log_failure if callback is None else partial(_call_soon, callback)
         if not offsets:
             done(None)
@@ -125,7 +127,7 @@ class Committer:
         self._go_on()
 
     async def settle(self, timeout_s: float) -> None:
-        """Waits until every commit that was started has its answer, for `timeout_s` at most."""
+        """Waits until every commit that was started is answered, for at most `timeout_s`."""
         answered = asyncio.Event()
         if not self._under_way:
             return
@@ -137,10 +139,10 @@ class Committer:
     async def commit_done(
         self, timeout_s: float, partitions: Iterable[TopicPartition] | None = None
     ) -> None:
-        """The automatic commit: what an earlier poll handed out. Failures are logged.
+        """The automatic commit: what an earlier poll returned. Failures are logged.
 
-        What a commit on its way covers is waited for and not stored again: the user's may be
-        further, and this one would go back behind it.
+        Offsets in a commit in flight are waited for and not stored again: the user's commit may be
+        ahead, and this one would go back behind it.
         """
         only = None if partitions is None else set(partitions)
         wanted = {
@@ -169,7 +171,7 @@ class Committer:
     async def fetch(
         self, partitions: Mapping[TopicPartition, str], timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What is committed for these partitions of topics with these ids; None = nothing."""
+        """The committed offsets of these partitions of topics with these ids; None = none."""
         request = pb.FetchOffsetsRequest(
             group_id=self._coordinator.group_id,
             partitions=[
@@ -192,7 +194,8 @@ class Committer:
     async def checked(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The user's offsets as they can be stored; raises MisuseError for what makes no sense."""
+        """The user's offsets in the form in which they are stored; raises MisuseError for invalid
+        ones."""
         wanted = {
             where: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
             for where, offset in offsets.items()
@@ -215,7 +218,8 @@ class Committer:
     # ------------------------------------------------------------ inside
 
     async def _check_ends(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Asks the leaders about offsets this consumer has not come to; the coordinator cannot."""
+        """Asks the leaders about offsets that this consumer has not reached; the coordinator cannot
+        check them."""
         states = self._assignment.states
         asked = {
             where: LATEST
@@ -237,7 +241,7 @@ class Committer:
             _log.warning("group %s: a commit failed: %s", self._coordinator.group_id, error)
 
     def _go_on(self) -> None:
-        """Sends what waits, unless somebody does already."""
+        """Sends waiting commits, unless a task is already doing so."""
         if self._queue and not self._under_way:
             self._under_way = True
             if self._tasks.spawn(self._send_all(), "commits") is None:
@@ -251,13 +255,13 @@ class Committer:
             self._end()
 
     def _end(self) -> None:
-        """No more calls: what still waits, if this is the client's end, is never sent."""
+        """No more calls: at the end of the client, commits that still wait are never sent."""
         self._under_way = False
         for batch in self._queue.take_all():
             batch.fail(_closed())
 
     async def _send(self, batch: Batch) -> None:
-        """One call and its answers; whoever waits hears of any end."""
+        """One call and its answers; every waiting caller gets the outcome."""
         try:
             refused = await self._store(batch.offsets, batch.timeout_s)
         except PenstockError as error:
@@ -266,12 +270,12 @@ class Committer:
             batch.answer(refused)
         finally:
             self._queue.over()
-            batch.fail(_closed())  # nobody is left, unless this task was cancelled
+            batch.fail(_closed())  # no caller is left, unless this task was cancelled
 
     async def _store(
         self, offsets: Offsets, timeout_s: float
     ) -> dict[TopicPartition, PenstockError]:
-        """The partitions that were refused, and why. Raises PenstockError for all."""
+        """The partitions that were refused, and why. Raises PenstockError if all were."""
         if not offsets:
             return {}
         deadline = monotonic() + timeout_s
@@ -322,7 +326,7 @@ class Committer:
 def _call_soon(
     callback: Callable[[PenstockError | None], None], error: PenstockError | None
 ) -> None:
-    """Not at once: what the user's function raises must not end the commits behind it."""
+    """Not at once: an exception of the user's function must not end the commits after it."""
     asyncio.get_running_loop().call_soon(callback, error)
 
 

@@ -1,17 +1,17 @@
-"""The async consumer: positions, polls and seeks; the fetcher works ahead of it.
+"""The async consumer: positions, polls and seeks; the fetcher prefetches for it.
 
     assign    ──▶ FetchState per partition ◀── Fetcher fills (fetcher.py)
     subscribe ──▶ GroupSession: partitions come and go by themselves (group_session.py)
     poll      ──▶ FetchState.next_batch, in turn ──▶ ConsumedBatch (assignment.py)
     commit    ──▶ the group's offsets (commits.py)
 
-**Never silent about gaps (I17).** A position moves forward by what was handed out and nowhere
-else. When it is not in the log any more, `on_offset_out_of_range` decides; its default raises.
-A topic that was created again is an error, not a continuation. Leaders come and go unnoticed.
+**Never silent about gaps (I17).** A position moves forward only by the records returned. If it is
+no longer in the log, `on_offset_out_of_range` decides; its default raises. A topic that was created
+again is an error, not a continuation. Leader changes go unnoticed.
 
-A consumer that assigned itself need not poll in time; a member of a group has
-`max_poll_interval_ms`. Either way an idle one costs its brokers a waiting call, and it belongs to
-the event loop it is first used in.
+A consumer with `assign` does not have to poll in time; a member of a group has
+`max_poll_interval_ms`. In both cases an idle consumer costs its brokers one waiting call, and it
+belongs to the event loop in which it is first used.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ ITERATION_POLL_S: Final = 1.0
 
 
 class AsyncConsumer:
-    """Reads partitions in order, without gaps: assigned ones, or its share of a group's."""
+    """Reads partitions in order, without gaps: assigned ones, or its share in a group."""
 
     def __init__(
         self,
@@ -94,20 +94,20 @@ class AsyncConsumer:
         pattern: str = "",
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Reads these topics as a member of `group_id`, beside the group's other members.
+        """Reads these topics as a member of `group_id`, together with the group's other members.
 
-        The group is joined by the next poll; later calls change the subscription. What a
-        partition's group has committed decides where it starts, else `auto_offset_reset`.
+        The next poll joins the group; later calls change the subscription. A partition starts at
+        the group's committed offset, or else as `auto_offset_reset` says.
 
         Args:
             topics: Names of topics that exist, or one name.
             pattern: Topics whose whole name matches are added, now and when they are created:
                 literals, . [ ] ( ) | * + ? and \\ before any of them. "" = none.
-            listener: Hears which partitions come and go.
+            listener: Is called when partitions are assigned, revoked or lost.
 
         Raises MisuseError without a group id, with nothing to subscribe to, or after `assign`;
-        ClusterError(UNKNOWN_TOPIC). What the coordinator refuses (a pattern, an instance id in
-        use) the polls raise.
+        ClusterError(UNKNOWN_TOPIC). Polls raise what the coordinator refuses (a pattern, an
+        instance id in use).
         """
         names = (topics,) if isinstance(topics, str) else tuple(topics)
         if not self.config.group_id:
@@ -126,7 +126,7 @@ class AsyncConsumer:
         self._session.subscribe(Wish(names, pattern), listener)
 
     def notify_by(self, notify: Notify) -> None:
-        """Has listeners called by `notify`; the sync consumer calls them in its user's thread."""
+        """Makes `notify` call the listeners; the sync consumer calls them in its user's thread."""
         self._session.notify = notify
 
     async def unsubscribe(self) -> None:
@@ -137,9 +137,10 @@ class AsyncConsumer:
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replaces the assignment. Partitions that stay keep their position.
 
-        New ones start at what `group_id` has committed, else where `ConsumerConfig.start` says,
-        unless a seek follows. Raises MisuseError after `subscribe`, ClusterError(UNKNOWN_TOPIC),
-        MisuseError(UNKNOWN_PARTITION), UnreachableError; then the assignment is unchanged.
+        New ones start at the committed offset of `group_id`, or else where `ConsumerConfig.start`
+        says, unless a seek follows. Raises MisuseError after `subscribe`,
+        ClusterError(UNKNOWN_TOPIC), MisuseError(UNKNOWN_PARTITION), UnreachableError; then the
+        assignment is unchanged.
         """
         if self._session.subscribed:
             raise MisuseError(
@@ -174,13 +175,13 @@ class AsyncConsumer:
         self._fetcher.poke()
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions read now: assigned by hand, or owned as a member of the group."""
+        """The current partitions: assigned with `assign`, or owned as a member of the group."""
         return set(self._assignment.states)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next poll begins at `offset` (0 or more); what was fetched ahead is dropped.
+        """The next poll starts at `offset` (0 or more); prefetched records are dropped.
 
-        An offset outside the log is noticed by the poll.
+        The poll reports an offset outside the log.
         """
         if offset < 0:
             raise MisuseError(f"{partition}: cannot seek to offset {offset}; it must be 0 or more")
@@ -188,18 +189,19 @@ class AsyncConsumer:
         self._fetcher.poke()
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Moves to the first records there are; None = in all partitions."""
+        """Moves to the first record of the log; None = in all partitions."""
         await self._seeker.to_spec(partitions, EARLIEST)
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Moves behind the last records there are now; None = in all partitions."""
+        """Moves to the current end of the log; None = in all partitions."""
         await self._seeker.to_spec(partitions, LATEST)
 
     async def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Moves to what the group has committed, where it has nothing to where this consumer began.
+        """Moves to the group's committed offsets, or where there is none, to where this consumer
+        started.
 
-        None = in all partitions. What an open transaction may still change is waited for. For
-        going on after an aborted transaction. Raises as `committed`.
+        None = in all partitions. Waits for offsets that are pending in an open transaction. Use it
+        to continue after an aborted transaction. Raises as `committed`.
         """
         await self._start()
         self._need_group("seek_to_committed")
@@ -215,26 +217,25 @@ class AsyncConsumer:
     ) -> dict[TopicPartition, int]:
         """Moves to the first record with that timestamp (ms since 1970) or a later one.
 
-        Returns the positions; the end of the log where no record is that young.
+        Returns the positions; the end of the log where no record is that recent.
         """
         return await self._seeker.to_time(timestamps_ms)
 
     async def poll(
         self, timeout_s: float = 1.0, max_records: int | None = None
     ) -> list[ConsumedBatch]:
-        """What is there, at most `max_records` (None = all that is buffered).
+        """Returns available records, at most `max_records` (None = everything buffered).
 
-        Waits up to `timeout_s` for something; 0 = does not wait. Batches of a partition come in
-        the order of their offsets, without gaps but for offsets that hold no record for users.
+        Waits up to `timeout_s` for a record; 0 = does not wait. Batches of a partition come in the
+        order of their offsets, without gaps except for offsets that hold no record for users.
 
-        Raises OffsetOutOfRangeError (see `on_offset_out_of_range`), ClusterError
-        TOPIC_ID_MISMATCH, UNKNOWN_TOPIC, CORRUPT_BATCH or DATA_CORRUPTED naming partition and
-        offset, again on every poll until that partition is seeked, paused or unassigned; and
-        what a group's coordinator refused for good. Whatever else goes wrong is tried again in
-        the background.
+        Raises OffsetOutOfRangeError (see `on_offset_out_of_range`), ClusterError TOPIC_ID_MISMATCH,
+        UNKNOWN_TOPIC, CORRUPT_BATCH or DATA_CORRUPTED naming partition and offset, again on every
+        poll until that partition is seeked, paused or unassigned; and permanent refusals of the
+        group's coordinator. All other errors are retried in the background.
 
-        A poll means that the caller is done with what polls before returned: automatic commits
-        cover that, and partitions that go to other members leave here.
+        A poll means that the caller is done with what earlier polls returned: automatic commits
+        cover that, and partitions are revoked here.
         """
         if max_records is not None and max_records < 1:
             raise MisuseError(f"max_records is {max_records}; it must be at least 1, or None")
@@ -266,7 +267,7 @@ class AsyncConsumer:
         *,
         include_headers: bool = False,
     ) -> "pyarrow.Table":
-        """As `poll`, as one Arrow table: a chunk per batch, no rows if nothing came in time.
+        """Like `poll`, but as one Arrow table: a chunk per batch, no rows if nothing came in time.
 
         The schema is in `penstock.client.arrow`. Raises as `poll`.
         """
@@ -278,32 +279,33 @@ class AsyncConsumer:
     async def __aiter__(self) -> AsyncIterator[Record]:
         """All records from the positions on, for ever; ends when the consumer is closed.
 
-        Taking the next record means being done with the one before. A loop may be left at any
-        record: what follows it comes with the next poll or loop.
+        Taking the next record means being done with the previous one. You can leave the loop at any
+        record: the next poll or loop continues after it.
         """
         while self._ended is None:
             for record in self.one_by_one(await self.poll(ITERATION_POLL_S)):
                 yield record
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
-        """The records of the last poll, each counted as handed out when it is taken.
+        """The records of the last poll, each counted as returned when it is taken.
 
         `position` and commits follow the loop, not the poll; the loop ends early for partitions
-        that were lost or seeked, and altogether with the next poll.
+        that were lost or seeked, and completely with the next poll.
         """
         return self._assignment.one_by_one(batches)
 
     def put_back(self, record: Record) -> None:
-        """Internal: the record that `one_by_one` gave last was not handled; leave the loop."""
+        """Internal: the last record from `one_by_one` was not handled; leave the loop."""
         self._assignment.put_back(record)
 
     @property
     def uncommitted(self) -> bool:
-        """Internal: positions are ahead of what is committed, as far as this consumer knows."""
+        """Internal: positions are ahead of the committed offsets, as far as this consumer knows."""
         return self._assignment.uncommitted
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Polls return nothing of these until `resume`; what was fetched ahead is dropped."""
+        """Polls return no records of these partitions until `resume`; prefetched records are
+        dropped."""
         for where in partitions:
             state = self._assignment.progress(where).state
             state.paused = True
@@ -316,13 +318,13 @@ class AsyncConsumer:
         self._fetcher.poke()
 
     async def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that a poll returns."""
+        """The offset of the next record that a poll will return."""
         return await self._seeker.position(partition)
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Per partition, how many offsets lie between position and end, asked of the leaders now.
+        """Per partition, the number of offsets between position and end, as the leaders report now.
 
-        0 = everything was handed out.
+        0 = everything was returned.
         """
         return await self._seeker.lag()
 
@@ -332,14 +334,14 @@ class AsyncConsumer:
         """Stores the group's offsets; returns when all in-sync replicas have them.
 
         Args:
-            offsets: The next offset to read per partition. None = behind everything handed out,
-                which in a loop over records includes the one in hand.
+            offsets: The next offset to read per partition. None = after everything returned so far,
+                which in a loop over records includes the current record.
 
-        Raises MisuseError without a group id or for offsets that make no sense; ClusterError:
-        OFFSET_WENT_BACK for less than is committed (reset the group's offsets instead),
-        STALE_MEMBER_EPOCH for a partition that others own now, UNKNOWN_MEMBER or
-        FENCED_INSTANCE_ID if this is no member any more (the next poll joins again),
-        GROUP_NOT_EMPTY for a consumer that assigned itself while the group has members.
+        Raises MisuseError without a group id or for invalid offsets; ClusterError: OFFSET_WENT_BACK
+        for an offset below the committed one (reset the group's offsets instead),
+        STALE_MEMBER_EPOCH for a partition that another member owns now, UNKNOWN_MEMBER or
+        FENCED_INSTANCE_ID if this consumer is no longer a member (the next poll joins again),
+        GROUP_NOT_EMPTY for a consumer with `assign` while the group has members.
         """
         await self._start()
         self._need_group("commit")
@@ -352,11 +354,11 @@ class AsyncConsumer:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         callback: Callable[[PenstockError | None], None] | None = None,
     ) -> None:
-        """As `commit`, without waiting: `callback` gets None or the error, in the event loop.
+        """Like `commit`, but without waiting: `callback` gets None or the error, in the event loop.
 
-        Commits are stored in the order they were asked for; those asked for while another is on
-        its way share the next call, so that one after every record is cheap. `close` waits for
-        them. Without a callback an error is logged. What `offsets` None means is decided now.
+        Commits are stored in the order of the calls. Those made while another commit is in flight
+        share the next call, so a commit after every record is cheap. `close` waits for them.
+        Without a callback, an error is logged. The meaning of `offsets` None is decided now.
         """
         await self._start()
         self._need_group("commit_async")
@@ -370,7 +372,7 @@ class AsyncConsumer:
     async def offsets_in_hand(
         self, cluster_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
     ) -> Offsets:
-        """Internal, for transactions of a producer at this cluster: what they are to commit."""
+        """Internal, for a producer's transactions in this cluster: the offsets to commit."""
         await self._start()
         self._need_group("commit_offsets")
         if self.config.enable_auto_commit:
@@ -393,7 +395,7 @@ class AsyncConsumer:
         return await self._session.committer.checked(offsets)
 
     async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
-        """Internal: has them kept for a transaction; see `TransactionOffsets.store`."""
+        """Internal: stores them in a transaction; see `TransactionOffsets.store`."""
         self._session.check_kept()
         if offsets:
             topics = self._cluster.view.topics
@@ -408,17 +410,18 @@ class AsyncConsumer:
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions; None = nothing."""
+        """The group's committed offsets of these partitions; None = none."""
         await self._start()
         self._need_group("committed")
         topics = {at: await known_partition(self._cluster, at) for at in partitions}
         return await self._committed({at: topic.topic_id for at, topic in topics.items()})
 
     async def close(self) -> None:
-        """Leaves the group, ends fetching and closes the connections; may be called again.
+        """Leaves the group, ends fetching and closes the connections; can be called repeatedly.
 
-        With `enable_auto_commit`, what earlier polls handed out is committed; what the last one
-        did is not, because nobody said that it is done: `commit` before, if it is (I18).
+        With `enable_auto_commit`, what earlier polls returned is committed; what the last one
+        returned is not, because you have not said that it is done: if it is, call `commit` first
+        (I18).
         """
         if self._closing:
             return

@@ -1,14 +1,13 @@
-"""What a consumer knows about one of its partitions. Pure; the fetcher and the consumer obey.
+"""What a consumer knows about one of its partitions. Pure; the fetcher and the consumer act on it.
 
         handed out        buffered              not fetched yet
     ──────────────────┬────────────────────┬─────────────────────▶ offsets
                    position            fetch_offset
 
 Both only move forward, except by a seek (I17): a seek empties the buffer and counts up
-`generation`. Records asked for from another offset than `fetch_offset` now is are dropped, and
-so are errors that belong to another generation. Batches are opened (CRC, decompression) when
-handed out, on their way to the user; what cannot be opened is an error at that offset, never
-skipped.
+`generation`. Records that were requested from an offset other than the current `fetch_offset` are
+dropped, and so are errors of another generation. Batches are decoded (CRC, decompression) when they
+are returned to the user; one that cannot be decoded is an error at that offset, never skipped.
 """
 
 from collections import deque
@@ -44,7 +43,7 @@ class FetchedBatch:
 
 @dataclass(slots=True, eq=False)
 class FetchState:
-    """One assigned partition. `position` None: to be looked up as `start` says.
+    """One assigned partition. `position` None: must be looked up as `start` says.
 
     Attributes:
         floor: A position that is looked up is never below this offset (I17).
@@ -86,7 +85,7 @@ class FetchState:
     def has_more(self) -> bool:
         """Whether committed records are known to follow those fetched: a fetch finds some now.
 
-        Behind the last stable offset begins a transaction that is open: a fetch would wait for it.
+        An open transaction begins at the last stable offset: a fetch would wait for it.
         """
         return self.fetch_offset < self.stable_offset
 
@@ -106,14 +105,14 @@ class FetchState:
     def looked_up(self, offset: int) -> None:
         """The cluster's answer to where `start` is.
 
-        A position that one broker had found below its log start stays where it was if the answer
-        is lower: a new leader may not have heard yet of what retention removed, and has the
-        record at that position still.
+        A position that one broker found below its log start stays where it was if the answer is
+        lower: a new leader may not have learned yet what retention removed, and still has the
+        record at that position.
         """
         self.seek(max(offset, self.floor))
 
     def drop_buffer(self) -> None:
-        """Forgets what was fetched ahead; it will be fetched again from the position."""
+        """Drops prefetched records; they will be fetched again from the position."""
         if self.position is not None:
             self.fetch_offset = self.position
             self.generation += 1
@@ -135,7 +134,7 @@ class FetchState:
         high_watermark: int,
         stable_offset: int | None = None,
     ) -> None:
-        """Takes over an answer that was asked for from `asked_offset`, if that is still needed.
+        """Adopts an answer to a fetch from `asked_offset`, if it is still needed.
 
         `stable_offset`: the last stable offset; None: nothing is open below the high watermark.
         """
@@ -154,7 +153,7 @@ class FetchState:
             self.buffered_bytes += batch.size_bytes
 
     def next_batch(self, max_records: int) -> ConsumedBatch | None:
-        """Hands out at most `max_records` of the next batch and moves the position behind them.
+        """Returns at most `max_records` of the next batch and moves the position after them.
 
         Raises ClusterError naming partition and offset if the batch is corrupt; the position
         stays where it is.
@@ -190,7 +189,7 @@ class FetchState:
     ) -> str | None:
         """The fetch offset is not in the log. Returns a warning if the policy moves the position.
 
-        What was buffered before that offset is still handed out first.
+        Records buffered before that offset are still returned first.
         """
         valid = error.valid if isinstance(error, OffsetOutOfRangeError) else None
         beyond = valid is not None and self.fetch_offset > valid.high_watermark
@@ -200,7 +199,7 @@ class FetchState:
             self.error = self._range_error(valid)
             return None
         if self._buffer:
-            return None  # asked again when that is handed out
+            return None  # asked again when those are returned
         asked = self.fetch_offset
         self.seek(None, EARLIEST if policy == "earliest" else LATEST)
         if valid is not None and asked < valid.log_start_offset:

@@ -3,20 +3,21 @@
     dispatch: partitions that want a fetch ──group by leader──▶ Fetch calls (tasks)
     answer ──▶ FetchState.accept ──▶ next call ──▶ `arrived`: a poll may go on
 
-A partition is covered by one call at a time; what becomes free while a long poll waits (a
-drained buffer, a seek) gets a call of its own at once, at most `FETCHES_PER_LEADER` at a time.
-So no call is ever cancelled for a change of plans: what an answer says about another offset than
-the one now needed is dropped (fetch_state.py).
+A partition is covered by one call at a time; a partition that becomes free while a long poll waits
+(a drained buffer, a seek) gets its own call at once, at most `FETCHES_PER_LEADER` at a time. So no
+call is ever cancelled for a change of plans: an answer for another offset than the one now needed
+is dropped (fetch_state.py).
 
-Broker and client work at the same time: partitions with more to come are split over two calls, so
-that one answer is built while another is opened, and the next call leaves before a poll opens
-what came. Partitions read to their end join a call that is about to be answered instead of one of
-their own, so an idle consumer ends up with one waiting call per leader.
+Broker and client work at the same time: partitions with more to read are split over two calls, so
+that one answer is built while another one is decoded, and the next call is sent before a poll
+decodes the last answer. Partitions that are read to their end join a call that is about to be
+answered instead of starting their own, so an idle consumer ends up with one waiting call per
+leader.
 
 Buffers hold at most `buffer_bytes`, plus the answers in flight, which are at most
 `fetch_max_bytes` per leader, all calls together (I23).
 
-Unary Fetch rather than Subscribe: positions stay in one place and a lost answer costs nothing.
+Unary Fetch instead of Subscribe: positions stay in one place, and a lost answer costs nothing.
 """
 
 import asyncio
@@ -58,12 +59,12 @@ _log = logging.getLogger("penstock.client")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A fetch under way.
+    """A fetch in flight.
 
     Attributes:
         begun_ms: When it began (ms of a monotonic clock).
-        max_bytes: What its answer may hold.
-        is_prompt: A partition of it has more to come, so that it will not wait for records.
+        max_bytes: Limit of its answer.
+        is_prompt: One of its partitions has more to read, so it will not wait for records.
     """
 
     begun_ms: int
@@ -73,7 +74,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one fetch asked of a partition."""
+    """What one fetch requested of a partition."""
 
     state: FetchState
     generation: int
@@ -101,7 +102,7 @@ class Fetcher:
         cluster.on_change(self._leaders_changed)
 
     def poke(self) -> None:
-        """Something changed: an assignment, a position, room in a buffer."""
+        """Something changed: an assignment, a position, space in a buffer."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -116,7 +117,7 @@ class Fetcher:
                 pass
 
     def _dispatch(self, at_ms: int) -> int | None:
-        """Starts the fetches that are due. Returns when to look again, None = when poked."""
+        """Starts the fetches that are due. Returns when to check again, None = when poked."""
         look_ms: int | None = None
         due: dict[str, list[FetchState]] = {}
         lost: list[FetchState] = []
@@ -158,7 +159,7 @@ class Fetcher:
             self._tasks.spawn(self._look_up(states), "positions")
 
     async def _look_up(self, states: list[FetchState]) -> None:
-        """Finds where to begin, in partitions without a position."""
+        """Looks up the start offset of partitions without a position."""
         asked = [Asked(state, state.generation, -1) for state in states]
         specs: dict[TopicPartition, OffsetSpec | int] = {
             state.where: state.start for state in states
@@ -178,7 +179,8 @@ class Fetcher:
         self.poke()
 
     def _in_turn(self) -> list[FetchState]:
-        """All partitions, beginning with another one each time: answers fill from the front."""
+        """All partitions, starting with a different one each time, because answers are filled from
+        the front."""
         states = list(self._states.values())
         self._turn = (self._turn + 1) % max(1, len(states))
         return states[self._turn :] + states[: self._turn]
@@ -189,7 +191,7 @@ class Fetcher:
         )
 
     def _where_to(self, state: FetchState, at_ms: int) -> str | None:
-        """The leader's address; None if there is none. Notices topics that went away."""
+        """The leader's address; None if there is none. Notices deleted topics."""
         topic = self._cluster.view.topics.get(state.where.topic)
         if topic is not None and topic.topic_id != state.topic_id:
             self._fail(state, _created_again(state, topic.topic_id))
@@ -206,7 +208,7 @@ class Fetcher:
         return None
 
     def _check_stalled(self, at_ms: int) -> int | None:
-        """Looks for brokers that do not answer in time; their partitions may have moved."""
+        """Checks for brokers that do not answer in time; their partitions may have moved."""
         started = [call.begun_ms for calls in self._under_way.values() for call in calls]
         if not started:
             return None
@@ -314,7 +316,7 @@ class Fetcher:
 
 
 def split(states: list[FetchState], under_way: Sequence[Call]) -> list[list[FetchState]]:
-    """The calls to make for these partitions of one leader, beside those under way; maybe none."""
+    """The calls to make for these partitions of one leader, besides those in flight; maybe none."""
     ahead = sum(state.has_more for state in states)
     if len(under_way) >= FETCHES_PER_LEADER:
         return []

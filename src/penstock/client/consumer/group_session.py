@@ -1,13 +1,14 @@
-"""The consumer's side of a group: partitions come and go between two polls, never inside one.
+"""The consumer's side of a group: partitions are assigned and revoked between two polls, never
+inside one.
 
     GroupLink ──take──▶ look up committed offsets ──▶ prepared ─┐
               ──revoke─────────────────────────────▶ leaving  ─┼─▶ next poll: `rebalance`
               ──lose──▶ stop reading at once ──────▶ lost     ─┘      lost, revoked, assigned
 
-A poll says that its caller is done with what it was handed, so this is where partitions change
-hands: what was done is committed, the listener may commit more, only then is the partition
-released (I18). A partition that comes is read once its position is known and the listener has
-had its chance to seek. Partitions that stay are not touched: they are delivered meanwhile.
+A poll says that its caller is done with what earlier polls returned, so partitions change owners
+here: finished records are committed, the listener may commit more, and only then is the partition
+released (I18). A new partition is read once its position is known and the listener had a chance to
+seek. Partitions that stay are not affected: their records are delivered in the meantime.
 """
 
 import asyncio
@@ -68,8 +69,8 @@ class GroupSession:
         tasks: BackgroundTasks,
         changed: Callable[[], None],
     ) -> None:
-        """`changed` is called when a poll has something to do or to raise, `begun` (settable)
-        when there are new partitions to fetch."""
+        """`changed` is called when a poll has something to do or to raise, `begun` (settable) when
+        there are new partitions to fetch."""
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
@@ -96,7 +97,7 @@ class GroupSession:
     # ------------------------------------------------------------ the consumer's calls
 
     def subscribe(self, wish: Wish, listener: RebalanceListener | None) -> None:
-        """Joins with the next poll; or changes what the member wants."""
+        """Joins with the next poll; or changes the subscription."""
         if not self._running:
             self._running = True
             self._tasks.spawn(self._link.run(), "group-clock")
@@ -106,7 +107,7 @@ class GroupSession:
         self._link.handle(Subscribed(wish))
 
     async def leave(self) -> None:
-        """Commits what was done, tells the listener, leaves."""
+        """Commits finished records, notifies the listener, leaves."""
         if not self.subscribed:
             return
         await self.committer.settle(AUTO_COMMIT_S)
@@ -120,7 +121,7 @@ class GroupSession:
         await self._link.left(LEAVE_S)
 
     async def close(self) -> None:
-        """The last commit of a consumer, and its farewell."""
+        """The last commit of a consumer, and its leave."""
         if self.subscribed:
             await self.leave()
         elif self._config.group_id and self._config.enable_auto_commit:
@@ -141,7 +142,7 @@ class GroupSession:
     def check_kept(self) -> None:
         """Raises ClusterError(UNKNOWN_MEMBER) if partitions were lost since the last poll.
 
-        What the user has in hand of them may be read by others already.
+        Other members may already be reading the user's current records.
         """
         if self._lost:
             places = ", ".join(sorted(str(each.where) for each in self._lost))
@@ -152,7 +153,7 @@ class GroupSession:
             )
 
     async def rebalance(self) -> None:
-        """Carries out what the coordinator has asked for since; called inside polls only."""
+        """Carries out what the coordinator has requested since; called only inside polls."""
         if self._lost:
             lost, self._lost = self._lost, NONE
             await self._tell("on_lost", lost)
@@ -169,19 +170,19 @@ class GroupSession:
     # ------------------------------------------------------------ GroupOwner
 
     def take(self, partitions: Partitions) -> None:
-        """Looks up where to begin; the poll after that begins."""
+        """Looks up the start offset; the poll after that starts."""
         tenure = object()
         self._tenures.update(dict.fromkeys(partitions, tenure))
         self._tasks.spawn(self._prepare(tenure), "group-positions")
 
     def revoke(self, partitions: Partitions) -> None:
-        """Given up by the next poll."""
+        """The next poll gives them up."""
         self._leaving |= partitions
         self._forget(partitions)
         self._changed()
 
     def lose(self, partitions: Partitions) -> None:
-        """Stops reading at once; the listener hears of it in the next poll."""
+        """Stops reading at once; the next poll notifies the listener."""
         self._forget(partitions)
         self._leaving -= partitions
         installed = partitions & frozenset(self._installed.values())
@@ -197,7 +198,7 @@ class GroupSession:
     # ------------------------------------------------------------ Member
 
     def identity(self) -> MemberIdentity:
-        """The member, or nobody for a consumer with an assignment of its own."""
+        """The member, or none for a consumer with `assign`."""
         if not self.subscribed:
             return MemberIdentity()
         return MemberIdentity(self._link.member_id, self._link.membership.member_epoch)
@@ -212,7 +213,8 @@ class GroupSession:
     # ------------------------------------------------------------ inside
 
     async def _prepare(self, tenure: object) -> None:
-        """Finds topics and committed offsets of what was taken; tries until it is gone again."""
+        """Finds topics and committed offsets of newly assigned partitions; retries until they are
+        revoked."""
         while wanted := [each for each, mark in self._tenures.items() if mark is tenure]:
             try:
                 for topic_id, topic in {(each.topic_id, each.topic) for each in wanted}:
@@ -258,7 +260,7 @@ class GroupSession:
         )
 
     async def _give_up(self, partitions: Partitions) -> None:
-        """The last moment of these: commits, tells, stops reading."""
+        """Gives these partitions up: commits, notifies the listener, stops reading."""
         if not partitions:
             return
         places = [each.where for each in partitions]

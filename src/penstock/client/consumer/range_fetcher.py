@@ -1,7 +1,7 @@
 """Fetches of a range reader, from the partitions' leaders: the one place that asks brokers.
 
-A fetch is started in the background and waited for later. Errors that name a stale picture make
-the next fetch ask anew who leads.
+A fetch is started in the background and waited for later. After an error that means stale metadata,
+the next fetch looks up the leader again.
 """
 
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class LeaderFetcher:
 
 @dataclass(frozen=True, slots=True)
 class _NotSent:
-    """A fetch whose partition has no leader that is known."""
+    """A fetch whose partition has no known leader."""
 
     problem: PenstockError
 
@@ -80,7 +80,7 @@ class _NotSent:
         raise self.problem
 
     def cancel(self) -> None:
-        """Nothing is under way."""
+        """Nothing is in flight."""
 
 
 @dataclass(frozen=True, slots=True)

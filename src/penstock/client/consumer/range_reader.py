@@ -1,14 +1,14 @@
 """Reads offset ranges with blocking calls: all records of [start, end), in order, or an error.
 
     ranges ──▶ fetch ──▶ trim ──▶ decode ──▶ ConsumedBatch
-                 ▲ one fetch is under way while the last answer is decoded and consumed
+                 ▲ one fetch is in flight while the last answer is decoded and consumed
 
-Why not a `Consumer`: that reads ahead to the end of the log and runs an event loop in a thread. Who
-reads from one offset to another, and is done, needs a channel per broker and one call at a time.
+Why not a `Consumer`: it prefetches to the end of the log and runs an event loop in a thread. To
+read from one offset to another, a channel per broker and one call at a time are enough.
 
-What may stand in the way, and what happens:
+Possible problems, and what happens then:
 
-    the leader changed, is away, overloaded   ask again, with growing pauses
+    the leader changed, is down, overloaded   ask again, with growing pauses
     offsets missing inside the range          normal: compaction, control batches
     the range starts before the log start,    records are lost: `on_lost` decides, it raises, or
     the topic is gone or created again        returns to go on behind them
@@ -56,10 +56,10 @@ class RangeConfig:
     """How ranges are read. Sizes in bytes, times in ms.
 
     Attributes:
-        fetch_max_bytes: Of one answer; a batch that is larger comes alone.
+        fetch_max_bytes: Limit of one answer; a larger batch comes alone.
         fetch_max_wait_ms: How long a leader may wait for the first record.
-        request_timeout_ms: Of one call, beside that wait.
-        progress_timeout_ms: How long may pass without a record, whatever is tried.
+        request_timeout_ms: Of one call, in addition to that wait.
+        progress_timeout_ms: How long the reader tries without getting a record.
         isolation_level: As a consumer's.
     """
 
@@ -79,7 +79,7 @@ class NoProgressError(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class LostRecords:
-    """Records of a range that nobody has any more; reading would go on at `resume_at`."""
+    """Records of a range that no longer exist; reading would continue at `resume_at`."""
 
     where: TopicPartition
     position: int
@@ -99,20 +99,20 @@ OnLost = Callable[[LostRecords], None]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch found. `readable_end`: records below it may be read; -1 = nobody said."""
+    """What a fetch found. `readable_end`: records below it can be read; -1 = unknown."""
 
     batches: Sequence[Batch]
     readable_end: int
 
 
 class PendingFetch(Protocol):
-    """A fetch under way."""
+    """A fetch in flight."""
 
     def result(self) -> Fetched:
         """Waits; raises PenstockError."""
 
     def cancel(self) -> None:
-        """The answer is not wanted any more."""
+        """The answer is no longer needed."""
 
 
 class RangeFetcher(Protocol):
@@ -121,12 +121,12 @@ class RangeFetcher(Protocol):
     def start(
         self, wanted: RecordRange, offset: int, max_bytes: int, timeout_s: float
     ) -> PendingFetch:
-        """Raises nothing: what is wrong comes out of `result`."""
+        """Raises nothing: `result` raises the error."""
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """Where a range is: records below `position` are done or were never there."""
+    """The progress in a range: records below `position` are done or never existed."""
 
     wanted: RecordRange
     position: int
@@ -141,7 +141,7 @@ class _Cursor:
         return max(LEAST_FETCH_BYTES, min(most, int(left * 1.05) + 4096))
 
     def gets_on_with(self, answer: Fetched) -> bool:
-        """Whether `take` will move on: else the same fetch has to be tried again."""
+        """Whether `take` will make progress: otherwise, the same fetch must be retried."""
         if not answer.batches:
             return answer.readable_end >= self.wanted.end
         return answer.batches[-1].next_offset > self.position
@@ -162,7 +162,7 @@ class _Cursor:
 
 
 class RangeReader:
-    """Reads ranges one after the other, fetching one answer ahead. For one thread."""
+    """Reads ranges one after the other, prefetching one answer. For one thread."""
 
     def __init__(self, fetcher: RangeFetcher, config: RangeConfig) -> None:
         self._fetcher = fetcher
@@ -173,7 +173,7 @@ class RangeReader:
 
         Raises NoProgressError, what `on_lost` raises, or ClusterError for an error that waiting
         does not cure; all name topic, partition and offset. An iterator that is closed before its
-        end cancels what is under way.
+        end cancels the fetch in flight.
         """
         cursors = [_Cursor(r, r.start) for r in ranges if r.start < r.end]
         index, pending = 0, None
@@ -204,7 +204,7 @@ class RangeReader:
     def _answer(
         self, cursor: _Cursor, pending: PendingFetch | None, on_lost: OnLost
     ) -> Fetched | None:
-        """Waits for progress; None if the cursor was moved past what is lost."""
+        """Waits for progress; None if the cursor was moved past lost records."""
         started = time.monotonic()
         pause_s = FIRST_PAUSE_S
         while True:
@@ -235,7 +235,7 @@ class RangeReader:
 
 
 def _skipped(cursor: _Cursor, problem: PenstockError, waited_s: float, on_lost: OnLost) -> bool:
-    """Moves the cursor past records that are gone, if that is allowed.
+    """Moves the cursor past lost records, if that is allowed.
 
     Returns False if waiting may help. Raises what `on_lost` raises, or the problem itself.
     """

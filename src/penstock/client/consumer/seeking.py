@@ -1,4 +1,4 @@
-"""Where a consumer's partitions are and where they are sent: seeks, positions, lag.
+"""Positions of a consumer's partitions: seeks, lookups, lag.
 
 Everything asks the partitions' leaders (`leaders.py`) and moves states of the assignment.
 """
@@ -29,7 +29,7 @@ class Seeker:
         self._moved = moved
 
     async def to_spec(self, partitions: Iterable[TopicPartition] | None, spec: OffsetSpec) -> None:
-        """The beginnings or ends of the logs; None = of all partitions."""
+        """Moves to the starts or ends of the logs; None = of all partitions."""
         wanted = [state.where for state in self._assignment.of(partitions)]
         found = await list_offsets(self._cluster, dict.fromkeys(wanted, spec), self._timeout_s)
         self._seek({where: listed.offset for where, listed in found.items()})
@@ -47,7 +47,7 @@ class Seeker:
         return positions
 
     async def position(self, where: TopicPartition) -> int:
-        """The next offset to hand out, looked up if need be."""
+        """The next offset to return, looked up if necessary."""
         progress = self._assignment.progress(where)
         if progress.position is None:
             await self._look_up([progress.state])
@@ -67,17 +67,17 @@ class Seeker:
         }
 
     async def _look_up(self, states: Sequence[FetchState]) -> None:
-        """Finds missing positions now, for callers that cannot go on without."""
+        """Finds missing positions now, for callers that cannot continue without them."""
         generations = [state.generation for state in states]
         asked = {state.where: state.start for state in states}
         found = await list_offsets(self._cluster, asked, self._timeout_s)
         for state, generation in zip(states, generations, strict=True):
-            if state.generation == generation:  # nobody has seeked or found it meanwhile
+            if state.generation == generation:  # it was not seeked or found in the meantime
                 state.looked_up(found[state.where].offset)
         self._moved()
 
     def _seek(self, positions: Mapping[TopicPartition, int]) -> None:
         for where, offset in positions.items():
-            if where in self._assignment.states:  # a rebalance may have taken it meanwhile
+            if where in self._assignment.states:  # a rebalance may have taken it in the meantime
                 self._assignment.seek(where, offset)
         self._moved()

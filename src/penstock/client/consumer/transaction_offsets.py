@@ -1,15 +1,16 @@
-"""A consumer's offsets inside a producer's transaction: they count once it commits, never else.
+"""A consumer's offsets in a producer's transaction: they take effect only if it commits.
 
     what is in hand ──▶ CommitOffsets(transactional id, producer id, epoch; member id, epoch)
        │                     │ loading, moved, other transactions: asked again
        │                     └ STALE_MEMBER_EPOCH: again, while the partitions never left
        └ given up, or partitions that left meanwhile ──▶ the transaction fails
 
-Each commit is a call of its own, beside the stream of others: it may wait for the transaction's
-coordinator, and nobody else shall wait behind it. A partition that left this member and came back
-was read by others meanwhile, so that its records may be in their transactions: the new epoch
-must not make the old records good (I15). Nor may one that comes back with the same epoch, as when
-the coordinator never noticed: where it begins was looked up before these offsets were stored.
+Each commit is a separate call, besides the stream of the others: it may wait for the transaction's
+coordinator, and no other commit should wait behind it. If a partition left this member and came
+back, others have read it in the meantime, so its records may be in their transactions: the new
+epoch must not validate the old records (I15). The same holds if it comes back with the same epoch,
+as when the coordinator never noticed: its start offset was looked up before these offsets were
+stored.
 """
 
 from collections.abc import Mapping
@@ -51,11 +52,11 @@ class TransactionOffsets:
         self._member = member
 
     async def store(self, scope: Scope, offsets: Offsets, topic_ids: Mapping[str, str]) -> None:
-        """Returns when the group's coordinator has all of them, waiting for the outcome.
+        """Returns when the group's coordinator has stored all of them as pending.
 
-        `topic_ids`: of topics that are not assigned. Raises PenstockError: at least one is
-        refused, or nobody answered within `request_timeout_ms`; the others may count if the
-        transaction commits, so it must not.
+        `topic_ids`: of topics that are not assigned. Raises PenstockError: at least one was
+        refused, or there was no answer within `request_timeout_ms`; the others may take effect
+        if the transaction commits, so it must not.
         """
         states = self._assignment.states
         held = {where: states.get(where) for where in offsets}
@@ -103,7 +104,7 @@ class TransactionOffsets:
         member_id: str,
         member_epoch: int,
     ) -> bool:
-        """The member has another epoch, and no partition of these was away meanwhile."""
+        """The member has a new epoch, and none of these partitions was revoked in the meantime."""
         now = self._member.identity()
         return (
             now.member_id == member_id

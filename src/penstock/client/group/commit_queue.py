@@ -1,12 +1,12 @@
-"""Commits that wait while another one is under way, merged into as few calls as possible. Pure.
+"""Commits that wait while another one is in flight, merged into as few calls as possible. Pure.
 
-    add ─▶ [ collecting ] ─▶ the next call, when the one under way is over
+    add ─▶ [ collecting ] ─▶ the next call, when the one in flight is done
               └─ other patience, going back, or full ─▶ a call of its own, behind it
 
-Of each partition the newest offset is sent: whoever asked for an older one is served by it as
-well, because an offset that is stored says that everything before it is done. A commit that goes
-back behind one that waits is not merged: the coordinator decides about it as if it came alone, and
-in turn. So is one with another timeout, which nobody else shall have to wait for.
+For each partition, the newest offset is sent: it also answers commits of older ones, because a
+stored offset says that everything before it is done. A commit that goes back behind a waiting one
+is not merged: the coordinator decides on it separately, in turn. The same holds for a commit with a
+different timeout, so that no other commit has to wait for it.
 """
 
 from collections import deque
@@ -54,13 +54,13 @@ class Batch:
         self._waiting.append((offsets, done))
 
     def answer(self, refused: Mapping[TopicPartition, PenstockError]) -> None:
-        """The call's outcome: each commit hears of the first of its partitions that was refused."""
+        """The call's outcome: each commit gets the error of its first refused partition."""
         for offsets, done in self._waiting:
             done(next((refused[where] for where in offsets if where in refused), None))
         self._waiting.clear()
 
     def fail(self, error: PenstockError) -> None:
-        """Every commit that has no answer yet hears `error`."""
+        """Every commit without an answer gets `error`."""
         for _, done in self._waiting:
             done(error)
         self._waiting.clear()
@@ -77,13 +77,13 @@ class CommitQueue:
         return bool(self._batches)
 
     def add(self, offsets: Offsets, timeout_s: float, done: Done) -> None:
-        """Merges a commit into the last batch, or makes another."""
+        """Merges a commit into the last batch, or makes a new one."""
         if not self._batches or not self._batches[-1].takes(offsets, timeout_s):
             self._batches.append(Batch(timeout_s))
         self._batches[-1].add(offsets, done)
 
     def covers(self, where: TopicPartition, offset: int) -> bool:
-        """Whether this offset or a later one is on its way already."""
+        """Whether this offset or a later one is already in flight."""
         sent = () if self._sent is None else (self._sent,)
         return any(
             where in batch.offsets and batch.offsets[where].offset >= offset
@@ -91,15 +91,15 @@ class CommitQueue:
         )
 
     def take(self) -> Batch:
-        """The next batch, on its way until `over`; nothing is merged into it any more."""
+        """The next batch, in flight until `over`; nothing more is merged into it."""
         self._sent = self._batches.popleft()
         return self._sent
 
     def over(self) -> None:
-        """The call of the batch that was taken has ended, well or not."""
+        """The call of the batch that was taken has ended, successfully or not."""
         self._sent = None
 
     def take_all(self) -> Iterator[Batch]:
-        """What waits when there will be no more calls."""
+        """The waiting commits, when there will be no more calls."""
         while self._batches:
             yield self._batches.popleft()

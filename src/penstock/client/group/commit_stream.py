@@ -2,9 +2,9 @@
 
     commit ──▶ stream open, to this connection? ──no──▶ open one
                   │ yes
-                  └─ write ─▶ read ─▶ the answer, or an error: the stream is given up
+                  └─ write ─▶ read ─▶ the answer, or an error: the stream is closed
 
-gRPC spends more on setting up a call than the coordinator on a commit.
+Setting up a call costs gRPC more than a commit costs the coordinator.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from penstock.proto.v1 import group_pb2 as pb
 
 
 class CommitStream:
-    """Of one group's consumer. One commit at a time: only their order tells whose an answer is."""
+    """Of one group's consumer. One commit at a time: only the order tells which commit an answer
+    belongs to."""
 
     def __init__(self) -> None:
         self._connection: Connection | None = None
@@ -49,13 +50,13 @@ class CommitStream:
             ) from None
         finally:
             if answer is None:
-                self.close()  # its answer, should it come, is nobody's
+                self.close()  # its answer, if it comes, belongs to no commit
         if answer is grpc.aio.EOF:
             raise UnreachableError(f"{connection.address}: the coordinator ended the stream")
         return answer
 
     def close(self) -> None:
-        """Gives the stream up; an answer that is under way is lost."""
+        """Closes the stream; an answer in flight is lost."""
         call, self._call = self._call, None
         if call is not None:
             call.cancel()

@@ -1,10 +1,10 @@
-"""What a group member's machine hears and what it has done; `membership.py` decides.
+"""Events and effects of a group member's machine; `membership.py` decides.
 
-    Event ──▶ Membership.handle ──▶ Ready, whose fields are obeyed in their order
+    Event ──▶ Membership.handle ──▶ Ready, whose fields are carried out in their order
 
 Events come from the user's calls (through the consumer), from the member's stream and from the
 clock. Everything here is plain data; partitions carry their topic's id, because a topic that is
-created again is another topic.
+created again is a different topic.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from penstock.errors import ErrorCode, PenstockError
 
 
 class GroupPartition(NamedTuple):
-    """A partition of a topic with its id: a topic created again has other partitions."""
+    """A partition with its topic's id: a topic that is created again has different partitions."""
 
     topic_id: str
     topic: str
@@ -50,24 +50,24 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The user's wish; None = out of the group."""
+    """The user's subscription; None = leave the group."""
 
     wish: Wish | None
 
 
 @dataclass(frozen=True, slots=True)
 class PollBegan:
-    """The user asks for records: it is done with those it has."""
+    """The user polls: it is done with the records it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollEnded:
-    """The user got an answer and is at work with it."""
+    """The user got an answer and is processing it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed. `yielded` counts records taken one by one: a sign of life as a poll is."""
+    """Time has passed. `yielded` counts records taken one by one: a sign of life, like a poll."""
 
     yielded: int = 0
 
@@ -105,14 +105,14 @@ class StreamEnded:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The consumer has let go of these: nothing of them is read or committed any more."""
+    """The consumer has given these up: they are no longer read or committed."""
 
     partitions: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """A commit was refused because the member is not one any more."""
+    """A commit was refused because the consumer is no longer a member."""
 
     code: ErrorCode
 
@@ -133,7 +133,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How to begin a stream. `new_member_id`: make one up first."""
+    """How to open a stream. `new_member_id`: generate one first."""
 
     member_epoch: int
     owned: Partitions
@@ -143,7 +143,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """`owned` None: no news. `number`: the newest assignment taken into account, 0 = none."""
+    """`owned` None: unchanged. `number`: the newest assignment taken into account, 0 = none."""
 
     owned: Partitions | None = None
     number: int = 0
@@ -152,7 +152,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """`keep_seat`: a static member that means to come back."""
+    """`keep_seat`: a static member that will come back."""
 
     keep_seat: bool
 
@@ -162,12 +162,12 @@ class Ready:
     """What the shell does, in the order of the fields.
 
     Attributes:
-        close: End the stream there is; nothing it says is wanted any more.
-        lost: Stop reading these at once: others may have them. Tell the user with the next poll.
-        revoke: With the next poll let the user commit and stop reading; then send `Released`.
-        take: Owned from now on: find positions, tell the user, read.
+        close: End the current stream; its messages are no longer needed.
+        lost: Stop reading these at once: others may have them. Notify the user in the next poll.
+        revoke: In the next poll, let the user commit and stop reading; then send `Released`.
+        take: Owned from now on: find positions, notify the user, read.
         send: To the coordinator, in this order.
-        open: Begin a stream.
+        open: Open a stream.
         failed: Polls raise this until the user subscribes again.
         notice: One line for the log.
         wake_at_ms: When to send `Tick` at the latest; None = not needed.

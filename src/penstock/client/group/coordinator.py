@@ -1,7 +1,7 @@
 """The calls to a group's coordinator, each repeated until it is answered.
 
 commit ────────▶ a message on a stream; one after the other
-commit_within ─▶ a call: it may wait for a transaction, and nobody else behind it
+commit_within ─▶ a call: it may wait for a transaction, and must not delay others
 fetch, call ───▶ calls
 """
 
@@ -50,7 +50,7 @@ class GroupCoordinator(Coordinator):
     async def commit(
         self, request: pb.CommitOffsetsRequest, timeout_s: float
     ) -> pb.CommitOffsetsResponse:
-        """As `call`, on a stream; one at a time."""
+        """Like `call`, but on a stream; one at a time."""
 
         async def attempt(connection: Connection, attempt_s: float) -> pb.CommitOffsetsResponse:
             request.cluster_id = self._cluster.view.cluster_id
@@ -59,8 +59,8 @@ class GroupCoordinator(Coordinator):
         return await self.until_answered(attempt, timeout_s)
 
     async def commit_within(self, request: pb.CommitOffsetsRequest, timeout_s: float) -> None:
-        """Commits inside a transaction: all partitions, or an error. As `call`; what another
-        transaction may still change is waited for."""
+        """Commits in a transaction: all partitions, or an error. Like `call`; waits for offsets
+        that are pending in another transaction."""
 
         async def attempt(connection: Connection, attempt_s: float) -> None:
             request.cluster_id = self._cluster.view.cluster_id
@@ -74,7 +74,8 @@ class GroupCoordinator(Coordinator):
     async def fetch(
         self, request: pb.FetchOffsetsRequest, timeout_s: float
     ) -> pb.FetchOffsetsResponse:
-        """What is committed. What an open transaction may change is waited for, as `call` waits."""
+        """The committed offsets. Waits for offsets that are pending in an open transaction, like
+        `call`."""
 
         async def attempt(connection: Connection, attempt_s: float) -> pb.FetchOffsetsResponse:
             request.cluster_id = self._cluster.view.cluster_id

@@ -4,8 +4,8 @@
         │ send ──▶ outbox ──▶ write             │ read: joined, assignment, alive, the end
         └ take, revoke, lost, failed ──▶ GroupOwner (the consumer's GroupSession)
 
-Runs on the client's event loop beside the user's code and never waits for it: heartbeats go out
-however slow a handler is. One stream at a time; what an older one says is dropped.
+Runs on the client's event loop beside the user's code and never waits for it: heartbeats are sent
+however slow a handler is. One stream at a time; messages of an older one are dropped.
 """
 
 import asyncio
@@ -59,17 +59,17 @@ class GroupOwner(Protocol):
         """Owned from now on."""
 
     def revoke(self, partitions: Partitions) -> None:
-        """To be given up with the next poll, then `Released` is sent."""
+        """Must be given up in the next poll; then `Released` is sent."""
 
     def lose(self, partitions: Partitions) -> None:
-        """Not owned any more."""
+        """No longer owned."""
 
     def fail(self, error: PenstockError) -> None:
         """Out of the group for good."""
 
 
 class GroupLink:
-    """One per consumer. `run` is its clock, as a task; streams are tasks of their own."""
+    """One per consumer. `run` is its clock, as a task; each stream is a separate task."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class GroupLink:
         self._news = asyncio.Event()
 
     def handle(self, event: Event) -> None:
-        """Tells the machine and obeys."""
+        """Passes the event to the machine and carries out its Ready."""
         self._obey(self.membership.handle(event, now_ms()))
         self._news.set()
         self._news = asyncio.Event()
@@ -119,7 +119,7 @@ class GroupLink:
                 self.handle(Tick(self.yielded()))
 
     async def epoch_after(self, epoch: int, timeout_s: float) -> None:
-        """Waits until the member's epoch is another one, for `timeout_s` at most."""
+        """Waits until the member's epoch has changed, for at most `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.membership.member_epoch == epoch:
@@ -128,7 +128,7 @@ class GroupLink:
             pass
 
     async def left(self, timeout_s: float) -> None:
-        """Waits until a leave was heard, for `timeout_s` at most."""
+        """Waits until a leave was confirmed, for at most `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.membership.phase is Phase.LEAVING:
@@ -159,7 +159,7 @@ class GroupLink:
         self._clock.set()
 
     def _say(self, said: Heartbeat | Leave) -> None:
-        """Queues it; a heartbeat that waits there is brought up to date instead (I23)."""
+        """Queues it; a heartbeat that is already waiting is updated instead (I23)."""
         waiting = self._outbox[-1] if self._outbox else None
         if isinstance(said, Heartbeat) and isinstance(waiting, Heartbeat):
             newer = said if said.owned is not None else waiting
@@ -181,7 +181,7 @@ class GroupLink:
         self._streaming = self._tasks.spawn(self._stream(hello), "group")
 
     async def _stream(self, hello: Hello) -> None:
-        """One stream from its hello to its end; tells the machine how it ended."""
+        """One stream from its hello to its end; reports its end to the machine."""
         error: PenstockError | None = None
         try:
             connection = await self._coordinator.connection(FIND_S)
@@ -204,7 +204,7 @@ class GroupLink:
         try:
             while True:
                 answer = await _read(call, connection.address, patience_s)
-                patience_s = None  # from here on the machine watches the silence
+                patience_s = None  # from here on, the machine watches for missing answers
                 if answer is None:
                     if self.membership.phase is Phase.LEAVING:
                         return

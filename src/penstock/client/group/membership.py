@@ -1,4 +1,5 @@
-"""A member of a consumer group, as a machine: what it may own, when it speaks, when it has lost.
+"""A member of a consumer group, as a machine: what it may own, what it sends, when it has lost
+partitions.
 
     shell (link.py) ──events──▶ Membership.handle ──▶ Ready: open, send, revoke, take, lost
     coordinator's word:  MemberAssignment = all the member may own, numbered per stream
@@ -6,15 +7,16 @@
 
 Pure: no clock, no stream, no callbacks. KIP-848's member side:
 
-- What an assignment lacks is put into `revoking` and handed to the consumer, which stops
-  reading it, lets its user commit, and answers with `Released`. Only then is it said to be
-  given up. What an assignment adds is owned at once; what it keeps is not touched.
+- Partitions that an assignment lacks are put into `revoking` and passed to the consumer, which
+  stops reading them, lets its user commit, and answers with `Released`. Only then is the
+  coordinator told that they are given up. Partitions that an assignment adds are owned at once;
+  those it keeps are not affected.
 - A broken stream changes nothing: the member comes back with its id and epoch. It has lost
-  everything when the coordinator says so, or when it heard nothing for a session timeout.
+  everything when the coordinator says so, or when it got no message for a session timeout.
 - A consumer that was not polled for `max_poll_interval_ms` leaves by itself, so that others get
   its partitions, and joins again with the next poll.
-- A leave that no coordinator has heard is said again to the next one: a seat nobody sits on would
-  hold its partitions back for a session timeout.
+- A leave that no coordinator has confirmed is sent again to the next one: otherwise, the partitions
+  of a member that left would be unread for a session timeout.
 """
 
 from dataclasses import dataclass
@@ -45,7 +47,7 @@ from penstock.errors import ErrorCode, Lost, PenstockError
 
 
 class Phase(Enum):
-    """Where the member is with its stream."""
+    """The state of the member's stream."""
 
     OUT = "not in the group, and will not join before the next poll"
     WAITING = "wants a stream, at `retry_at_ms`"
@@ -95,11 +97,11 @@ class Membership:
 
     @property
     def readable(self) -> Partitions:
-        """What may be read now."""
+        """The partitions that may be read now."""
         return self.owned - self.revoking
 
     def handle(self, event: Event, now_ms: int) -> Ready:
-        """One event's consequences; see `Ready`."""
+        """The effects of one event; see `Ready`."""
         ready = Ready()
         match event:
             case Joined() | Assigned() | Heard() | StreamEnded() | Fenced():
@@ -146,17 +148,17 @@ class Membership:
         elif self.phase is Phase.MEMBER and wish != before:
             ready.send.append(Heartbeat(wish=wish))
         elif self.phase is Phase.JOINING:
-            ready.close = True  # its hello named the former wish
+            ready.close = True  # its hello named the former subscription
             self._want_stream(now_ms)
 
     @property
     def _is_out(self) -> bool:
-        """Without a stream, and without a wish for one but to say farewell."""
+        """Has no stream, and needs one only to leave."""
         waits = self._farewell is not None and self._farewell.retry_at_ms is not None
         return self.phase is Phase.OUT or (self.phase is Phase.LEAVING and waits)
 
     def _leave(self, now_ms: int, ready: Ready, wish: Wish | None, *, keep_seat: bool) -> None:
-        """Goes without waiting for an answer: what was owned is not read from here on."""
+        """Leaves without waiting for an answer: what was owned is not read from here on."""
         if self.phase is Phase.LEAVING:
             return
         has_stream = self.phase is Phase.MEMBER
@@ -179,7 +181,8 @@ class Membership:
         self._lose(ready)
 
     def _leave_again(self, event: StreamEnded, now_ms: int) -> None:
-        """The stream of a leave has ended: heard, or to be said to the next coordinator."""
+        """The stream of a leave has ended: confirmed, or the leave must be sent to the next
+        coordinator."""
         farewell, error = self._farewell, event.error
         heard = error is None and farewell is not None and farewell.said
         final = error is not None and (error.lost is Lost.MEMBERSHIP or not error.retriable)
@@ -247,7 +250,8 @@ class Membership:
         self._reconcile(ready)
 
     def _reconcile(self, ready: Ready) -> None:
-        """Owned towards target: one step up at once, one step down through the user."""
+        """Moves `owned` towards the target: adds partitions at once, gives partitions up through
+        the user."""
         if self.phase is not Phase.MEMBER or self._number == 0:
             return
         ready.take |= self._target - self.owned
@@ -348,7 +352,7 @@ class Membership:
             self._leave(now_ms, ready, self._wish, keep_seat=False)
 
     def _speak(self, now_ms: int, ready: Ready) -> None:
-        """Opens a stream that is due, or says what the coordinator does not know yet."""
+        """Opens a stream that is due, or sends what the coordinator does not know yet."""
         if self.phase is Phase.WAITING and now_ms >= self._retry_at_ms:
             assert self._wish is not None, "nobody waits for a stream without a subscription"
             self.phase = Phase.JOINING

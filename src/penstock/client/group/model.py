@@ -1,4 +1,4 @@
-"""What the client hands to users about consumer groups: plain frozen data.
+"""What users get about consumer groups: plain frozen data.
 
 Offsets are positions in a partition: a committed offset is the next one to read. Times are
 milliseconds since 1970 UTC.
@@ -18,9 +18,9 @@ class OffsetAndMetadata:
 
     Attributes:
         offset: The next record to read, 0 or more.
-        metadata: Any text of the user's, at most 4,096 bytes.
+        metadata: Any text, at most 4,096 bytes.
         leader_epoch: Of the record before `offset`; -1 = not known.
-        commit_time_ms: When the cluster stored it; 0 = it has not.
+        commit_time_ms: When the cluster stored it; 0 = not stored.
     """
 
     offset: int
@@ -30,24 +30,25 @@ class OffsetAndMetadata:
 
 
 class RebalanceListener(Protocol):
-    """Hears which partitions come and go; each method may be async for an async consumer.
+    """Is called when partitions are assigned, revoked or lost; with an async consumer, methods may
+    be async.
 
-    All are called inside `poll`, `unsubscribe` and `close`, one after the other, in the thread
-    that called; they may use the consumer, but not poll it.
+    All are called inside `poll`, `unsubscribe` and `close`, one after the other, in the caller's
+    thread; they may use the consumer, but not poll it.
     """
 
     def on_assigned(self, partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
-        """These are read from now on; a seek here decides where from."""
+        """These are read from now on; a seek here decides from where."""
 
     def on_revoked(self, partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
-        """These are about to go to others: the last moment to commit what was done with them."""
+        """These are about to go to other members: the last chance to commit them."""
 
     def on_lost(self, partitions: frozenset[TopicPartition]) -> Awaitable[None] | None:
-        """These are gone already, others may be reading them: a commit would be refused."""
+        """These are already lost, and others may be reading them: a commit would be refused."""
 
 
 class GroupState(Enum):
-    """What a group is doing."""
+    """State of a group."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -65,7 +66,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """`connected`: its stream is there. `target`: what it is to own in the end."""
+    """`connected`: it has a stream. `target`: what it should own in the end."""
 
     member_id: str
     instance_id: str
@@ -84,8 +85,8 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class PendingOffsets:
-    """Partitions whose offsets an open transaction has in hand: fetching them is UNSTABLE_OFFSETS
-    until it ends."""
+    """Partitions with offsets pending in an open transaction: fetching these raises
+    UNSTABLE_OFFSETS until it ends."""
 
     transactional_id: str
     producer_id: int
@@ -95,7 +96,7 @@ class PendingOffsets:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group as its coordinator sees it. State DEAD: there is none of this name.
+    """A group as its coordinator sees it. State DEAD: it does not exist.
 
     `empty_since_ms` 0 = it has members. `last_reset_ms` 0 = its offsets were never reset.
     `pending`: by producer id.
@@ -117,7 +118,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class OffsetChange:
-    """What a reset does to one partition; -1 = nothing is (or was) committed."""
+    """What a reset does to one partition; -1 = no offset is (or was) committed."""
 
     old_offset: int
     new_offset: int

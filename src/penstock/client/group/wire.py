@@ -1,4 +1,4 @@
-"""Messages of consumer groups to the client's own types and back: nothing is decided here."""
+"""Converts messages of consumer groups to the client's own types and back; decides nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -95,7 +95,7 @@ def said_to_wire(said: Heartbeat | Leave) -> pb.JoinRequest:
 
 
 def heard_from_wire(answer: pb.JoinResponse) -> Joined | Assigned | Heard:
-    """What the coordinator said; words of a later version are taken for a sign of life."""
+    """The coordinator's message; unknown messages of a later version count as a sign of life."""
     match answer.WhichOneof("message"):
         case "joined":
             joined = answer.joined
@@ -130,7 +130,7 @@ def commit_to_wire(
 
 
 def committed_from_wire(seen: pb.CommittedOffset) -> OffsetAndMetadata | None:
-    """None: nothing is committed."""
+    """None: no offset is committed."""
     if seen.offset < 0:
         return None
     return OffsetAndMetadata(seen.offset, seen.metadata, seen.leader_epoch, seen.commit_time_ms)

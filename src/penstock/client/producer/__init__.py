@@ -1,4 +1,4 @@
-"""Writing: from the user's records to batches that are stored in order, once.
+"""Producing: from the user's records to batches that are stored in order, once.
 
     send ─▶ Accumulator: batches ─▶ Lane per partition (pure): order ─▶ Sender ─▶ ProduceLink
 

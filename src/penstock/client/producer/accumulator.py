@@ -1,12 +1,12 @@
-"""Where records wait to become batches. The only part of the producer that many threads touch.
+"""Collects records into batches. The only part of the producer that many threads use.
 
     user threads: append ──▶ TopicBuffer ──▶ PartitionQueue.open ─full─▶ .ready
     event loop:   next_batch ◀─ ready, or open when it has lingered or is being flushed
 
-`append` is the hot path: one lock, three list appends, no call into the event loop except
-when a batch opens or fills, and then at most one wake-up until the loop has looked. Encoding
-happens later, once per batch, on the loop. All that waits or is in flight counts against
-`buffer_bytes` (I23) until the sender releases it.
+`append` is the hot path: one lock, three list appends, no call into the event loop except when a
+batch opens or fills, and then at most one wake-up until the loop has reacted. Encoding happens
+later, once per batch, on the loop. All records that wait or are in flight count against
+`buffer_bytes` (I23) until the sender releases them.
 
 Sizes are upper bounds of the uncompressed message, so a batch never exceeds the topic's
 max.message.bytes: per record 4 bytes each for the lengths of key and value and the number of
@@ -47,7 +47,7 @@ _to_bytes: Final = BytesSerializer()
 
 
 class PendingBatch:
-    """Records of one partition that will travel together: rows being gathered, or columns."""
+    """Records of one partition that are sent together: rows being collected, or columns."""
 
     __slots__ = (
         "columns",
@@ -130,7 +130,7 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """All topics of one producer. `wake` is called from any thread when there is news."""
+    """All topics of one producer. `wake` is called from any thread when there is something new."""
 
     def __init__(self, config: ProducerConfig, wake: Callable[[], None]) -> None:
         self.config = config
@@ -150,7 +150,7 @@ class Accumulator:
         self._awake = False
 
     def take_news(self) -> list[PartitionQueue]:
-        """Queues that got something since the last call; the loop looks after them from now on."""
+        """Queues that got something since the last call; the loop handles them from now on."""
         with self.lock:
             self._awake = False
             news, self._news = self._news, []
@@ -178,7 +178,7 @@ class Accumulator:
             return None
 
     def expire(self, queue: PartitionQueue, at_ms: int) -> list[PendingBatch]:
-        """Removes batches whose delivery time passed before they were ever sent."""
+        """Removes batches whose delivery timeout passed before they were ever sent."""
         with self.lock:
             expired = []
             while queue.ready and queue.ready[0].deadline_ms <= at_ms:
@@ -189,7 +189,7 @@ class Accumulator:
             return expired
 
     def take_all(self, queue: PartitionQueue) -> list[PendingBatch]:
-        """Empties a queue whose batches cannot be sent any more."""
+        """Empties a queue whose batches can no longer be sent."""
         with self.lock:
             batches = list(queue.ready)
             queue.ready.clear()
@@ -207,7 +207,7 @@ class Accumulator:
     def add_columns(
         self, queue: PartitionQueue, topic_id: str, columns: Columns
     ) -> PendingBatch | None:
-        """Queues columns as a batch of their own; None if there is no room."""
+        """Queues columns as a separate batch; None if there is no space."""
         size = message_bytes(columns) + BATCH_OVERHEAD_BYTES
         with self.lock:
             no_room = self.used_bytes + size > self.config.buffer_bytes and self.used_bytes > 0
@@ -226,9 +226,9 @@ class Accumulator:
             return batch
 
     def admits(self, no_room: bool) -> bool:
-        """Whether a record is taken now. Raises why none is, if not for room; also for one that is
-        sent in a transaction that has ended, even if the next one is open. The caller holds the
-        lock."""
+        """Whether a record is accepted now; False if there is no space. Raises any other reason,
+        also for a record of a transaction that has ended, even if the next one is open. The caller
+        holds the lock."""
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)  # raised again and again
         if self.transactional and SENDING_IN.get() != self.transaction:
@@ -239,7 +239,7 @@ class Accumulator:
         return not no_room
 
     def open_batch(self, queue: PartitionQueue, topic_id: str) -> PendingBatch:
-        """Starts a batch, closing the one before it. The caller holds the lock."""
+        """Starts a batch, closing the previous one. The caller holds the lock."""
         if queue.open is not None:
             queue.ready.append(queue.open)
         queue.open = batch = self._new_batch(topic_id)
