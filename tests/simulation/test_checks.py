@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
@@ -31,6 +32,7 @@ from penstock.core.types import (
 from penstock_sim.canon import Canon
 from penstock_sim.latest_reader import difference
 from penstock_sim.scheduler import RuleError
+from penstock_sim.shell import Shell
 from penstock_sim.world import TOPIC, TOPIC_ID, World
 
 KEY = ReplicaKey(TOPIC_ID, 0)
@@ -47,7 +49,7 @@ class Cluster:
         assert tuple(self.world.brokers) == EVERYONE
         self.runs = dict.fromkeys(EVERYONE, 1)
         for broker in self.world.brokers.values():
-            broker.up, broker.incarnation = True, 1
+            broker.shell, broker.incarnation = cast("Shell", object()), 1  # a run that does nothing
         begun = document(leader=1, epoch=1, isr=EVERYONE, version=1)
         self.checks.metadata_changed(topic(begun, 1))
         self.checks.told(KEY, begun.state)

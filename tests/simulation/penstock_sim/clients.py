@@ -16,6 +16,7 @@ from penstock.core.records import build_batch
 from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, ProducerId, ReplicaKey, Sync
 from penstock.errors import TRAITS, Applied, ErrorCode
+from penstock_sim.batches import sealed
 from penstock_sim.compaction import some_keys
 from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.producer_ids import NOBODY, Identifying, Identity
@@ -118,7 +119,7 @@ class Producer:
             base_sequence=self._sequence if self.plan.idempotent else -1,
         )
         self._sequence += count
-        return Batch(header, payload)
+        return sealed(header, payload)
 
     def _real_batch(self, text: str, count: int) -> Batch:
         """With records inside: members of groups open what they read."""

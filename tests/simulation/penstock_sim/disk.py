@@ -29,6 +29,7 @@ class SimDisk:
         self._unsynced: list[Sequence[PartitionWrite]] = []
         self.full = False
         self.slow = False
+        self.unreadable = False
 
     def latency_ms(self, *, sync: bool) -> float:
         latency_ms = self._scheduler.between(0.1, 3) + (2 if sync else 0)
@@ -88,6 +89,12 @@ class SimDisk:
     def aborted(self, slot: Slot, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...]:
         """As the store answers."""
         return self._current.aborted(slot, start, end)
+
+    def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
+        """As the store answers; raises ClusterError(STORAGE_FAILED) now and then."""
+        if self.unreadable and self._scheduler.chance(0.5):
+            raise ClusterError("an input/output error", ErrorCode.STORAGE_FAILED)
+        return self._current.read(slot, offset, max_bytes, end)
 
     @property
     def store(self) -> MemoryLogStore:

@@ -37,6 +37,7 @@ class Nemesis:
             (8, self.break_stream),
             (5, self.slow_disk),
             (3, self.full_disk),
+            (3, self.bad_reads),
             (4, self.kill_controller),
             (2, self.second_controller),
             (10 if world.journal else 3, self.store_away),
@@ -83,6 +84,7 @@ class Nemesis:
         for broker in world.brokers.values():
             broker.disk.full = False
             broker.disk.slow = False
+            broker.disk.unreadable = False
             if not broker.up:
                 broker.start()
         running = [controller for controller in world.controllers.values() if controller.up]
@@ -161,6 +163,14 @@ class Nemesis:
             self.world.scheduler.between(50, 500), setattr, disk, "full", False
         )
 
+    def bad_reads(self) -> None:
+        """Reads fail, some of them; what they asked for is still there."""
+        disk = self._some_broker().disk
+        disk.unreadable = True
+        self.world.scheduler.after(
+            self.world.scheduler.between(50, 500), setattr, disk, "unreadable", False
+        )
+
     def retention(self) -> None:
         """The leader drops some of what is committed: whole batches, or up to any offset."""
         key = self._random.choice(self.world.keys)
@@ -214,9 +224,11 @@ class Nemesis:
         )
 
     def break_stream(self) -> None:
-        streams = [stream for stream in self.world.net.streams if stream.open]
-        if streams:
-            self._random.choice(streams).break_off()
+        net = self.world.net
+        streams = [stream for stream in net.streams if stream.open]
+        open_now = [*streams, *net.connections.values()]
+        if open_now:
+            self._random.choice(open_now).break_off()
 
     def slow_network(self) -> None:
         net = self.world.net

@@ -4,8 +4,11 @@
     run_in_executor ─▶ a queue per executor ─▶ after its latency: the call, then its future
 
 A node is a process: it has a loop of its own, and nothing of it runs once it was killed. No
-`finally` of a killed task runs while the history goes on, as none does after `kill -9`; its
-tasks are kept until the world ends, because Python would close them as soon as nobody does.
+`finally` of a killed task runs while the history goes on, as none does after `kill -9`. Its tasks
+are kept until the world ends, and then ended by cancelling them (`bury`): Python would close them
+as soon as nobody keeps them, wherever the history is then.
+
+A node lives `RATE` times faster than the world: shells wait for seconds, histories last for few.
 
 What is left to chance is what a real loop leaves open: how long a turn takes, when a thread is
 done, and, in some histories, in which order a turn's callbacks run. Futures and tasks are hashed
@@ -25,9 +28,13 @@ from typing import Any, Final, TypeVar
 from penstock_sim.scheduler import Scheduler
 
 _T = TypeVar("_T")
+RATE: Final = 8
+"""Seconds of a node in one of the world's. A session timeout of 1.8 s is 225 ms of a history."""
 _TURN_MS: Final = (0.005, 0.05)
 _LONG_TURN_MS: Final = (1, 15)
 _LONG_TURNS: Final = 0.004
+_BURIAL_ROUNDS: Final = 20
+_BURIAL_STEPS: Final = 10_000
 
 
 class SimFuture(asyncio.Future[_T]):
@@ -151,12 +158,15 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 class NodeLoop(asyncio.AbstractEventLoop):
     """See the module. `shuffled`: a turn's callbacks run in any order."""
 
-    def __init__(self, scheduler: Scheduler, name: str, *, shuffled: bool = False) -> None:
+    def __init__(
+        self, scheduler: Scheduler, name: str, *, shuffled: bool = False, rate: float = 1
+    ) -> None:
         self.scheduler = scheduler
         self.name = name
         self.dead = False
         self.chance = scheduler.generator(f"loop {name}")
         self._shuffled = shuffled
+        self._rate = rate
         self._ready: deque[asyncio.Handle] = deque()
         self._planned = False
         self._numbers = 0
@@ -183,11 +193,34 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._at_kill.append(act)
 
     def kill(self) -> None:
-        """Nothing more of this node runs."""
+        """Nothing more of this node runs; what is ready stays so until it is buried."""
         for act in self._at_kill:
             act()
         self.dead = True
-        self._ready.clear()
+
+    def bury(self) -> None:
+        """Ends the tasks of a killed node, at the end of the world: nobody hears what they say.
+
+        A task may swallow a cancellation, and gets another then.
+        """
+        assert self.dead
+        events._set_running_loop(self)
+        try:
+            for _ in range(_BURIAL_ROUNDS):
+                pending = [task for task in self._tasks if not task.done()]
+                if not pending:
+                    break
+                for task in pending:
+                    task.cancel()
+                for _ in range(_BURIAL_STEPS):
+                    if not self._ready:
+                        break
+                    handle = self._ready.popleft()
+                    if not handle.cancelled():
+                        handle._run()
+        finally:
+            events._set_running_loop(None)
+        self._tasks.clear()
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -232,7 +265,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------ asyncio.AbstractEventLoop
 
     def time(self) -> float:
-        return self.scheduler.now_us / 1_000_000
+        return self.scheduler.now_us * self._rate / 1_000_000
 
     def call_soon(
         self,
@@ -241,8 +274,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
         if not self.dead:
-            self._ready.append(handle)
             self._plan()
         return handle
 
@@ -266,7 +299,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         if not self.dead:
-            self.scheduler.after((when - self.time()) * 1000, self._fire, handle)
+            delay_ms = (when - self.time()) * 1000 / self._rate
+            self.scheduler.after(delay_ms, self._fire, handle)
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

@@ -6,7 +6,6 @@ Every function takes pytest's `monkeypatch` and changes one rule, as a plausible
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from unittest.mock import ANY
 
 from penstock.core.replication.appending import Appending
 from penstock.core.replication.contract_follower import BatchesReceived, EpochAnswered, SendAck
@@ -24,7 +23,7 @@ from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.replication.outbox import Outbox
 from penstock.core.replication.producers import Duplicate, ProducerTable
 from penstock.core.types import Offset
-from penstock_sim.broker import SimBroker
+from penstock_broker.services.leading import Leading
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,19 +178,9 @@ def answer_duplicates_at_once(patch: Any) -> None:
 
 
 def keep_streams_of_a_former_run(patch: Any) -> None:
-    """The shell does not end a follower's stream when an image names another run of it."""
-
-    def runs_changed(self: SimBroker, _runs: dict[int, str]) -> None:
-        self.known_runs = AnyRun()
-
-    patch.setattr(SimBroker, "runs_changed", runs_changed)
-
-
-class AnyRun(dict[int, str]):
-    """Agrees with every incarnation."""
-
-    def get(self, _broker: int, _default: Any = None) -> Any:
-        return ANY
+    """The shell takes any run of a follower, and does not end the stream of a former one."""
+    patch.setattr(Leading, "_check_run", lambda _self, _hello: None)
+    patch.setattr(Leading, "restarted", lambda _self, _follower, _incarnation: None)
 
 
 PLANTED: Final[dict[str, tuple[Callable[[Any], None], str]]] = {

@@ -15,6 +15,7 @@ from penstock_sim.planted_compaction import COMPACTION_BUGS
 from penstock_sim.planted_groups import GROUP_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS, RING_BUGS
+from penstock_sim.planted_shells import BUSY_SHELL_BUGS, SHELL_BUGS
 from penstock_sim.planted_spark import DELETION_BUGS, SPARK_BUGS
 from penstock_sim.planted_transactions import LATE_BUGS, OPERATOR_BUGS, TRANSACTION_BUGS
 from penstock_sim.world import simulate
@@ -142,6 +143,8 @@ _RINGS: Final = {"ring": True, "operator": False}
 
 ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("replication", PLANTED, _without()),
+    *_all_faults("shells", SHELL_BUGS, 500, _without()),
+    *_all_faults("shells", BUSY_SHELL_BUGS, 500, _PRODUCERS),
     *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
     *_all_faults("groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")),
     *_all_faults("transactions", TRANSACTION_BUGS, 300, _PRODUCERS),

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.control import contract as cc
 from penstock.core.control.views import Image
 from penstock.core.features import BROKER_FEATURES
-from penstock.core.replication.contract import ReplicaConfig
 from penstock.core.replication.contract_leader import IsrProposal
-from penstock.core.topic import TopicConfig
 from penstock.core.types import ControllerEpoch, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
+from penstock_broker.controller.wire import image_to_wire
 from penstock_sim.network import Stream
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 HEARTBEAT_MS: Final = 60
 SESSION_TIMEOUT_MS: Final = 260
-LAG_MAX_MS: Final = 350
 
 
 class Session:
@@ -95,6 +93,7 @@ class Session:
         self.stream = None
         self.number = 0
         self.version = 0
+        self.broker.forget_images()
         self._connect_soon()
 
     def _beat(self, generation: int) -> None:
@@ -147,23 +146,19 @@ class Session:
         if image.controller_epoch < self.controller_epoch:
             return
         self.controller_epoch = image.controller_epoch
-        self.version = image.metadata_version
         self._seen_version = max(self._seen_version, image.metadata_version)
-        runs = {int(entry.broker_id): entry.incarnation for entry in image.brokers}
-        self.broker.runs_changed(runs)
+        for topic in image.topics:
+            for index, state in enumerate(topic.partitions):
+                self.broker.world.checks.told(ReplicaKey(topic.topic_id, index), state)
+        self.broker.take_image(image_to_wire(image), lambda: self._applied(image))
+
+    def _applied(self, image: Image) -> None:
+        self.version = image.metadata_version
         if image.full:
             self.topics.clear()
         self.deleted.update(image.deleted_topic_ids)
         self.topics.difference_update(image.deleted_topic_ids)
         self.topics.update(topic.topic_id for topic in image.topics)
-        for topic in image.topics:
-            values = TopicConfig.parse(topic.configs)
-            for index, state in enumerate(topic.partitions):
-                self.broker.world.checks.told(ReplicaKey(topic.topic_id, index), state)
-                minimum = values.effective_min_insync_replicas(len(state.replicas))
-                config = ReplicaConfig(minimum, LAG_MAX_MS, max_pending_produces=50)
-                self.broker.assign(ReplicaKey(topic.topic_id, index), state, config)
-        self.broker.drop_topics(image.deleted_topic_ids)
         if self.broker.transactions is not None:
             self.broker.transactions.image_changed()
 

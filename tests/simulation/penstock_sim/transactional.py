@@ -26,6 +26,7 @@ from penstock.core.types import (
     ReplicaKey,
 )
 from penstock.errors import ErrorCode, PenstockError
+from penstock_sim.batches import sealed
 from penstock_sim.compaction import some_keys
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
 from penstock_sim.hosting import BASE_TIME_MS
@@ -257,7 +258,7 @@ def transactional_batch(world: World, text: str, who: Who, sequence: int, count:
         producer_epoch=who[1],
         base_sequence=sequence,
     )
-    return Batch(header, text.encode())
+    return sealed(header, text.encode())
 
 
 class SimTransactions:

@@ -24,6 +24,7 @@ from penstock_sim.hosting import BASE_TIME_MS, Hosts, SimHost
 
 if TYPE_CHECKING:
     from penstock_sim.broker import Replica, SimBroker
+    from penstock_sim.shell import Shell
     from penstock_sim.world import World
 
 TRANSACTIONS_KEY: Final = ReplicaKey(TopicId("00000000-0000-4000-8000-000000000003"), 0)
@@ -246,7 +247,7 @@ class Joining:
         )
 
 
-def end_event(request_id: int, end: tc.End, now_ms: int) -> lc.EndRequested:
+def end_event(request_id: int, end: tc.End, now_ms: int, shell: Shell) -> lc.EndRequested:
     """What the leader of a participant hears."""
     return lc.EndRequested(
         request_id=request_id,
@@ -254,5 +255,5 @@ def end_event(request_id: int, end: tc.End, now_ms: int) -> lc.EndRequested:
         producer_epoch=end.producer_epoch,
         commit=end.commit,
         timestamp_ms=BASE_TIME_MS + now_ms,
-        deadline_ms=now_ms + _END_DEADLINE_MS,
+        deadline_ms=shell.deadline_ms(_END_DEADLINE_MS),
     )

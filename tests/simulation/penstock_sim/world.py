@@ -45,6 +45,7 @@ from penstock_sim.pipe_checks import PipeChecks, SinkReader
 from penstock_sim.promptness import Promptness
 from penstock_sim.ring import Ring
 from penstock_sim.scheduler import RuleError, Scheduler
+from penstock_sim.shell import Shell
 from penstock_sim.spark import SimSpark
 from penstock_sim.spark_checks import SparkChecks
 from penstock_sim.transaction_checks import TransactionChecks
@@ -140,6 +141,8 @@ class World:
         self.chaotic = False
         self.cluster_id = "simulated-cluster"
         self.net = Network(self.scheduler)
+        self.graveyard: list[Shell] = []
+        """Runs that were killed; kept, because Python ends what nobody keeps."""
         self.checks = Checks(self)
         self.meta = MetaStore(self.checks)
         self.controllers = {node: SimController(self, node) for node in (101, 102)}
@@ -298,6 +301,12 @@ class World:
 
     def run(self) -> None:
         """Raises `RuleError` (or whatever a machine raised)."""
+        try:
+            self._run()
+        finally:
+            self._end()
+
+    def _run(self) -> None:
         self.controllers[101].start()
         for broker in self.brokers.values():
             broker.start()
@@ -327,6 +336,14 @@ class World:
         nemesis.heal()
         self._converge(nemesis)
         self._check_end()
+
+    def _end(self) -> None:
+        """Nothing of any node is left."""
+        running = [broker.shell for broker in self.brokers.values() if broker.shell is not None]
+        for shell in running:
+            shell.kill()
+        for shell in (*running, *self.graveyard):
+            shell.loop.bury()
 
     def _new_topic(self, name: str, topic_id: TopicId, partitions: int) -> cc.NewTopic:
         configs = {"min.insync.replicas": str(self.min_isr)}

@@ -32,8 +32,9 @@ from penstock_broker.clock import Clock
 from penstock_broker.replication.pace import SMALL_BYTES, DiskPace
 from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
 
-_TICK_BYTES: Final = 8 * 1024 * 1024
-"""The store holds the interpreter's lock while it copies, 1.5 ms per MB (ADR 13)."""
+TICK_BYTES: Final = 8 * 1024 * 1024
+"""Of batches in one tick, about. The store holds the interpreter's lock while it copies,
+1.5 ms per MB (ADR 13)."""
 
 _T = TypeVar("_T")
 
@@ -133,6 +134,7 @@ class LogWriter:
         self._pace = DiskPace()
         self._threads = 0
         """Calls that are in the thread now."""
+        self.tick_bytes = TICK_BYTES
         self._pending: dict[Slot, _Pending] = {}
         self._sync = False
         self._wake = asyncio.Event()
@@ -305,7 +307,7 @@ class LogWriter:
         size_bytes = 0
         for slot, entry in list(self._pending.items()):
             size_bytes += entry.size_bytes
-            if taken and size_bytes > _TICK_BYTES:
+            if taken and size_bytes > self.tick_bytes:
                 break
             taken.append(self._pending.pop(slot))
         return taken

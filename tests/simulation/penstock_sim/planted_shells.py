@@ -1,0 +1,200 @@
+"""Bugs put into the shells that ship: an await too many, a lost wake-up, bytes not given back.
+
+Each is a text in a function of the product that is replaced by another; a text that is not there
+any more is an error, so that no plant withers unseen.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock_broker.replication.feeding import FollowerStream
+from penstock_broker.replication.following import LeaderLink
+from penstock_broker.replication.recent import RecentBatches
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.replication.writer import LogWriter
+from penstock_broker.services.leading import Leading
+
+
+def rewritten(function: Callable[..., Any], old: str, new: str) -> Callable[..., Any]:
+    """The same function with `old` replaced by `new` in its text."""
+    source = textwrap.dedent(inspect.getsource(function))
+    old, new = textwrap.dedent(old).strip("\n"), textwrap.dedent(new).strip("\n")
+    for indent in range(0, 24, 4):
+        pad = " " * indent
+        padded = textwrap.indent(old, pad)
+        if f"\n{padded}" in source:
+            source = source.replace(f"\n{padded}", f"\n{textwrap.indent(new, pad)}", 1)
+            break
+    else:
+        raise AssertionError(f"{function.__qualname__} has no {old!r}")
+    made: dict[str, Any] = {}
+    module = sys.modules[function.__module__]
+    exec(compile(source, f"<planted in {module.__name__}>", "exec"), vars(module), made)
+    return made[function.__name__]  # type: ignore[no-any-return]
+
+
+def _in(owner: type, name: str, old: str, new: str) -> Callable[[Any], None]:
+    def plant(patch: Any) -> None:
+        function = inspect.getattr_static(owner, name)
+        is_static = isinstance(function, staticmethod)
+        changed = rewritten(function.__func__ if is_static else function, old, new)
+        patch.setattr(owner, name, staticmethod(changed) if is_static else changed)
+
+    return plant
+
+
+def _all(*plants: Callable[[Any], None]) -> Callable[[Any], None]:
+    """For a rule that is kept in more than one place."""
+
+    def plant(patch: Any) -> None:
+        for one in plants:
+            one(patch)
+
+    return plant
+
+
+SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    # ---------------------------------------------------------------- the writer
+    "persisted_before_it_is_written": _in(
+        LogWriter,
+        "_tick",
+        "started = monotonic()",
+        """
+        started = monotonic()
+        for entry in pending:
+            if entry.persist_ids and entry.truncate_to is None:
+                entry.owner.persisted(entry.persist_ids[-1], synced=sync)
+                entry.persist_ids = []
+        """,
+    ),
+    "synced_though_nobody_asked_the_disk": _in(
+        LogWriter,
+        "_tick",
+        "entry.owner.persisted(entry.persist_ids[-1], synced=sync)",
+        "entry.owner.persisted(entry.persist_ids[-1], synced=True)",
+    ),
+    "a_refused_write_is_taken_for_done": _in(
+        LogWriter,
+        "_refused",
+        "entry.owner.persist_failed(entry.persist_ids[0], error)",
+        "entry.owner.persisted(entry.persist_ids[-1], synced=False)",
+    ),
+    "what_piled_up_on_a_refused_write_stays": _in(
+        LogWriter, "_refused", "self.forget(entry.owner)", "pass"
+    ),
+    "nobody_wakes_the_writer": _in(
+        LogWriter,
+        "_for",
+        "self._awake()",
+        "if len(self._pending) > 1:\n    self._awake()",
+    ),
+    "a_sync_for_what_stays_behind_is_forgotten": _in(
+        LogWriter, "_tick", "self._sync = sync and bool(self._pending)", "self._sync = False"
+    ),
+    # ---------------------------------------------------------------- the replica's shell
+    "other_batches_join_those_in_memory": _all(
+        _in(RecentBatches, "extend", "self.clear()", "pass"),
+        _in(ReplicaSet, "_truncate", "replica.recent.clear()", "pass"),
+        _in(Replica, "persist_failed", "self.recent.clear()", "pass"),
+    ),
+    "a_feed_is_not_obeyed": _in(
+        ReplicaSet, "_feed", "follower.feed(replica, feed)", "follower.notify(replica, urgent=True)"
+    ),
+    "followers_hear_nothing_of_a_sync": _in(
+        ReplicaSet, "_ask_for_sync", "replica.notify_feeders(urgent=True)", "pass"
+    ),
+    "an_isr_change_is_not_proposed": _in(
+        ReplicaSet,
+        "_ask_others",
+        "self.isr.propose(replica, ready.isr_change)",
+        "len(ready.isr_change.isr) < 3 and self.isr.propose(replica, ready.isr_change)",
+    ),
+    # ---------------------------------------------------------------- feeding followers
+    "bytes_in_flight_are_kept_at_a_restart": _in(
+        FollowerStream, "_end", "self._in_flight_bytes -= old.unacked_bytes", "pass"
+    ),
+    "held_back_is_kept_at_a_restart": _in(
+        FollowerStream, "_end", "self._held_back = False", "pass"
+    ),
+    "a_full_window_leaves_the_partition_clean": _in(
+        FollowerStream,
+        "_append",
+        """
+        if feeding.next_offset < marks.written_end and (batches or room <= 0):
+        """,
+        "if False:",
+    ),
+    "a_batch_that_is_held_back_is_forgotten": _in(
+        FollowerStream,
+        "_append",
+        """
+        self._held_back = True
+        self._dirty[replica.key] = None
+        """,
+        "self._held_back = True",
+    ),
+    "no_room_is_told_of": _in(
+        FollowerStream,
+        "acked",
+        """
+        if not had_room and self._has_room:
+            self._wake.set()
+        """,
+        "del had_room",
+    ),
+    "news_wake_nobody": _in(
+        FollowerStream,
+        "notify",
+        """
+        self._dirty[replica.key] = None
+        self._wake.set()
+        """,
+        "self._dirty[replica.key] = None",
+    ),
+    "two_streams_of_a_follower_are_fed": _in(Leading, "_replace", "self._end(old)", "pass"),
+    "a_new_stream_is_not_told": _in(
+        LeaderLink, "_stream", "self._replicas.peer_connected(self.leader)", "pass"
+    ),
+    "a_link_that_broke_is_not_built_again": _in(
+        LeaderLink,
+        "run",
+        """
+        failures = 0 if self._was_up else failures + 1
+        """,
+        """
+        failures = 0 if self._was_up else failures + 1
+        if self._was_up and failures == 0:
+            return
+        """,
+    ),
+}
+
+BUSY_SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    "no_second_look_after_a_read": _in(
+        FollowerStream,
+        "_append",
+        "if self._feeding.get(replica.key) is not feeding or feeding.next_offset != offset:",
+        "if False:",
+    ),
+    "what_a_message_cannot_hold_is_forgotten": _in(
+        FollowerStream,
+        "_collect",
+        """
+        if budget <= 0:
+            break
+        del self._dirty[key]
+        """,
+        """
+        del self._dirty[key]
+        if budget <= 0:
+            continue
+        """,
+    ),
+}
+"""For histories with more partitions and more traffic."""

@@ -1,0 +1,266 @@
+"""One run of a broker's process: the production shells on a loop, a disk and a network of ours.
+
+    SimBroker.start ─▶ Shell: NodeLoop, Partitions, a server      kill ─▶ none of it runs any more
+    image ─▶ [ images ] ─▶ Partitions.apply, one after the other
+    event of a replica ─▶ WatchedMachine ─▶ checks    obeyed ─▶ SimBroker.moved
+
+What is done with a machine's `Ready` is the shells' own affair; the world only watches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.defect import raise_defect
+from penstock.core.replication import contract as rc
+from penstock.core.replication.machine import ReplicaMachine
+from penstock.core.types import BrokerId, PartitionState
+from penstock.proto.v1 import controller_pb2 as pb
+from penstock.proto.v1.replication_pb2_grpc import add_ReplicationServiceServicer_to_server
+from penstock_broker.broker.partitions import Meters, Partitions, Seams
+from penstock_broker.clock import SystemClock
+from penstock_broker.config import BrokerConfig, Settings
+from penstock_broker.metadata.image import ClusterView, Topic
+from penstock_broker.replication.following import LinkConfig
+from penstock_broker.replication.replica import Replica
+from penstock_broker.replication.replicas import ReplicaSet
+from penstock_broker.serving.edge import Edge
+from penstock_broker.store.interface import PartitionWrite
+from penstock_sim.hosting import BASE_TIME_MS
+from penstock_sim.node_loop import RATE, NodeLoop, SimExecutor
+from penstock_sim.wire.transport import SimTransport
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import SimBroker
+
+LAG_MAX_MS: Final = 350
+logging.getLogger("penstock_broker").setLevel(logging.CRITICAL)  # the trace says more
+_SHUFFLED_EVERY: Final = 3
+
+
+class SimClock(SystemClock):
+    """The machines' clock is the node's; the wall's is the world's."""
+
+    def __init__(self, loop: NodeLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def wall_ms(self) -> int:
+        return BASE_TIME_MS + self._loop.scheduler.now_ms
+
+
+class WatchedMachine(ReplicaMachine):
+    """Shows every step to `watch`, before the shell obeys."""
+
+    watch: Callable[[rc.Event, rc.Marks, rc.Ready], None]
+
+    def handle(self, event: rc.Event, now_ms: int) -> rc.Ready:
+        before = self.marks
+        ready = super().handle(event, now_ms)
+        self.watch(event, before, ready)
+        return ready
+
+
+class WatchedReplicas(ReplicaSet):
+    """The production shell, and a world that looks over its shoulder."""
+
+    broker: SimBroker
+    _handling: Replica | None = None
+
+    def handle(self, replica: Replica, event: rc.Event) -> None:
+        shell = self.broker.shell
+        if shell is None or shell.replicas is not self or shell.loop.dead:
+            return  # a task of a killed process, closed when the world ends
+        outer, self._handling = self._handling, replica
+        before = replica.machine.marks
+        super().handle(replica, event)
+        self._handling = outer
+        if replica.machine.marks != before:
+            self.broker.moved(replica)
+
+    def machine_on(self, log: rc.RecoveredLog) -> ReplicaMachine:
+        machine = WatchedMachine(self.broker_id, log)
+        machine.watch = self._watch
+        return machine
+
+    def _watch(self, event: rc.Event, before: rc.Marks, ready: rc.Ready) -> None:
+        assert self._handling is not None
+        try:
+            raise_defect(ready.stopped)
+            self.broker.handled(self._handling, event, before, ready)
+        except Exception as error:  # noqa: BLE001 - in a shell's task: it might be swallowed
+            self.broker.world.scheduler.fail(error)
+
+    def config_of(self, topic: Topic, state: PartitionState) -> rc.ReplicaConfig:
+        minimum = topic.config.effective_min_insync_replicas(len(state.replicas))
+        return rc.ReplicaConfig(minimum, LAG_MAX_MS * RATE, max_pending_produces=50)
+
+
+class WatchedStore:
+    """A broker's disk, as `LogStore`."""
+
+    def __init__(self, broker: SimBroker, chance: Random) -> None:
+        self._broker = broker
+        self._disk = broker.disk
+        self._chance = chance
+        self._at_once = chance.choice((0.0, 0.5, 1.0))
+        self.open_slot = self._disk.open_slot
+        self.slots = self._disk.slots
+        self.recover = self._disk.recover
+        self.drop = self._disk.drop
+        self.read = self._disk.read
+        self.aborted = self._disk.aborted
+
+    def try_write(self, writes: Sequence[PartitionWrite]) -> bool:
+        if self._chance.random() >= self._at_once:
+            return False
+        self.write(writes, sync=False)
+        return True
+
+    def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+        slots = set(self._disk.slots().values())
+        writes = [write for write in writes if write.slot in slots]
+        self._disk.write(writes, sync=sync)
+        try:
+            self._broker.world.checks.written(self._broker, writes)
+        except Exception as error:  # noqa: BLE001 - as in `WatchedReplicas`
+            self._broker.world.scheduler.fail(error)
+
+
+class Shell:
+    """See the module."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        world = broker.world
+        self.broker = broker
+        self.run = f"{broker.id}.{broker.incarnation}"
+        """Names this run of the process."""
+        shuffled = world.seed % _SHUFFLED_EVERY == 0
+        self.loop = NodeLoop(world.scheduler, f"b{self.run}", shuffled=shuffled, rate=RATE)
+        self.clock = SimClock(self.loop)
+        self._chance = world.scheduler.generator(f"shell {self.run}")
+        self.view = ClusterView(cluster_id=world.cluster_id)
+        self._transport = SimTransport(world.net, int(broker.id), self.loop)
+        self._config = BrokerConfig(
+            broker_id=broker.id,
+            data_dir=Path("/nowhere"),
+            listen=address(broker.id),
+            advertise_host=HOST,
+            advertise_port=port(broker.id),
+            controllers=(),
+            settings=self._settings(),
+        )
+        self._partitions = Partitions(
+            self._config,
+            self.view,
+            self._hello,
+            self._seams(),
+            Meters(replicated_in=_ignore, replicated_out=_ignore, ticked=_ignore),
+            WatchedReplicas,
+        )
+        self._partitions.writer.tick_bytes = self._chance.choice((50, 1 << 20))
+        assert isinstance(self._partitions.replicas, WatchedReplicas)
+        self.replicas = self._partitions.replicas
+        self.replicas.broker = broker
+        self.replicas.isr = broker
+        self.replicas.joins = broker
+        self._images: deque[tuple[pb.ClusterImage, Callable[[], None]]] = deque()
+        self._told = asyncio.Event()
+        self.loop.start(self._main())
+
+    def _settings(self) -> Settings:
+        """Sizes that are met: windows and caches of a few batches, in some runs."""
+        choose = self._chance.choice
+        return Settings(
+            replica_window_bytes=choose((600, 3_000, 1 << 20)),
+            replica_message_bytes=choose((500, 2_000, 1 << 20)),
+            cache_bytes=choose((2_000, 20_000, 1 << 20)),
+            producer_snapshot_bytes=choose((100, 1_500)),
+        )
+
+    def _seams(self) -> Seams:
+        disk, between, chance = self.broker.disk, self._chance.uniform, self._chance
+
+        def write_ms() -> float:
+            return disk.latency_ms(sync=chance.random() < 0.2)
+
+        def read_ms() -> float:
+            return between(0.05, 2) + (between(5, 60) if disk.slow else 0)
+
+        return Seams(
+            clock=self.clock,
+            transport=self._transport,
+            store=WatchedStore(self.broker, chance),  # type: ignore[arg-type]  # as far as shells use it
+            writing=SimExecutor(self.loop, write_ms),
+            reading=SimExecutor(self.loop, read_ms, workers=4),
+            maintaining=SimExecutor(self.loop, lambda: between(0.05, 2)),
+        )
+
+    def _hello(self) -> LinkConfig:
+        return LinkConfig(
+            cluster_id=self.view.cluster_id,
+            broker_id=self.broker.id,
+            incarnation=self.run,
+            window_bytes=self._config.settings.replica_window_bytes,
+        )
+
+    async def _main(self) -> None:
+        """As `BrokerProcess.run`, as far as it goes here."""
+        server = self._transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
+        add_ReplicationServiceServicer_to_server(self._partitions.leading, server)
+        server.add_insecure_port(self._config.listen)
+        await server.start()
+        async with asyncio.TaskGroup() as tasks:
+            for part in self._partitions.parts():
+                tasks.create_task(part)
+            while True:
+                await self._told.wait()
+                self._told.clear()
+                while self._images:
+                    image, applied = self._images.popleft()
+                    await self._partitions.apply(image, tasks)
+                    applied()
+
+    def take(self, image: pb.ClusterImage, applied: Callable[[], None]) -> None:
+        """The controller's next word."""
+        self._images.append((image, applied))
+        self._told.set()
+
+    def forget_images(self) -> None:
+        """Of a session that is over, those that were not begun."""
+        self._images.clear()
+
+    def deadline_ms(self, in_ms: float) -> int:
+        """`in_ms` of the world's from now, on the machines' clock."""
+        return self.clock.now_ms() + int(in_ms * RATE)
+
+    def kill(self) -> None:
+        """With the process."""
+        self.loop.kill()
+
+
+HOST: Final = "simulated"
+
+
+def port(broker_id: BrokerId) -> int:
+    return 9000 + broker_id
+
+
+def address(broker_id: BrokerId) -> str:
+    return f"{HOST}:{port(broker_id)}"
+
+
+def _ignore(_what: Any) -> None:
+    """Nobody measures here."""
+
+
+def _ignore_two(_what: Any, _how: Any) -> None:
+    """As `_ignore`."""
