@@ -1,19 +1,22 @@
 """What every metadata store must do: compare-and-swap, stages, doubtful answers, the lease.
 
 A new implementation adds itself to `STORES`: how to make a client, and how to make another one of
-the same documents (None if only one process at a time may use them). The Kubernetes store runs on
-a real API server, directly and through the proxy that can plant faults.
+the same documents (None if only one process at a time may use them). Those that block run behind
+their threads, as in a controller. The Kubernetes store runs on a real API server.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import pytest
+from support.controller_seams import threaded
 from support.kubernetes_store import open_store
 
+from penstock.core.control.journal.contract import AskKeep, AskPromises, Kept, Promises
 from penstock_broker.controller.metadata_store.interface import (
     Delete,
     MetadataStore,
@@ -21,9 +24,7 @@ from penstock_broker.controller.metadata_store.interface import (
     StoreUnavailableError,
     WriteConflictError,
 )
-from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
-from penstock_broker.controller.metadata_store.kubernetes import KubernetesMetadataStore
 from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metadata_store.memory import (
@@ -35,7 +36,7 @@ from penstock_broker.controller.metadata_store.memory import (
 
 @dataclass
 class Subject:
-    """A store under test. `reopen` closes it and opens it again, as after a restart."""
+    """A store under test. `reopen` gives it as after a restart, in its place."""
 
     store: MetadataStore
     another_client: Callable[[], MetadataStore] | None
@@ -43,7 +44,10 @@ class Subject:
     pass_time: Callable[[int], None]
 
 
-def memory_subject(_path: Path, _request: Any) -> Subject:
+Make = Callable[[Path, Any, ExitStack], Subject]
+
+
+def memory_subject(_path: Path, _request: Any, stack: ExitStack) -> Subject:
     clock = [0]
     shared = SharedDocuments(lambda: clock[0])
 
@@ -51,64 +55,63 @@ def memory_subject(_path: Path, _request: Any) -> Subject:
         clock[0] += duration_ms
 
     def client() -> MetadataStore:
-        return MemoryMetadataStore(shared)
+        return stack.enter_context(threaded(MemoryMetadataStore(shared)))
 
     return Subject(client(), client, client, pass_time)
 
 
-def journaled_subject(path: Path, request: Any) -> Subject:
-    """While the store it wraps is there it is that store; away: test_journal.py of the core."""
-    inner = memory_subject(path, request)
+class Nobody:
+    """There are no brokers yet, whom a `JournaledStore` could ask."""
+
+    async def promise(self, ask: AskPromises) -> Promises:
+        raise AssertionError(ask)
+
+    async def keep(self, ask: AskKeep) -> Kept:
+        raise AssertionError(ask)
+
+
+def journaled_subject(path: Path, request: Any, stack: ExitStack) -> Subject:
+    """While the store it wraps is there it is that store; away: tests of `journaled`."""
+    inner = memory_subject(path, request, stack)
     assert inner.another_client is not None
     make = inner.another_client
 
     def client() -> MetadataStore:
-        return JournaledStore(make(), GrpcJournalHolders())
+        return JournaledStore(make(), Nobody())
 
     return Subject(client(), client, client, inner.pass_time)
 
 
-def local_subject(path: Path, _request: Any) -> Subject:
-    subject: Subject
+def local_subject(path: Path, _request: Any, stack: ExitStack) -> Subject:
+    process = stack.enter_context(ExitStack())
 
     def reopen() -> MetadataStore:
-        subject.store.close()
-        subject.store = LocalMetadataStore(path)
-        return subject.store
+        process.close()
+        made = LocalMetadataStore(path)
+        process.callback(made.close)
+        return process.enter_context(threaded(made))
 
-    subject = Subject(LocalMetadataStore(path), None, reopen, lambda _duration_ms: None)
-    return subject
+    return Subject(reopen(), None, reopen, lambda _duration_ms: None)
 
 
-def kubernetes_subject(path: Path, request: Any) -> Subject:
+def kubernetes_subject(path: Path, request: Any, stack: ExitStack) -> Subject:
     server = request.getfixturevalue("api_server")
     path.parent.mkdir(exist_ok=True)
     objects = ClusterObjects("flights", server.namespace())
     skipped = [0.0]
-    clients: list[KubernetesMetadataStore] = []
 
     def pass_time(duration_ms: int) -> None:
         skipped[0] += duration_ms / 1000
 
     def client() -> MetadataStore:
-        clients.append(open_store(server.kubeconfig, objects, lambda: monotonic() + skipped[0]))
-        return clients[-1]
+        made = open_store(server.kubeconfig, objects, lambda: monotonic() + skipped[0])
+        stack.callback(made.close)
+        return stack.enter_context(threaded(made))
 
-    def reopen() -> MetadataStore:
-        subject.store.close()
-        subject.store = client()
-        return subject.store
-
-    def close_all() -> None:
-        for made in clients:
-            made.close()
-
-    request.addfinalizer(close_all)
-    subject = Subject(client(), client, reopen, pass_time)
-    return subject
+    return Subject(client(), client, client, pass_time)
 
 
-STORES: dict[str, Callable[[Path, Any], Subject]] = {
+STORES: dict[str, Make] = {
     "memory": memory_subject,
     "journaled": journaled_subject,
     "local": local_subject,
@@ -117,27 +120,28 @@ STORES: dict[str, Callable[[Path, Any], Subject]] = {
 
 
 @pytest.fixture(params=sorted(STORES))
-def subject(request: Any, tmp_path: Path) -> Iterator[Subject]:
-    made = STORES[request.param](tmp_path / "metadata", request)
-    yield made
-    made.store.close()
+async def subject(request: Any, tmp_path: Path) -> AsyncIterator[Subject]:
+    with ExitStack() as stack:
+        yield STORES[request.param](tmp_path / "metadata", request, stack)
 
 
 @pytest.fixture
-def store(subject: Subject) -> MetadataStore:
+async def store(subject: Subject) -> MetadataStore:
     return subject.store
 
 
 # ---------------------------------------------------------------- reading and writing
 
 
-def test_a_new_store_is_empty(store: MetadataStore) -> None:
-    assert store.read_all() == {}
+async def test_a_new_store_is_empty(store: MetadataStore) -> None:
+    assert await store.read_all() == {}
 
 
-def test_what_was_written_is_read_with_its_version(store: MetadataStore) -> None:
-    versions = store.write([[Put("cluster", "one", None), Put("topic/ä.b_C", "zwei ö", None)]])
-    found = store.read_all()
+async def test_what_was_written_is_read_with_its_version(store: MetadataStore) -> None:
+    versions = await store.write(
+        [[Put("cluster", "one", None), Put("topic/ä.b_C", "zwei ö", None)]]
+    )
+    found = await store.read_all()
     assert {key: stored.text for key, stored in found.items()} == {
         "cluster": "one",
         "topic/ä.b_C": "zwei ö",
@@ -145,44 +149,49 @@ def test_what_was_written_is_read_with_its_version(store: MetadataStore) -> None
     assert {key: stored.version for key, stored in found.items()} == versions
 
 
-def test_every_replacement_changes_the_version(store: MetadataStore) -> None:
-    first = store.write([[Put("k", "same", None)]])["k"]
-    second = store.write([[Put("k", "same", first)]])["k"]
+async def test_every_replacement_changes_the_version(store: MetadataStore) -> None:
+    first = (await store.write([[Put("k", "same", None)]]))["k"]
+    second = (await store.write([[Put("k", "same", first)]]))["k"]
     assert first != second
-    assert store.read_all()["k"].version == second
+    assert (await store.read_all())["k"].version == second
 
 
-def test_a_version_never_comes_back_after_a_deletion(store: MetadataStore) -> None:
-    first = store.write([[Put("k", "same", None)]])["k"]
-    store.write([[Delete("k", first)]])
-    assert store.read_all() == {}
-    again = store.write([[Put("k", "same", None)]])["k"]
+async def test_a_version_never_comes_back_after_a_deletion(store: MetadataStore) -> None:
+    first = (await store.write([[Put("k", "same", None)]]))["k"]
+    await store.write([[Delete("k", first)]])
+    assert await store.read_all() == {}
+    again = (await store.write([[Put("k", "same", None)]]))["k"]
     assert again != first
     with pytest.raises(WriteConflictError):
-        store.write([[Delete("k", first)]])
+        await store.write([[Delete("k", first)]])
 
 
-def test_documents_of_a_megabyte_fit(store: MetadataStore) -> None:
+async def test_documents_of_a_megabyte_fit(store: MetadataStore) -> None:
     text = "x" * 1_000_000
-    store.write([[Put("topic/big", text, None)]])
-    assert store.read_all()["topic/big"].text == text
+    await store.write([[Put("topic/big", text, None)]])
+    assert (await store.read_all())["topic/big"].text == text
 
 
-def test_stages_are_all_carried_out(store: MetadataStore) -> None:
-    first = store.write([[Put("a", "1", None)], [Put("b", "1", None)]])
-    store.write([[Put("c", "1", None)], [Put("b", "2", first["b"])], [Delete("a", first["a"])]])
-    assert {key: stored.text for key, stored in store.read_all().items()} == {"b": "2", "c": "1"}
+async def test_stages_are_all_carried_out(store: MetadataStore) -> None:
+    first = await store.write([[Put("a", "1", None)], [Put("b", "1", None)]])
+    await store.write(
+        [[Put("c", "1", None)], [Put("b", "2", first["b"])], [Delete("a", first["a"])]]
+    )
+    assert {key: stored.text for key, stored in (await store.read_all()).items()} == {
+        "b": "2",
+        "c": "1",
+    }
 
 
-def test_documents_survive_a_restart(subject: Subject) -> None:
-    versions = subject.store.write([[Put("a", "1", None), Put("b", "1", None)]])
-    versions = {**versions, **subject.store.write([[Put("b", "2", versions["b"])]])}
+async def test_documents_survive_a_restart(subject: Subject) -> None:
+    versions = await subject.store.write([[Put("a", "1", None), Put("b", "1", None)]])
+    versions = {**versions, **await subject.store.write([[Put("b", "2", versions["b"])]])}
     store = subject.reopen()
-    assert {key: (s.text, s.version) for key, s in store.read_all().items()} == {
+    assert {key: (s.text, s.version) for key, s in (await store.read_all()).items()} == {
         "a": ("1", versions["a"]),
         "b": ("2", versions["b"]),
     }
-    store.write([[Put("a", "2", versions["a"])]])
+    await store.write([[Put("a", "2", versions["a"])]])
 
 
 # ---------------------------------------------------------------- conflicts
@@ -198,55 +207,55 @@ def test_documents_survive_a_restart(subject: Subject) -> None:
         Delete("other", "not there"),
     ],
 )
-def test_a_wrong_version_is_a_conflict_and_changes_nothing_there(
+async def test_a_wrong_version_is_a_conflict_and_changes_nothing_there(
     store: MetadataStore, change: Any
 ) -> None:
-    store.write([[Put("k", "old", None)]])
-    before = store.read_all()
+    await store.write([[Put("k", "old", None)]])
+    before = await store.read_all()
     with pytest.raises(WriteConflictError, match=change.key):
-        store.write([[change]])
-    assert store.read_all() == before
+        await store.write([[change]])
+    assert await store.read_all() == before
 
 
-def test_of_two_writers_with_the_same_version_one_wins(subject: Subject) -> None:
-    version = subject.store.write([[Put("k", "0", None)]])["k"]
+async def test_of_two_writers_with_the_same_version_one_wins(subject: Subject) -> None:
+    version = (await subject.store.write([[Put("k", "0", None)]]))["k"]
     rival = subject.another_client() if subject.another_client else subject.store
-    rival.write([[Put("k", "rival", version)]])
+    await rival.write([[Put("k", "rival", version)]])
     with pytest.raises(WriteConflictError):
-        subject.store.write([[Put("k", "mine", version)]])
-    assert subject.store.read_all()["k"].text == "rival"
+        await subject.store.write([[Put("k", "mine", version)]])
+    assert (await subject.store.read_all())["k"].text == "rival"
 
 
-def test_later_stages_do_not_happen_after_a_conflict(store: MetadataStore) -> None:
+async def test_later_stages_do_not_happen_after_a_conflict(store: MetadataStore) -> None:
     with pytest.raises(WriteConflictError):
-        store.write([[Put("a", "1", "wrong")], [Put("b", "1", None)]])
-    assert "b" not in store.read_all()
+        await store.write([[Put("a", "1", "wrong")], [Put("b", "1", None)]])
+    assert "b" not in await store.read_all()
 
 
 # ---------------------------------------------------------------- lease
 
 
-def test_the_holder_renews_its_lease(store: MetadataStore) -> None:
-    assert store.acquire_lease("me", 10_000)
-    assert store.acquire_lease("me", 10_000)
-    store.release_lease("me")
-    store.release_lease("me")
-    store.release_lease("somebody else")
+async def test_the_holder_renews_its_lease(store: MetadataStore) -> None:
+    assert await store.acquire_lease("me", 10_000)
+    assert await store.acquire_lease("me", 10_000)
+    await store.release_lease("me")
+    await store.release_lease("me")
+    await store.release_lease("somebody else")
 
 
-def test_a_lease_is_one_controllers_until_it_ends(subject: Subject) -> None:
+async def test_a_lease_is_one_controllers_until_it_ends(subject: Subject) -> None:
     if subject.another_client is None:
         pytest.skip("one process at a time")
     rival = subject.another_client()
-    assert subject.store.acquire_lease("me", 10_000)
-    assert not rival.acquire_lease("rival", 10_000)
-    rival.release_lease("rival")
-    assert not rival.acquire_lease("rival", 10_000), "only the holder can release it"
+    assert await subject.store.acquire_lease("me", 10_000)
+    assert not await rival.acquire_lease("rival", 10_000)
+    await rival.release_lease("rival")
+    assert not await rival.acquire_lease("rival", 10_000), "only the holder can release it"
     subject.pass_time(10_001)
-    assert rival.acquire_lease("rival", 10_000)
-    assert not subject.store.acquire_lease("me", 10_000)
-    rival.release_lease("rival")
-    assert subject.store.acquire_lease("me", 10_000)
+    assert await rival.acquire_lease("rival", 10_000)
+    assert not await subject.store.acquire_lease("me", 10_000)
+    await rival.release_lease("rival")
+    assert await subject.store.acquire_lease("me", 10_000)
 
 
 # ---------------------------------------------------------------- of one implementation each

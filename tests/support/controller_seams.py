@@ -1,26 +1,36 @@
 """What a controller in this process gets from outside: a store of the test's, all else as ships."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import Clock, SystemClock
-from penstock_broker.controller.metadata_store.interface import MetadataStore
+from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
+from penstock_broker.controller.metadata_store.threaded import ThreadedStore
 from penstock_broker.controller.seams import Seams
 
 
 @contextmanager
-def seams_on(store: MetadataStore, clock: Clock | None = None) -> Iterator[Seams]:
-    """Its threads end with the context."""
+def threaded(store: BlockingStore) -> Iterator[ThreadedStore]:
+    """As a controller has it; its threads end with the context."""
     with ThreadPoolExecutor(1) as documents, ThreadPoolExecutor(1) as lease:
+        yield ThreadedStore(store, documents, lease)
+
+
+@contextmanager
+def seams_on(
+    store: BlockingStore,
+    clock: Clock | None = None,
+    around: Callable[[MetadataStore], MetadataStore] = lambda store: store,
+) -> Iterator[Seams]:
+    """`around`: puts something between the controller and the store."""
+    with threaded(store) as adapted:
         yield Seams(
             clock=clock or SystemClock(),
             transport=GrpcTransport(),
-            store=store,
-            documents=documents,
-            lease=lease,
+            store=around(adapted),
             holder=str(uuid.uuid4()),
             new_id=lambda: str(uuid.uuid4()),
         )

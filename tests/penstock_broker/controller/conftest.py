@@ -21,7 +21,7 @@ from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
 from penstock.rpc.errors import error_from_wire
-from penstock_broker.controller.metadata_store.interface import MetadataStore
+from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.server import ControllerServer, bind
@@ -166,14 +166,15 @@ class Running:
 
 @asynccontextmanager
 async def run_controller(
-    store: MetadataStore,
+    store: BlockingStore,
     config: ControlConfig,
     *,
     wait: bool,
     host: str = "127.0.0.1",
     port: int = 0,
+    around: Callable[[MetadataStore], MetadataStore] = lambda store: store,
 ) -> AsyncIterator[Running]:
-    with seams_on(store) as seams:
+    with seams_on(store, around=around) as seams:
         runtime = ControllerRuntime(config, seams)
         server = bind(runtime, f"{host}:{port}", seams)
         await server.server.start()
@@ -211,10 +212,15 @@ async def start(
     async with AsyncExitStack() as stack:
 
         async def start_one(
-            store: MetadataStore | None = None, config: ControlConfig = QUICK, *, wait: bool = True
+            store: BlockingStore | None = None,
+            config: ControlConfig = QUICK,
+            *,
+            wait: bool = True,
+            **options: Any,
         ) -> Running:
             used = store if store is not None else MemoryMetadataStore(documents)
-            return await stack.enter_async_context(run_controller(used, config, wait=wait))
+            controller = run_controller(used, config, wait=wait, **options)
+            return await stack.enter_async_context(controller)
 
         yield start_one
 

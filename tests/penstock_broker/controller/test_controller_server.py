@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -19,6 +20,7 @@ from penstock.proto.v1 import admin_pb2, controller_pb2
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock_broker.controller.metadata_store.interface import (
+    MetadataStore,
     StoredText,
     StoreUnavailableError,
 )
@@ -422,14 +424,25 @@ async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
     assert again.leader() == (0, 1), "nobody was taken for dead"
 
 
-class Held(Moody):
-    """Brokers stand in for its lease, as for a `JournaledStore`."""
+class StandingIn:
+    """A store around another, with brokers that stand in for its lease, as a `JournaledStore`."""
 
-    asked = 0
+    def __init__(self, says: Callable[[int], bool] = lambda _attempt: True) -> None:
+        """`says`: what they answer when they are asked for the nth time."""
+        self.asked = 0
+        self._says = says
+        self._store: Any = None
 
-    def hold(self) -> bool:
+    def __call__(self, store: MetadataStore) -> Any:
+        self._store = store
+        return self
+
+    async def hold(self) -> bool:
         self.asked += 1
-        return True
+        return self._says(self.asked)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 async def test_brokers_stand_in_for_the_lease_only_once_all_have_come(
@@ -444,40 +457,35 @@ async def test_brokers_stand_in_for_the_lease_only_once_all_have_come(
     await first.broker(1)
     deposed.away = True  # else it may take the lease back before the successor asks for it
     documents.holder = ""
-    store = Held(documents)
-    successor = await start(store)
+    store, brokers = Moody(documents), StandingIn()
+    successor = await start(store, around=brokers)
     await successor.runtime.wait_active(40.0)
     await successor.broker(0)
     monkeypatch.setattr("penstock_broker.controller.runtime._SUSPEND_S", 0.5)
     store.away = True
     await wait_until_async(lambda: not successor.runtime.active, what="it is suspended")
-    assert store.asked == 0
+    assert brokers.asked == 0
     store.away = False
     await successor.runtime.wait_active(40.0)
     await successor.broker(0)
     await successor.broker(1)
     store.away = True
-    await wait_until_async(lambda: store.asked > 20, what="it is held for longer than its lease")
+    await wait_until_async(lambda: brokers.asked > 20, what="it is held for longer than its lease")
     assert successor.runtime.active
 
 
-class HeldLate(Held):
-    """Brokers stand in when asked again. The lease cannot even be asked for before they did."""
+class Hanging(Moody):
+    """When it is away, the lease cannot even be asked for: the thread hangs until `answers`."""
 
     def __init__(self, documents: SharedDocuments) -> None:
         super().__init__(documents)
-        self.held = Event()
+        self.hangs = False
+        self.answers = Event()
 
     def acquire_lease(self, holder: str, duration_ms: int) -> bool:
-        if self.asked:
-            self.held.wait(40.0)
+        if self.hangs:
+            self.answers.wait(40.0)
         return super().acquire_lease(holder, duration_ms)
-
-    def hold(self) -> bool:
-        super().hold()
-        if self.asked > 1:
-            self.held.set()
-        return self.asked > 1
 
 
 async def test_brokers_are_asked_again_before_the_api_server_is(
@@ -486,19 +494,25 @@ async def test_brokers_are_asked_again_before_the_api_server_is(
     """One that hangs takes what is left of the time until the controller is suspended."""
     for name, seconds in (("LEASE_RENEW", 0.05), ("LEASE_RETRY", 0.05), ("HOLD_AFTER", 0.1)):
         monkeypatch.setattr(f"penstock_broker.controller.runtime._{name}_S", seconds)
-    store = HeldLate(documents)
-    running = await start(store)
+    store = Hanging(documents)
+
+    def says(attempt: int) -> bool:
+        store.hangs = True
+        return attempt > 1
+
+    brokers = StandingIn(says)
+    running = await start(store, around=brokers)
     await running.broker(0)
     store.away = True
     try:
-        await wait_until_async(lambda: store.asked > 0, what="brokers were asked")
+        await wait_until_async(lambda: brokers.asked > 0, what="brokers were asked")
         await wait_until_async(
-            lambda: store.held.is_set() or not running.runtime.active, what="they were asked again"
+            lambda: brokers.asked > 1 or not running.runtime.active, what="they were asked again"
         )
         assert running.runtime.active
     finally:
         store.away = False
-        store.held.set()
+        store.answers.set()
 
 
 @pytest.mark.parametrize("key", ["cluster", "topic/t"])

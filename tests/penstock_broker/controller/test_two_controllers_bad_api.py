@@ -29,7 +29,7 @@ from penstock.core.control import ControlConfig
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.rpc.channel import open_aio_channel
-from penstock_broker.controller.metadata_store.interface import Change, MetadataStore, Put
+from penstock_broker.controller.metadata_store.interface import BlockingStore, Change, Put
 from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
 
 CONFIG = ControlConfig(heartbeat_interval_ms=100, session_timeout_ms=1_800)
@@ -92,7 +92,7 @@ class History:
 class Recording:
     """A store, and all it confirmed."""
 
-    def __init__(self, store: MetadataStore, confirmed: list[tuple[str, str, str]]) -> None:
+    def __init__(self, store: BlockingStore, confirmed: list[tuple[str, str, str]]) -> None:
         self._store = store
         self._confirmed = confirmed
 

@@ -19,8 +19,11 @@ from penstock.core.control import ControlConfig
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import SystemClock
-from penstock_broker.controller.metadata_store.interface import MetadataStore
+from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
+from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
+from penstock_broker.controller.metadata_store.journaled import JournaledStore
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
+from penstock_broker.controller.metadata_store.threaded import ThreadedStore
 from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.seams import Seams
@@ -87,27 +90,36 @@ def run(args: argparse.Namespace) -> int:
         ):
             if address is not None:
                 _check_address(option, address)
-        store = _open_store(args, config)
+        store = _open_store(args)
     except PenstockError as error:
         return _refuse(error.message)
     try:
-        return _serve(args, store, config)
+        with (
+            ThreadPoolExecutor(1, "metadata") as documents,
+            ThreadPoolExecutor(1, "lease") as lease,
+        ):
+            return asyncio.run(_serve(args, config, ThreadedStore(store, documents, lease)))
     finally:
         store.close()
 
 
-def _serve(args: argparse.Namespace, store: MetadataStore, config: ControlConfig) -> int:
-    with ThreadPoolExecutor(1, "metadata") as documents, ThreadPoolExecutor(1, "lease") as lease:
+async def _serve(args: argparse.Namespace, config: ControlConfig, store: MetadataStore) -> int:
+    transport = GrpcTransport()
+    async with asyncio.TaskGroup() as asking:
+        holders = GrpcJournalHolders(transport, asking)
+        if args.metadata == "kubernetes":
+            store = JournaledStore(store, holders, config.takeover_min_brokers)
         seams = Seams(
             clock=SystemClock(),
-            transport=GrpcTransport(),
+            transport=transport,
             store=store,
-            documents=documents,
-            lease=lease,
             holder=f"{socket.gethostname()}_{uuid.uuid4()}",
             new_id=lambda: str(uuid.uuid4()),
         )
-        return asyncio.run(_run(args, config, seams))
+        try:
+            return await _run(args, config, seams)
+        finally:
+            await holders.close()
 
 
 async def _run(args: argparse.Namespace, config: ControlConfig, seams: Seams) -> int:
@@ -197,7 +209,7 @@ def _try_port(listen: str) -> None:
         probe.bind((host.strip("[]"), int(port)))
 
 
-def _open_store(args: argparse.Namespace, config: ControlConfig) -> MetadataStore:
+def _open_store(args: argparse.Namespace) -> BlockingStore:
     """Raises PenstockError. Sends no request: an API server that is away is waited for."""
     kubernetes_only = ("cluster", "namespace", "owner_uid", "owner_name")
     given = [f"--{name.replace('_', '-')}" for name in kubernetes_only if getattr(args, name)]
@@ -217,8 +229,6 @@ def _open_store(args: argparse.Namespace, config: ControlConfig) -> MetadataStor
     # Only here: the client costs 25 MB and a second that local mode does not need.
     from penstock.kubernetes.connect import connect  # noqa: PLC0415
     from penstock_broker.controller.metadata_store import (  # noqa: PLC0415
-        journal_holders,
-        journaled,
         kubernetes,
         kubernetes_objects,
     )
@@ -227,11 +237,7 @@ def _open_store(args: argparse.Namespace, config: ControlConfig) -> MetadataStor
         args.cluster, args.namespace, args.owner_uid, args.owner_name
     )
     api = connect("penstock-controller", kubernetes.TIMEOUTS)
-    return journaled.JournaledStore(
-        kubernetes.KubernetesMetadataStore(api, objects),
-        journal_holders.GrpcJournalHolders(),
-        config.takeover_min_brokers,
-    )
+    return kubernetes.KubernetesMetadataStore(api, objects)
 
 
 def _ended_by(group: BaseExceptionGroup[PenstockError]) -> int:

@@ -3,18 +3,17 @@
     RPCs, streams ─▶ submit / feed ─▶ machine.handle ─▶ Ready ─▶ replies, outboxes, decisions
     ticker (50 ms) ─▶                                    │
     lease (every 1 s) ─▶ start / stop being active       └─▶ writes, reload ─▶ store task
-    (own thread)                                               (one thread)  └─▶ WriteDone …
+    (beside the store task)                                    (one at a time) └─▶ WriteDone …
 
-Everything but the store runs on the event loop and never awaits between reading and changing the
-machine. A Ready's replies go out at once: they belong to writes that are already durable.
-While this process does not hold the lease there is no machine, and every request is answered
-NOT_CONTROLLER.
+Only the store is awaited, never between reading and changing the machine. A Ready's replies go out
+at once: they belong to writes that are already durable. While this process does not hold the lease
+there is no machine, and every request is answered NOT_CONTROLLER.
 
 Not renewed for `_SUSPEND_S`, and not followed by a majority of the brokers instead (`hold`),
-another may be about to take over: this controller is *suspended*. It
-ends all sessions, so that brokers find that other one before it takes them for dead, and decides
-nothing; what it knows it still shows. When the store answers again it takes over anew or stands
-by. Safety never rests on this: writes are compare-and-swaps.
+another may be about to take over: this controller is *suspended*. It ends all sessions, so that
+brokers find that other one before it takes them for dead, and decides nothing; what it knows it
+still shows. When the store answers again it takes over anew or stands by. Safety never rests on
+this: writes are compare-and-swaps.
 
 A defect in the machine ends it (`core.defect`), and with it the process: whoever waits is told,
 `run` raises why, and the caller gives up the lease with `release`.
@@ -24,8 +23,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from penstock.core.control import ControlConfig, ControllerMachine, Phase
 from penstock.core.control import contract as c
@@ -33,7 +31,6 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.controller.loading import check_cluster_id, from_texts, to_change
 from penstock_broker.controller.metadata_store.interface import (
-    StoredText,
     StoreUnavailableError,
     WriteConflictError,
 )
@@ -58,7 +55,6 @@ _HOLD_ATTEMPTS: Final = 2
 _STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _REQUEST_TIMEOUT_S: Final = 8.0
 """Less than the brokers' own deadline (10 s), so that they get the better message."""
-_R = TypeVar("_R")
 _events = EventLog("controller")
 
 
@@ -213,7 +209,7 @@ class ControllerRuntime:
         """A clean stop: lets the next controller begin at once."""
         self._stop_machine()
         try:
-            await self._in_thread(partial(self._store.release_lease, self._holder), lease=True)
+            await self._store.release_lease(self._holder)
         except StoreUnavailableError as error:
             _events.warning("lease not released", reason=error.message)
 
@@ -237,9 +233,8 @@ class ControllerRuntime:
         failures = 0
         while True:
             began, pause_s = self._clock.now_s(), _LEASE_RENEW_S
-            acquire = partial(self._store.acquire_lease, self._holder, _LEASE_MS)
             try:
-                held = await self._in_thread(acquire, lease=True)
+                held = await self._store.acquire_lease(self._holder, _LEASE_MS)
             except StoreUnavailableError as error:
                 if failures % _FAILURES_PER_LINE == 0:
                     _events.warning("lease not renewed, going on", reason=error.message)
@@ -268,7 +263,7 @@ class ControllerRuntime:
                 return
             if not (machine.settled or self._store.detached):
                 return
-            if await self._in_thread(self._store.hold, lease=True):
+            if await self._store.hold():
                 self._renewed_at = asked_at
                 return
             _events.warning("brokers do not stand in for the lease", attempt=attempt + 1)
@@ -317,7 +312,7 @@ class ControllerRuntime:
         changes = [[to_change(write) for write in stage] for stage in stages]
         event: c.Event
         try:
-            versions = await self._in_thread(partial(self._store.write, changes))
+            versions = await self._store.write(changes)
             event = c.WriteDone(write_id, versions)
         except WriteConflictError as error:
             self.counters.write_conflicts += 1
@@ -334,7 +329,7 @@ class ControllerRuntime:
 
     async def _load(self) -> c.Loaded | None:
         try:
-            found = await self._in_thread(partial(self._read_all, take_over=not self._has_view))
+            found = await self._store.read_all(take_over=not self._has_view)
         except StoreUnavailableError as error:
             _events.warning("metadata not readable, trying again", reason=error.message)
             return None
@@ -342,15 +337,6 @@ class ControllerRuntime:
         loaded = from_texts(found, self._wanted_cluster_id or self._seams.new_id(), memory)
         check_cluster_id(self._wanted_cluster_id, loaded)
         return loaded
-
-    def _read_all(self, *, take_over: bool) -> dict[str, StoredText]:
-        if take_over:
-            self._store.begin_take_over()
-        return self._store.read_all()
-
-    async def _in_thread(self, call: Callable[[], _R], *, lease: bool = False) -> _R:
-        executor = self._seams.lease if lease else self._seams.documents
-        return await asyncio.get_running_loop().run_in_executor(executor, call)
 
     # ------------------------------------------------------------ obeying
 

@@ -1,7 +1,6 @@
 """By what a controller's shells reach everything outside: the process decides, or the simulator."""
 
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from penstock.rpc.transport import Transport
@@ -16,10 +15,6 @@ class Seams:
     clock: Clock
     transport: Transport
     store: MetadataStore
-    documents: Executor
-    """One thread: the store's calls about documents come one after the other."""
-    lease: Executor
-    """One thread, for its calls about the lease: a write that takes long must not cost it."""
     holder: str
     """This process, as the lease names it: another run of it has another name."""
     new_id: Callable[[], str]

@@ -1,120 +1,156 @@
 """Asks the brokers' `JournalService`: all at once, until a majority has answered.
 
 A broker that does not know the service is of an older version: it keeps nothing, and can promise
-that. One that is away costs no time once the others have answered.
+that. One that is away costs no time once the others have answered. Who is late is asked all the
+same, until the time is up: a broker that has not heard of a newer controller stays with the older
+one, and the newer one takes it for dead.
 """
 
-import queue
+import asyncio
 from collections.abc import Callable
-from threading import Lock
-from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 
 from penstock.core.control.documents import BrokerRegistration
 from penstock.core.control.journal.contract import (
-    NOBODY,
     AskKeep,
     AskPromises,
-    Journal,
+    Holders,
     Kept,
     Promises,
 )
 from penstock.errors import ErrorCode
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceStub
-from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.journal import journal_from_wire, journal_to_wire
+from penstock.rpc.transport import Transport
 
 TIMEOUT_S: Final = 1.5
 """Of all brokers together. Less than a controller goes on without its lease."""
 
 
+_KEEPS_NOTHING: Final = pb.PromiseJournalResponse()
+_REFUSED: Final = object()
+_Outcomes: TypeAlias = "asyncio.Queue[Any]"
+"""How calls ended: a message, `_REFUSED`, a defect, or None: without an answer that counts."""
+
+
 class GrpcJournalHolders:
-    """One channel per run of a broker, kept. May be used by two threads.
+    """One channel per run of a broker, kept. Two may be asking at once.
 
     A channel that has been idle while a pod was replaced still tries the old pod's address first,
     for longer than the time there is: so a broker that has registered anew is looked up anew.
     """
 
-    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, transport: Transport, tasks: asyncio.TaskGroup, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """`tasks` owns the calls. They end with `close`."""
+        self._transport = transport
+        self._tasks = tasks
         self._timeout_s = timeout_s
-        self._channels: dict[str, tuple[str, grpc.Channel]] = {}
+        self._channels: dict[str, tuple[str, grpc.aio.Channel]] = {}
         """By address: the broker's incarnation, and the channel to it."""
-        self._lock = Lock()
 
-    def promise(self, ask: AskPromises) -> Promises:
+    async def promise(self, ask: AskPromises) -> Promises:
         """See `AskPromises`."""
         request = pb.PromiseJournalRequest(
             cluster_id=ask.holders.cluster_id, controller_epoch=ask.epoch
         )
-        answers, refused = self._ask_all(
-            ask.holders.brokers,
-            ask.holders.majority,
-            lambda stub: stub.PromiseJournal.future(request, timeout=self._timeout_s),
+        answers, refused = await self._ask_all(
+            ask.holders,
+            lambda stub: stub.PromiseJournal(request, timeout=self._timeout_s),
+            without_service=_KEEPS_NOTHING,
         )
-        journals = [
-            Journal(NOBODY) if answer is None else journal_from_wire(answer.journal)
-            for answer in answers
-        ]
-        return Promises(journals, refused)
+        return Promises([journal_from_wire(answer.journal) for answer in answers], refused)
 
-    def keep(self, ask: AskKeep) -> Kept:
+    async def keep(self, ask: AskKeep) -> Kept:
         """See `AskKeep`."""
         request = pb.KeepJournalRequest(
             cluster_id=ask.holders.cluster_id, journal=journal_to_wire(ask.journal)
         )
-        answers, refused = self._ask_all(
-            ask.holders.brokers,
-            ask.holders.majority,
-            lambda stub: stub.KeepJournal.future(request, timeout=self._timeout_s),
+        answers, refused = await self._ask_all(
+            ask.holders,
+            lambda stub: stub.KeepJournal(request, timeout=self._timeout_s),
+            without_service=None,
         )
-        return Kept(sum(answer is not None for answer in answers), refused)
+        return Kept(len(answers), refused)
 
-    def close(self) -> None:
-        """Closes the channels."""
-        with self._lock:
-            channels, self._channels = self._channels, {}
+    async def close(self) -> None:
+        """Closes the channels, which ends the calls on them."""
+        channels, self._channels = self._channels, {}
         for _, channel in channels.values():
-            channel.close()
+            await channel.close()
 
-    def _ask_all(
-        self,
-        brokers: tuple[BrokerRegistration, ...],
-        enough: int,
-        call: Callable[[Any], Any],
+    async def _ask_all(
+        self, holders: Holders, call: Callable[[Any], Any], *, without_service: Any
     ) -> tuple[list[Any], bool]:
-        """What was answered (None: by a broker without the service), and whether one refused."""
-        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        for broker in brokers:
-            call(self._stub(broker)).add_done_callback(done.put)
+        """What was answered, and whether one refused.
+
+        `without_service`: what a broker that does not know the service counts as having said.
+        """
+        channels, replaced = self._channels_to(holders.brokers)
+        outcomes: _Outcomes = asyncio.Queue(len(channels))
+        for channel in channels:
+            hearing = _hear(call(JournalServiceStub(channel)), without_service, outcomes)
+            self._tasks.create_task(hearing, name="a broker's journal")
+        try:
+            return await self._decisive(outcomes, len(channels), holders.majority)
+        finally:
+            for channel in replaced:
+                await channel.close()
+
+    async def _decisive(
+        self, outcomes: _Outcomes, asked: int, enough: int
+    ) -> tuple[list[Any], bool]:
+        """As `_ask_all`, as soon as what is still to come changes nothing."""
         answers: list[Any] = []
-        ends = monotonic() + self._timeout_s
-        for _ in brokers:
-            try:
-                future = done.get(timeout=max(0.0, ends - monotonic()))
-            except queue.Empty:
-                break
-            try:
-                answers.append(future.result())
-            except grpc.RpcError as error:
-                if error_from_rpc(error).code is ErrorCode.STALE_CONTROLLER_EPOCH:
-                    return answers, True
-                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    answers.append(None)
-            if len(answers) >= enough:
-                break
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for _ in range(asked):
+                    outcome = await outcomes.get()
+                    if isinstance(outcome, Exception):
+                        raise outcome
+                    if outcome is _REFUSED:
+                        return answers, True
+                    if outcome is not None:
+                        answers.append(outcome)
+                    if len(answers) >= enough:
+                        break
+        except TimeoutError:
+            pass
         return answers, False
 
-    def _stub(self, broker: BrokerRegistration) -> Any:
-        address = f"{broker.host}:{broker.port}"
-        with self._lock:
+    def _channels_to(
+        self, brokers: tuple[BrokerRegistration, ...]
+    ) -> tuple[list[grpc.aio.Channel], list[grpc.aio.Channel]]:
+        """Those to ask on, and those to close: of earlier runs."""
+        channels, replaced = [], []
+        for broker in brokers:
+            address = f"{broker.host}:{broker.port}"
             incarnation, channel = self._channels.get(address, ("", None))
             if channel is None or incarnation != broker.incarnation:
                 if channel is not None:
-                    channel.close()
-                channel = open_channel(address)
+                    replaced.append(channel)
+                channel = self._transport.open(address)
                 self._channels[address] = broker.incarnation, channel
-            return JournalServiceStub(channel)
+            channels.append(channel)
+        return channels, replaced
+
+
+async def _hear(call: Any, without_service: Any, outcomes: _Outcomes) -> None:
+    """Says once how the call ended, also if its channel was closed meanwhile."""
+    outcome: Any = None
+    try:
+        outcome = await call
+    except grpc.aio.AioRpcError as error:
+        if error_from_rpc(error).code is ErrorCode.STALE_CONTROLLER_EPOCH:
+            outcome = _REFUSED
+        elif error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            outcome = without_service
+    except Exception as error:  # noqa: BLE001 - a defect is for who asked
+        outcome = error
+    finally:
+        outcomes.put_nowait(outcome)

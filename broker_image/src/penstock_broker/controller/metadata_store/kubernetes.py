@@ -32,7 +32,6 @@ from penstock_broker.controller.metadata_store.interface import (
     Put,
     StoredText,
     StoreUnavailableError,
-    Undetachable,
     WriteConflictError,
 )
 from penstock_broker.controller.metadata_store.kubernetes_objects import (
@@ -51,7 +50,7 @@ _PAGE: Final = 100
 _events = EventLog("metadata-store")
 
 
-class KubernetesMetadataStore(Undetachable):
+class KubernetesMetadataStore:
     """Documents by one thread, the lease by one other. Owns `api`."""
 
     def __init__(

@@ -22,7 +22,6 @@ from penstock_broker.controller.metadata_store.interface import (
     Put,
     StoredText,
     StoreUnavailableError,
-    Undetachable,
     WriteConflictError,
 )
 
@@ -31,7 +30,7 @@ _LAST_WRITE: Final = b"n"
 _LOCK_FILE: Final = "LOCK.penstock"
 
 
-class LocalMetadataStore(Undetachable):
+class LocalMetadataStore:
     """Raises StoreUnavailableError at start if the directory is in use or unusable."""
 
     def __init__(self, directory: Path) -> None:

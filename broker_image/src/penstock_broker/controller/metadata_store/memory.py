@@ -15,7 +15,6 @@ from penstock_broker.controller.metadata_store.interface import (
     Put,
     StoredText,
     StoreUnavailableError,
-    Undetachable,
     WriteConflictError,
 )
 
@@ -39,7 +38,7 @@ class Failure(Enum):
     UNANSWERED = "it is carried out, the answer is lost"
 
 
-class MemoryMetadataStore(Undetachable):
+class MemoryMetadataStore:
     """Atomic, like the local store."""
 
     def __init__(self, shared: SharedDocuments) -> None:
