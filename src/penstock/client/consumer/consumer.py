@@ -102,7 +102,7 @@ class AsyncConsumer:
         Args:
             topics: Names of topics that exist, or one name.
             pattern: Topics whose whole name matches are added, now and when they are created:
-                literals, . [ ] ( ) | * + ? and \\ before any of them. "" = none.
+                literals, . [ ] ( ) | * + ? and \\ before any of these. "" = none.
             listener: Is called when partitions are assigned, revoked or lost.
 
         Raises MisuseError without a group id, with nothing to subscribe to, or after `assign`;

@@ -267,7 +267,7 @@ class Accumulator:
 
 
 class TopicBuffer:
-    """One topic as the producer sees it: its partitions, limits and partitioner."""
+    """One topic of the producer: its partitions, limits and partitioner."""
 
     def __init__(self, topic: TopicDescription, accumulator: Accumulator) -> None:
         config = accumulator.config
@@ -284,7 +284,7 @@ class TopicBuffer:
         self.update(topic)
 
     def update(self, topic: TopicDescription) -> None:
-        """Takes over new partitions, limits and leaders from the metadata."""
+        """Adopts new partitions, limits and leaders from the metadata."""
         limit_bytes = topic.configs.get("max.message.bytes")
         with self._accumulator.lock:
             if topic.topic_id != self.topic_id:
@@ -301,7 +301,7 @@ class TopicBuffer:
             ]
 
     def _start_over(self) -> None:
-        """The topic was created again: what waits stays addressed to the old one, and fails."""
+        """The topic was created again: waiting records stay addressed to the old one, and fail."""
         for queue in self.queues:
             if queue.open is not None:
                 queue.ready.append(queue.open)
@@ -317,7 +317,7 @@ class TopicBuffer:
         timestamp_ms: int | None,
         headers: Sequence[Header] | None,
     ) -> Delivery | None:
-        """Adds a record; None if there is no room for it now. Raises MisuseError."""
+        """Adds a record; None if there is no space for it now. Raises MisuseError."""
         if type(value) is not bytes or not self._plain_values:
             value = self._value_serializer(self.name, value)
         if key is not None:
@@ -350,7 +350,7 @@ class TopicBuffer:
         return Delivery(batch.outcome, index)
 
     def add_columns(self, columns: Columns, partition: int | None) -> PendingBatch | None:
-        """Queues columns as one batch; None if there is no room for it now."""
+        """Queues columns as one batch; None if there is no space for it now."""
         if partition is None:
             with self._accumulator.lock:
                 queue = self.next_sticky()
@@ -386,7 +386,7 @@ class TopicBuffer:
         return chosen
 
     def may_lack(self, partition: int | None) -> bool:
-        """A partition that is not known; it may have been added since the metadata was read."""
+        """Whether the metadata may lack this unknown partition; it may have been added since."""
         return isinstance(partition, int) and partition >= len(self.queues)
 
     def queue(self, partition: int) -> PartitionQueue:
@@ -400,7 +400,7 @@ class TopicBuffer:
         return self.queues[partition]
 
     def next_sticky(self) -> PartitionQueue:
-        """Moves on to the next partition that has a leader. The caller holds the lock."""
+        """Moves to the next partition that has a leader. The caller holds the lock."""
         led = self._led or self.queues
         if self._sticky is None:
             self._sticky = led[time_ns() % len(led)]
@@ -418,7 +418,7 @@ class TopicBuffer:
         return None if chosen is None else self.queues[chosen]
 
     def _sticky_queue(self, size: int) -> PartitionQueue:
-        """Stays while the batch has room, so that batches are full; then the next partition."""
+        """Stays while the batch has space, so that batches are full; then the next partition."""
         queue = self._sticky
         if queue is not None:
             batch = queue.open
@@ -430,7 +430,7 @@ class TopicBuffer:
 def checked_timestamp(topic: str, given: Any) -> int:
     """Other whole numbers (NumPy's) as int. Raises MisuseError(INVALID_TIMESTAMP).
 
-    One bad timestamp in a batch would fail every record beside it.
+    One bad timestamp would fail every record of its batch.
     """
     timestamp_ms: int | None = None
     with suppress(TypeError):

@@ -1,8 +1,8 @@
-"""What becomes of a record: a handle that costs two words, and one outcome per batch.
+"""The outcome of a record: a handle that costs two words, and one outcome per batch.
 
-`send` makes a `Delivery` (outcome, index) and nothing else; no future, no callback. All records
-of a batch share its `Outcome`, which learns once what happened. Whoever waits registers with
-the outcome then, from any thread or event loop.
+`send` makes only a `Delivery` (outcome, index): no future, no callback. All records of a batch
+share its `Outcome`, which is set once. A caller that waits registers with the outcome then, from
+any thread or event loop.
 
     Delivery ──┐
     Delivery ──┼──▶ Outcome ◀── sender: resolve(report) | fail(error)
@@ -21,9 +21,9 @@ from penstock.errors import ClusterError, ErrorCode, MisuseError
 
 
 class DeliveryError(ClusterError):
-    """Records were not delivered, or nobody knows.
+    """Records were not delivered, or it is unknown whether they were.
 
-    `unknown_outcome` True: an attempt was sent and its answer never came or did not tell: the
+    `unknown_outcome` True: an attempt was sent, but its answer never came or did not say: the
     records may be in the log, now or later, once. False: they are not and never will be (I8).
     """
 
@@ -73,7 +73,8 @@ class Outcome:
         self._wake()
 
     def when_done(self, wake: Callable[[], object]) -> None:
-        """Calls `wake` once when done, at once if it is; from whichever thread that happens in."""
+        """Calls `wake` once when done, at once if it already is; from the thread where that
+        happens."""
         with _waiters_lock:
             if not self.done:
                 if self._waiters is None:
@@ -83,7 +84,7 @@ class Outcome:
         wake()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Blocks the calling thread. Raises TimeoutError; the batch goes on."""
+        """Blocks the calling thread. Raises TimeoutError, which does not affect the batch."""
         if self.done:
             return
         if self._loop is not None and self._loop is _running_loop():
@@ -96,7 +97,7 @@ class Outcome:
             )
 
     async def wait_async(self) -> None:
-        """Waits in whatever event loop this runs in; cancelling the wait leaves the batch alone."""
+        """Waits in the current event loop; cancelling the wait does not affect the batch."""
         if self.done:
             return
         loop = asyncio.get_running_loop()
@@ -139,8 +140,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 class Delivery:
     """The handle `send` returns for one record: `done()`, `result()`, or `await` it.
 
-    Nothing needs to be done with it: a failed delivery nobody looks at is counted by `close()`
-    and logged.
+    You may ignore it: a failed delivery is logged and counted by `close()`.
     """
 
     __slots__ = ("_index", "_outcome")
@@ -154,10 +154,10 @@ class Delivery:
         return self._outcome.done
 
     def result(self, timeout_s: float | None = None) -> DeliveryReport:
-        """Blocks until the outcome is known; None = the delivery timeout bounds it anyway.
+        """Blocks until the outcome is known; None = at most the delivery timeout.
 
-        Raises DeliveryError if the record was not delivered or nobody knows, TimeoutError if
-        `timeout_s` passes first, MisuseError in the event loop of an AsyncProducer (await).
+        Raises DeliveryError if the record was not delivered or its outcome is unknown, TimeoutError
+        if `timeout_s` passes first, MisuseError in the event loop of an AsyncProducer (use await).
         """
         self._outcome.wait(timeout_s)
         return self._outcome.report_of(self._index, 1)
@@ -169,10 +169,10 @@ class Delivery:
 
 
 class ColumnsDelivery:
-    """The handle `send_columns` returns: a report per batch the columns became.
+    """The handle that `send_columns` returns: a report per batch of the columns.
 
-    Reports come in the order of the records within each partition. With keys, records of one
-    call spread over partitions.
+    Reports come in the order of the records within each partition. With keys, the records of one
+    call are spread over partitions.
     """
 
     __slots__ = ("_parts",)

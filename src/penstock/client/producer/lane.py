@@ -1,4 +1,4 @@
-"""One partition's batches on their way, in order, once. Pure: the sender obeys.
+"""One partition's batches in flight, in order, once. Pure: the sender carries it out.
 
 A lane holds the batches that were sent and are not settled, oldest first, at most
 `max_in_flight`. Each got the next sequence when it was taken, and keeps it over every retry,
@@ -6,20 +6,21 @@ so that the broker can tell a repeated batch from a new one and refuses a gap (I
 
     take ──▶ [ seq 0  sent ][ seq 40 sent ][ seq 95 sent ] ──▶ succeeded, in any order
 
-- **A retriable failure rewinds.** Later batches will be refused for the gap, or were stored if
-  the failed one was too. So the lane stops, waits until nothing is outstanding, then sends all
-  that is left again, in order, with the sequences they had.
-- **A batch given up leaves a gap** (refused for good, or its delivery time passed). Once nothing
-  is outstanding the lane asks for a new epoch of the producer id (`needs_identity`), under
-  which sequences start at 0 and late copies from the old epoch are refused (I10, as KIP-360).
-- **What may be sent again under new numbers** is only what certainly was not stored: a batch
-  with an attempt of unknown outcome is given up as unknown then, because its old copy may
-  still land, and the broker could not tell the new one was a repetition.
-- A batch whose time passes while it is outstanding is reported at once, and stays as a ghost
-  until its answer or the end of its connection tells whether there is a gap.
+- **A retriable failure rewinds.** Later batches will be refused for the gap, or were stored if the
+  failed one was too. So the lane stops, waits until nothing is outstanding, then sends all
+  remaining batches again, in order, with the same sequences.
+- **A batch given up leaves a gap** (refused for good, or its delivery timeout passed). Once nothing
+  is outstanding, the lane asks for a new epoch of the producer id (`needs_identity`), in which
+  sequences start at 0 and late copies from the old epoch are refused (I10, as in KIP-360).
+- **Only batches that were certainly not stored may be sent again with new numbers**: a batch with
+  an attempt of unknown outcome is given up as unknown then, because its old copy may still be
+  stored, and the broker could not recognize the new one as a repetition.
+- A batch whose timeout passes while it is outstanding is reported at once, and stays as a ghost
+  until its answer or the end of its connection shows whether there is a gap.
 
 **A transactional lane** never renews its identity. A batch that it gives up, as when its sequence
-is lost, fails the transaction: its owner discards the window, and the next one has another epoch.
+is lost, fails the transaction: its owner discards the window, and the next transaction has another
+epoch.
 
 Without idempotence there are no sequences: one batch is in flight, which keeps order.
 """
@@ -83,7 +84,7 @@ class Lane(Generic[Batch]):
 
     @property
     def outstanding(self) -> bool:
-        """An attempt of any batch is under way."""
+        """An attempt of any batch is in flight."""
         return any(entry.outstanding for entry in self.window)
 
     @property
@@ -138,7 +139,7 @@ class Lane(Generic[Batch]):
     def failed(self, entry: Entry[Batch], error: PenstockError, now_ms: int) -> bool:
         """An attempt ended with `error`. True: the batch is given up, the caller reports it.
 
-        `entry.unknown` then tells whether it may be in the log all the same.
+        `entry.unknown` then tells whether it may be in the log nevertheless.
         """
         if entry.discarded:
             return False
@@ -178,9 +179,9 @@ class Lane(Generic[Batch]):
         return expired
 
     def adopt(self, identity: ProducerIdentity) -> list[Entry[Batch]]:
-        """Numbers what is left anew under `identity`.
+        """Renumbers the remaining batches under `identity`.
 
-        Returns the batches given up because an old copy of them may still land; the caller
+        Returns the batches given up because an old copy of them may still be stored; the caller
         reports them as unknown.
         """
         assert not self.outstanding, "a late answer could not be told apart"
@@ -194,7 +195,7 @@ class Lane(Generic[Batch]):
         return given_up
 
     def discard(self) -> list[Entry[Batch]]:
-        """Forgets the window, outstanding or not; returns what was not reported yet.
+        """Drops the window, outstanding or not; returns the batches not reported yet.
 
         For transactions: the next one has another epoch, under which late copies are refused.
         """
@@ -208,7 +209,7 @@ class Lane(Generic[Batch]):
         return dropped
 
     def retry_now(self) -> None:
-        """There is a new leader: the pause after a failure has lost its reason."""
+        """There is a new leader: the pause after a failure is no longer needed."""
         self.retry_at_ms = 0
 
     def _number(self, entry: Entry[Batch]) -> None:
@@ -226,7 +227,7 @@ class Lane(Generic[Batch]):
 
     def _back_off(self, error: PenstockError, now_ms: int) -> None:
         pause_ms = 0
-        if not self._rewinding:  # what fails behind it fails for the same reason
+        if not self._rewinding:  # batches after it fail for the same reason
             pause_ms = min(self.backoff_ms << min(self._failures, 16), self.backoff_max_ms)
             self._failures += 1
         if isinstance(error, OverloadedError):

@@ -1,13 +1,13 @@
-"""One ProduceStream to one broker: requests out in order, answers in as they come.
+"""One ProduceStream to one broker: sends requests in order, receives answers as they come.
 
     sender.next_request ──▶ write ──▶ broker ──▶ read ──▶ sender.answered
                                         └─ stream ends ──▶ sender.broken: outcomes unknown
 
-The link pulls: it asks for the next request only when the one before has been taken by the
-transport, so a slow broker makes batches grow instead of queues. The stream keeps the order in
-which requests were written, which a series of unary calls would not. When it ends for whatever
-reason, every request without an answer has an unknown outcome; what to do about it is decided
-by the lanes. A new stream is opened when there is something to send.
+The link pulls: it asks for the next request only when the transport has accepted the previous one,
+so with a slow broker batches grow instead of queues. The stream keeps the order in which requests
+were written, which a series of unary calls would not. When it ends, for any reason, every request
+without an answer has an unknown outcome; the lanes decide what to do about it. A new stream is
+opened when there is something to send.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Request:
-    """A ProduceRequest under way; `parts` are in the order of its partitions."""
+    """A ProduceRequest in flight; `parts` are in the order of its partitions."""
 
     message: pb.ProduceRequest
     parts: Sequence[Sent]
@@ -60,7 +60,7 @@ class RequestSource(Protocol):
         """The broker's answer to a request."""
 
     def broken(self, requests: Sequence[Request], error: PenstockError) -> None:
-        """No answer to these will come; what became of them is unknown."""
+        """No answer to these will come; their outcome is unknown."""
 
     def unreachable(self, address: str, error: PenstockError) -> None:
         """Nothing was sent: there is no connection."""
@@ -99,12 +99,12 @@ class ProduceLink:
         return tuple(self._pending.values())
 
     def snap(self, error: PenstockError) -> None:
-        """Ends the stream: its answers are no longer waited for."""
+        """Ends the stream and stops waiting for its answers."""
         self._snapped = error
         self._snap.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             await self._work.wait()
             self.connecting = True
@@ -191,7 +191,7 @@ class ProduceLink:
 
 
 def _as_broken(error: PenstockError) -> PenstockError:
-    """What a stream's end means for its requests: refused for good, or simply no answer."""
+    """What the end of a stream means for its requests: refused for good, or just no answer."""
     if error.retriable or error.applied is Applied.NO:
         return error
     return UnreachableError(error.message)

@@ -1,21 +1,21 @@
-"""The async producer: what users call; the work is done in the parts it wires together.
+"""The async producer: the methods that users call; the parts it combines do the work.
 
     send ──▶ TopicBuffer.append ──▶ Delivery            (accumulator.py: batches)
                                         Sender          (sender.py: order, retries, leaders)
 
-**What a delivery's outcome means.** Success: stored as `acks` and `sync` asked. DeliveryError
-with `unknown_outcome` False: not in the log, and never will be. With True: an attempt was sent
-whose answer never came; the records are in the log once or not at all. Sending them again as
-new records may then duplicate them.
+**What a delivery's outcome means.** Success: stored as `acks` and `sync` request. DeliveryError
+with `unknown_outcome` False: not in the log, and never will be. With True: an attempt was sent, but
+its answer never came; the records are in the log once or not at all. If you send them again as new
+records, they may be duplicated.
 
-**Order.** Records that one task or thread sends to one partition are stored in that order.
-With `idempotent` (the default) retries neither duplicate nor reorder (lane.py says how).
+**Order.** Records that one task or thread sends to one partition are stored in that order. With
+`idempotent` (the default), retries neither duplicate nor reorder (see lane.py).
 
-**Transactions.** With a `transactional_id`, records are sent inside of `transaction()` only, and
-become visible together or never (penstock.client.transaction).
+**Transactions.** With a `transactional_id`, records can be sent only inside `transaction()`, and
+become visible together or not at all (penstock.client.transaction).
 
-A producer belongs to the event loop it is first used in; `send_nowait` is safe in other threads
-(the sync facade uses it so). After a fork the child must make its own.
+A producer belongs to the event loop in which it is first used; `send_nowait` is safe in other
+threads (the sync facade uses that). After a fork, the child must create its own.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _log = logging.getLogger("penstock.client")
 class AsyncProducer:
     """Sends records to topics, batched, in order, without duplicates.
 
-    Use it with `async with`, or call `close` when done: it sends what is left.
+    Use it with `async with`, or call `close` when done: it sends the remaining records.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class AsyncProducer:
             config: All settings, or None to give them as `options`; not both.
             options: Fields of ProducerConfig.
 
-        Raises MisuseError for settings that make no sense, or a codec that is not installed.
+        Raises MisuseError for invalid settings, or a codec that is not installed.
         """
         if config is not None and options:
             raise MisuseError("give a config or keyword options, not both")
@@ -92,7 +92,7 @@ class AsyncProducer:
         await self.close(exit_flush_s(kind))
 
     async def start(self) -> None:
-        """Starts the background tasks in this event loop; done by the first `send` as well."""
+        """Starts the background tasks in this event loop; the first `send` also does this."""
         self._check_open()
         async with self._starting:
             if self._cluster is not None:
@@ -110,7 +110,7 @@ class AsyncProducer:
             self._cluster, self._sender = cluster, sender
 
     def transaction(self) -> AsyncTransaction:
-        """A transaction to be begun: `async with producer.transaction() as tx`.
+        """A transaction that is not begun yet: `async with producer.transaction() as tx`.
 
         Raises MisuseError if the producer has no `transactional_id`.
         """
@@ -123,7 +123,7 @@ class AsyncProducer:
 
     def branches(self) -> AsyncBranches:
         """For a task of a batch that many tasks write and one decision commits; the producer's
-        `transactional_id` is the application's id then. Raises MisuseError without one."""
+        `transactional_id` is then the application id. Raises MisuseError without one."""
         self.transaction()
         return AsyncBranches(self)
 
@@ -137,19 +137,19 @@ class AsyncProducer:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """Hands a record over for sending. Waits for room in the buffer, not for the delivery.
+        """Sends a record. Waits for space in the buffer, but not for the delivery.
 
         Args:
             topic: Must exist.
-            value: Bytes, or what the value serializer takes; None = null (a tombstone).
+            value: Bytes, or what the value serializer accepts; None = null (a tombstone).
             key: Likewise; decides the partition. None = any partition.
-            partition: Overrides the choice.
+            partition: Overrides the key.
             timestamp_ms: Since 1970 UTC; None = now.
             headers: (name, value) pairs; names may repeat.
 
-        Raises MisuseError (RECORD_TOO_LARGE with size and limit, wrong types, no such
-        partition), ClusterError UNKNOWN_TOPIC, BUFFER_FULL after `max_block_ms` without room,
-        CLOSED, or UnreachableError. Nothing was sent then.
+        Raises MisuseError (RECORD_TOO_LARGE with size and limit, wrong types, no such partition),
+        ClusterError UNKNOWN_TOPIC, BUFFER_FULL after `max_block_ms` without space, CLOSED, or
+        UnreachableError. Then nothing was sent.
         """
         arguments = (value, key, partition, timestamp_ms, headers)
         delivery = self.try_append(topic, arguments)
@@ -169,10 +169,10 @@ class AsyncProducer:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """As `send`, but never waits, and may be called from any thread.
+        """Like `send`, but never waits, and can be called from any thread.
 
-        Raises ClusterError(BUFFER_FULL) where `send` would wait: there is no room, or the topic
-        was not sent to before (`await prepare(topic)` once). Nothing was sent then.
+        Raises ClusterError(BUFFER_FULL) where `send` would wait: there is no space, or the topic is
+        used for the first time (call `await prepare(topic)` once). Then nothing was sent.
         """
         delivery = self.try_append(topic, (value, key, partition, timestamp_ms, headers))
         if delivery is None:
@@ -183,10 +183,10 @@ class AsyncProducer:
         return delivery
 
     async def prepare(self, topic: str, partition: int | None = None) -> TopicBuffer:
-        """Gets the topic's metadata, so that `send_nowait` works. Raises as `send`, but is bounded
-        by `connect_timeout_ms`.
+        """Gets the topic's metadata, so that `send_nowait` works. Raises as `send`, but after at
+        most `connect_timeout_ms`.
 
-        `partition`: looks again if this one is not known: it may be new.
+        `partition`: looks it up again if it is not known, because it may be new.
         """
         buffer = await self._topic(topic, partition)
         if partition is not None:
@@ -210,14 +210,14 @@ class AsyncProducer:
             values: An entry per record: a list of bytes (None = null), a pyarrow binary or
                 string array, or a NumPy array of bytes. None with `keys` given = all null.
                 No serializer is applied.
-            keys: Likewise; None = no keys, and whole batches go to one partition after another.
+            keys: Likewise; None = no keys, and whole batches go to the partitions in turn.
             timestamps_ms: One for all, one per record (list, NumPy int64, pyarrow int64 or
                 timestamp); None = now.
             partition: For all records.
             headers: Per record.
 
         The buffers must not change before the delivery is done. Records with the same key keep
-        their order. Raises as `send`; what was accepted before the error is sent.
+        their order. Raises as `send`; records accepted before the error are sent.
         """
         buffer = await self._topic(topic, partition, self._block_deadline())
         parts: list[tuple[Outcome, int]] = []
@@ -229,15 +229,16 @@ class AsyncProducer:
         return ColumnsDelivery(parts)
 
     async def add_shard(self, buffer: TopicBuffer, shard: Shard) -> PendingBatch:
-        """Internal: queues one piece, waiting for room."""
+        """Internal: queues one piece, waiting for space."""
         return await self._with_room(
             lambda: buffer.add_columns(shard.columns, shard.partition), self._block_deadline()
         )
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Sends what lingers and waits until everything sent so far is settled, well or not.
+        """Sends lingering records and waits until everything sent so far is settled, successfully
+        or not.
 
-        Raises TimeoutError naming how much is left; it is still being sent.
+        Raises TimeoutError naming how much is left; that is still being sent.
         """
         self._guard.check()
         if self._cluster is None:
@@ -258,10 +259,10 @@ class AsyncProducer:
         """Flushes, then ends the producer. Never raises for records that cannot be delivered.
 
         Args:
-            timeout_s: How long to flush; None = as long as deliveries may take.
+            timeout_s: How long to flush; None = as long as deliveries can take.
 
-        Returns how many records of this producer, since it was made, were not delivered or have
-        an unknown outcome; each failure was logged, and is known to its Delivery.
+        Returns how many records of this producer, since it was created, were not delivered or have
+        an unknown outcome; each failure was logged, and its Delivery has it.
         """
         self._guard.check()
         sender, cluster = self._sender, self._cluster
@@ -313,7 +314,7 @@ class AsyncProducer:
     def try_append(
         self, topic: str, arguments: tuple[Any, Any, int | None, int | None, Any]
     ) -> Delivery | None:
-        """Appends if that takes no waiting, else None; from any thread."""
+        """Appends if that is possible without waiting, otherwise None; from any thread."""
         if self._ended is not None:
             raise self._ended
         buffer = self._accumulator.topics.get(topic)
@@ -329,7 +330,7 @@ class AsyncProducer:
     async def _topic(
         self, name: str, partition: int | None = None, limit: float = math.inf
     ) -> TopicBuffer:
-        """The topic, and if it can be, with this partition: a new one is looked for a while."""
+        """The topic, if possible with this partition: a new one is looked for for a while."""
         deadline = min(limit, monotonic() + self.config.unknown_topic_timeout_ms / 1000)
         buffer = await self._buffer(name, limit)
         while buffer.may_lack(partition) and monotonic() < deadline:
@@ -355,7 +356,7 @@ class AsyncProducer:
         return buffer
 
     async def _with_room(self, add: Callable[[], Added | None], deadline: float) -> Added:
-        """Calls `add` until it has room; woken whenever a batch is settled."""
+        """Calls `add` until there is space; woken whenever a batch is settled."""
         while True:
             if self._ended is not None:
                 raise self._ended
@@ -383,7 +384,7 @@ class AsyncProducer:
         for name, buffer in list(self._accumulator.topics.items()):
             description = self._cluster.view.topics.get(name)
             if description is None:
-                # Deleted, or not answered for: the next send asks again and says so. The buffer
+                # Deleted, or without an answer: the next send asks again and reports it. The buffer
                 # stays, and with it the sequences: the same topic may come back.
                 del self._accumulator.topics[name]
             else:
@@ -412,7 +413,7 @@ class AsyncProducer:
 
 
 def exit_flush_s(kind: type[BaseException] | None) -> float | None:
-    """How long leaving a with block may flush: briefly if somebody wants it to end now."""
+    """How long the end of a with block may flush: briefly if the program is being interrupted."""
     interrupted = kind is not None and issubclass(kind, asyncio.CancelledError | KeyboardInterrupt)
     return INTERRUPTED_FLUSH_S if interrupted else None
 

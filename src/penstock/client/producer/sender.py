@@ -1,13 +1,13 @@
-"""From waiting batches to settled ones: obeys the lanes, follows the leaders.
+"""From waiting batches to settled ones: carries out what the lanes decide, follows the leaders.
 
     accumulator ──news──▶ tick: expire, new identities, who leads ──wake──▶ links
     links ──next_request──▶ lanes (resend, take) ──▶ encode ──▶ ProduceRequest
     links ──answered / broken──▶ lanes (succeeded, failed) ──▶ outcomes
 
-Everything but InitProducer happens in `_tick` and the callbacks of links, which do not await:
-no state changes between looking and acting. A lane is bound to one link as long as anything of
-it is outstanding there, so a moved leader cannot overtake the old one. Keeps I9 with `lane.py`;
-I8 by telling definite failures from unknown outcomes.
+Everything except InitProducer happens in `_tick` and the callbacks of links, which do not await: no
+state changes between check and action. A lane is bound to one link as long as any of its batches is
+outstanding there, so a new leader cannot overtake the old one. Keeps I9 with `lane.py`; I8 by
+distinguishing definite failures from unknown outcomes.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Sender:
         cluster.on_change(self._leaders_changed)
 
     def wake(self) -> None:
-        """There is news; in the event loop's thread."""
+        """There is something new; in the event loop's thread."""
         self._news.set()
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class Sender:
                 pass
 
     def abandon(self, code: ErrorCode, reason: str) -> None:
-        """Gives up everything: what was sent has an unknown outcome, the rest was never sent."""
+        """Gives up everything: sent batches have an unknown outcome, the rest was never sent."""
         error = ClusterError(reason, code)
         for queue in self._accumulator.take_news():
             self._lane(queue)
@@ -93,15 +93,15 @@ class Sender:
     # -- transactions ------------------------------------------------------------------------
 
     def adopt(self, identity: ProducerIdentity) -> None:
-        """The next transaction's; nothing of the last one is left."""
+        """Adopts the identity of the next transaction; nothing of the last one is left."""
         self._identity = identity
         for lane in self._lanes.values():
             lane.adopt(identity)
 
     def discard(self, error: PenstockError) -> None:
-        """Gives up all batches of a transaction; what is still answered about them is ignored.
+        """Gives up all batches of a transaction; later answers about them are ignored.
 
-        The gate is closed: nothing is added meanwhile.
+        The gate is closed: nothing is added in the meantime.
         """
         for queue in self._accumulator.take_news():
             self._active[queue] = self._lane(queue)
@@ -133,7 +133,7 @@ class Sender:
             self._link_of[queue] = address
             parts.append(sent)
             size += self._add(message, sent)
-            # The next request begins with the partitions this one did not get to.
+            # The next request starts with the partitions that did not fit into this one.
             self._active[queue] = self._active.pop(queue)
             if size >= REQUEST_BYTES:
                 break
@@ -169,7 +169,7 @@ class Sender:
     # -- the tick ----------------------------------------------------------------------------
 
     def _tick(self, at_ms: int) -> int | None:
-        """Looks after everything under way. Returns the time to the next look in ms."""
+        """Handles everything in flight. Returns the time to the next tick in ms."""
         for queue in self._accumulator.take_news():
             self._active[queue] = self._lane(queue)
         pauses = [
@@ -184,7 +184,7 @@ class Sender:
     def _look_after(
         self, queue: PartitionQueue, lane: Lane[PendingBatch], at_ms: int
     ) -> int | None:
-        """One partition's turn; None = it has nothing left and rests."""
+        """Handles one partition; None = it has nothing left and rests."""
         self._expire(queue, lane, at_ms)
         look_ms = self._accumulator.next_look_ms(queue)
         if look_ms is None and not lane.window:
@@ -208,7 +208,8 @@ class Sender:
             link = self._link(leader.address)
             link.wake()
             if link.connecting:
-                # A leader that just died is led elsewhere long before connecting is given up.
+                # A partition whose leader just died has a new leader long before connecting times
+                # out.
                 self._cluster.refresh_soon()
         later = [when - at_ms for when in (look_ms, lane.retry_at_ms) if when and when > at_ms]
         return min([TICK_MS, *later])
@@ -230,7 +231,7 @@ class Sender:
         )
 
     def _check(self, link: ProduceLink, at_ms: int) -> None:
-        """Ends a stream that waits for a broker which does not lead any more, or never answers."""
+        """Ends a stream that waits for a broker that no longer leads, or never answers."""
         pending = link.pending
         if not pending or at_ms - pending[0].written_ms < STALL_MS:
             return
@@ -263,7 +264,7 @@ class Sender:
         leader = self._cluster.view.leader(queue.where)
         if leader is None or leader.address != address:
             return False
-        # Until the old leader's answers are in, nothing goes to the new one: it could overtake.
+        # Until the old leader has answered, nothing goes to the new one, which could overtake it.
         return self._link_of.get(queue) == address or not self._lanes[queue].outstanding
 
     def _next_batch(self, queue: PartitionQueue, at_ms: int) -> Sent | None:
@@ -291,7 +292,8 @@ class Sender:
                 topic=sent.queue.where.topic,
                 topic_id=sent.entry.batch.topic_id,
                 partition=sent.queue.where.partition,
-                # A leader deposed without knowing must not take what is meant for its successor.
+                # A deposed leader that does not know it yet must not accept batches meant for its
+                # successor.
                 leader_epoch=leader.leader_epoch,
                 batch=batch_to_wire(batch),
             )
@@ -299,7 +301,7 @@ class Sender:
         return batch.size_bytes
 
     def _built(self, entry: Entry[PendingBatch]) -> Batch:
-        """The sealed batch; built anew for a retry, from the same columns and numbers."""
+        """The sealed batch; rebuilt for a retry, from the same columns and numbers."""
         columns = entry.batch.encoded()
         identity = entry.identity
         producer_id = NO_PRODUCER if identity is None else identity.producer_id
@@ -316,7 +318,9 @@ class Sender:
             )
             if codec is Codec.NONE or len(batch.payload) < batch.header.uncompressed_bytes:
                 return batch
-            codec = Codec.NONE  # what does not get smaller travels, and is read, as it is
+            codec = (
+                Codec.NONE
+            )  # what does not get smaller by compression is sent and read uncompressed
 
     def _succeeded(self, sent: Sent, result: pb.ProduceResult) -> None:
         sent.lane.succeeded(sent.entry)
@@ -393,7 +397,7 @@ class Sender:
         return link
 
     def _identify(self, queue: PartitionQueue, lane: Lane[PendingBatch]) -> None:
-        """Gives the lane the newest identity when it needs one, or can change without harm."""
+        """Gives the lane the newest identity if it needs one, or if a change is harmless."""
         if not self._config.idempotent or self._transactional_id:
             return  # a transaction's identity is adopted when it begins
         newest = self._identity
@@ -413,7 +417,7 @@ class Sender:
             self._tasks.spawn(self._init_producer(), "init-producer")
 
     async def _init_producer(self) -> None:
-        """Gets a producer id, or the next epoch of ours; tries until it has one."""
+        """Gets a producer id, or the next epoch of ours; retries until it has one."""
         known = self._identity
         while True:
             request = pb.InitProducerRequest(
@@ -436,7 +440,7 @@ class Sender:
                 for queue in self._active:
                     self._troubles[queue] = error
                 if error.code is ErrorCode.PRODUCER_FENCED:
-                    known = None  # somebody else goes on with our id: take a new one
+                    known = None  # another producer uses our id now: get a new one
                 await asyncio.sleep(self._config.retry_backoff_max_ms / 1000)
         self._identity = ProducerIdentity(ProducerId(answer.producer_id), answer.producer_epoch)
         self._identifying = False

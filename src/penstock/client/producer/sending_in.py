@@ -1,8 +1,8 @@
-"""In which transaction a thread or task sends at the moment.
+"""The transaction in which a thread or task currently sends.
 
     with SendingIn(number): producer.send(…) ──▶ accumulator: is `number` the one that is open?
 
-So a record of a transaction that has ended is refused, also when the next one is open.
+So a record of a transaction that has ended is refused, even if the next one is open.
 """
 
 from contextvars import ContextVar, Token
@@ -13,9 +13,9 @@ SENDING_IN: Final[ContextVar[int]] = ContextVar("sending_in", default=0)
 
 
 class SendingIn:
-    """What is sent inside belongs to the transaction `number`. Use once.
+    """Records sent inside belong to the transaction `number`. Use once.
 
-    A class, because a generator would cost each record as much as its append does.
+    A class, because a generator would cost each record as much as its append.
     """
 
     __slots__ = ("_number", "_token")

@@ -3,10 +3,10 @@
     Arrow, NumPy ──▶ Columns over their buffers ──────────┐
     lists ──▶ chunks ──▶ [by key: rows per partition] ──▶ Columns ──▶ pieces that fit a batch
 
-Arrow buffers are taken as they are. With keys, each key is hashed (`core.partitioner`) and the
-rows of a partition are gathered, in the order given. Pieces are made one after the other, while
-earlier ones are on their way; this runs on the calling thread and touches nothing of the
-producer but the topic's limits.
+Arrow buffers are used as they are. With keys, each key is hashed (`core.partitioner`) and the rows
+of a partition are collected, in the order given. Pieces are made one after the other, while earlier
+ones are in flight; this runs on the calling thread and uses only the topic's limits of the
+producer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records as lists. `timestamps_ms` may be one for all."""
+    """Records as lists. `timestamps_ms` may be one value for all."""
 
     values: Entries | None
     keys: Entries | None
@@ -95,7 +95,7 @@ def shard_columns(
     partition: int | None,
     headers: HeaderLists | None,
 ) -> Iterator[Shard]:
-    """The pieces to send, in order. Raises MisuseError on the way, for what cannot be sent."""
+    """The pieces to send, in order. Raises MisuseError in between, for invalid records."""
     if partition is not None:
         buffer.queue(partition)
     times = time_ns() // 1_000_000 if timestamps_ms is None else _times(buffer.name, timestamps_ms)

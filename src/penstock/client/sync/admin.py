@@ -1,6 +1,6 @@
 """The sync admin: its async namesake, driven from the loop thread.
 
-Nothing is decided here; arguments, errors and meanings are documented at `AsyncAdmin`.
+Decides nothing; arguments, errors and meanings are documented at `AsyncAdmin`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,7 +105,7 @@ class Admin:
         unset: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Sets some configs of a topic and returns others to their defaults."""
+        """Sets some configs of a topic and resets others to their defaults."""
         self._loop.run(
             self._core.alter_configs(topic, changes, unset=unset, validate_only=validate_only)
         )
@@ -136,7 +136,7 @@ class Admin:
         *,
         away_from_broker: int | None = None,
     ) -> int:
-        """Gives partitions back to their preferred leaders; returns how many moved."""
+        """Moves leaderships back to preferred leaders; returns how many moved."""
         return self._loop.run(
             self._core.elect_leaders(partitions, away_from_broker=away_from_broker)
         )
@@ -148,7 +148,7 @@ class Admin:
     def describe_logs(
         self, topics: Iterable[str] | None = None, *, broker_ids: Iterable[int] | None = None
     ) -> list[LogDescription]:
-        """What each broker that is alive holds."""
+        """The replicas of each live broker."""
         return self._loop.run(self._core.describe_logs(topics, broker_ids=broker_ids))
 
     # -- groups ------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Admin:
     def plan_reset(
         self, to: ResetTo, committed: Mapping[TopicPartition, int], *, clamp: bool = False
     ) -> dict[TopicPartition, Move]:
-        """Where `to` moves these partitions; committed -1 = nothing is."""
+        """The offsets to which `to` moves these partitions; committed -1 = none."""
         return self._loop.run(self._core.plan_reset(to, committed, clamp=clamp))
 
     def reset_offsets(
@@ -188,7 +188,7 @@ class Admin:
         )
 
     def delete_group(self, group_id: str) -> None:
-        """Forgets a group without members, and its offsets."""
+        """Deletes a group without members, and its offsets."""
         self._loop.run(self._core.delete_group(group_id))
 
     # -- transactions ------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Admin:
         older_than_ms: int = 0,
         producer_id: int = 0,
     ) -> list[TransactionListing]:
-        """Of the whole cluster, by id and branch."""
+        """Transactional ids of the whole cluster, by id and branch."""
         return self._loop.run(
             self._core.list_transactions(
                 states, older_than_ms=older_than_ms, producer_id=producer_id
@@ -214,7 +214,7 @@ class Admin:
     def abort_transaction(
         self, transactional_id: str, *, producer_epoch: int = -1, reason: str = ""
     ) -> int:
-        """Ends what is open of it; how many transactions that were."""
+        """Aborts its open transactions; returns how many there were."""
         return self._loop.run(
             self._core.abort_transaction(
                 transactional_id, producer_epoch=producer_epoch, reason=reason
@@ -222,30 +222,30 @@ class Admin:
         )
 
     def partition_transactions(self, where: TopicPartition) -> PartitionTransactions:
-        """What is open in a partition, as its leader has it."""
+        """The open transactions in a partition, as its leader has them."""
         return self._loop.run(self._core.partition_transactions(where))
 
     def blocking_transactions(self, *, older_than_ms: int = 0) -> list[BlockingTransaction]:
-        """What holds up read_committed readers, by partition."""
+        """Transactions that block read_committed readers, by partition."""
         return self._loop.run(self._core.blocking_transactions(older_than_ms=older_than_ms))
 
     def list_ledgers(self) -> list[LedgerListing]:
-        """What application ids have committed last, by id."""
+        """The last batch that each application id has committed, by id."""
         return self._loop.run(self._core.list_ledgers())
 
     def forget_ledger(self, application_id: str) -> bool:
-        """Its next batch is taken as the first; False = there was none."""
+        """Deletes a ledger: the next batch counts as the first. False = there was none."""
         return self._loop.run(self._core.forget_ledger(application_id))
 
     # -- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes the connections; may be called again."""
+        """Closes the connections; can be called repeatedly."""
         if not self._closed:
             self._closed = True
             self._loop.run(self._core.close())
             self._loop.release(self)
 
     def close_at_exit(self) -> None:
-        """The process ends and nobody called `close`."""
+        """The process ends without a call of `close`."""
         self.close()

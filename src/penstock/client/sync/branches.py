@@ -23,16 +23,16 @@ class Branches:
         self._core = core
 
     def begin(self, run: BatchRun, task: int, attempt: int) -> Branch | None:
-        """Opens a branch for this attempt; None = the batch is in, write nothing."""
+        """Opens a branch for this attempt; None = the batch is committed, write nothing."""
         return self._loop.run(self._core.begin(run, task, attempt))
 
     def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
-        """As `Producer.send_columns`, within the branch."""
+        """Like `Producer.send_columns`, within the branch."""
         with self._core.sending():
             return self._send_columns(topic, values, keys, **more)
 
     def hand_over(self, timeout_s: float | None = None) -> None:
-        """Blocks until everything sent is stored; its batch may commit it then."""
+        """Blocks until everything sent is stored; after that, its batch may commit it."""
         self._loop.run(self._core.hand_over(timeout_s))
 
     def abort(self, timeout_s: float | None = None) -> None:
@@ -48,7 +48,7 @@ class Branches:
         wait_visible_ms: int = 0,
         timeout_s: float | None = None,
     ) -> BatchOutcome:
-        """One decision: these branches commit, all others abort, and the batch is in."""
+        """One decision: these branches commit, all others abort, and the batch is committed."""
         return self._loop.run(
             self._core.commit_batch(
                 run, rows, branches, wait_visible_ms=wait_visible_ms, timeout_s=timeout_s
@@ -56,5 +56,6 @@ class Branches:
         )
 
     def abort_batch(self, run: BatchRun, *, timeout_s: float | None = None) -> bool:
-        """Aborts what the run has open; False = the batch is in, and nothing was done."""
+        """Aborts the open branches of the run; False = the batch is committed, and nothing was
+        done."""
         return self._loop.run(self._core.abort_batch(run, timeout_s=timeout_s))

@@ -1,8 +1,8 @@
 """The sync consumer: its async namesake, driven from the loop thread.
 
-Nothing is decided here. Every method hands its arguments to the async client and blocks the
-calling thread until that is done; errors and meanings are documented there. Clients may be
-shared between threads. Ctrl-C interrupts a waiting call and leaves the client usable.
+Decides nothing. Every method passes its arguments to the async client and blocks the calling thread
+until that is done; errors and meanings are documented there. Clients can be shared between threads.
+Ctrl-C interrupts a waiting call and leaves the client usable.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -79,19 +79,19 @@ class Consumer:
         return self._core.assignment()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next poll begins at `offset`."""
+        """The next poll starts at `offset`."""
         self._loop.run(self._core.seek(partition, offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Moves to the first records there are; None = in all partitions."""
+        """Moves to the first record of the log; None = in all partitions."""
         self._loop.run(self._core.seek_to_beginning(partitions))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Moves behind the last records there are now; None = in all partitions."""
+        """Moves to the current end of the log; None = in all partitions."""
         self._loop.run(self._core.seek_to_end(partitions))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Moves to what the group has committed; None = in all partitions."""
+        """Moves to the group's committed offsets; None = in all partitions."""
         self._loop.run(self._core.seek_to_committed(partitions))
 
     def seek_to_time(
@@ -101,7 +101,7 @@ class Consumer:
         return self._loop.run(self._core.seek_to_time(timestamps_ms))
 
     def poll(self, timeout_s: float = 1.0, max_records: int | None = None) -> list[ConsumedBatch]:
-        """What is there; waits up to `timeout_s` for something."""
+        """Returns available records; waits up to `timeout_s` for one."""
         return self._loop.run_with_errands(self._core.poll(timeout_s, max_records))
 
     def poll_arrow(
@@ -111,7 +111,7 @@ class Consumer:
         *,
         include_headers: bool = False,
     ) -> "pyarrow.Table":
-        """As `poll`, as one Arrow table with a chunk per batch."""
+        """Like `poll`, but as one Arrow table with a chunk per batch."""
         return self._loop.run_with_errands(
             self._core.poll_arrow(timeout_s, max_records, include_headers=include_headers)
         )
@@ -122,11 +122,11 @@ class Consumer:
             yield from self.one_by_one(self.poll(ITERATION_POLL_S))
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
-        """The records of the last poll, each counted as handed out when it is taken."""
+        """The records of the last poll, each counted as returned when it is taken."""
         return self._core.one_by_one(batches)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Polls return nothing of these until `resume`."""
+        """Polls return no records of these partitions until `resume`."""
         self._loop.run(self._core.pause(partitions))
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -134,17 +134,17 @@ class Consumer:
         self._loop.run(self._core.resume(partitions))
 
     def position(self, partition: TopicPartition) -> int:
-        """The offset of the next record that a poll returns."""
+        """The offset of the next record that a poll will return."""
         return self._loop.run(self._core.position(partition))
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Per partition, how many offsets lie between position and end now."""
+        """Per partition, the number of offsets between position and end now."""
         return self._loop.run(self._core.lag())
 
     def commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
     ) -> None:
-        """Stores the group's offsets; None = behind everything handed out."""
+        """Stores the group's offsets; None = after everything returned so far."""
         self._loop.run(self._core.commit(offsets))
 
     def commit_async(
@@ -152,22 +152,22 @@ class Consumer:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         callback: Callable[[PenstockError | None], None] | None = None,
     ) -> None:
-        """As `commit`, without waiting; `callback` is called in the client's own thread."""
+        """Like `commit`, but without waiting; `callback` is called in the client's own thread."""
         self._loop.run(self._core.commit_async(offsets, callback))
 
     def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed for these partitions; None = nothing."""
+        """The group's committed offsets of these partitions; None = none."""
         return self._loop.run(self._core.committed(partitions))
 
     def close(self) -> None:
-        """Leaves the group, ends fetching, closes the connections; may be called again."""
+        """Leaves the group, ends fetching, closes the connections; can be called repeatedly."""
         if not self._closed:
             self._closed = True
             self._loop.run_with_errands(self._core.close())
             self._loop.release(self)
 
     def close_at_exit(self) -> None:
-        """The process ends and nobody called `close`."""
+        """The process ends without a call of `close`."""
         self.close()

@@ -29,7 +29,7 @@ _errands: ContextVar["SimpleQueue[_Errand | None]"] = ContextVar("errands")
 
 
 async def errand(call: Callable[[], object]) -> None:
-    """Has `call` made by the thread that waits in `run_with_errands`; raises what it raises."""
+    """Makes the thread that waits in `run_with_errands` call `call`; raises what it raises."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     _errands.get().put((call, done))
     await done
@@ -55,7 +55,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Runs `work` in the loop and returns its result; Ctrl-C cancels it and goes on up."""
+        """Runs `work` in the loop and returns its result; Ctrl-C cancels it and propagates."""
         if threading.current_thread() is self._thread:
             work.close()
             raise MisuseError(
@@ -73,7 +73,7 @@ class LoopThread:
             raise
 
     def run_with_errands(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """As `run`; meanwhile the calling thread does what `work` asks of it with `errand`."""
+        """Like `run`; meanwhile, the calling thread does what `work` requests with `errand`."""
         queue: SimpleQueue[_Errand | None] = SimpleQueue()
 
         async def carried() -> Result:
@@ -104,7 +104,7 @@ class LoopThread:
             self.loop.call_soon_threadsafe(_succeed, done)
 
     def adopt(self, client: ClosesAtExit) -> None:
-        """Closes the client at exit, unless it is released before; keeps it alive till then."""
+        """Closes the client at exit, unless it is released before; keeps it alive until then."""
         self._clients.add(client)
 
     def release(self, client: ClosesAtExit) -> None:

@@ -1,7 +1,7 @@
 """The sync producer: appends on the calling thread, everything else on the loop thread.
 
-`send` calls the same `try_append` as the async producer; only when that would have to wait
-(first record of a topic, no room) does the call go through the event loop.
+`send` calls the same `try_append` as the async producer; the call goes through the event loop only
+if it has to wait (first record of a topic, no space).
 """
 
 import logging
@@ -24,11 +24,11 @@ _log = logging.getLogger("penstock.client")
 
 
 class Producer:
-    """Sends records to topics, batched, in order, without duplicates. Safe to share by threads.
+    """Sends records to topics, batched, in order, without duplicates. Can be shared by threads.
 
-    Use it in a `with` block, or call `close`: it sends what is left. Deliveries that fail are
-    logged, counted by `close`, and raised by `Delivery.result`. Arguments, meanings and errors
-    are those of `AsyncProducer`.
+    Use it in a `with` block, or call `close`: it sends the remaining records. Failed deliveries are
+    logged, counted by `close`, and raised by `Delivery.result`. Arguments, meanings and errors are
+    those of `AsyncProducer`.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """Hands a record over for sending; blocks up to `max_block_ms` for room in the buffer, or
-        to hear of the topic.
+        """Sends a record; blocks up to `max_block_ms` for space in the buffer, or for the topic's
+        metadata.
 
-        Raises as `AsyncProducer.send`. Nothing was sent then.
+        Raises as `AsyncProducer.send`. Then nothing was sent.
         """
         delivery = self._try_append(topic, (value, key, partition, timestamp_ms, headers))
         if delivery is not None:
@@ -78,7 +78,7 @@ class Producer:
         )
 
     def prepare(self, topic: str, partition: int | None = None) -> None:
-        """Finds out whether the topic (and partition) can be sent to; raises as `send` if not."""
+        """Checks that the topic (and partition) exist; raises as `send` if not."""
         self._loop.run(self._core.prepare(topic, partition))
 
     def send_columns(
@@ -106,7 +106,7 @@ class Producer:
         return ColumnsDelivery(parts)
 
     def transaction(self) -> "Transaction":
-        """A transaction to be begun: `with producer.transaction() as tx`."""
+        """A transaction that is not begun yet: `with producer.transaction() as tx`."""
         return Transaction(self, self._loop, self._core.transaction())
 
     def branches(self) -> Branches:
@@ -118,14 +118,15 @@ class Producer:
         self._loop.run(self._core.flush(timeout_s))
 
     def close(self, timeout_s: float | None = None) -> int:
-        """Flushes and ends. Returns the number of records not delivered; may be called again."""
+        """Flushes and closes. Returns the number of records not delivered; can be called
+        repeatedly."""
         if self._undelivered is None:
             self._undelivered = self._loop.run(self._core.close(timeout_s))
             self._loop.release(self)
         return self._undelivered
 
     def close_at_exit(self) -> None:
-        """The process ends and nobody called `close`."""
+        """The process ends without a call of `close`."""
         left = self._core.unsettled_records
         if left:
             _log.warning(
@@ -140,11 +141,11 @@ class Producer:
 
 
 class Transaction:
-    """Records that become visible to read_committed readers as a whole, or never.
+    """Records that become visible to read_committed readers as a whole, or not at all.
 
-    Use it in a `with` block: leaving it commits, leaving it by an error aborts. Or call `begin`,
-    then `commit` or `abort`. Meanings and errors are those of `AsyncTransaction`. Threads may share
-    it for sending; one begins and ends it.
+    Use it in a `with` block: the end of the block commits, an error aborts. Or call `begin`, then
+    `commit` or `abort`. Meanings and errors are those of `AsyncTransaction`. Threads can share it
+    for sending; one thread begins and ends it.
     """
 
     def __init__(self, producer: Producer, loop: LoopThread, core: AsyncTransaction) -> None:
@@ -174,14 +175,14 @@ class Transaction:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """As `Producer.send`, within this transaction."""
+        """Like `Producer.send`, within this transaction."""
         with self._core.sending():
             return self._producer.send(
                 topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
 
     def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
-        """As `Producer.send_columns`, within this transaction."""
+        """Like `Producer.send_columns`, within this transaction."""
         with self._core.sending():
             return self._producer.send_columns(topic, values, keys, **more)
 
@@ -190,15 +191,15 @@ class Transaction:
         consumer: Consumer,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
     ) -> None:
-        """Makes a consumer's progress part of it; see `AsyncTransaction.commit_offsets`."""
+        """Makes a consumer's offsets part of it; see `AsyncTransaction.commit_offsets`."""
         self._loop.run(self._core.commit_offsets(consumer.core, offsets))
 
     def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
-        """Has the coordinator decide; see `AsyncTransaction.commit`."""
+        """Commits; see `AsyncTransaction.commit`."""
         self._loop.run(self._core.commit(wait_visible=wait_visible, timeout_s=timeout_s))
 
     def abort(self, *, timeout_s: float | None = None) -> None:
-        """Gives up what was sent."""
+        """Aborts; see `AsyncTransaction.abort`."""
         self._loop.run(self._core.abort(timeout_s=timeout_s))
 
 

@@ -1,7 +1,7 @@
 """The sync transformer: handlers run in the calling thread, everything else on the loop thread.
 
-Nothing is decided here; see `penstock.client.transformer`. A send that need not wait is made by
-the calling thread, as the sync producer's is.
+Decides nothing; see `penstock.client.transformer`. A send that does not have to wait runs in the
+calling thread, as with the sync producer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from penstock.errors import MisuseError
 
 
 class Out:
-    """Sends into the transaction that holds the offsets of what it is made of; see AsyncOut."""
+    """Sends in the transaction that commits the source offsets; see AsyncOut."""
 
     def __init__(self, loop: LoopThread, core: AsyncOut) -> None:
         """Made by a transformer."""
@@ -36,7 +36,7 @@ class Out:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """Hands a record over; see `AsyncOut.send`."""
+        """Sends a record; see `AsyncOut.send`."""
         delivery = self._core.try_send(topic, (value, key, partition, timestamp_ms, headers))
         if delivery is not None:
             return delivery
@@ -49,7 +49,7 @@ class Out:
     def send_columns(
         self, topic: str, values: Any, keys: Any = None, **more: Any
     ) -> ColumnsDelivery:
-        """Many records at once; see `AsyncOut.send_columns`."""
+        """Sends many records at once; see `AsyncOut.send_columns`."""
         return self._loop.run(self._core.send_columns(topic, values, keys, **more))
 
 
@@ -57,7 +57,7 @@ Handle = Callable[[Record, Out], None]
 
 
 class Transformer:
-    """Hands out records of a group, and commits what is sent with their offsets.
+    """Reads a group's records, and commits the output together with their offsets.
 
     Use it in a `with` block, and loop over it, or call `run` with a handler:
 
@@ -67,9 +67,9 @@ class Transformer:
                     for record in batch.records():
                         out.send("paid", price(record), key=record.key)
 
-    Asking for the next batches says that those before are done. Whoever leaves the loop by itself
-    calls `commit` before, or those in hand come again. Arguments, meanings and errors are those of
-    AsyncTransformer.
+    Taking the next batches says that the previous ones are done. If you leave the loop yourself,
+    call `commit` first, or the current batches are delivered again. Arguments, meanings and errors
+    are those of AsyncTransformer.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Transformer:
 
     @property
     def core(self) -> AsyncTransformer:
-        """What is wrapped: `transactional_id`, `config`."""
+        """The wrapped async transformer, with `transactional_id` and `config`."""
         return self._core
 
     def __enter__(self) -> Self:
@@ -107,7 +107,7 @@ class Transformer:
     def run(self, handle: Handle) -> None:
         """Calls `handle(record, out)` for every record, until `stop`; see `AsyncTransformer.run`.
 
-        Other threads may call `stop`, and so may signal handlers.
+        Other threads and signal handlers may call `stop`.
         """
         check_handle(handle, is_async=False)
         with self._core.handling():
@@ -136,20 +136,20 @@ class Transformer:
                 out = Out(self._loop, more)
 
     def commit(self) -> None:
-        """The batches in hand are done: commits now; see `AsyncTransformer.commit`."""
+        """The current batches are done: commits now; see `AsyncTransformer.commit`."""
         self._loop.run(self._core.commit())
 
     def stop(self) -> None:
-        """Hands out no more; the loop ends when what is done is committed. From any thread."""
-        self._core.model.stop()  # seen by a handler's thread after its present record
+        """Ends the loop when finished records are committed. From any thread."""
+        self._core.model.stop()  # seen by a handler's thread after its current record
         self._loop.loop.call_soon_threadsafe(self._core.stop)
 
     def close(self) -> None:
-        """Commits what is done and leaves the group; see `AsyncTransformer.close`."""
+        """Commits finished records and leaves the group; see `AsyncTransformer.close`."""
         self._end(None)
 
     def close_at_exit(self) -> None:
-        """The process ends and nobody called `close`: aborts what is open."""
+        """The process ends without a call of `close`: aborts what is open."""
         self._end(KeyboardInterrupt)
 
     def _end(self, kind: type[BaseException] | None) -> None:
@@ -173,8 +173,8 @@ def transform(
 
         transform("localhost:9092", group_id="billing", source="orders", handle=price)
 
-    What the handler sends, and that the record is done, count together or not at all: run it as
-    often as the source has partitions. See `AsyncTransformer.run` for what becomes of failures,
+    The handler's output and the source record's offset are committed together or not at all. Run up
+    to as many instances as the source has partitions. See `AsyncTransformer.run` for failures,
     TransformConfig for `options`; a `Transformer` can be stopped by other means.
     """
     check_handle(handle, is_async=False)
@@ -183,7 +183,7 @@ def transform(
 
 
 def _check_answer(answer: object) -> None:
-    """Nobody would await it: the records would count as done."""
+    """It would never be awaited: the records would count as done."""
     if isawaitable(answer):
         if iscoroutine(answer):
             answer.close()

@@ -41,5 +41,5 @@ class WorkerPool:
         self._loop.run(self.core.run())
 
     def stop(self) -> None:
-        """Takes no more records; `run` returns when those taken are handled and committed."""
+        """Takes no more records; `run` returns when the taken ones are handled and committed."""
         self._loop.loop.call_soon_threadsafe(self.core.stop)

@@ -2,7 +2,6 @@
 
     handle, branches ─▶ manager ─▶ machine (pure); the manager carries out what it decides
 
-Belongs here: beginning, committing, aborting and handing over, and the objects users hold
-meanwhile. Never here: batches and their order (`penstock.client.producer`). Start with
-`contract.py`.
+Belongs here: beginning, committing, aborting and handing over, and the objects that users hold in
+between. Never here: batches and their order (`penstock.client.producer`). Start with `contract.py`.
 """

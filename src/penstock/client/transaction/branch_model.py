@@ -1,4 +1,4 @@
-"""What is said about a batch that many tasks write: plain data, which travels between processes."""
+"""Data about a batch that many tasks write: plain, so that it can be sent between processes."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ class BatchRun:
     """One execution of a batch by the program that drives it.
 
     Attributes:
-        application_id: Whose ledger tells which batches are in; the tasks' `transactional_id`.
-        checkpoint: Names the series of batches. Another one under the same application id is
-            LEDGER_MISMATCH: its numbers would mean other batches. 249 characters at most.
+        application_id: Whose ledger lists the committed batches; the tasks' `transactional_id`.
+        checkpoint: Names the series of batches. A different one under the same application id is
+            LEDGER_MISMATCH: its numbers would mean other batches. At most 249 characters.
         run: A UUID per execution. Its first branch aborts what older runs left open.
-        batch: Its number, 0 or more; a batch that is not above the last one that is in is taken
-            as a repetition.
+        batch: Its number, 0 or more; a batch whose number is not above the last committed one
+            counts as a repetition.
     """
 
     application_id: str

@@ -115,7 +115,7 @@ class AsyncBranches:
 
         Raises ClusterError: TRANSACTION_ABORTED (a branch had ended, nothing was committed),
         PRODUCER_FENCED (a newer run has begun), LEDGER_MISMATCH, or the last error after
-        `timeout_s`: then it may have been committed, and asking again tells.
+        `timeout_s`: then it may have been committed; call again to find out.
         """
         wait_ms = min(wait_visible_ms, VISIBLE_WAIT_MAX_MS)
         manager = await self._manager(run)
@@ -137,8 +137,8 @@ class AsyncBranches:
         return BatchOutcome(answer.already_committed, answer.rows_then, answer.visible)
 
     async def abort_batch(self, run: BatchRun, *, timeout_s: float | None = None) -> bool:
-        """Aborts what the run has open, and takes nothing more of it. False: the batch is in, and
-        nothing was done. Raises ClusterError, the last one after `timeout_s`."""
+        """Aborts the open branches of the run, and accepts no more of it. False: the batch is
+        committed, and nothing was done. Raises ClusterError, the last one after `timeout_s`."""
         manager = await self._manager(run)
         request = pb.AbortBatchRequest()
 

@@ -1,4 +1,4 @@
-"""What a transactional producer's machine hears and says; `machine.py` decides.
+"""Events and effects of a transactional producer's machine; `machine.py` decides.
 
     Event ──▶ Transactions.handle ──▶ Ready, whose fields are obeyed in their order
 
@@ -13,12 +13,12 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 
 class TransactionError(ClusterError):
-    """The transaction was not committed, or nobody knows.
+    """The transaction was not committed, or its outcome is unknown.
 
-    `unknown_outcome` False: nothing of it is or will be visible to read_committed readers. True:
-    its commit was asked for and the answer never came; `commit` may be called again. Code
-    PRODUCER_FENCED: another producer has taken the transactional id, and this one is of no more
-    use; after TRANSACTION_ABORTED the next transaction may begin.
+    `unknown_outcome` False: its records are not and will never be visible to read_committed
+    readers. True: its commit was requested, but the answer never came; call `commit` again. Code
+    PRODUCER_FENCED: another producer has taken over the transactional id, and this one can no
+    longer be used; after TRANSACTION_ABORTED, the next transaction can begin.
     """
 
     def __init__(self, message: str, code: ErrorCode, *, unknown_outcome: bool = False) -> None:
@@ -28,7 +28,7 @@ class TransactionError(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The user begins a transaction. `deadline_ms`: for an abort whose answer is still awaited."""
+    """The user begins a transaction. `deadline_ms`: for an abort that is not answered yet."""
 
     deadline_ms: int
 
@@ -42,22 +42,23 @@ class Identified:
 
 @dataclass(frozen=True, slots=True)
 class BatchLost:
-    """A batch was refused for good, or its delivery time has passed."""
+    """A batch was refused for good, or its delivery timeout has passed."""
 
     error: PenstockError
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsLost:
-    """Offsets of a consumer were refused, or nobody knows: without them nothing may count."""
+    """Offsets of a consumer were refused, or their outcome is unknown: the transaction must not
+    commit without them."""
 
     error: PenstockError
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The user commits, or asks again how it went. `wait_visible`: not answered before every
-    partition has heard."""
+    """The user commits, or asks again for the outcome. `wait_visible`: answered only when every
+    partition has stored it."""
 
     deadline_ms: int
     wait_visible: bool = False
@@ -65,21 +66,21 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What was sent is settled, but for so many batches and offsets whose time was up."""
+    """What was sent is settled, except this many batches and offsets, which timed out."""
 
     unsettled: int
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """What was sent is settled, but for so many batches; another program commits it, or nobody."""
+    """What was sent is settled, except this many batches; another program may commit it."""
 
     unsettled: int
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The user aborts, or leaves by an error."""
+    """The user aborts, or an error ends the block."""
 
     deadline_ms: int
 
@@ -90,8 +91,8 @@ class EndAnswered:
 
     Attributes:
         next: The next transaction's identity.
-        error: TRANSACTION_ABORTED if it had been aborted by others before.
-        visible: Every partition has heard of the outcome.
+        error: TRANSACTION_ABORTED if it had already been aborted by others.
+        visible: Every partition has stored the outcome.
     """
 
     next: ProducerIdentity
@@ -138,10 +139,10 @@ class Ready:
 
     Attributes:
         discard: Give up every batch of the transaction with this error, sent or not, and ignore
-            what is still answered about it.
+            later answers about it.
         adopt: The lanes' identity from now on; their windows are empty.
         identify: InitProducer with a new instance id, then `Identified`, and `Begin` again.
-        flush: Send what lingers, wait until everything is settled, then `Flushed`.
+        flush: Send lingering records, wait until everything is settled, then `Flushed`.
         end: Send it, then `EndAnswered` or `EndFailed`; after a `Begin` then `Begin` again.
         error: The user's call ends with this error.
     """

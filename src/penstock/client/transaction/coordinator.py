@@ -4,8 +4,8 @@
     init ──▶ InitProducer: takes the id over, again until it is answered
     end  ──▶ EndTransaction: one attempt; whether to repeat it is `machine.py`'s decision
 
-Both may be repeated: an instance that has the id gets the same epoch, and an End that was decided
-is answered with its outcome.
+Both can be repeated: an instance that has the id gets the same epoch, and a decided End is answered
+with its outcome.
 """
 
 from collections.abc import Callable
@@ -63,10 +63,11 @@ class TransactionCoordinator(IdCoordinator):
         self._config = config
 
     async def init(self, instance_id: str, timeout_s: float) -> ProducerIdentity:
-        """Takes the id for this instance; who had it is fenced.
+        """Takes over the id for this instance; the previous owner is fenced.
 
-        Raises what trying again cannot cure (PRODUCER_FENCED: the instance had lost the id;
-        INVALID_REQUEST: the timeout is above the cluster's), or the last error after `timeout_s`.
+        Raises an error that a retry cannot cure (PRODUCER_FENCED: the instance has lost the id;
+        INVALID_REQUEST: the timeout is above the cluster's limit), or the last error after
+        `timeout_s`.
         """
 
         async def attempt(connection: Connection, attempt_s: float) -> ProducerIdentity:
@@ -87,7 +88,7 @@ class TransactionCoordinator(IdCoordinator):
         return await self.until_answered(attempt, timeout_s)
 
     async def end(self, end: End, timeout_s: float) -> EndAnswered:
-        """One attempt; waits `timeout_s` at most. Raises PenstockError."""
+        """One attempt; waits at most `timeout_s`. Raises PenstockError."""
         request = pb.EndTransactionRequest(
             transactional_id=self._id,
             producer_id=end.identity.producer_id,

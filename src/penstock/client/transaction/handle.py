@@ -1,11 +1,11 @@
-"""What `producer.transaction()` returns: one transaction, as its user sees it.
+"""The object that `producer.transaction()` returns: one transaction.
 
     async with producer.transaction() as tx:     # begin
         await tx.send("paid", value)             # into this transaction
                                                  # leaving commits; by an error: aborts
 
-The handle knows only whether it is the producer's present transaction; what may be done is decided
-by the machine (`machine.py`), which the manager obeys (`manager.py`).
+The handle knows only whether it is the producer's current transaction; the machine (`machine.py`)
+decides what is allowed, and the manager (`manager.py`) carries it out.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _log = logging.getLogger("penstock.client")
 
 
 class _End(Enum):
-    """What became of a transaction that needs no call any more."""
+    """The outcome of a transaction that needs no further call."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -42,10 +42,10 @@ class _End(Enum):
 
 
 class AsyncTransaction:
-    """Records that become visible to read_committed readers as a whole, or never.
+    """Records that become visible to read_committed readers as a whole, or not at all.
 
-    Use it with `async with`: leaving the block commits, leaving it by an error aborts. Or call
-    `begin`, then `commit` or `abort`, by one task at a time.
+    Use it with `async with`: the end of the block commits, an error aborts. Or call `begin`, then
+    `commit` or `abort`, from one task at a time.
     """
 
     def __init__(self, producer: "AsyncProducer") -> None:
@@ -75,16 +75,16 @@ class AsyncTransaction:
 
     @property
     def over(self) -> bool:
-        """It was ended, or its producer has lost the id: no call is needed any more."""
+        """It has ended, or its producer has lost the id: no further call is needed."""
         return self._ended is not None
 
     async def begin(self) -> None:
-        """Opens the transaction; the producer's first one takes the transactional id.
+        """Opens the transaction; the producer's first one takes over the transactional id.
 
-        Raises MisuseError if this or another transaction of the producer is open;
-        TransactionError if the producer has lost its id; UnreachableError and other ClusterErrors
-        after `max_block_ms` without a coordinator; ClusterError(INVALID_REQUEST) if the cluster
-        does not allow so long a `transaction_timeout_ms`.
+        Raises MisuseError if this or another transaction of the producer is open; TransactionError
+        if the producer has lost its id; UnreachableError and other ClusterErrors after
+        `max_block_ms` without a coordinator; ClusterError(INVALID_REQUEST) if
+        `transaction_timeout_ms` is above the cluster's limit.
         """
         if self._manager is not None:
             raise MisuseError(
@@ -105,15 +105,15 @@ class AsyncTransaction:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """As `AsyncProducer.send`, within this transaction. A delivery's success means stored, and
-        visible only if the transaction commits; a delivery that fails fails the transaction."""
+        """Like `AsyncProducer.send`, within this transaction. A successful delivery means stored,
+        and visible only if the transaction commits; a failed delivery fails the transaction."""
         with self.sending():
             return await self._producer.send(
                 topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
             )
 
     async def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
-        """As `AsyncProducer.send_columns`, within this transaction."""
+        """Like `AsyncProducer.send_columns`, within this transaction."""
         with self.sending():
             deliveries: ColumnsDelivery = await self._producer.send_columns(
                 topic, values, keys, **more
@@ -125,35 +125,37 @@ class AsyncTransaction:
         consumer: "AsyncConsumer",
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
     ) -> None:
-        """Makes a consumer's progress part of the transaction: its group's offsets count if it
-        commits, and never if it is aborted.
+        """Makes a consumer's offsets part of the transaction: they take effect if it commits, and
+        never if it aborts.
 
         Args:
             consumer: With a group id and `enable_auto_commit=False`, of the same cluster.
-            offsets: The next offset to read per partition; None = behind everything handed out.
+            offsets: The next offset to read per partition; None = after everything returned so far.
 
-        Commit before polling again: partitions may leave with a poll, and others then read what
-        this transaction has written about. After an abort `consumer.seek_to_committed()`
-        goes back to what counts. Raises MisuseError, with nothing sent, for a consumer that cannot
-        take part. Any other error fails the transaction, abort is all that is left: UNKNOWN_MEMBER,
-        FENCED_INSTANCE_ID and STALE_MEMBER_EPOCH if others own the partitions now,
-        OFFSET_WENT_BACK, PRODUCER_FENCED, or what lasted for the consumer's `request_timeout_ms`.
+        Commit before polling again: partitions may be revoked in a poll, and other members then
+        read the records that this transaction has processed. After an abort,
+        `consumer.seek_to_committed()` goes back to the committed offsets. Raises MisuseError, with
+        nothing sent, for a consumer that cannot take part. Any other error fails the transaction,
+        which can then only be aborted: UNKNOWN_MEMBER, FENCED_INSTANCE_ID and STALE_MEMBER_EPOCH if
+        others own the partitions now, OFFSET_WENT_BACK, PRODUCER_FENCED, or an error that persisted
+        for the consumer's `request_timeout_ms`.
         """
         await self._begun("commit_offsets").commit_offsets(consumer, offsets)
 
     async def commit(self, *, wait_visible: bool = False, timeout_s: float | None = None) -> None:
-        """Sends what lingers, waits until all is stored, and has the coordinator decide.
+        """Sends lingering records, waits until everything is stored, and asks the coordinator to
+        commit.
 
         Args:
-            wait_visible: Returns only when every partition has heard, so that a read_committed
-                reader that begins now sees it.
+            wait_visible: Returns only when every partition has its marker, so that a read_committed
+                reader that starts now sees the transaction.
             timeout_s: None = `delivery_timeout_ms`.
 
         Returns when the transaction is committed: no crash undoes it. Raises TransactionError: it
-        is not committed; if TRANSACTION_ABORTED, abort it, which is a success if the coordinator
-        has done it. With `unknown_outcome` (REQUEST_TIMED_OUT) nobody answered in time: call commit
-        again, it asks on. ClusterError(REQUEST_TIMED_OUT) with `wait_visible`: committed, but not
-        visible yet.
+        is not committed; if TRANSACTION_ABORTED, abort it, which succeeds if the coordinator has
+        already done it. With `unknown_outcome` (REQUEST_TIMED_OUT), there was no answer in time:
+        call commit again to ask for the outcome. ClusterError(REQUEST_TIMED_OUT) with
+        `wait_visible`: committed, but not visible yet.
         """
         manager = self._begun("commit")
         try:
@@ -164,11 +166,11 @@ class AsyncTransaction:
         self._end = _End.COMMITTED
 
     async def abort(self, *, timeout_s: float | None = None) -> None:
-        """Gives up what was sent; none of it will ever be visible to read_committed readers.
+        """Aborts: nothing that was sent will ever be visible to read_committed readers.
 
-        Done again, or after the coordinator has aborted it by itself, it is a success: so it may
-        follow whatever `commit` has raised. `timeout_s` None = `delivery_timeout_ms`. Raises
-        TransactionError: nobody confirmed it in time (the next transaction asks on), or the
+        It also succeeds if repeated, or if the coordinator has already aborted: so you can call it
+        after any error of `commit`. `timeout_s` None = `delivery_timeout_ms`. Raises
+        TransactionError: it was not confirmed in time (the next transaction asks again), or the
         producer has lost its id; MisuseError: it is committed, or may be (`unknown_outcome`).
         """
         if self._manager is not None and self._ended is _End.ABORTED:
@@ -183,7 +185,7 @@ class AsyncTransaction:
         self._end = _End.ABORTED
 
     def sending(self) -> SendingIn:
-        """What is sent inside belongs to this transaction, or is refused if that has ended."""
+        """Records sent inside belong to this transaction, or are refused if it has ended."""
         self._begun("send")
         return SendingIn(self._number)
 
@@ -199,13 +201,14 @@ class AsyncTransaction:
 
     @property
     def _ended(self) -> "_End | None":
-        """An abort that nobody had confirmed was confirmed before the producer's next one began."""
+        """An unconfirmed abort was confirmed before the producer's next transaction began."""
         if self._end is None and self._manager is not None and self._manager.number > self._number:
             self._end = _End.ABORTED
         return self._end
 
     async def _abort_quietly(self, timeout_s: float | None) -> None:
-        """The error on its way up says more than one of the abort, which time makes good."""
+        """The propagating error says more than an error of the abort, which the timeout makes up
+        for."""
         try:
             await self.abort(timeout_s=timeout_s)
         except PenstockError as error:
@@ -213,7 +216,7 @@ class AsyncTransaction:
 
 
 def _end_told_by(error: PenstockError, manager: TransactionManager) -> _End | None:
-    """None: it needs a call yet."""
+    """None: it still needs a call."""
     if isinstance(error, MisuseError) or not manager.over:
         return None
     if manager.fenced:

@@ -7,20 +7,20 @@
       │               ▼                        ▼
       └── Abort ◀── FAILED: abort is all that is left        FENCED: nothing is left
 
-- **(producer id, epoch) names one transaction.** It is taken from the coordinator's answer about
-  the one before; its batches begin at sequence 0 in every partition. If the answer names the
-  same epoch again, a late batch could join the next transaction: a new identity is asked for.
-- **A commit leaves only when every batch is stored**, and consumers' offsets are, and never after
-  one was given up (I11). Then nothing of the transaction is on its way any more but repetitions.
+- **(producer id, epoch) names one transaction.** It comes from the coordinator's answer about the
+  previous one; its batches start at sequence 0 in every partition. If the answer names the same
+  epoch again, a late batch could join the next transaction, so the machine requests a new identity.
+- **A commit is sent only when every batch is stored**, and consumers' offsets are, and never after
+  one was given up (I11). Then only repetitions of the transaction's batches are in flight.
 - **A batch is never carried over.** Giving one up discards all others, and so does an abort.
-- **Once asked for, an outcome is not changed**: after a lost answer the same End is sent until the
-  coordinator tells. Past the deadline the machine stays in ENDING, and the next Commit, Abort
-  or Begin asks on. Only a producer that is fenced after a lost answer never knows.
+- **Once requested, an outcome is not changed**: after a lost answer, the same End is sent until the
+  coordinator answers. Past the deadline the machine stays in ENDING, and the next Commit, Abort or
+  Begin asks again. Only a producer that is fenced after a lost answer never learns the outcome.
 
-A branch of a batch that many tasks write ends by `HandOver`, READY again once all of it is stored:
-who commits the batch decides on it, and no End is sent.
+A branch of a batch that many tasks write ends with `HandOver`, and is READY again once it is
+completely stored: the program that commits the batch decides on it, and no End is sent.
 
-A refusal of the user's call is raised and changes nothing. Next: `manager.py` obeys.
+A refusal of the user's call is raised and changes nothing. Next: `manager.py` carries it out.
 """
 
 from dataclasses import dataclass, replace
@@ -74,12 +74,13 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """The outcome that is asked for. `deadline_ms` is that of the user's present call.
+    """The requested outcome. `deadline_ms` is that of the user's current call.
 
     Attributes:
-        sent: An EndTransaction has left: the outcome cannot be changed any more.
-        unanswered: One ended without telling whether it was decided.
-        decided: What is next, once the coordinator has told; only partitions are waited for.
+        sent: An EndTransaction was sent: the outcome can no longer be changed.
+        unanswered: One ended without an answer whether it was decided.
+        decided: The next identity, once the coordinator has answered; only partitions are waited
+            for.
     """
 
     commit: bool
@@ -105,7 +106,7 @@ class Transactions:
 
     @property
     def refusal(self) -> PenstockError | None:
-        """Why no record is taken now; None in an open transaction."""
+        """Why records are refused now; None in an open transaction."""
         match self.state:
             case State.OPEN:
                 return None
@@ -120,12 +121,12 @@ class Transactions:
 
     @property
     def identity(self) -> ProducerIdentity | None:
-        """Names the open transaction, and no other one; None while none was begun."""
+        """Names the open transaction, and no other one; None if none was begun."""
         return self._identity
 
     @property
     def may_abort(self) -> bool:
-        """Something is open whose commit was not asked for."""
+        """A transaction is open and its commit was not requested."""
         unsent = self._ending is not None and self._ending.commit and not self._ending.sent
         return self.state in (State.OPEN, State.FAILED) or unsent
 
@@ -178,7 +179,7 @@ class Transactions:
         return Ready(adopt=self._identity)
 
     def _ask_on(self, deadline_ms: int, now_ms: int) -> Ready:
-        """An abort that nobody has confirmed is in the way, as is a commit."""
+        """An unconfirmed abort blocks it, as does a commit."""
         ending = self._ending
         assert ending is not None, "an outcome was asked for"
         if ending.commit and ending.sent:
@@ -228,7 +229,7 @@ class Transactions:
         if self.state not in (State.OPEN, State.FAILED):
             raise self._misuse(f"{what} without an open transaction")
 
-    # -- what becomes of batches ---------------------------------------------------------------
+    # -- outcomes of batches ---------------------------------------------------------------
 
     def _lost(self, error: PenstockError) -> Ready:
         if self.may_abort and self.state is not State.FAILED:
@@ -237,7 +238,7 @@ class Transactions:
 
     def _flushed(self, unsettled: int, now_ms: int) -> Ready:
         if self.state is not State.ENDING:
-            return Ready(error=self._failure)  # a batch was lost meanwhile
+            return Ready(error=self._failure)  # a batch was lost in the meantime
         return self._too_late(unsettled) if unsettled else self._send_end(now_ms)
 
     def _hand_over(self, unsettled: int) -> Ready:
@@ -247,7 +248,7 @@ class Transactions:
         if unsettled:
             return self._too_late(unsettled)
         self.state = State.READY
-        self._identity = None  # the next one is told by who begins it
+        self._identity = None  # the next `Begin` reports it
         return NOTHING
 
     def _too_late(self, unsettled: int) -> Ready:
@@ -340,7 +341,7 @@ class Transactions:
         return Ready(error=told)
 
     def _refused(self, error: PenstockError, ending: _Ending) -> Ready:
-        """The coordinator does not want this producer any more."""
+        """The coordinator no longer accepts this producer."""
         unknown = ending.commit and ending.unanswered and ending.decided is None
         maybe = "; an earlier attempt to commit may have succeeded" if unknown else ""
         self.state = State.FENCED

@@ -1,13 +1,14 @@
-"""A producer's transactions: obeys the machine, between the user, the sender and the coordinator.
+"""A producer's transactions: carries out the machine's decisions, between user, sender and
+coordinator.
 
     begin, commit, abort ──▶ Transactions.handle ──▶ gate, sender.discard / adopt, flush, End
     sender: a batch is given up ──▶ BatchLost ──┤
     a consumer's offsets are refused ▶ OffsetsLost ┘
 
-The gate is the accumulator's: it is closed before a batch is discarded and opened after the lanes
-have adopted the identity, so that no thread's record can end up in another transaction than
-the one it was sent in. One call at a time; a call that is cancelled leaves the machine where it
-is, and the next call goes on from there.
+The gate is in the accumulator: it is closed before a batch is discarded and opened after the lanes
+have adopted the identity, so that no thread's record can end up in a different transaction than the
+one it was sent in. One call at a time; a cancelled call leaves the machine where it is, and the
+next call continues from there.
 """
 
 import asyncio
@@ -59,10 +60,10 @@ class OffsetSource(Protocol):
     async def offsets_in_hand(
         self, cluster_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
     ) -> Offsets:
-        """These, checked, or what was handed out; raises MisuseError."""
+        """These offsets, checked, or those of returned records; raises MisuseError."""
 
     async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
-        """Has the group's coordinator keep them for the transaction; raises PenstockError."""
+        """Stores them as pending at the group's coordinator; raises PenstockError."""
 
     def offsets_counted(self, offsets: Offsets) -> None:
         """The transaction is committed."""
@@ -96,7 +97,7 @@ class TransactionManager:
 
     @property
     def in_transaction(self) -> bool:
-        """Something is open that an abort would end."""
+        """A transaction is open that an abort would end."""
         return self._machine.may_abort
 
     @property
@@ -106,12 +107,12 @@ class TransactionManager:
 
     @property
     def over(self) -> bool:
-        """The last transaction needs no call any more."""
+        """The last transaction needs no further call."""
         return self._machine.state in (State.READY, State.FENCED)
 
     @property
     def fenced(self) -> bool:
-        """Another producer has taken the id."""
+        """Another producer has taken over the id."""
         return self._machine.state is State.FENCED
 
     @property
@@ -120,11 +121,13 @@ class TransactionManager:
         return self._cluster.view.cluster_id
 
     async def begin(self) -> None:
-        """Opens a transaction. Raises MisuseError, TransactionError, or why there is no
+        """Opens a transaction. Raises MisuseError, TransactionError, or the reason why there is no
         producer id."""
         deadline_ms = now_ms() + self._config.max_block_ms
         async with self._alone("begin"):
-            if not self._cluster.view.cluster_id:  # an address at which nobody listens is told soon
+            if (
+                not self._cluster.view.cluster_id
+            ):  # an address at which nothing listens is reported soon
                 await self._cluster.refresh(_left_s(deadline_ms))
             while self._machine.state is not State.OPEN:
                 ready = await self._obey(Begin(deadline_ms), deadline_ms)
@@ -133,8 +136,9 @@ class TransactionManager:
             self._handle(Begin(deadline_ms))  # which refuses: one is open
 
     async def begin_as(self, take: Callable[[float], Awaitable[ProducerIdentity | None]]) -> bool:
-        """Opens a transaction under the identity that `take` gets from the coordinator, in so many
-        seconds at most. False: it got None, and nothing is open. Raises as `begin`, or as `take`.
+        """Opens a transaction under the identity that `take` gets from the coordinator within the
+        given number of seconds. False: it got None, and nothing is open. Raises as `begin`, or as
+        `take`.
         """
         deadline_ms = now_ms() + self._config.max_block_ms
         async with self._alone("begin"):
@@ -148,8 +152,8 @@ class TransactionManager:
             return True
 
     async def hand_over(self, timeout_s: float | None) -> None:
-        """Waits until all of the transaction is stored and closes it without an end. Raises
-        TransactionError: it cannot be committed any more, abort it."""
+        """Waits until the whole transaction is stored and closes it without an end. Raises
+        TransactionError: it can no longer be committed; abort it."""
         deadline_ms = self._deadline_ms(timeout_s)
         async with self._alone("hand_over"):
             unsettled = await self._flushed(deadline_ms)
@@ -210,14 +214,14 @@ class TransactionManager:
             raise self._machine.refusal
 
     def _check_not_over(self, identity: ProducerIdentity) -> None:
-        """A commit that was asked for meanwhile waits for these offsets: that is in time."""
+        """A commit requested in the meantime waits for these offsets, so they are in time."""
         if self._machine.identity != identity or self._machine.state is State.READY:
             raise MisuseError("the transaction ended before the offsets of a consumer were sent")
         if self._machine.state is not State.ENDING or not self._machine.may_abort:
             self._check_open()
 
     def _offsets_lost(self, identity: ProducerIdentity, error: PenstockError) -> None:
-        """Unless that transaction is over already."""
+        """Unless that transaction has already ended."""
         if self._machine.identity == identity and self._machine.may_abort:
             self._handle(OffsetsLost(error))
 
@@ -240,7 +244,8 @@ class TransactionManager:
             self._busy = ""
 
     async def _obey(self, event: Event, deadline_ms: int) -> Ready:
-        """Carries an event to its end; returns what it led to, raises its error."""
+        """Handles an event and carries out everything that follows; returns the result, raises its
+        error."""
         ready = self._handle(event)
         if ready.identify:
             identity = await self.coordinator.init(self._instance_id, _left_s(deadline_ms))
@@ -255,7 +260,8 @@ class TransactionManager:
         return ready
 
     async def _flushed(self, deadline_ms: int) -> int:
-        """How many batches and offsets are not settled in time. No more are taken meanwhile."""
+        """How many batches and offsets are not settled in time. No more are accepted in the
+        meantime."""
         with suppress(TimeoutError):
             await self._flush(_left_s(deadline_ms))
             async with asyncio.timeout(_left_s(deadline_ms)), self._storing:

@@ -1,4 +1,4 @@
-"""A transactional id per pod of a StatefulSet, out of the name that the pod has as its host."""
+"""A transactional id per pod of a StatefulSet, derived from the pod's host name."""
 
 import re
 import socket
@@ -14,12 +14,12 @@ _RANDOM: Final = re.compile(r".+-[0-9a-z]{6,10}-[0-9a-z]{5}")
 def pod_id(name: str, *, host: str = "") -> str:
     """`name` with the ordinal of this pod: `pod_id("billing")` is "billing-2" in pod "app-2".
 
-    The pod that takes a dead one's place has its name, and so fences what may be left of it.
+    The pod that replaces a dead one has the same name, and so fences what may be left of it.
 
     Args:
         name: Of the application, the same in all its pods.
-        host: The pod's name; "" = this machine's host name, which it is unless the pod sets
-            another one.
+        host: The pod's name; "" = this machine's host name, which is the pod's name unless the pod
+            sets another one.
 
     Raises MisuseError for a host name without an ordinal: ids made up at each start would fence
     nobody.
