@@ -1,4 +1,4 @@
-"""From the user's objects to bytes, on the way in.
+"""From the user's objects to bytes.
 
 A serializer is anything callable with (topic, value); the ready-made ones refuse what they
 cannot turn into bytes with one MisuseError that names topic and type. None always stays None:
@@ -27,7 +27,7 @@ def refuse(topic: str, value: object, expected: str) -> MisuseError:
 
 
 class BytesSerializer:
-    """Takes bytes-like objects as they are. What producers do without a serializer."""
+    """Passes bytes-like objects unchanged, as producers do without a serializer."""
 
     def __call__(self, topic: str, value: Any, /) -> bytes | None:
         if value is None or type(value) is bytes:

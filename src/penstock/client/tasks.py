@@ -1,10 +1,10 @@
 """Who owns the client's background tasks: one task group per client, inside one owner task.
 
-A client is used with `async with`, or started and closed by hand in different tasks; a
-`TaskGroup` must be entered and left in one and the same. So the group lives in an owner task,
-the only bare task there is, which `aclose` cancels and awaits. A background task that fails
-(a defect: expected errors are handled where they occur) ends them all, and `on_crash` is told,
-so that nobody waits for ever.
+A client is used with `async with`, or started and closed by hand in different tasks; a `TaskGroup`
+must be entered and left in one and the same. So the group lives in an owner task, the only bare
+task there is, which `aclose` cancels and awaits. A background task that fails (a defect: expected
+errors are handled where they occur) ends them all and calls `on_crash`, so that no caller waits for
+ever.
 """
 
 import asyncio

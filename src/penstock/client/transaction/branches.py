@@ -1,13 +1,13 @@
-"""One batch written by many tasks: what each of them, and the program that drives them, calls.
+"""One batch written by many tasks: the calls of each task, and of the program that drives them.
 
-    task:   begin ─▶ Branch ─▶ send_columns… ─▶ hand_over ─▶ (branch, rows) ─┐
-            begin ─▶ None: the batch is in, nothing is to be written                  │
+    task:   begin ─▶ Branch ─▶ send_columns… ─▶ hand_over ─▶ (branch, rows) ──────────┐
+            begin ─▶ None: the batch is committed, write nothing                      │
     driver: commit(all branches, rows) ─▶ one decision: all of them, or none ◀────────┘
 
-A branch is a transaction of this producer with an identity of its own, which the coordinator gives
-to this one attempt of the task. It ends with the batch: handed over it waits for the driver's
-commit, which aborts every branch it does not name (I11). A branch whose task died is aborted by
-that too, by the batch's next run, or by its timeout. All calls here may be repeated.
+A branch is a transaction of this producer with its own identity, which the coordinator gives to
+this one attempt of the task. It ends with the batch: after the handover, it waits for the driver's
+commit, which aborts every branch it does not name (I11). A branch whose task died is also aborted
+by that commit, by the batch's next run, or at its timeout. All calls here can be repeated.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class _NamesBatch(Protocol):
 
 
 class AsyncBranches:
-    """Of one producer, whose transactional id is the application's; one branch at a time."""
+    """Of one producer, whose transactional id is the application id; one branch at a time."""
 
     def __init__(self, producer: "AsyncProducer") -> None:
         """Made by `AsyncProducer.branches`."""
@@ -48,12 +48,12 @@ class AsyncBranches:
         self._number = 0
 
     async def begin(self, run: BatchRun, task: int, attempt: int) -> Branch | None:
-        """Opens a branch for this attempt; what is sent from now on belongs to it.
+        """Opens a branch for this attempt; records sent from now on belong to it.
 
-        Returns None if the batch is in: write nothing. Raises ClusterError: LEDGER_MISMATCH,
+        Returns None if the batch is committed: write nothing. Raises ClusterError: LEDGER_MISMATCH,
         PRODUCER_FENCED (a newer run of the batch has begun), TRANSACTION_ABORTED (this attempt has
-        ended), TRANSACTION_TOO_LARGE, INVALID_REQUEST (the cluster does not allow so long a
-        `transaction_timeout_ms`), or the last error after `max_block_ms`.
+        ended), TRANSACTION_TOO_LARGE, INVALID_REQUEST (`transaction_timeout_ms` is above the
+        cluster's limit), or the last error after `max_block_ms`.
         """
         manager = await self._manager(run)
         begun: list[Branch] = []
@@ -71,7 +71,7 @@ class AsyncBranches:
         return begun[0]
 
     async def send_columns(self, topic: str, values: Any, keys: Any = None, **more: Any) -> Any:
-        """As `AsyncProducer.send_columns`, within the branch; a delivery that fails fails it."""
+        """Like `AsyncProducer.send_columns`, in the branch; a failed delivery fails the branch."""
         with self.sending():
             deliveries: ColumnsDelivery = await self._producer.send_columns(
                 topic, values, keys, **more
@@ -79,20 +79,20 @@ class AsyncBranches:
         return deliveries
 
     def sending(self) -> SendingIn:
-        """What is sent inside belongs to the branch begun here, or is refused if that is over."""
+        """Records sent inside belong to the branch begun here, or are refused if it has ended."""
         return SendingIn(self._number)
 
     async def hand_over(self, timeout_s: float | None = None) -> None:
-        """Waits until everything sent is stored; then the branch may be committed by its batch.
+        """Waits until everything sent is stored; then the batch may commit the branch.
 
         `timeout_s` None = `delivery_timeout_ms`. Raises TransactionError: a record was given up,
-        and the branch with it; abort it, and let the task begin another one.
+        and the branch with it; abort it, and let the task begin a new one.
         """
         await (await self._producer.transactions()).hand_over(timeout_s)
 
     async def abort(self, timeout_s: float | None = None) -> None:
-        """Gives up the branch. Raises TransactionError if nobody confirms it in time: its batch's
-        end, or its timeout, aborts it then."""
+        """Aborts the branch. Raises TransactionError if that is not confirmed in time: then the end
+        of its batch, or its timeout, aborts it."""
         await (await self._producer.transactions()).abort(timeout_s)
 
     async def commit_batch(
@@ -104,11 +104,11 @@ class AsyncBranches:
         wait_visible_ms: int = 0,
         timeout_s: float | None = None,
     ) -> BatchOutcome:
-        """Decides: the branches named commit, all others of the application abort; the ledger says
-        that the batch is in.
+        """Decides: the named branches commit, all others of the application abort; the ledger
+            records the batch as committed.
 
         Args:
-            rows: How many the branches hold; kept, to be compared when the batch is repeated.
+            rows: How many rows the branches have; stored, to be compared if the batch is repeated.
             branches: Handed over by this run's tasks. None: nothing is recorded.
             wait_visible_ms: How long to wait, after the decision, for readers to see it.
             timeout_s: None = `delivery_timeout_ms`.
@@ -177,7 +177,7 @@ class AsyncBranches:
         return await self._producer.transactions()
 
     def _name(self, request: _NamesBatch, run: BatchRun, manager: TransactionManager) -> None:
-        request.cluster_id = manager.cluster_id  # known by now: the coordinator was found
+        request.cluster_id = manager.cluster_id  # known now: the coordinator was found
         request.application_id, request.checkpoint = run.application_id, run.checkpoint
         request.run, request.batch = run.run, run.batch
 

@@ -1,4 +1,4 @@
-"""When a consume-transform-produce loop commits, gives up, and tries again. Pure.
+"""When a consume-transform-produce loop commits, gives up, and retries. Pure.
 
              polled: records            committed
       IDLE ───────────────────▶ OPEN ──────────────▶ IDLE
@@ -6,19 +6,19 @@
        │ recovered               ▼
        └───────────────────── DOOMED: abort, back to what is committed, a pause
 
-- **What was handed out counts in the transaction that holds its output, or not at all** (I15). So
-  everything handed out since a transaction was opened is committed or done again with it: a
-  failure anywhere dooms it whole.
-- **A partition leaves after a commit**, inside the poll in which it leaves: its next owner reads
-  behind that. One that was *lost* belongs to others already, and what was made of it is theirs
-  to make: the transaction is doomed, even if the member is good again by then.
-- **Failures are counted per record**, until a transaction that it is in commits. A record that
-  has failed before waits for the next transaction, so that its failing again costs no other
-  record a repetition; one that failed too often becomes a dead letter in its place.
+- **Source records count in the transaction that contains their output, or not at all** (I15). So
+  everything returned since a transaction was opened is committed, or done again, with it: a failure
+  anywhere dooms the whole transaction.
+- **A partition is revoked after a commit**, inside the poll that revokes it: its next owner reads
+  from that commit. A *lost* partition already belongs to others, who will produce its output: the
+  transaction is doomed, even if the member is valid again by then.
+- **Failures are counted per record**, until a transaction with this record commits. A record that
+  has failed before waits for the next transaction, so that another failure does not repeat other
+  records; one that failed too often becomes a dead letter instead.
 
 Methods are events; `step` says what the shell does next (`transformer.py`). Times are ms of one
-monotonic clock. While a poll is under way the shell reports what the group takes away, and obeys
-`step` only when the poll has ended.
+monotonic clock. During a poll, the shell reports what the group revokes, and follows `step` only
+when the poll has ended.
 """
 
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ class Step(Enum):
 
 
 class Letter(NamedTuple):
-    """What is sent to the dead-letter topic in a handler's place."""
+    """What is sent to the dead-letter topic instead of calling the handler."""
 
     topic: str
     value: bytes | None
@@ -97,7 +97,7 @@ class TransformModel:
         self.aborts = 0
 
     def step(self, now_ms: int) -> Step:
-        """Asked whenever nothing is under way and what was handed out is done."""
+        """Called whenever nothing is in progress and the returned records are done."""
         if self.state is State.OPEN and (self.stopping or self._is_due(now_ms)):
             return Step.COMMIT
         if self.stopping:
@@ -105,7 +105,8 @@ class TransformModel:
         return Step.RECOVER if self.state is State.DOOMED else Step.POLL
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long a poll may wait for records; what happens in it is looked at no later."""
+        """How long a poll may wait for records; events during the poll are handled after that at
+        the latest."""
         if self.state is not State.OPEN:
             return POLL_MAX_MS
         left_ms = self._opened_ms + self._config.commit_interval_ms - now_ms
@@ -113,21 +114,21 @@ class TransformModel:
 
     @property
     def pause_ms(self) -> int:
-        """Before the next attempt, after so many setbacks in a row."""
+        """The pause before the next attempt, after this many failures in a row."""
         doublings = min(max(self._setbacks - 1, 0), _DOUBLINGS_MAX)
         return min(self._config.backoff_ms << doublings, self._config.backoff_max_ms)
 
     # -- what was read -------------------------------------------------------------------------
 
     def polled(self, records: int, now_ms: int, *, passed_over: bool = False) -> bool:
-        """A poll has ended. True: hand out its records, in the transaction that is open now; False:
+        """A poll has ended. True: return its records, in the transaction that is open now; False:
         drop them.
 
         Args:
-            records: How many it has brought.
+            records: How many it has returned.
             now_ms: The time.
-            passed_over: Positions have moved behind what is committed, over offsets without
-                records. They are committed too, or lag would stay.
+            passed_over: Positions have moved past the committed offsets, over offsets without
+                records. They are committed too, because otherwise lag would remain.
         """
         self._polled_ms = now_ms
         if self.state is State.DOOMED:
@@ -138,11 +139,12 @@ class TransformModel:
         return records > 0
 
     def done(self, records: int) -> None:
-        """So many of what was handed out together are finished."""
+        """This many of the returned records are finished."""
         self._records += records
 
     def goes_on(self, now_ms: int) -> bool:
-        """In the middle of a pass, after a commit: opens the next transaction for its rest."""
+        """In the middle of a pass, after a commit: opens the next transaction for the rest of the
+        pass."""
         if self.state is not State.IDLE or self.stopping:
             return False
         if now_ms - self._polled_ms >= PASS_MAX_MS:
@@ -152,24 +154,25 @@ class TransformModel:
 
     @property
     def open_records(self) -> int:
-        """Done in the transaction that is open."""
+        """Records done in the open transaction."""
         return self._records if self.state is State.OPEN else 0
 
     def stop(self) -> None:
-        """Commits what is done, and ends."""
+        """Commits finished records, and ends."""
         self.stopping = True
 
     # -- one record after the other --------------------------------------------------------------
 
     def waits(self, record: Record) -> bool:
-        """It has failed before, and others are in this transaction, which is due without it."""
+        """It has failed before, and other records are in this transaction, which commits without
+        it."""
         if not self._failed or not self._records or _place(record) not in self._failed:
             return False
         self._due = True
         return True
 
     def letter(self, record: Record) -> Letter | None:
-        """What to send instead of calling the handler, if that has failed too often."""
+        """What to send instead of calling the handler, if the handler has failed too often."""
         failures = self._failed.get(_place(record)) if self._failed else None
         if failures is None or failures.count <= self._config.retries:
             return None
@@ -187,7 +190,8 @@ class TransformModel:
         return self.state is not State.OPEN or self.stopping or self._is_due(now_ms)
 
     def handler_failed(self, record: Record, cause: str) -> HandlerFailedError | None:
-        """The handler has raised. An error: it did for the last time, and the program stops."""
+        """The handler has raised. Returns an error if that was the last time, and the program
+        stops."""
         failures = self._failed.setdefault(_place(record), _Failures())
         failures.count += 1
         failures.cause = cause
@@ -196,10 +200,10 @@ class TransformModel:
             return None
         return handler_failed(record, cause, failures.count)
 
-    # -- what becomes of transactions ------------------------------------------------------------
+    # -- outcomes of transactions ------------------------------------------------------------
 
     def committed(self) -> None:
-        """The transaction counts."""
+        """The transaction is committed."""
         assert self.state is State.OPEN, f"committed while {self.state}"
         self.state = State.IDLE
         self._setbacks = 0
@@ -209,7 +213,7 @@ class TransformModel:
         self._failed = {at: each for at, each in self._failed.items() if not each.settled}
 
     def failed(self) -> None:
-        """Something of the transaction, or of the attempt to recover, has failed."""
+        """A part of the transaction, or of the attempt to recover, has failed."""
         self.aborts += self.state is State.OPEN
         self.state = State.DOOMED
         self._setbacks += 1
@@ -217,19 +221,20 @@ class TransformModel:
             failures.settled = False
 
     def recovered(self) -> None:
-        """Aborted, and back at what is committed."""
+        """Aborted, and back at the committed offsets."""
         assert self.state is State.DOOMED, f"recovered while {self.state}"
         self.state = State.IDLE
 
-    # -- the group's word ------------------------------------------------------------------------
+    # -- events from the group
+    # ------------------------------------------------------------------------
 
     def leaves(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are given up, after a commit if one was needed: others count their failures."""
+        """They are given up, after a commit if one was needed: their new owners count failures."""
         gone = set(partitions)
         self._failed = {at: each for at, each in self._failed.items() if at[0] not in gone}
 
     def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Others have them already, and read again what the open transaction is about."""
+        """Others already have them, and read the records of the open transaction again."""
         if self.state is State.OPEN:
             self.failed()
         self.leaves(partitions)

@@ -1,7 +1,7 @@
-"""What a handler may do to the transaction it runs in: send into it, and nothing else.
+"""What a handler may do with its transaction: send, and nothing else.
 
-A failure of the cluster is not the handler's: such a send returns a delivery that has failed, and
-the transformer does the whole transaction again. What is raised is the caller's own to mend.
+A failure of the cluster is not the handler's failure: such a send returns a failed delivery, and
+the transformer does the whole transaction again. Exceptions are errors of the caller.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ _REFUSED_FOR_GOOD: Final = frozenset(
 
 
 class AsyncOut:
-    """Sends into the transaction that holds the offsets of what it is made of."""
+    """Sends in the transaction that commits the source offsets."""
 
     def __init__(self, producer: AsyncProducer, transaction: AsyncTransaction) -> None:
         """Made by a transformer."""
@@ -50,11 +50,11 @@ class AsyncOut:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] | None = None,
     ) -> Delivery:
-        """Hands a record over, as `AsyncProducer.send`; it is visible when the transaction commits.
+        """Sends a record, like `AsyncProducer.send`; it is visible when the transaction commits.
 
-        The delivery need not be awaited: nothing commits before all are stored. Raises MisuseError
-        for what cannot be sent and ClusterError(UNKNOWN_TOPIC), which ends the loop. Anything else
-        that goes wrong fails the delivery, and the transaction is done again.
+        You do not have to await the delivery: nothing commits before all records are stored. Raises
+        MisuseError for invalid records, and ClusterError(UNKNOWN_TOPIC), which ends the loop. Any
+        other error fails the delivery, and the transaction is done again.
         """
         try:
             return await self._transaction.send(
@@ -66,7 +66,7 @@ class AsyncOut:
     async def send_columns(
         self, topic: str, values: Any, keys: Any = None, **more: Any
     ) -> ColumnsDelivery:
-        """Many records at once, as `AsyncProducer.send_columns`. Raises as `send`."""
+        """Sends many records at once, like `AsyncProducer.send_columns`. Raises as `send`."""
         try:
             deliveries: ColumnsDelivery = await self._transaction.send_columns(
                 topic, values, keys, **more
@@ -76,7 +76,7 @@ class AsyncOut:
         return deliveries
 
     def try_send(self, topic: str, arguments: Arguments) -> Delivery | None:
-        """Internal, from any thread: sends if that takes no waiting, else None."""
+        """Internal, from any thread: sends if that is possible without waiting, otherwise None."""
         try:
             with self._transaction.sending():
                 return self._producer.try_append(topic, arguments)
@@ -98,8 +98,8 @@ class AsyncOut:
 
 
 def refused_for_good(error: BaseException) -> ClusterError | None:
-    """What ends the loop if a transaction has failed because of records that the topic does not
-    take: to make them again would be to fail again, for ever."""
+    """The error that ends the loop if a transaction has failed because of records that the topic
+    refuses: a repetition would fail again, for ever."""
     behind: BaseException | None = error
     while behind is not None:
         if isinstance(behind, DeliveryError) and behind.code in _REFUSED_FOR_GOOD:

@@ -1,10 +1,10 @@
-"""A transformer's producer and the transaction that it has open, one at a time.
+"""A transformer's producer and its open transaction, one at a time.
 
     begin ──▶ producer (takes the id) ──▶ transaction, out ──▶ commit: offsets + output
                   ▲                                        └─▶ abort
                   └── dropped, where nobody confirmed the end: the next one ends what is open
 
-Nothing is decided here; `transformer.py` says when.
+Decides nothing; `transformer.py` says when.
 """
 
 import logging
@@ -39,17 +39,17 @@ class TransformOutput:
 
     @property
     def failure(self) -> ClusterError | None:
-        """Why the transaction that was begun last cannot be committed."""
+        """Why the last transaction cannot be committed."""
         return None if self._out is None else self._out.failure
 
     @property
     def unknown_topic(self) -> ClusterError | None:
-        """What it was sent to, and is not there."""
+        """The topic that it sent to and that does not exist."""
         return None if self._out is None else self._out.unknown_topic
 
     async def begin(self) -> AsyncOut:
-        """Where to send: into the transaction that is open, or a new one. Failing, it leaves no
-        producer. Raises PenstockError."""
+        """Where to send: in the open transaction, or in a new one. If this fails, there is no
+        producer left. Raises PenstockError."""
         if self._transaction is None or self._out is None:
             if self.producer is None:
                 self.producer = self._new_producer()
@@ -64,8 +64,8 @@ class TransformOutput:
         return self._out
 
     async def commit(self, consumer: AsyncConsumer) -> None:
-        """Offsets first, so that records are stored meanwhile; the commit waits for those. Raises
-        PenstockError: abort it."""
+        """Commits offsets first, so that records are stored in the meantime; the commit waits for
+        those. Raises PenstockError: abort it."""
         await self.begin()
         assert self._transaction is not None, "it was begun"
         await self._transaction.commit_offsets(consumer)
@@ -75,7 +75,7 @@ class TransformOutput:
     async def abort(
         self, cause: PenstockError | None = None, *, timeout_s: float | None = None
     ) -> None:
-        """Ends what is open. If nobody confirms that, another producer has to."""
+        """Aborts what is open. If that is not confirmed, a new producer has to do it."""
         transaction, self._transaction = self._transaction, None
         if transaction is None:
             return
@@ -114,6 +114,6 @@ class TransformOutput:
 
 
 def connecting(config: TransformConfig) -> ClientOptions:
-    """The settings that all clients have, as a transformer was given them."""
+    """The settings that all clients have, as passed to the transformer."""
     names = ClientOptions.__annotations__
     return {name: getattr(config, name) for name in names}  # type: ignore[return-value]

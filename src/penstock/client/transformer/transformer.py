@@ -6,14 +6,15 @@
                                          │ anything fails
                  abort ─▶ back to what is committed ─▶ pause ─▶ again
 
-`TransformModel` (machine.py) decides; this drives a consumer of the group and a producer
-of transactions (output.py). The offsets of what was read are part of the transaction of
-what was made of it, so that each record has its effect once, whoever dies meanwhile (I15). Whether
-a commit whose answer was lost has happened need not be known: a new producer with the same id ends
-what is open, and the group's offsets tell. The id is this transformer's own; the group's
-coordinator fences it when it puts the member out: nobody waits for the transaction of a dead one.
+`TransformModel` (machine.py) decides; this module drives a consumer of the group and a
+transactional producer (output.py). The source offsets are part of the same transaction as the
+output, so that each record has its effect once, whatever crashes in between (I15). The outcome of a
+commit whose answer was lost does not have to be known: a new producer with the same id aborts what
+is open, and the group's offsets show the outcome. The id belongs to this transformer only; the
+group's coordinator aborts its transaction when it removes the member, so no reader waits for the
+transaction of a dead one.
 
-One transaction is open at a time; while it is committed, the consumer fetches ahead.
+One transaction is open at a time; while it is committed, the consumer prefetches.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ _log = logging.getLogger("penstock.client")
 
 
 class AsyncTransformer:
-    """Hands out records of a group, and commits what is sent with their offsets.
+    """Reads a group's records, and commits the output together with their offsets.
 
     Use it with `async with`, and loop over it, or call `run` with a handler:
 
@@ -61,9 +62,9 @@ class AsyncTransformer:
                     for record in batch.records():
                         await out.send("paid", price(record), key=record.key)
 
-    Asking for the next batches says that those before are done. Commits follow by themselves. Where
-    a transaction fails, its batches come again, with another `out`; nothing that was sent for the
-    first time is visible to read_committed readers.
+    Taking the next batches says that the previous ones are done. Commits happen automatically. If a
+    transaction fails, its batches are returned again, with a new `out`; the output of the first
+    attempt is never visible to read_committed readers.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class AsyncTransformer:
             config: All settings, or None to give them as `options`; not both.
             options: Fields of TransformConfig; group_id and source are needed.
 
-        Raises MisuseError for settings that make no sense.
+        Raises MisuseError for invalid settings.
         """
         if config is not None and options:
             raise MisuseError("give a config or keyword options, not both")
@@ -131,7 +132,7 @@ class AsyncTransformer:
         return self._model
 
     async def start(self) -> None:
-        """Subscribes; done by the first pass as well. Raises ClusterError(UNKNOWN_TOPIC), also for
+        """Subscribes; the first pass also does this. Raises ClusterError(UNKNOWN_TOPIC), also for
         the dead-letter topic, and UnreachableError."""
         if self._started:
             return
@@ -143,13 +144,13 @@ class AsyncTransformer:
         self._started = True
 
     async def take(self) -> Pass | None:
-        """The batches before are done. The next ones and where to send what is made of them; None
-        after `stop`, when all is committed.
+        """Says that the previous batches are done. Returns the next ones and where to send their
+        output; None after `stop`, when everything is committed.
 
-        Raises what stops a consumer (see `AsyncConsumer.poll`), MisuseError, and what no retry
-        helps against: INVALID_REQUEST for a timeout that the cluster does not allow, and, with
-        nothing committed, INVALID_TIMESTAMP, RECORD_TOO_LARGE and whatever else a topic refuses for
-        good in what was sent; UNKNOWN_TOPIC if that is deleted.
+        Raises what stops a consumer (see `AsyncConsumer.poll`), MisuseError, and errors that a
+        retry cannot cure: INVALID_REQUEST for a timeout that the cluster does not allow, and, with
+        nothing committed, INVALID_TIMESTAMP, RECORD_TOO_LARGE and all other permanent refusals of
+        output by its topic; UNKNOWN_TOPIC if that topic is deleted.
         """
         async with self._turn():
             await self.start()
@@ -163,7 +164,8 @@ class AsyncTransformer:
                     return found
 
     async def commit(self) -> None:
-        """The batches in hand are done: commits now. Raises nothing: what fails comes again."""
+        """Says that the current batches are done, and commits now. Raises nothing: failed batches
+        are returned again."""
         async with self._turn():
             self._finish_pass()
             if self._model.state is State.OPEN:
@@ -172,11 +174,11 @@ class AsyncTransformer:
     async def run(self, handle: AsyncHandle) -> None:
         """Calls `handle(record, out)` for every record, one after the other, until `stop`.
 
-        A handler that raises is called again, in another transaction, after a pause; after
-        `retries` the record goes to `dead_letter_topic`. Raises MisuseError unless `handle` is an
-        async function; HandlerFailedError without a dead-letter topic; otherwise as `take`.
-        Output that its topic refuses for good ends the loop; it is a handler's failure if the
-        handler waits for it: `await (await out.send(...))`.
+        A handler that raises is called again, in a new transaction, after a pause; when `retries`
+        are used up, the record goes to `dead_letter_topic`. Raises MisuseError unless `handle` is
+        an async function; HandlerFailedError without a dead-letter topic; otherwise as `take`.
+        Output that its topic refuses for good ends the loop; it counts as the handler's failure if
+        the handler waits for it: `await (await out.send(...))`.
         """
         check_handle(handle, is_async=True)
         with self.handling():
@@ -199,21 +201,22 @@ class AsyncTransformer:
                         out = more
 
     def stop(self) -> None:
-        """Hands out no more; the loop ends when what is done is committed."""
+        """Ends the loop when finished records are committed."""
         self._model.stop()
         self._stop.set()
 
     async def close(self) -> None:
-        """Commits what is done and leaves the group; may be called again.
+        """Commits finished records and leaves the group; can be called repeatedly.
 
-        Batches in hand are not done: nobody has asked for the next ones. While `run` is under way
-        nothing is committed: call `stop` and let it return before.
+        The current batches do not count as done, because the next ones were not taken. While `run`
+        is running, nothing is committed: call `stop` and let it return first.
         """
         await self.end(None)
 
     async def end(self, kind: type[BaseException] | None) -> None:
-        """As `close`; by an error: aborts, briefly if somebody wants the program to end now."""
-        self.stop()  # a pass that is waited for elsewhere ends
+        """Like `close`; after an error: aborts, with a short timeout if the program is being
+        interrupted."""
+        self.stop()  # a pass that another task waits for ends
         async with self._alone:
             if self._closed:
                 return
@@ -236,9 +239,9 @@ class AsyncTransformer:
 
     @contextmanager
     def handling(self) -> Iterator[None]:
-        """Internal: a record may be in hand whose handler has not returned."""
+        """Internal: there may be a current record whose handler has not returned."""
         self._handling = True
-        yield  # left by an error, it stays so
+        yield  # after an error, it stays so
         self._handling = False
 
     def one_by_one(self, batches: Sequence[ConsumedBatch]) -> Iterator[Record]:
@@ -251,7 +254,7 @@ class AsyncTransformer:
             yield record
 
     def handled(self, record: Record, letter: Letter | None) -> bool:
-        """Internal: True if `between` is to be called before the next record."""
+        """Internal: True if `between` must be called before the next record."""
         stop = self._model.handled(record, now_ms(), as_letter=letter is not None)
         return stop or self._output.failure is not None
 
@@ -272,35 +275,35 @@ class AsyncTransformer:
         _log.warning("%s: the handler failed, trying again: %s", place_of(record), text)
 
     async def between(self) -> AsyncOut | None:
-        """Internal: in the middle of a pass. Commits, and goes on in the next transaction; None:
-        the rest of the pass comes with another poll."""
+        """Internal: in the middle of a pass. Commits, and continues in the next transaction; None:
+        the rest of the pass comes with a new poll."""
         async with self._turn():
             self._finish_pass()
             if self._model.step(now_ms()) is Step.COMMIT:
                 await self._commit()
             return await self._opened() if self._model.goes_on(now_ms()) else None
 
-    # ------------------------------------------------------------ the group's word, inside polls
+    # ------------------------------------------------------------ called by the group, inside polls
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """They begin at what is committed."""
+        """They start at the committed offsets."""
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """The next owner begins behind what is committed here."""
+        """The next owner starts after what is committed here."""
         if self._model.state is State.OPEN:
             await self._commit()
         self._model.leaves(partitions)
 
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """What is open is not to count any more."""
+        """The open transaction must no longer count."""
         self._model.lost(partitions)
 
     # ------------------------------------------------------------ inside
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """One call at a time. One that is cut short leaves nothing to be committed: batches may be
-        gone with it, or half of a commit."""
+        """One call at a time. An interrupted one leaves nothing to commit: batches may be lost with
+        it, or half of a commit."""
         async with self._alone:
             try:
                 yield
@@ -339,7 +342,7 @@ class AsyncTransformer:
         return batches, out
 
     async def _opened(self) -> AsyncOut | None:
-        """Where to send; None if could not begin a transaction."""
+        """Where to send; None if no transaction could be begun."""
         try:
             return await self._output.begin()
         except PenstockError as error:
@@ -347,7 +350,8 @@ class AsyncTransformer:
             return None
 
     async def _commit(self) -> None:
-        """Offsets first, so that records are stored meanwhile; the commit waits for those."""
+        """Commits offsets first, so that records are stored in the meantime; the commit waits for
+        those."""
         try:
             await self._output.commit(self._consumer)
         except PenstockError as error:
@@ -357,7 +361,7 @@ class AsyncTransformer:
             self._model.committed()
 
     def _failed(self, what: str, error: PenstockError) -> None:
-        """Raises it if trying again cannot help."""
+        """Raises it if a retry cannot help."""
         self._model.failed()
         if error.code in _MENDED_BY_NOBODY:
             raise error
@@ -371,7 +375,9 @@ class AsyncTransformer:
         try:
             await self._output.abort()
             if self._output.producer is None:
-                await self._output.begin()  # takes the id: what the one before left open ends
+                await (
+                    self._output.begin()
+                )  # takes over the id: what the previous one left open is aborted
             await self._consumer.seek_to_committed()
         except PenstockError as error:
             self._failed("could not go back to the committed offsets", error)
@@ -391,8 +397,8 @@ async def async_transform(
 ) -> None:
     """Runs `handle(record, out)` for every record of a group's source, until it is cancelled.
 
-    What the handler sends, and that the record is done, count together or not at all. See
-    `AsyncTransformer.run` for what becomes of failures, TransformConfig for `options`.
+    The handler's output and the source record's offset are committed together or not at all. See
+    `AsyncTransformer.run` for failures, TransformConfig for `options`.
     """
     check_handle(handle, is_async=True)
     async with AsyncTransformer(bootstrap, config, **options) as loop:

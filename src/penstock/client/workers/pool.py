@@ -4,10 +4,10 @@
                                        │ done                      │ given up
              commit the lowest ◀───────┴──── Unfinished ◀──── dead-letter topic
 
-At least once: a record's offset is committed when its handler has returned, or when its dead
-letter is stored; never before. What a member had not finished when it lost a partition is
-handled again by the next owner. A handler that fails for good without a dead-letter topic stops
-the pool: nothing is passed over in silence.
+At least once: a record's offset is committed when its handler has returned, or when its dead letter
+is stored; never before. Records that a member had not finished when it lost a partition are handled
+again by the next owner. A handler that fails for good without a dead-letter topic stops the pool:
+nothing is skipped silently.
 
 The handler is an async function, which runs in the event loop, or a plain one, which runs in one
 of the pool's threads. Membership does not wait for either.
@@ -52,15 +52,15 @@ class WorkerConfig:
 
     Attributes:
         workers: How many handlers run at once, 1 to 1,000.
-        order: "key": records of one key one after the other, those without a key in any order.
-            "partition": all of a partition one after the other.
-        queued_max: Records taken and not finished, at most; at least `workers`.
+        order: "key": records of the same key one after the other, those without a key in any order.
+            "partition": all records of a partition one after the other.
+        queued_max: Maximum number of records taken and not finished; at least `workers`.
         retries: How often a handler that raised is called again, 0 = never.
         backoff_ms: Before the first retry; doubles up to `backoff_max_ms`.
         dead_letter_topic: Where records go that failed `retries` + 1 times, with headers that say
-            where from and why; it must exist. "" = the pool stops instead.
-        commit_interval_ms: How often what is done is committed.
-        drain_ms: How long handlers under way are waited for when partitions leave, or at the end.
+            where they come from and why; it must exist. "" = the pool stops instead.
+        commit_interval_ms: How often finished records are committed.
+        drain_ms: How long to wait for running handlers when partitions are revoked, or at the end.
     """
 
     workers: int = 8
@@ -90,7 +90,7 @@ class WorkerConfig:
 
 
 class _Work:
-    """A record on its way, or what is left of it when its partition went away."""
+    """A record in progress, or what is left of it when its partition was lost."""
 
     __slots__ = ("entry", "record")
 
@@ -110,7 +110,7 @@ class _Owned:
 
 
 class AsyncWorkerPool:
-    """Call `run`; `stop` from anywhere in the loop ends it in good order."""
+    """Call `run`; call `stop` from anywhere in the loop to end it cleanly."""
 
     def __init__(
         self,
@@ -122,9 +122,10 @@ class AsyncWorkerPool:
         *,
         resolve_address: AddressResolver | None = None,
     ) -> None:
-        """Joins the group when it runs; where the group never committed, it begins at the start.
+        """Joins the group when it runs; starts at the beginning of partitions without a committed
+        offset.
 
-        Raises MisuseError for settings that make no sense.
+        Raises MisuseError for invalid settings.
         """
         self.config = config or WorkerConfig()
         self._topics = topics
@@ -153,15 +154,15 @@ class AsyncWorkerPool:
         self.dead_lettered = 0
 
     def stop(self) -> None:
-        """Takes no more records; `run` returns when those taken are handled and committed."""
+        """Takes no more records; `run` returns when the taken ones are handled and committed."""
         self._stopping = True
         self._changed.set()
 
     async def run(self) -> None:
         """Until `stop`; once per pool.
 
-        Raises HandlerFailedError, UNKNOWN_TOPIC for a topic that is not there (also the one for
-        dead letters), or what stops a consumer or a dead letter.
+        Raises HandlerFailedError, UNKNOWN_TOPIC for a topic that does not exist (also the
+        dead-letter topic), or an error that stops the consumer or the sending of a dead letter.
         """
         try:
             await self._open_dead_letters()
@@ -178,15 +179,15 @@ class AsyncWorkerPool:
         finally:
             await self._end()
 
-    # ------------------------------------------------------------ the group's word
+    # ------------------------------------------------------------ called by the group
 
     async def on_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """New partitions. Where they begin is committed soon: from then on their lag is known."""
+        """New partitions. Their start offsets are committed soon, so that lag is known."""
         for where in partitions:
             self._owned[where] = _Owned(await self._consumer.position(where))
 
     async def on_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Finishes what runs, drops what waits, commits what is done."""
+        """Finishes running records, drops waiting ones, commits finished ones."""
         leaving = [self._owned[where] for where in partitions if where in self._owned]
         for entry in leaving:
             entry.gone = True
@@ -195,7 +196,7 @@ class AsyncWorkerPool:
         await self.on_lost(partitions)
 
     async def on_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Others have them: nothing is committed any more."""
+        """Others have them: nothing more is committed."""
         for where in partitions:
             entry = self._owned.pop(where, None)
             if entry is not None:
@@ -224,7 +225,7 @@ class AsyncWorkerPool:
                     self._lanes[self._lane(record)].put_nowait(_Work(record, entry))
 
     async def _wait_for_room(self) -> None:
-        """Meanwhile polls without taking anything: partitions may have to be given up."""
+        """Meanwhile, polls without taking records, because partitions may be revoked."""
         self._changed.clear()
         try:
             async with asyncio.timeout(FULL_S):
@@ -258,7 +259,7 @@ class AsyncWorkerPool:
             self._changed.set()
 
     async def _handle(self, work: _Work) -> bool:
-        """Whether the record is done; False if its partition went away before."""
+        """Whether the record is done; False if its partition was lost before."""
         for attempt in range(self.config.retries + 1):
             try:
                 await self._call(work.record)
@@ -301,7 +302,7 @@ class AsyncWorkerPool:
         _log.warning("%s went to %s: %s", place_of(record), self.config.dead_letter_topic, text)
 
     async def _idle(self, entries: list[_Owned]) -> None:
-        """Waits until no handler of these runs, nor is one waiting unless it was dropped."""
+        """Waits until no handler of these is running, and none is waiting unless it was dropped."""
         try:
             async with asyncio.timeout(self.config.drain_ms / 1000):
                 while any(e.running or (not e.gone and len(e.unfinished)) for e in entries):
@@ -316,7 +317,7 @@ class AsyncWorkerPool:
             await self._commit(self._owned.keys())
 
     async def _commit(self, partitions: Container[TopicPartition]) -> None:
-        """Stores what is done; a failure is logged: the next commit covers it."""
+        """Commits finished records; a failure is logged, and the next commit covers it."""
         offsets = {
             where: OffsetAndMetadata(entry.unfinished.commit)
             for where, entry in self._owned.items()

@@ -1,11 +1,12 @@
-"""Which records of a partition are still being worked on, and so where a commit may stand. Pure.
+"""Which records of a partition are still being processed, and therefore what can be committed.
+Pure.
 
       finished   finished  ░ working ░  finished   not begun
     ─────────────────────┬────────────────────────┬─────────▶ offsets
                       commit                     next
 
-Records finish in any order; the commit is the lowest one that has not, so that a crash repeats
-some that were done and skips none.
+Records finish in any order; the commit is the lowest unfinished one, so that a crash repeats some
+finished records and skips none.
 """
 
 from collections import deque
@@ -15,13 +16,13 @@ class Unfinished:
     """One partition, for as long as it is owned."""
 
     def __init__(self, position: int) -> None:
-        """`position`: where reading begins."""
+        """`position`: where reading starts."""
         self._begun: deque[int] = deque()
         self._finished: set[int] = set()
         self._next = position
 
     def begin(self, offset: int, next_offset: int) -> None:
-        """Work on a record begins; `next_offset` is where reading goes on behind it."""
+        """Processing of a record starts; `next_offset` is where reading continues after it."""
         assert not self._begun or offset > self._begun[-1], "records begin in order"
         self._begun.append(offset)
         self._next = next_offset
@@ -38,5 +39,5 @@ class Unfinished:
         return self._begun[0] if self._begun else self._next
 
     def __len__(self) -> int:
-        """How many records stand between the commit and the next one; not all are unfinished."""
+        """How many records are between the commit and the next one; not all are unfinished."""
         return len(self._begun)
