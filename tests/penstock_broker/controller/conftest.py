@@ -23,8 +23,9 @@ from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
 from penstock.rpc.errors import error_from_wire
 from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
+from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.runtime import ControllerRuntime
-from penstock_broker.controller.server import ControllerServer, bind
+from penstock_broker.controller.server import ControllerServer
 
 QUICK = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=3_000, session_grace_ms=100)
 
@@ -174,16 +175,15 @@ async def run_controller(
     port: int = 0,
     around: Callable[[MetadataStore], MetadataStore] = lambda store: store,
 ) -> AsyncIterator[Running]:
-    with seams_on(store, around=around) as seams:
-        runtime = ControllerRuntime(config, seams)
-        server = bind(runtime, f"{host}:{port}", seams)
-        await server.server.start()
-        async with asyncio.TaskGroup() as tasks:
-            running = Running(runtime, server, tasks)
-            owned = [tasks.create_task(runtime.run()), tasks.create_task(server.watch_health())]
+    async with asyncio.TaskGroup() as tasks:
+        with seams_on(store, around=around) as seams:
+            process = ControllerProcess(config, seams, f"{host}:{port}")
+            serving = tasks.create_task(process.run())
+            await process.listening.wait()
+            running = Running(process.runtime, process.server, tasks)
             try:
                 if wait:
-                    await runtime.wait_active(600.0)
+                    await process.runtime.wait_active(600.0)
                 yield running
             finally:
                 for client in running.clients:
@@ -192,10 +192,8 @@ async def run_controller(
                         await client.ended.wait()
                 for channel in running.channels:
                     await channel.close()
-                for task in owned:
-                    task.cancel()
-                await runtime.release()
-                await server.server.stop(0.1)
+                process.stop_requested.set()
+                await asyncio.wait([serving])
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from support.controller_seams import seams_on
+from support.controller_seams import threaded
 from support.waiting import wait_until_async
 
 from penstock.core.control import ControlConfig, ControllerMachine
@@ -31,12 +31,14 @@ class Serving:
     def __init__(self, store: MemoryMetadataStore) -> None:
         self._port = ReservedPort()
         self.address = self._port.address
-        self._args = argparse.Namespace(listen=self.address, metrics_listen=None, cluster_id="")
+        self._args = argparse.Namespace(
+            listen=self.address, metrics_listen=None, metadata=None, cluster_id=""
+        )
         self._store = store
 
     async def run(self) -> int:
-        with self._port, seams_on(self._store) as seams:
-            return await main._run(self._args, ControlConfig(), seams)
+        with self._port, threaded(self._store) as store:
+            return await main._serve(self._args, ControlConfig(), store)
 
     async def create(self) -> None:
         """Raises what the controller answers, as soon as one answers."""

@@ -1,8 +1,7 @@
 """`python -m penstock_broker controller …`: arguments, start, signals, clean stop.
 
 Exit codes: 0 after SIGTERM or SIGINT, 2 for anything the operator of the process must fix, 1 for
-a defect of this code; both with one line on stderr that says what. However it ends, the lease is
-given up, so that another controller takes over at once.
+a defect of this code; both with one line on stderr that says what.
 """
 
 import argparse
@@ -20,27 +19,19 @@ from penstock.errors import ErrorCode, MisuseError, PenstockError
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import SystemClock
 from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
-from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
-from penstock_broker.controller.metadata_store.journaled import JournaledStore
 from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metadata_store.threaded import ThreadedStore
 from penstock_broker.controller.metrics import ControllerMetrics
-from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.seams import Seams
-from penstock_broker.controller.server import ControllerServer, bind
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
 
 FAILED: Final = 1
 REFUSED: Final = 2
-_STOP_GRACE_S: Final = 0.5
 _PORT_MAX: Final = 65_535
 _events = EventLog("controller")
-
-
-class _Stop(Exception):  # noqa: N818 - not an error: the way out of the task group
-    """A signal asked for a clean stop."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,77 +95,55 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(args: argparse.Namespace, config: ControlConfig, store: MetadataStore) -> int:
-    transport = GrpcTransport()
-    async with asyncio.TaskGroup() as asking:
-        holders = GrpcJournalHolders(transport, asking)
-        if args.metadata == "kubernetes":
-            store = JournaledStore(store, holders, config.takeover_min_brokers)
-        seams = Seams(
-            clock=SystemClock(),
-            transport=transport,
-            store=store,
-            holder=f"{socket.gethostname()}_{uuid.uuid4()}",
-            new_id=lambda: str(uuid.uuid4()),
-        )
-        try:
-            return await _run(args, config, seams)
-        finally:
-            await holders.close()
-
-
-async def _run(args: argparse.Namespace, config: ControlConfig, seams: Seams) -> int:
-    runtime = ControllerRuntime(config, seams, args.cluster_id)
+    seams = Seams(
+        clock=SystemClock(),
+        transport=GrpcTransport(),
+        store=store,
+        holder=f"{socket.gethostname()}_{uuid.uuid4()}",
+        new_id=lambda: str(uuid.uuid4()),
+    )
     try:
         _try_port(args.listen)
-        server = bind(runtime, args.listen, seams)
+        process = ControllerProcess(
+            config,
+            seams,
+            args.listen,
+            cluster_id=args.cluster_id,
+            journaled=args.metadata == "kubernetes",
+        )
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         return _refuse(f"--listen {args.listen} cannot be used: {reason}; give another address")
     metrics = None
     if args.metrics_listen is not None:
         try:
-            metrics = serve_metrics(args.metrics_listen, ControllerMetrics(runtime).registry)
+            metrics = serve_metrics(
+                args.metrics_listen, ControllerMetrics(process.runtime).registry
+            )
         except OSError as error:
             reason = f"--metrics-listen {args.metrics_listen} cannot be used: {error.strerror}"
             return _refuse(f"{reason}; give another address")
     try:
-        return await _run_until_stopped(runtime, server)
+        return await _run_until_stopped(process)
     finally:
         if metrics is not None:
             metrics.shutdown()
             metrics.server_close()
 
 
-async def _run_until_stopped(runtime: ControllerRuntime, server: ControllerServer) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def _run_until_stopped(process: ControllerProcess) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await server.server.start()
-    _events.info("controller listening", address=server.address)
+        asyncio.get_running_loop().add_signal_handler(number, process.stop_requested.set)
     code = 0
     try:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(runtime.run(), name="runtime")
-            tasks.create_task(server.watch_health(), name="health")
-            tasks.create_task(_until(stop), name="signals")
-    except* _Stop:
-        pass
+        await process.run()
     except* PenstockError as group:
         code = _ended_by(group)
-    except* Exception as group:  # noqa: BLE001 - nothing else may leave: the lease must go
+    except* Exception as group:  # noqa: BLE001 - one line, and the exit code
         _events.defect("the controller ends: a defect", group)
         code = _say(f"a defect ended it: {first_error(group)!r}; its log has the details", FAILED)
-    # Brokers keep their roles; they find the next controller by themselves.
-    await runtime.release()
-    await server.server.stop(_STOP_GRACE_S)
     _events.info("controller stopped", exit_code=code)
     return code
-
-
-async def _until(stop: asyncio.Event) -> None:
-    await stop.wait()
-    raise _Stop
 
 
 def _settings(pairs: list[str]) -> dict[str, str]:

@@ -1,0 +1,79 @@
+"""A controller put together: its store, its runtime, its server; how it starts and stops.
+
+    start   port bound ─▶ listening ─▶ the lease ─▶ takes over, or stands by
+    stop    stop_requested, or a part fails ─▶ lease given up ─▶ no more calls ─▶ out
+
+Command line, signals and the store itself are `main`'s. The simulator puts the same object
+together, with seams of its own.
+"""
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from penstock.core.control import ControlConfig
+from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
+from penstock_broker.controller.metadata_store.journaled import JournaledStore
+from penstock_broker.controller.runtime import ControllerRuntime
+from penstock_broker.controller.seams import Seams
+from penstock_broker.controller.server import bind
+from penstock_broker.observability import EventLog
+
+_GRACE_S: Final = 0.5
+_events = EventLog("controller")
+
+
+class ControllerProcess:
+    """One controller; `run` serves, once."""
+
+    def __init__(
+        self,
+        config: ControlConfig,
+        seams: Seams,
+        listen: str,
+        *,
+        cluster_id: str = "",
+        journaled: bool = False,
+    ) -> None:
+        """`journaled`: brokers keep changes while the store is away. `cluster_id`: see the runtime.
+
+        Raises RuntimeError when `listen` cannot be had.
+        """
+        self._asking = asyncio.TaskGroup()
+        self._holders = GrpcJournalHolders(seams.transport, self._asking)
+        if journaled:
+            store = JournaledStore(seams.store, self._holders, config.takeover_min_brokers)
+            seams = replace(seams, store=store)
+        self.runtime = ControllerRuntime(config, seams, cluster_id)
+        self.server = bind(self.runtime, listen, seams)
+        self.listening = asyncio.Event()
+        self.stop_requested = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serves until `stop_requested`; raises what ended it before, in a group.
+
+        However it ends, the lease is given up, so that another controller takes over at once.
+        """
+        async with self._asking:
+            try:
+                await self._serve()
+            finally:
+                await self._holders.close()
+
+    async def _serve(self) -> None:
+        await self.server.server.start()
+        self.listening.set()
+        _events.info("controller listening", address=self.server.address)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                parts = (
+                    tasks.create_task(self.runtime.run(), name="runtime"),
+                    tasks.create_task(self.server.watch_health(), name="health"),
+                )
+                await self.stop_requested.wait()
+                for part in parts:
+                    part.cancel()
+        finally:
+            # Brokers keep their roles; they find the next controller by themselves.
+            await self.runtime.release()
+            await self.server.server.stop(_GRACE_S)
