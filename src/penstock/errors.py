@@ -3,7 +3,7 @@
     PenstockError                 code, and its traits: retriable, applied …
     ├── MisuseError               the caller's program is wrong; never retried
     │   └── (ValueError-like: bad option, closed client, record over the limit)
-    └── ClusterError              the cluster said no, or did not answer
+    └── ClusterError              the cluster refused, or did not answer
         ├── NotLeaderError        carries the current leader when known
         ├── OffsetOutOfRangeError carries the valid range
         ├── OverloadedError       carries the delay
@@ -88,19 +88,19 @@ class Applied(Enum):
     """What an error proves about the attempt it answers. Of a produce: about the log (I8)."""
 
     NO = 1
-    """It has no effect, and never will have."""
+    """It has no effect, and never will have one."""
     MAYBE = 2
-    """It may have had its effect, or may yet."""
+    """It may have had its effect, or may still have it."""
 
 
 class Lost(Enum):
-    """What the caller was, and must become anew before it goes on."""
+    """What the caller has lost, and must get again before it continues."""
 
     NOTHING = 0
     SEQUENCE = 1
-    """The partition expects other sequences of this producer: a new epoch is needed."""
+    """The partition expects different sequences of this producer: a new epoch is needed."""
     MEMBERSHIP = 2
-    """The group has given the member's partitions away: it must join again."""
+    """The group has assigned the member's partitions to others: it must join again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ class Traits:
 
     Attributes:
         grpc_code: The gRPC status of a whole failed call.
-        applied: Said of every code, for a default would be a guess about what is in the log.
+        applied: Set for every code, because a default would be a guess about the log.
         retriable: The same call may succeed later, unchanged.
-        refresh_metadata: Who leads, or coordinates, is to be asked again first.
+        refresh_metadata: The leader, or coordinator, must be looked up again first.
         names_leader: The error is a NotLeaderError.
         lost: See `Lost`.
     """
@@ -200,7 +200,7 @@ TRAITS: Final[dict[ErrorCode, Traits]] = {
 
 @dataclass(frozen=True, slots=True)
 class CurrentLeader:
-    """Where a partition is led now. `broker_id` -1: nowhere."""
+    """The current leader of a partition. `broker_id` -1: none."""
 
     broker_id: int
     leader_epoch: int
@@ -234,17 +234,17 @@ class PenstockError(Exception):
 
     @property
     def refresh_metadata(self) -> bool:
-        """The client's picture of leaders, coordinators or topics is out of date."""
+        """The client's metadata about leaders, coordinators or topics is stale."""
         return TRAITS[self.code].refresh_metadata
 
     @property
     def applied(self) -> Applied:
-        """Whether what was asked for can have been done."""
+        """Whether the request may have taken effect."""
         return TRAITS[self.code].applied
 
     @property
     def lost(self) -> Lost:
-        """What the caller is no more."""
+        """What the caller has lost."""
         return TRAITS[self.code].lost
 
 
@@ -281,7 +281,7 @@ class OffsetOutOfRangeError(ClusterError):
 
 
 class OverloadedError(ClusterError):
-    """A bounded buffer is full. Come back after `throttle_ms`."""
+    """A bounded buffer is full. Try again after `throttle_ms`."""
 
     def __init__(self, message: str, throttle_ms: int = 100) -> None:
         super().__init__(message, ErrorCode.OVERLOADED)

@@ -62,7 +62,7 @@ class EventLog:
 def configure_logging(package: str, level: str = "INFO", **identity: object) -> None:
     """Sends all logs of this process to stderr as JSON lines with `identity`.
 
-    `level` is that of `package`; libraries are heard from WARNING on.
+    `level` is that of `package`; libraries log from WARNING on.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(identity))

@@ -5,8 +5,8 @@
     neither ─────▶ the one local cluster ─▶ whoever listens on localhost:9092
                    ─▶ the one Cluster that kubeconfig shows ─▶ localhost:9092
 
-As `kubectl penstock …` a command means Kubernetes: what runs on this machine is passed over.
-Several of a kind are never guessed between.
+As `kubectl penstock …`, a command means Kubernetes: local clusters are ignored. If there are
+several candidates, the command never guesses.
 """
 
 import importlib
@@ -28,14 +28,14 @@ PROBE_S: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What stood before the command: `penstock --cluster NS/NAME --context C topic list`."""
+    """Options before the command: `penstock --cluster NS/NAME --context C topic list`."""
 
     cluster: str | None = None
     choice: KubeChoice = field(default_factory=KubeChoice)
     is_plugin: bool = False
 
     def locate(self, bootstrap: str | None) -> "Located":
-        """See the module. Raises MisuseError, or what Kubernetes says to a named cluster."""
+        """See the module. Raises MisuseError, or the error of Kubernetes for a named cluster."""
         if "" in (bootstrap, self.cluster):
             raise MisuseError(
                 "--bootstrap or --cluster is empty (an unset variable?); leave it out, or name "
@@ -69,7 +69,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What every client is made of: `Consumer(where.bootstrap, **where.options)`."""
+    """Arguments of every client: `Consumer(where.bootstrap, **where.options)`."""
 
     bootstrap: str
     resolve_address: "AddressResolver | None" = None
@@ -90,7 +90,7 @@ def locate(bootstrap: str | None) -> Located:
 
 
 def open_admin(where: "str | Located | None") -> "Admin":
-    """An admin client, owned by the caller; takes what was given, or what `locate` made of it."""
+    """An admin client, owned by the caller; takes the given address, or the result of `locate`."""
     from penstock.client import Admin  # noqa: PLC0415 - grpc only when it is needed
 
     located = where if isinstance(where, Located) else locate(where)

@@ -149,7 +149,7 @@ def _check_group(group: str, *, has_place: bool) -> None:
 def choose_partitions(
     admin: "Admin", topic: str, wanted: list[int] | None
 ) -> "list[TopicPartition]":
-    """The wanted partitions of a topic, or all; raises MisuseError for one that is not there."""
+    """The wanted partitions of a topic, or all; raises MisuseError for one that does not exist."""
     from penstock.client import TopicPartition  # noqa: PLC0415 - grpc only when it is needed
 
     present = [one.partition for one in admin.describe_topics([topic])[topic].partitions]
@@ -233,7 +233,7 @@ def _print_batch(
     ends: "dict[TopicPartition, int]",
     left: int | None,
 ) -> int:
-    """Prints what lies before the end, at most `left` records; returns how many."""
+    """Prints records before the end, at most `left` of them; returns how many."""
     end = ends.get(batch.topic_partition, batch.next_offset)
     part = batch.between(batch.first_offset, end)
     if left is not None:

@@ -2,7 +2,7 @@
 
     poll ──▶ print, flush ──▶ the next poll commits what is printed (at least once)
 
-What was printed is committed at the end, too; what a closed pipe did not take is not.
+Printed records are also committed at the end; records that a closed pipe did not accept are not.
 """
 
 import sys
@@ -24,7 +24,7 @@ POLL_RECORDS_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """What was asked for. `count` None = no end."""
+    """The given options. `count` None = no end."""
 
     group: str
     topic: str

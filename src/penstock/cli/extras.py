@@ -11,7 +11,7 @@ from penstock.errors import MisuseError
 
 
 def describe_missing(error: ModuleNotFoundError, purpose: str, extra: str) -> str | None:
-    """What is lacking and how to install it; None for a module of Penstock's own: a defect."""
+    """What is missing and how to install it; None for one of Penstock's own modules: a defect."""
     if error.name is None or error.name.partition(".")[0].startswith("penstock"):
         return None
     return (

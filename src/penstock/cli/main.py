@@ -76,7 +76,7 @@ class PenstockGroup(TyperGroup):
             _give_up_stdout()
             raise typer.Exit(0) from None
         except (typer.Exit, typer.Abort, TyperException):
-            raise  # wrong usage and the like: typer says it and chooses the exit code
+            raise  # wrong usage and the like: typer reports it and chooses the exit code
         except Exception as error:
             if ctx.params.get("debug"):
                 raise
@@ -180,8 +180,8 @@ app = _assemble()
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Ends the command by KeyboardInterrupt, wherever it is."""
-    # A call of the client that is stopped before its coroutine began is not a defect to warn of.
+    """Ends the command with KeyboardInterrupt, wherever it is."""
+    # If a client call is stopped before its coroutine started, that is not a defect to warn about.
     warnings.filterwarnings("ignore", r"coroutine .* was never awaited", RuntimeWarning)
     signal.default_int_handler(number, frame)
 

@@ -21,7 +21,7 @@ class Output(StrEnum):
 
 
 def not_empty(text: str) -> str:
-    """Callback of arguments that name something: a variable that is not set names nothing."""
+    """Callback of arguments that name something: an unset variable names nothing."""
     if not text:
         raise typer.BadParameter("it is empty (an unset variable?)")
     return text
@@ -52,7 +52,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 
 
 def directory(text: str) -> Path:
-    """Parser of options that name a directory, which need not be there yet."""
+    """Parser of options that name a directory, which does not have to exist yet."""
     if not text:  # Path("") would be the working directory
         raise typer.BadParameter("it is empty (an unset variable?)")
     if Path(text).is_file():
@@ -61,7 +61,7 @@ def directory(text: str) -> Path:
 
 
 def example(*lines: str) -> str:
-    """The epilog every command has: lines to copy."""
+    """The epilog of every command: lines to copy."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 

@@ -1,7 +1,7 @@
 """Prints results: aligned columns for people, JSON or YAML for programs.
 
 A result is a list of rows, or one record with lists inside; keys are snake_case. Tables look as
-kubectl's do: no borders, so that they survive a pipe; units stand in the column names.
+kubectl's do: no borders, so that they survive a pipe; units are in the column names.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Places in a log as users write them: `beginning`, `end`, `1234`, `-10`, `@2013-06-01T12:00`.
+"""Offsets as users write them: `beginning`, `end`, `1234`, `-10`, `@2013-06-01T12:00`.
 
 Parsing is pure; `resolve` asks the cluster and answers an offset per partition.
 """
@@ -36,7 +36,7 @@ class Place:
 
 
 def parse_place(text: str, option: str) -> Place:
-    """Raises MisuseError that lists what can be written."""
+    """Raises MisuseError that lists the possible forms."""
     if text in ("beginning", "start", "earliest"):
         return Place(PlaceKind.BEGINNING)
     if text in ("end", "latest"):
@@ -74,10 +74,9 @@ def parse_time_ms(text: str, option: str) -> int:
 def resolve(
     admin: "Admin", place: Place, partitions: "Sequence[TopicPartition]"
 ) -> "dict[TopicPartition, int]":
-    """The place as an offset in each partition; a time behind all records is the end.
+    """The offset in each partition; a time after all records means the end.
 
-    A plain offset is taken as given: reading from a place that is not there is the consumer's
-    error to tell.
+    A plain offset is taken as given: the consumer reports an offset that is not in the log.
     """
     from penstock.client import EARLIEST, LATEST  # noqa: PLC0415 - grpc only when needed
 

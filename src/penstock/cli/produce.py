@@ -2,9 +2,9 @@
 
     stdin ──line──▶ key | value ──▶ Producer.send ──▶ Delivery, kept until its outcome is known
 
-Memory is bounded by the producer's buffer: `send` waits for room, and finished deliveries are
-let go. The first record that cannot be delivered ends the program with its error. Ctrl-C sends
-what was read so far, for a bounded time.
+Memory is bounded by the producer's buffer: `send` waits for space, and finished deliveries are
+dropped. The first record that cannot be delivered ends the program with its error. Ctrl-C sends
+what was read so far, for a limited time.
 """
 
 import sys
@@ -131,7 +131,7 @@ def produce(
     producer = open_producer(bootstrap, acks, sync, codec)
     pending: deque[Delivery] = deque()
     try:
-        producer.prepare(topic, partition)  # also with no line to send: the topic must be there
+        producer.prepare(topic, partition)  # even without a line to send: the topic must exist
         for number, line in enumerate(_lines(count), start=1):
             record_key, value = lines.split(line)
             try:
@@ -158,7 +158,7 @@ def produce(
 def open_producer(
     bootstrap: str | None, acks: AcksOption, sync: SyncOption, codec: CodecOption
 ) -> "Producer":
-    """A producer with the options users give by name; owned by the caller."""
+    """A producer with the options of the command line; owned by the caller."""
     from penstock import client  # noqa: PLC0415 - grpc only when it is needed
 
     where = locate(bootstrap)
@@ -172,7 +172,7 @@ def open_producer(
 
 
 def _lines(count: int | None) -> Iterator[bytes]:
-    """Lines of standard input without their newline, each as soon as it is there."""
+    """Lines of standard input without their newline, each as soon as it arrives."""
     if sys.stdin is None:
         raise MisuseError("standard input is closed; pipe the records to it, one per line")
     for number, line in enumerate(iter(sys.stdin.buffer.readline, b""), start=1):
@@ -186,7 +186,7 @@ def _encode(text: str | None) -> bytes | None:
 
 
 def _delimiter(delimiter: str | None) -> bytes | None:
-    """As typed, but that shells make a tab hard to type. Raises MisuseError for an empty one."""
+    """As typed, except that backslash and t mean a tab. Raises MisuseError for an empty one."""
     if delimiter == "":
         raise MisuseError(
             "--key-delimiter is empty; it must be at least one character, such as : or \\t",

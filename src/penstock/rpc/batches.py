@@ -20,7 +20,7 @@ def batch_to_wire(batch: Batch) -> pb.RecordBatch:
 
 
 def header_to_wire(header: BatchHeader) -> pb.RecordBatch:
-    """The message without its payload: all its small fields, named here alone."""
+    """The message without its payload: all its small fields, listed only here."""
     return pb.RecordBatch(
         base_offset=header.base_offset,
         record_count=header.record_count,

@@ -1,8 +1,8 @@
 """A task's cancellation must not get lost in gRPC.
 
 The first read of a stream awaits a task of gRPC's own, which connects, and which swallows
-CancelledError. Whoever is cancelled in that moment does not hear of it: the read fails as if the
-peer had gone, and a loop that connects again goes on for ever, a stopping process with it.
+CancelledError. A task that is cancelled at that moment does not notice: the read fails as if the
+peer had disconnected, a loop that reconnects runs for ever, and a stopping process never stops.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def heeding_cancellation() -> Iterator[None]:
-    """Around awaits on a stream: raises CancelledError if the task was cancelled meanwhile.
+    """Around awaits on a stream: raises CancelledError if the task was cancelled in the meantime.
 
-    Whatever the awaited call returned or raised. Cancelled before: nothing changes, so that a
-    task may still say goodbye while it ends.
+    This holds whatever the awaited call returned or raised. If the task was cancelled before,
+    nothing changes, so that it can still send a last message while it ends.
     """
     task = asyncio.current_task()
     assert task is not None, "inside a task"

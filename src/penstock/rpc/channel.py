@@ -1,14 +1,14 @@
 """Channel and server settings, the same on every connection in a cluster.
 
-Keepalive makes a half-open connection (a frozen peer, a pulled cable) fail within
-`KEEPALIVE_MS + KEEPALIVE_TIMEOUT_MS`; a killed process is noticed at once by its closed socket.
-It only clears away: brokers have heartbeats, and clients leave a leader that does not answer long
-before. With pings every 10 s a third of what a thousand idle clients cost a broker were pings;
-with every 40 s a member of a group sends none, because its coordinator is heard every 30 s.
+Keepalive makes a half-open connection (a frozen peer, a pulled cable) fail within `KEEPALIVE_MS +
+KEEPALIVE_TIMEOUT_MS`; a killed process is noticed at once by its closed socket. It only cleans up:
+brokers have heartbeats, and clients leave a leader that does not answer long before. With pings
+every 10 s, a third of the cost of a thousand idle clients was pings; with every 40 s, a member of a
+group sends none, because its coordinator sends a message every 30 s.
 
-Nobody measures a connection's bandwidth-delay product to size its window: gRPC pings for that
-after every message that comes on a connection at rest, and a heartbeat became three packets and
-a timer. The window is fixed instead; a message that is larger gets its own size in addition.
+The bandwidth-delay product of a connection is not measured to size its window: gRPC pings for that
+after every message on an idle connection, and a heartbeat became three packets and a timer. The
+window is fixed instead; a larger message gets its own size in addition.
 """
 
 from typing import Final

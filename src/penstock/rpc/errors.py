@@ -34,7 +34,7 @@ _STATUS: Final = {status.value[0]: status for status in grpc.StatusCode}
 
 
 def error_to_wire(error: PenstockError) -> pb.Error:
-    """The message for this error. Codes only a client knows are sent as INVALID_REQUEST."""
+    """The message for this error. Codes that only a client knows are sent as INVALID_REQUEST."""
     code = error.code if error.code < _FIRST_CLIENT_CODE else ErrorCode.INVALID_REQUEST
     message = pb.Error(code=pb.ErrorCode.ValueType(int(code)), message=error.message)
     match error:
@@ -62,7 +62,7 @@ def error_to_wire(error: PenstockError) -> pb.Error:
 
 
 def error_from_wire(message: pb.Error) -> PenstockError:
-    """The typed error this message stands for."""
+    """The typed error for this message."""
     try:
         code = ErrorCode(message.code)
     except ValueError:
@@ -96,7 +96,7 @@ async def abort(context: "grpc.aio.ServicerContext[Any, Any]", error: PenstockEr
 
 
 def error_from_rpc(error: grpc.RpcError, address: str = "") -> PenstockError:
-    """What a failed call means; `address` is named in the message.
+    """The error for a failed call; the message names `address`.
 
     Without our trailer the call never reached a Penstock server, or its outcome is unknown:
     UNAVAILABLE gives UnreachableError, DEADLINE_EXCEEDED and CANCELLED give REQUEST_TIMED_OUT,

@@ -1,6 +1,6 @@
 """Group calls between the wire and `penstock.core.groups`: requests to events, outputs to answers.
 
-Nothing is checked here but what the core's types cannot hold; the coordinator refuses the rest.
+Checks only what the core's types cannot represent; the coordinator refuses the rest.
 """
 
 from collections.abc import Iterable, Mapping
@@ -88,7 +88,7 @@ def commit_from_wire(request: pb.CommitOffsetsRequest, request_id: int) -> c.Com
 
 
 def fetch_from_wire(request: pb.FetchOffsetsRequest, request_id: int) -> c.FetchRequested:
-    """A look at committed offsets as the coordinator's event."""
+    """A fetch of committed offsets as the coordinator's event."""
     return c.FetchRequested(
         request_id=request_id,
         group_id=request.group_id,
@@ -134,7 +134,7 @@ def _where(part: pb.CommitPartition | pb.OffsetPartition | pb.ResetPartition) ->
 
 
 def join_response(output: c.SendJoined | c.SendAssignment) -> pb.JoinResponse:
-    """What a member hears."""
+    """The answer to a member."""
     if isinstance(output, c.SendJoined):
         return pb.JoinResponse(
             joined=pb.Joined(
@@ -230,7 +230,7 @@ def listing(group: c.ListedGroup, partition: int) -> pb.GroupListing:
 
 
 def description(answer: c.Described, partition: int, coordinator: int) -> pb.GroupDescription:
-    """All that is known of a group."""
+    """Everything that is known about a group."""
     reset = answer.last_reset
     return pb.GroupDescription(
         group_id=answer.group_id,

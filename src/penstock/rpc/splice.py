@@ -1,10 +1,10 @@
-"""Messages full of batches, serialized with one copy of each payload.
+"""Messages with batches, serialized with one copy of each payload.
 
 Building protobuf messages around payloads copies every payload several times: into the batch's
-message, into each message around it, and into the bytes sent. Where megabytes a second flow,
-the bytes are put together here instead: protobuf serializes the small fields, and the payloads
-are spliced in between as they are. What comes out is what protobuf would read as the same message
-(fields may stand in any order; a tag is `field number << 3 | 2` for something with a length).
+message, into each message around it, and into the bytes sent. Where megabytes a second flow, the
+bytes are put together here instead: protobuf serializes the small fields, and the payloads are
+spliced in unchanged. Protobuf reads the result as the same message (fields may be in any order; the
+tag of a field with a length is `field number << 3 | 2`).
 
     FetchResponse { results: FetchResult { …, batches: RecordBatch { …, payload } } }
     LeaderMessage { appends: AppendBatches { …, batches: RecordBatch { …, payload } } }

@@ -1,4 +1,4 @@
-"""Transactions on the wire: what brokers tell each other, and what they tell clients.
+"""Transactions on the wire: messages between brokers, and messages to clients.
 
 Participants that a message does not name are INVALID_REQUEST; unknown states likewise. Between
 brokers a result without code is success.
@@ -45,7 +45,7 @@ _ABORTERS: Final[Mapping[int, EndReason]] = {
 
 
 def aborter_from_wire(reason: int) -> EndReason:
-    """Who asks for an abort. Raises ClusterError(INVALID_REQUEST) for who cannot."""
+    """Who requests an abort. Raises ClusterError(INVALID_REQUEST) for any other value."""
     found = _ABORTERS.get(reason)
     if found is None:
         raise ClusterError(
@@ -220,7 +220,7 @@ def _branch(number: int, branch: BranchRecord) -> pb.BranchDescription:
 
 
 def ledger(application_id: str, found: LedgerRecord) -> pb.Ledger:
-    """One line of ListLedgers; an application that has committed nothing has batch -1."""
+    """One line of ListLedgers; an application without a committed batch has batch -1."""
     rows = dict(found.rows)
     return pb.Ledger(
         application_id=application_id,

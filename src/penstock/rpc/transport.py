@@ -1,4 +1,5 @@
-"""How a process reaches others and is reached: one seam around channels, servers and names.
+"""How a process connects to others and accepts connections: one seam around channels, servers and
+names.
 
     LeaderLink, ControllerSession, PeerChannels ─ open ──▶ channel ─▶ generated stubs
     finding controllers ──────────────────────── resolve ─▶ addresses
@@ -19,7 +20,7 @@ from penstock.rpc.channel import SERVER_OPTIONS, open_aio_channel
 
 
 class Transport(Protocol):
-    """What channels and servers come from; of one event loop."""
+    """Creates channels and servers; of one event loop."""
 
     def open(self, address: str) -> grpc.aio.Channel:
         """A channel to `host:port`; connects lazily, owned by the caller."""
@@ -37,7 +38,7 @@ class Transport(Protocol):
     ) -> grpc.aio.Server:
         """A server, neither bound nor started. Calls above `rpcs_max` are refused; None: no limit.
 
-        Its `add_insecure_port` raises RuntimeError for an address that cannot be had.
+        Its `add_insecure_port` raises RuntimeError for an address that is not available.
         """
         ...
 

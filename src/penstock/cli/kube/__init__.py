@@ -3,7 +3,8 @@
     choice ─▶ snapshot ─▶ status, why (pure) ─▶ picture, report
          └──▶ reach ─▶ forward: ports of this machine that lead to broker pods
 
-What belongs here: whatever needs the Kubernetes API. What never may: changes to a Cluster beyond an
-annotation, which is its owner's to make; commands that work without Kubernetes as well, which
-stand beside this room and come here through `reach` only. Start reading at `commands.py`.
+What belongs here: everything that needs the Kubernetes API. What never does: changes to a Cluster
+other than an annotation, because its owner makes them; commands that also work without Kubernetes,
+which are in the parent package and use this one only through `reach`. Start reading at
+`commands.py`.
 """

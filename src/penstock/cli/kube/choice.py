@@ -1,4 +1,4 @@
-"""Which API server the user means, and the way to it.
+"""Which API server the user means, and how to reach it.
 
 The `kubernetes` package takes most of a second to import, and may not be installed: this module
 imports it, with `penstock.kubernetes.connect`, only when a command connects.

@@ -2,10 +2,10 @@
 
     client ──▶ 127.0.0.1:p ──accept──▶ Tunnel (websocket to the API server) ──▶ pod:9092
 
-A pod gets its port when its address is first resolved; a tunnel is made per connection, so a
-pod that was replaced is reached again by the next one, which gRPC makes by itself. All threads
-are daemons and all sockets are this process's: when it ends, nothing stays, however it ends. A
-tunnel that cannot be made closes its connection, and the reason is told once.
+A pod gets its port when its address is first resolved; a tunnel is made per connection, so a pod
+that was replaced is reached again by the next one, which gRPC makes by itself. All threads are
+daemons and all sockets are this process's: when it ends, nothing stays, however it ends. A tunnel
+that cannot be opened closes its connection, and the reason is reported once.
 """
 
 import importlib
@@ -73,7 +73,7 @@ class Forwarder:
         self._lock = threading.Lock()
 
     def resolve(self, address: str) -> str:
-        """Where to connect to instead of `address`; returns at once."""
+        """The address to connect to instead of `address`; returns at once."""
         match = self._pattern.fullmatch(address)
         if match is None:
             return address
@@ -91,7 +91,7 @@ class Forwarder:
         return f"{HOST}:{listener.getsockname()[1]}"
 
     def close(self) -> None:
-        """No new connections; those there are end with the process or their other side."""
+        """Accepts no new connections; existing ones end with the process or their other side."""
         with self._lock:
             for listener in self._listeners.values():
                 listener.close()
@@ -149,14 +149,14 @@ class WebSocketTunnel:
                         self._flush(self._to_remote, self._remote)
                     self._flush(self._to_local, local)
         except (OSError, FrameError):
-            pass  # either side is gone: so is the connection, and gRPC makes another
+            pass  # one side has closed, so the connection is over; gRPC opens a new one
         finally:
             self._remote.close()
 
     def _wait(
         self, selector: selectors.BaseSelector, local: socket.socket, *, open_ends: bool
     ) -> None:
-        """Until something can be done."""
+        """Waits until something can be read or written."""
         for end, outgoing, incoming in (
             (local, self._to_local, self._to_remote),
             (self._remote, self._to_remote, self._to_local),
@@ -206,7 +206,7 @@ class WebSocketTunnel:
 
 
 def _receive(end: socket.socket) -> bytes | None:
-    """What is there; None for nothing yet, b"" for the end."""
+    """The available bytes; None for nothing yet, b"" for the end."""
     try:
         return end.recv(CHUNK_BYTES)
     except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -214,9 +214,9 @@ def _receive(end: socket.socket) -> bytes | None:
 
 
 def reason_of(error: Exception) -> str:
-    """What the API server said when it refused the websocket, or what the error says itself.
+    """The API server's reason for refusing the websocket, or the text of the error.
 
-    Of a pod that has just gone it says nothing: its node answers with a bare 500.
+    For a pod that was just deleted there is no reason: its node answers with a bare 500.
     """
     body = getattr(error, "resp_body", None)
     status = getattr(error, "status_code", None)
@@ -230,7 +230,7 @@ def reason_of(error: Exception) -> str:
 
 
 def open_with(api: "Api", namespace: str) -> OpenTunnel:
-    """Tunnels by the API server's `portforward`, which needs no kubectl."""
+    """Opens tunnels through the API server's `portforward`, which needs no kubectl."""
 
     def open_tunnel(pod: str, port: int) -> Tunnel:
         client = importlib.import_module("kubernetes.stream.ws_client")

@@ -24,7 +24,7 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class FrameError(Exception):
-    """What came is not what the protocol allows; the connection is given up."""
+    """A violation of the protocol; the connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Frame:
 
 
 class FrameReader:
-    """Give it bytes as they come; it gives whole frames, without the ports' announcements."""
+    """Takes bytes as they arrive; returns whole frames, without the port announcements."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -56,7 +56,7 @@ class FrameReader:
                 if not content:
                     continue
                 self._channel, content = content[0], content[1:]
-            # A message's parts are handed on as they come: only their order matters.
+            # Parts of a message are passed on as they arrive: only their order matters.
             yield from self._message(content)
 
     def _message(self, content: bytes) -> Iterator[Frame]:

@@ -1,8 +1,8 @@
-"""Why a pod does not run: the scheduler's words, images, crashes, probes. Pure.
+"""Why a pod is not running: scheduling, images, crashes, probes. Pure.
 
     not scheduled ─▶ container waits ─▶ container died ─▶ runs, not ready
 
-Only the first that applies is told: the later ones follow from it.
+Only the first that applies is reported: the later ones follow from it.
 """
 
 from collections.abc import Iterator, Sequence

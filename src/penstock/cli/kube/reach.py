@@ -3,8 +3,8 @@
     choose_cluster ──▶ broker pods ──▶ bootstrap: their own addresses
                                    └─▶ Forwarder.resolve: those addresses to local ports
 
-Brokers advertise names that only pods can resolve; the client keeps to them, and each is
-translated when it connects. Brokers that appear later are reached the same way.
+Brokers advertise names that only pods can resolve; the client uses these names, and each is
+translated when it connects. Brokers that appear later are reached in the same way.
 """
 
 import sys
@@ -48,7 +48,8 @@ def reach(choice: KubeChoice, cluster: str | None) -> Reached:
 
 
 def reach_only(choice: KubeChoice) -> Reached | None:
-    """The only Cluster the kubeconfig shows; None if it shows none, or cannot be asked.
+    """The only Cluster in the kubeconfig's context; None if there is none, or if it cannot be
+    asked.
 
     Raises MisuseError if there are several: guessing would be worse.
     """
@@ -66,7 +67,7 @@ def reach_only(choice: KubeChoice) -> Reached | None:
         )
     if not clusters:
         return None
-    # Nobody named it: whoever deletes a topic should see where.
+    # The user did not name it: who deletes a topic should see where.
     sys.stderr.write(f"using Cluster {full_name(clusters[0])}, found through kubeconfig\n")
     return reach_cluster(api, clusters[0])
 
@@ -74,7 +75,7 @@ def reach_only(choice: KubeChoice) -> Reached | None:
 def reach_cluster(
     api: "Api", cluster: Json, complain: Callable[[str], None] | None = None
 ) -> Reached:
-    """`complain` hears of pods that cannot be reached; without it, the user does."""
+    """`complain` is called for pods that cannot be reached; without it, the user is told."""
     name, namespace = name_of(cluster), str(cluster["metadata"]["namespace"])
     pods = api.list(
         path_of("Pod", namespace),
@@ -91,7 +92,7 @@ def reach_cluster(
 
 
 def bootstrap_addresses(cluster: str, namespace: str, pods: list[Json]) -> list[str]:
-    """Of the pods that run, those that are ready first."""
+    """Addresses of running pods, ready ones first."""
     running = [
         pod
         for pod in pods

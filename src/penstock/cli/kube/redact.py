@@ -1,8 +1,8 @@
-"""Takes secrets out of what leaves the user's hands. Pure.
+"""Removes secrets from data that the user passes on. Pure.
 
-By name: the value of every key, environment variable, argument or query parameter that sounds
-like a secret. By look: private keys, tokens, credentials in addresses, wherever they stand. It
-rather takes too much: a support bundle without a harmless value is still one.
+By name: the value of every key, environment variable, argument or query parameter that sounds like
+a secret. By look: private keys, tokens, credentials in addresses, wherever they are. It rather
+removes too much: a support bundle is still useful without a harmless value.
 """
 
 import json
@@ -59,7 +59,7 @@ def _redact_line(line: str) -> str:
             found = json.loads(line)
             without = redact(found)
         except (ValueError, RecursionError):
-            pass  # not JSON, or too deep to be looked through: a line like others
+            pass  # not JSON, or nested too deep: treated like any other line
         else:
             return line if without == found else json.dumps(without, ensure_ascii=False)
     return _PAIR.sub(_without_value, line)

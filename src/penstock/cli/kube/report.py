@@ -1,9 +1,9 @@
-"""The support bundle: what somebody else needs to see to help, in one zip file.
+"""The support bundle: everything that helpers need to see, in one zip file.
 
     Snapshot, logs, metrics, cluster describe ──redact──▶ FILE.zip, and a list of what is inside
 
-Secrets are never read. Everything else goes through `redact` before it is written. What
-cannot be collected is a line in errors.txt: a bundle of a broken cluster must always come out.
+Secrets are never read. Everything else goes through `redact` before it is written. What cannot be
+collected becomes a line in errors.txt: a broken cluster must always produce a bundle.
 """
 
 import json

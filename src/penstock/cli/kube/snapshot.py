@@ -1,10 +1,10 @@
-"""Everything Kubernetes shows about one Cluster, read once; what `status` and `why` judge.
+"""Everything that Kubernetes shows about one Cluster, read once, for `status` and `why`.
 
     Api ──take_snapshot──▶ Snapshot (plain objects, frozen) ──▶ status, why
 
-What may not be read (a role without pods, say) or is not there is a line in `gaps`, never a
-failure: a person in trouble gets to see what there is. Partitions come from the controller's
-metadata ConfigMaps, so that they are seen from outside while no broker answers.
+Objects that cannot be read (for example, without permission for pods) or do not exist become a line
+in `gaps`, never a failure: a user in trouble sees what is available. Partitions come from the
+controller's metadata ConfigMaps, so that they are visible even if no broker answers.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ class Operator:
 class Snapshot:
     """One moment. Objects are as the API server sent them; `gaps` says what could not be read.
 
-    `blocking`: what holds up readers (`transactions`), which only brokers know.
+    `blocking`: transactions that block readers (`transactions`), which only brokers know.
     """
 
     now: datetime
@@ -103,7 +103,7 @@ def condition(thing: Json, kind: str) -> Json:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """An RFC 3339 time; None for none, and for the beginning of 1970, which stands for it."""
+    """An RFC 3339 time; None for none, and for the beginning of 1970, which means none."""
     if not text:
         return None
     moment = datetime.fromisoformat(text)
@@ -175,7 +175,7 @@ def _penstock(ask: Callable[[], Answer]) -> Answer:
 
 
 def take_snapshot(api: "Api", cluster: Json) -> Snapshot:
-    """All that belongs to the Cluster; what cannot be read becomes a gap."""
+    """Everything that belongs to the Cluster; what cannot be read becomes a gap."""
     reader = _Reader(api, str(cluster["metadata"]["namespace"]), name_of(cluster))
     config_maps = reader.labelled("ConfigMap", extra=f",{METADATA_LABEL}")
     document, topics = reader.documents(config_maps)
@@ -243,7 +243,7 @@ class _Reader:
             return None
 
     def operator(self) -> Operator:
-        """In whatever namespace it is installed, found by name or by labels."""
+        """In any namespace, found by name or by labels."""
         labelled = self._anywhere("Deployment", labelSelector=_OPERATOR_LABELS)
         named = self._anywhere("Deployment", fieldSelector=f"metadata.name={OPERATOR}")
         deployments = {one["metadata"]["uid"]: one for one in (*labelled, *named)}
@@ -300,7 +300,7 @@ _OPERATOR_LABELS: Final = (
 
 
 def event_time(event: Json) -> str | None:
-    """When it was last seen; events of the two API generations say so in different places."""
+    """When it was last seen; events of the two API generations have it in different fields."""
     series = event.get("series") or {}
     found = (
         series.get("lastObservedTime")

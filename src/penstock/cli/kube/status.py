@@ -2,8 +2,8 @@
 
     Snapshot ──describe──▶ {"cluster": …, "ready": …, "brokers": […], "partitions": {…}, …}
 
-The same document is printed as JSON or YAML, or drawn by `picture`. Partitions are judged
-by the controller's own documents: a leader, the in-sync replicas, what min.insync.replicas asks.
+The same document is printed as JSON or YAML, or drawn by `picture`. Partitions are judged by the
+controller's own documents: a leader, the in-sync replicas, and min.insync.replicas.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,8 +33,8 @@ CONDITIONS: Final = ("Ready", "Reconciling", "Stalled")
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A partition that is not as it should be. `kind`: offline, under_min_isr, under_replicated;
-    only the worst is named."""
+    """A partition with a problem. `kind`: offline, under_min_isr, under_replicated; only the worst
+    is named."""
 
     kind: str
     topic: str
@@ -111,7 +111,7 @@ def describe(snapshot: Snapshot) -> Json:
 
 
 def is_ready(cluster: Json) -> bool:
-    """Ready is True and speaks of the spec as it is now."""
+    """Ready is True and describes the current spec."""
     ready = condition(cluster, "Ready")
     generation = cluster["metadata"].get("generation", 0)
     return ready.get("status") == "True" and ready.get("observedGeneration", 0) >= generation
@@ -133,7 +133,7 @@ def _condition(snapshot: Snapshot, kind: str) -> Json:
 
 
 def brokers(snapshot: Snapshot) -> list[Json]:
-    """A row per broker pod and per registered broker, by id: either may be without the other."""
+    """A row per broker pod and per registered broker, by id: each may exist without the other."""
     pods = {broker_id(pod): pod for pod in snapshot.pods_of("broker")}
     registered = snapshot.document.brokers if snapshot.document else {}
     led, held = _leaders_and_replicas(snapshot)
@@ -194,12 +194,12 @@ def controllers(snapshot: Snapshot) -> list[Json]:
 
 
 def lease_holder(lease: Json | None) -> str:
-    """Who holds it; "" for nobody."""
+    """The holder; "" if there is none."""
     return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
 
 
 def lease_expired(lease: Json | None, now: datetime) -> bool:
-    """Nobody renewed it in time, by our clock, with as much again for clocks that differ."""
+    """It was not renewed in time, by our clock, with twice the time for clocks that differ."""
     spec = (lease or {}).get("spec") or {}
     renewed = parse_time(spec.get("renewTime"))
     if renewed is None:
@@ -230,7 +230,7 @@ def topics(snapshot: Snapshot) -> list[Json]:
 
 
 def topic_name(topic: Json) -> str:
-    """Of a Topic resource: its topic may have a name that no object could have."""
+    """Of a Topic resource: its topic may have a name that no object can have."""
     spec = topic.get("spec") or {}
     return str(spec.get("topicName") or name_of(topic))
 

@@ -1,8 +1,8 @@
-"""Transactions that hold up readers, for `kubectl penstock why`: asked of the brokers themselves.
+"""Transactions that block readers, for `kubectl penstock why`: from the brokers themselves.
 
     broker pods ──port-forward──▶ Admin.blocking_transactions ──▶ Snapshot.blocking ──▶ Findings
 
-Kubernetes knows nothing of transactions. Brokers that cannot be asked are a gap, as anything else
+Kubernetes knows nothing of transactions. Brokers that cannot be asked are a gap, like anything else
 that could not be read.
 """
 
@@ -28,7 +28,7 @@ TRANSACTION_CODES: Final = ("transaction-open", "transaction-finishing", "transa
 
 
 def look(api: "Api", snapshot: Snapshot) -> Snapshot:
-    """With what its brokers say of transactions; as it was, if no broker is ready to be asked."""
+    """The snapshot with its brokers' answers about transactions; unchanged if none is ready."""
     from penstock.cli.kube.reach import reach_cluster  # noqa: PLC0415 - grpc only when it is needed
     from penstock.client import Admin  # noqa: PLC0415 - the same
 
@@ -55,7 +55,7 @@ def look(api: "Api", snapshot: Snapshot) -> Snapshot:
 
 
 def transaction_findings(blocking: Iterable["BlockingTransaction"]) -> Iterator[Finding]:
-    """One per transaction, those that no coordinator knows of last."""
+    """One per transaction, orphaned ones last."""
 
     def which(one: "BlockingTransaction") -> tuple[bool, str, int, int]:
         name = "" if one.owner is None else one.owner.transactional_id

@@ -1,11 +1,11 @@
-"""What `kubectl penstock why` says: what is awaited, since when, the evidence, what to do. Pure.
+"""What `kubectl penstock why` says: what is wrong, since when, the evidence, what to do. Pure.
 
     Snapshot ──explain──▶ Findings, the causes first
 
-A finding is one thing that is wrong or awaited. Order is the order in which causes lead to each
-other: nobody works (operator, pause), nothing runs (volumes, pods), nobody leads (controllers),
-data is short of replicas (partitions), readers wait (transactions); what the resources themselves
-say comes first, because that is what people asked about.
+A finding is one thing that is wrong or waited for. They are in the order in which causes lead to
+each other: nothing is managed (operator, pause), nothing is running (volumes, pods), nothing leads
+(controllers), replicas are missing (partitions), readers wait (transactions). What the resources
+themselves say comes first, because that is what the user asked about.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ which the operator set a moment ago without knowledge of transactions."""
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`ready`: what the resource says of itself. Without findings nothing is awaited."""
+    """`ready`: what the resource says of itself. Without findings, it waits for nothing."""
 
     subject: str
     ready: bool
@@ -66,7 +66,7 @@ class Explanation:
 
     @property
     def served(self) -> bool:
-        """It is ready, and nothing that was found keeps anybody from writing or reading."""
+        """It is ready, and no finding prevents clients from writing or reading."""
         return self.ready and not any(one.code in _NOT_SERVED for one in self.findings)
 
     def to_dict(self) -> Json:
@@ -94,7 +94,7 @@ def explain(snapshot: Snapshot) -> Explanation:
 
 
 def explain_topic(snapshot: Snapshot, topic: Json) -> Explanation:
-    """Why one Topic is as it is: also what its Cluster suffers from."""
+    """Why one Topic is as it is, including the problems of its Cluster."""
     name = topic_name(topic)
     short = [one for one in shortfalls(snapshot) if one.topic == name]
     findings = [
@@ -182,7 +182,7 @@ def _of_condition(snapshot: Snapshot, subject: str, seen: Json, what: str) -> Fi
 
 
 def _operator(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nothing changes while no operator works; brokers go on serving."""
+    """Nothing changes while no operator is active; brokers keep serving."""
     operator = snapshot.operator
     if any(not lease_expired(lease, snapshot.now) for lease in operator.leases):
         return
@@ -307,7 +307,7 @@ def _controllers(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _unregistered(snapshot: Snapshot) -> Iterator[Finding]:
-    """Pods that run, and that the controller does not count as alive."""
+    """Running pods that the controller does not consider alive."""
     if snapshot.document is None:
         return
     alive = {int(one) for one, broker in snapshot.document.brokers.items() if broker.alive}

@@ -1,4 +1,4 @@
-"""A finding, and the events that bear it out: what `why` and `pods` share. Pure."""
+"""A finding, and the events that support it: shared by `why` and `pods`. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ WARNINGS_SHOWN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong or awaited.
+    """One thing that is wrong or waited for.
 
     `subject` and `what` make a sentence; `code` is for programs; `since` as `5m`; `do`: what the
-    reader can do, None = nothing but wait.
+    user can do, None = only wait.
     """
 
     subject: str

@@ -1,4 +1,4 @@
-"""Settings of a transformer: what it reads, when it commits, how often it tries."""
+"""Settings of a transformer: what it reads, when it commits, how often it retries."""
 
 import uuid
 from collections.abc import Sequence
@@ -34,21 +34,22 @@ class TransformConfig(ClientConfig):
 
     Attributes:
         group_id: The consumer group whose members share the source, and whose offsets are part of
-            the transactions. Where it never committed, it begins at the start.
+            the transactions. In partitions without a committed offset, it starts at the beginning.
         source: The topic to read, or several.
         commit_interval_ms: How often a transaction is committed, or after 10,000 records. 100:
             readers of the output wait for it. 1 to 600,000, and less than
             `transaction_timeout_ms`.
-        max_records: How many records one pass hands out at most, 1 to 10,000.
+        max_records: Maximum number of records that one pass returns, 1 to 10,000.
         retries: How often a handler that raised is called again for a record, 0 = never.
-        backoff_ms: Before anything that failed is tried again; doubles up to `backoff_max_ms`.
+        backoff_ms: Pause before a retry; doubles up to `backoff_max_ms`.
         dead_letter_topic: Where records go that failed `retries` + 1 times, in the transaction
             that commits their offsets; it must exist. "" = the loop stops instead.
         transaction_timeout_ms: A transaction that is open for longer is aborted by the cluster and
-            done again: more than one pass takes. 10,000, as in Kafka Streams: others read on
-            so much later, if the program is frozen. 1,000 to the cluster's limit.
-        session_timeout_ms: Others take the partitions over if the program is frozen for so long,
-            45,000 as for every consumer; 1,000 to 1,800,000. One that ends is noticed at once.
+            done again: it must be longer than one pass takes. 10,000, as in Kafka Streams: if the
+            program is frozen, readers wait for this long. 1,000 to the cluster's limit.
+        session_timeout_ms: Others take over the partitions if the program is frozen for this long,
+            45,000 as for every consumer; 1,000 to 1,800,000. The end of a program is noticed at
+            once.
         client_id: A name for people, shown by `penstock group describe` and `penstock txn list`.
     """
 
@@ -121,7 +122,7 @@ class TransformOptions(ClientOptions, total=False):
 
 
 def transactional_id(group_id: str) -> str:
-    """One of its own for each transformer of a group; as much of the group's name as fits."""
+    """A separate id for each transformer of a group, with as much of the group's name as fits."""
     shown = group_id.encode()[:_GROUP_BYTES_MAX].decode(errors="ignore")
     return f"{shown}/{uuid.uuid4()}"
 
