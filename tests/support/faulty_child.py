@@ -11,8 +11,9 @@ appear and go while the process runs (`support.faults` writes them).
 import os
 import runpy
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.core.batch import Batch, BatchFlags
 from penstock.core.records import decode_batch
@@ -25,6 +26,8 @@ _MARKER = BatchFlags.COMMIT | BatchFlags.ABORT
 _OF_OFFSETS = {b'"pending"': "pending", b'"ended"': "ended"}
 _statvfs = os.statvfs
 _write = RocksLogStore.write
+_try_write = RocksLogStore.try_write
+_T = TypeVar("_T")
 
 
 def points_of(batch: Batch) -> set[str]:
@@ -54,18 +57,26 @@ def _step(branch: BranchRecord) -> str:
     return "decision" if branch.finishing else "finished"
 
 
-def _dying_write(self: RocksLogStore, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+def _dying(writes: Sequence[PartitionWrite], write: Callable[[], _T]) -> _T:
     try:
         point, when = (FOLDER / "kill").read_text().split()
     except FileNotFoundError:
-        _write(self, writes, sync=sync)
-        return
-    hit = any(point in points_of(batch) for write in writes for batch in write.batches)
+        return write()
+    hit = any(point in points_of(batch) for one in writes for batch in one.batches)
     if hit and when == "before":
         os.kill(os.getpid(), signal.SIGKILL)
-    _write(self, writes, sync=sync)
-    if hit:
+    written = write()
+    if hit and written is not False:
         os.kill(os.getpid(), signal.SIGKILL)
+    return written
+
+
+def _dying_write(self: RocksLogStore, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
+    _dying(writes, lambda: _write(self, writes, sync=sync))
+
+
+def _dying_try_write(self: RocksLogStore, writes: Sequence[PartitionWrite]) -> bool:
+    return _dying(writes, lambda: _try_write(self, writes))
 
 
 def _told_space(path: str | Path) -> os.statvfs_result:
@@ -80,5 +91,6 @@ def _told_space(path: str | Path) -> os.statvfs_result:
 
 if __name__ == "__main__":
     RocksLogStore.write = _dying_write  # type: ignore[method-assign]
+    RocksLogStore.try_write = _dying_try_write  # type: ignore[method-assign]
     os.statvfs = _told_space  # type: ignore[assignment]
     runpy.run_module("penstock_broker.local.child", run_name="__main__", alter_sys=True)

@@ -62,7 +62,7 @@ class TestDetached:
         write_manifest(tmp_path, brokers=2, partitions=3)
         assert "spec.partitions is 3, but the topic has 4" in program.fails(*up)
         write_manifest(tmp_path, brokers=3, partitions=4)
-        assert "with other settings: spec.brokers (2 → 3)" in program.fails(*up)
+        assert "with different settings: spec.brokers (2 → 3)" in program.fails(*up)
 
         program.ok("produce", "flights", "-p", 0, stdin="kept\n")
         seen = json.loads(program.ok("local", "status", "-o", "json"))

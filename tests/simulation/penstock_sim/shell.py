@@ -10,7 +10,6 @@ What is done with a machine's `Ready` is the shells' own affair; the world only 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
 
 LAG_MAX_MS: Final = 350
-logging.getLogger("penstock_broker").setLevel(logging.CRITICAL)  # the trace says more
 _SHUFFLED_EVERY: Final = 3
 
 

@@ -5,6 +5,7 @@ set up ──▶ chaos (faults and load) ──▶ heal ──▶ everything mus
 
 from __future__ import annotations
 
+import logging
 import traceback
 from dataclasses import dataclass, replace
 from random import Random
@@ -301,10 +302,14 @@ class World:
 
     def run(self) -> None:
         """Raises `RuleError` (or whatever a machine raised)."""
+        log = logging.getLogger("penstock_broker")
+        level = log.level
+        log.setLevel(logging.CRITICAL)  # the trace says more
         try:
             self._run()
         finally:
             self._end()
+            log.setLevel(level)
 
     def _run(self) -> None:
         self.controllers[101].start()
