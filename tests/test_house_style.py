@@ -191,6 +191,42 @@ def test_nothing_stands_here_that_must_not(path: Path) -> None:
         assert not found, f"{relative(path)}: {found.group(0)!r} is {why}"
 
 
+TEXTS = ("src/", "docs/", "charts/", "crds/", "README.md")
+NOT_WRITTEN_HERE = (GENERATED, "docs/e2e-results.md")  # the second keeps titles as they were run
+STUMBLES = {
+    r"\b(is|are|was|were|be|being) away\b": "unavailable, offline, or not running",
+    r"\bleave (it|them|this|that|those|these) away\b": "leave it out",
+    r"\bno place in a log\b": "not a valid offset",
+    r"\b\d+ to \d+ may be\b": "must be 1 to 256",
+    r"\bfor dead\b": "considers it dead",
+    r"\b(is|are) awaited\b": "waiting for it",
+    r"\bwhat (it|they) (is|are|was|were) told\b": "name what it receives",
+    r"\bholds? still\b": "pauses",
+    r"\bput out of\b": "removed from",
+    r"\bfor want of\b": "because there is no",
+    r"\bof no use\b": "useless, or say what to do",
+    r"\bso many (seconds|records|times)\b": "this many, or the number",
+    r"\bis no (time|text|duration|number|offset)\b": "is not a valid duration",
+}
+"""Phrases that make a native reader stop, and what to write; docs/glossary.md has the words."""
+
+
+def test_texts_do_not_stumble() -> None:
+    broken = []
+    for path in tracked():
+        name = relative(path)
+        if not name.startswith(TEXTS) or name.startswith(NOT_WRITTEN_HERE):
+            continue
+        if path.suffix not in (".py", ".md", ".yaml", ".tpl", ".txt"):
+            continue
+        text = path.read_text()
+        for stumble, instead in STUMBLES.items():
+            for found in re.finditer(stumble.replace(" ", r"\s+"), text, re.IGNORECASE):
+                line = text.count("\n", 0, found.start()) + 1
+                broken.append(f"{name}:{line} {found.group(0)!r}: {instead}")
+    assert not broken, "hard to read:\n" + "\n".join(broken)
+
+
 def test_tests_do_not_sleep() -> None:
     pattern = re.compile(r"\b(time|asyncio)\.sleep\(")
     allowed = "tests/support/"  # wait_until polls a condition with a deadline there

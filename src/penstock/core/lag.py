@@ -5,11 +5,11 @@
                                                   └─── records ────┘
                                       lag_ms = now − its timestamp
 
-Told by `oldest_unread` from whatever a fetch at `fetch_from` brought. Expired records are not
-lag: reading would begin at the log start. Nor are holes that compaction, markers or aborted
-transactions left: a reader behind which only holes remain has read everything. What waits behind
-an open transaction is nobody's lag either: no reader of committed records could have it. Without
-a committed offset lag is unknown, not 0: whoever scales by it must hold still.
+Told by `oldest_unread` from whatever a fetch at `fetch_from` brought. Expired records are not lag:
+reading would begin at the log start. Nor are holes that compaction, markers or aborted transactions
+left: a reader behind which only holes remain has read everything. What waits behind an open
+transaction is nobody's lag either: no reader of committed records could have it. Without a
+committed offset lag is unknown, not 0: autoscaling must pause then.
 """
 
 from collections.abc import Iterable

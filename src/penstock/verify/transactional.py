@@ -1,6 +1,6 @@
 """Producers that write in transactions, for the recorded workload.
 
-    begin ─▶ a few batches of a few keys ─▶ commit, or abort now and then ─▶ what it was told
+    begin ─▶ a few batches of a few keys ─▶ commit, or abort now and then ─▶ the outcome
 
 Transaction numbers are unique across producers. If an outcome is unknown, the producer asks again
 until it is known or the workload ends; then it stays unknown. A failed transaction was never

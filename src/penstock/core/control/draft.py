@@ -134,7 +134,7 @@ class Draft:
         self.put_topic(replace(found, partitions=tuple(partitions)))
 
     def remove_topic(self, topic: TopicDocument) -> None:
-        """Deletes it and remembers its id for brokers that are away."""
+        """Deletes it and remembers its id for brokers that are offline."""
         self._removed.add(topic.name)
         self._changed.pop(topic.name, None)
         self.forget_load()

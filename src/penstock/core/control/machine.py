@@ -223,7 +223,8 @@ class ControllerMachine:
             self._stored = found.base  # the same documents; their store versions may differ
         else:
             self._repair = found
-            # Whoever wrote it may have taken live brokers for dead, and is not there to go on.
+            # The controller that wrote it may have declared live brokers dead, and is no longer
+            # active.
             self._work.settle_all = True
 
     def _on_written(self, event: c.WriteDone) -> None:

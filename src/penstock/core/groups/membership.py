@@ -2,7 +2,7 @@
 
     hello, epoch 0     ─▶ new member (or a known one that starts over: it owns nothing)
     hello, its epoch   ─▶ the same member after a broken stream: keeps everything
-    hello, instance id ─▶ takes the seat of a member that is away, partitions and all
+    hello, instance id ─▶ takes the place of a member that is disconnected, with its partitions
     leave, or no sign of life in time ─▶ out; static members' seats wait for a session timeout
 
 Whatever is refused is refused before anything changes, and its stream ends with the error.

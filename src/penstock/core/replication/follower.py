@@ -171,8 +171,8 @@ class Follower:
     def _follow(self, out: Outbox, now_ms: int) -> None:
         log = self._log
         if log.log_end < self._swept_end and log.producers.open_entries():
-            # Its marker may never come: this replica was away until compaction had taken it. So
-            # it is in no ISR and no ELR, whose members have all below the leader's HW.
+            # Its marker may never come: this replica was offline until compaction had removed it.
+            # So it is in no ISR and no ELR, whose members have all below the leader's HW.
             log.is_promised = False
             self._begin_anew(self._restart_at, out, now_ms)
             return

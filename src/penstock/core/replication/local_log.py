@@ -182,8 +182,8 @@ class LocalLog:
     def reset(self, log_start_offset: Offset, now_ms: int) -> tuple[int, Checkpoint]:
         """Announces that the log is to be emptied, to go on at `log_start_offset`.
 
-        For a follower that was away until retention had removed what it lacked: the leader's log
-        starts behind the end of this one. Everything here is below that start, so nothing that
+        For a follower that was offline until retention had removed what it lacked: the leader's
+        log starts after the end of this one. Everything here is below that start, so nothing that
         anybody may still read goes. And for a log that nobody counts on, back to any offset.
         """
         assert self.is_still, "only a still log is reset"

@@ -1,12 +1,12 @@
-"""The proposer's part of the journal: the documents of a store, also while it is away.
+"""The proposer's part of the journal: the documents of a store, even while it is unavailable.
 
     attached ──hold: a majority follows──▶ holding ──the first read or write──▶ detached
        ▲                                      │ lease renewed                     │
        └──────────────────────────────────────┴──── the next take-over ◀──lease renewed
 
-Generators of questions (`Ask`), which the shell answers: a process with calls, the simulator
-with events. Errors of the store are thrown into them. A defect ends the object (core.defect): what
-the journal holds is not certain any more, and the next controller's take-over finds out.
+Generators of questions (`Ask`), which the shell answers: a process with calls, the simulator with
+events. Errors of the store are thrown into them. A defect ends the object (core.defect): what the
+journal contains is no longer certain, and the next controller's take-over finds out.
 """
 
 from collections.abc import Generator, Mapping
@@ -74,7 +74,7 @@ class _Doubt:
 
 
 class JournaledDocuments:
-    """The documents of a store, also while it is away.
+    """The documents of a store, even while it is unavailable.
 
     `read` and `write` are for one thread (or task) at a time; `hold` may run beside them.
     """
@@ -115,7 +115,7 @@ class JournaledDocuments:
         self._ended = self.detached
 
     def hold(self) -> Steps[bool]:
-        """Whether a majority still follows this controller while the store is away.
+        """Whether a majority still follows this controller while the store is unavailable.
 
         From the first True on changes are journaled.
         """
