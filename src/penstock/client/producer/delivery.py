@@ -87,7 +87,7 @@ class Outcome:
         """Blocks the calling thread. Raises TimeoutError, which does not affect the batch."""
         if self.done:
             return
-        if self._loop is not None and self._loop is _running_loop():
+        if self._loop is not None and self._loop is running_loop():
             raise MisuseError("result() would block the producer's event loop: await the delivery")
         event = threading.Event()
         self.when_done(event.set)
@@ -111,6 +111,8 @@ class Outcome:
             raise self.error
         report = self.report
         assert report is not None, "asked before done"
+        if index == 0 and count == report.record_count:
+            return report
         base = report.base_offset + index if report.base_offset >= 0 else report.base_offset
         return replace(report, base_offset=base, record_count=count)
 
@@ -126,11 +128,14 @@ def _call_in(loop: asyncio.AbstractEventLoop, future: "asyncio.Future[None]") ->
         if not future.done():
             future.set_result(None)
 
-    if not loop.is_closed():
+    if loop is running_loop():
+        settle()
+    elif not loop.is_closed():
         loop.call_soon_threadsafe(settle)
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop this is called in, if it is called in one."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

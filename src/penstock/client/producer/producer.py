@@ -29,7 +29,12 @@ from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ProducerConfig, ProducerOptions, parse_bootstrap
 from penstock.client.process import ProcessGuard
 from penstock.client.producer.accumulator import Accumulator, PendingBatch, TopicBuffer
-from penstock.client.producer.delivery import ColumnsDelivery, Delivery, Outcome
+from penstock.client.producer.delivery import (
+    ColumnsDelivery,
+    Delivery,
+    Outcome,
+    running_loop,
+)
 from penstock.client.producer.sender import Sender
 from penstock.client.producer.shards import Shard, shard_columns
 from penstock.client.tasks import BackgroundTasks
@@ -392,7 +397,11 @@ class AsyncProducer:
 
     def _wake(self) -> None:
         loop, sender = self._loop, self._sender
-        if loop is not None and sender is not None and not loop.is_closed():
+        if loop is None or sender is None or loop.is_closed():
+            return
+        if loop is running_loop():
+            sender.wake()
+        else:
             loop.call_soon_threadsafe(sender.wake)
 
     def _crashed(self, cause: BaseException) -> None:

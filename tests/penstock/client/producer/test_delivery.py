@@ -23,6 +23,8 @@ def test_a_record_learns_its_own_offset_from_the_batch() -> None:
     outcome.resolve(REPORT)
     assert delivery.done()
     assert (delivery.result().offset, delivery.result().record_count) == (107, 1)
+    first = Delivery(outcome, 0).result()
+    assert (first.offset, first.record_count) == (100, 1)
 
 
 def test_an_unknown_offset_stays_unknown() -> None:
@@ -72,6 +74,39 @@ async def test_many_tasks_wait_and_one_that_is_cancelled_does_not_disturb_the_ot
         threading.Thread(target=outcome.resolve, args=(REPORT,)).start()
     assert tasks[0].cancelled()
     assert [task.result() for task in tasks[1:]] == [101, 102]
+
+
+async def test_a_task_in_the_loop_of_another_thread_learns_of_it() -> None:
+    outcome = Outcome(asyncio.get_running_loop())
+    seen: list[int] = []
+    waits = threading.Event()
+
+    async def wait() -> None:
+        asyncio.get_running_loop().call_soon(waits.set)
+        async with asyncio.timeout(120):
+            seen.append((await Delivery(outcome, 1)).offset)
+
+    thread = threading.Thread(target=lambda: asyncio.run(wait()))
+    thread.start()
+    assert waits.wait(120)
+    outcome.resolve(REPORT)
+    thread.join(120)
+    assert seen == [101]
+
+
+async def test_a_task_in_the_same_loop_learns_of_it_in_the_next_turn() -> None:
+    outcome = Outcome(asyncio.get_running_loop())
+    order: list[object] = []
+
+    async def wait() -> None:
+        order.append((await Delivery(outcome, 1)).offset)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(wait())
+        await asyncio.sleep(0)  # polls nothing: lets the task begin to wait
+        outcome.resolve(REPORT)
+        asyncio.get_running_loop().call_soon(order.append, "the next callback")
+    assert order == [101, "the next callback"]
 
 
 async def test_blocking_in_the_producers_own_loop_is_refused_instead_of_hanging() -> None:
