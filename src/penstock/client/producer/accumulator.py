@@ -130,9 +130,10 @@ class PartitionQueue:
 
 
 class Accumulator:
-    """All topics of one producer. `wake` is called from any thread when there is something new."""
+    """All topics of one producer. `wake` is called from any thread when there is something new,
+    with the queue where it is."""
 
-    def __init__(self, config: ProducerConfig, wake: Callable[[], None]) -> None:
+    def __init__(self, config: ProducerConfig, wake: Callable[[PartitionQueue], None]) -> None:
         self.config = config
         self.lock = threading.Lock()
         self.topics: dict[str, TopicBuffer] = {}
@@ -263,7 +264,7 @@ class Accumulator:
             self._news.append(queue)
         if not self._awake:
             self._awake = True
-            self._wake()
+            self._wake(queue)
 
 
 class TopicBuffer:

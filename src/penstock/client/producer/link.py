@@ -46,7 +46,7 @@ class Request:
     """A ProduceRequest in flight; `parts` are in the order of its partitions."""
 
     message: pb.ProduceRequest
-    parts: Sequence[Sent]
+    parts: list[Sent]
     written_ms: int = field(default=0)
 
 
@@ -183,6 +183,9 @@ class ProduceLink:
                 )
             )
         self._source.answered(request, answer)
+        # Behind those that the answer has woken, in the same turn: whoever waited for it may have
+        # the next record, and the sender has looked.
+        self.wake()
 
     async def _wait_for_snap(self) -> None:
         await self._snap.wait()

@@ -28,7 +28,12 @@ from typing import Any, Final, Self, TypeVar, Unpack
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.config import ProducerConfig, ProducerOptions, parse_bootstrap
 from penstock.client.process import ProcessGuard
-from penstock.client.producer.accumulator import Accumulator, PendingBatch, TopicBuffer
+from penstock.client.producer.accumulator import (
+    Accumulator,
+    PartitionQueue,
+    PendingBatch,
+    TopicBuffer,
+)
 from penstock.client.producer.delivery import (
     ColumnsDelivery,
     Delivery,
@@ -395,14 +400,14 @@ class AsyncProducer:
             else:
                 buffer.update(description)
 
-    def _wake(self) -> None:
+    def _wake(self, queue: PartitionQueue | None = None) -> None:
         loop, sender = self._loop, self._sender
         if loop is None or sender is None or loop.is_closed():
             return
         if loop is running_loop():
-            sender.wake()
+            sender.wake(queue)
         else:
-            loop.call_soon_threadsafe(sender.wake)
+            loop.call_soon_threadsafe(sender.wake, queue)
 
     def _crashed(self, cause: BaseException) -> None:
         self._ended = ClusterError(f"the producer stopped because of a defect: {cause!r}")

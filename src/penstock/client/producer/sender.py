@@ -15,8 +15,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock.client.alarm import Alarm
 from penstock.client.clock import now_ms
 from penstock.client.cluster.cluster import Cluster
+from penstock.client.cluster.view import Leader
 from penstock.client.config import ProducerConfig
 from penstock.client.model import DeliveryReport
 from penstock.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
@@ -63,20 +65,23 @@ class Sender:
         self.failed_records = 0
         cluster.on_change(self._leaders_changed)
 
-    def wake(self) -> None:
-        """There is something new; in the event loop's thread."""
+    def wake(self, queue: PartitionQueue | None = None) -> None:
+        """There is something new, in this queue and maybe others; in the event loop's thread."""
         self._news.set()
+        if queue is not None and queue in self._link_of:
+            # It runs behind the sender, in the same turn: most likely that leader gets it.
+            self._links[self._link_of[queue]].wake()
 
     async def run(self) -> None:
         """The sender's task, until cancelled."""
-        while True:
-            self._news.clear()
-            pause_ms = self._tick(now_ms())
-            try:
-                async with asyncio.timeout(None if pause_ms is None else pause_ms / 1000):
-                    await self._news.wait()
-            except TimeoutError:
-                pass
+        alarm = Alarm(self._news.set)
+        try:
+            while True:
+                self._news.clear()
+                alarm.within(self._tick(now_ms()))
+                await self._news.wait()
+        finally:
+            alarm.cancel()
 
     def abandon(self, code: ErrorCode, reason: str) -> None:
         """Gives up everything: sent batches have an unknown outcome, the rest was never sent."""
@@ -115,29 +120,34 @@ class Sender:
 
     def next_request(self, address: str) -> Request | None:
         at_ms = now_ms()
-        parts: list[Sent] = []
-        message = pb.ProduceRequest(
+        request: Request | None = None
+        size = 0
+        for queue in list(self._active):
+            leader = self._cluster.view.leader(queue.where)
+            if leader is None or not self._may_send(queue, leader, address):
+                continue
+            sent = self._next_batch(queue, at_ms)
+            if sent is None:
+                continue
+            self._link_of[queue] = address
+            if request is None:
+                request = Request(self._empty_request(), [])
+            request.parts.append(sent)
+            size += self._add(request.message, sent, leader)
+            # The next request starts with the partitions that did not fit into this one.
+            self._active[queue] = self._active.pop(queue)
+            if size >= REQUEST_BYTES:
+                break
+        return request
+
+    def _empty_request(self) -> pb.ProduceRequest:
+        return pb.ProduceRequest(
             cluster_id=self._cluster.view.cluster_id,
             acks=pb.Acks.ValueType(int(self._config.acks)),
             sync=pb.Sync.ValueType(int(self._config.sync)),
             timeout_ms=self._config.request_timeout_ms,
             transactional_id=self._transactional_id,
         )
-        size = 0
-        for queue in list(self._active):
-            if not self._may_send(queue, address):
-                continue
-            sent = self._next_batch(queue, at_ms)
-            if sent is None:
-                continue
-            self._link_of[queue] = address
-            parts.append(sent)
-            size += self._add(message, sent)
-            # The next request starts with the partitions that did not fit into this one.
-            self._active[queue] = self._active.pop(queue)
-            if size >= REQUEST_BYTES:
-                break
-        return Request(message, parts) if parts else None
 
     def answered(self, request: Request, answer: pb.ProduceResponse) -> None:
         missing = ClusterError("the answer lacks this partition", ErrorCode.INTERNAL)
@@ -260,9 +270,8 @@ class Sender:
 
     # -- batches -----------------------------------------------------------------------------
 
-    def _may_send(self, queue: PartitionQueue, address: str) -> bool:
-        leader = self._cluster.view.leader(queue.where)
-        if leader is None or leader.address != address:
+    def _may_send(self, queue: PartitionQueue, leader: Leader, address: str) -> bool:
+        if leader.address != address:
             return False
         # Until the old leader has answered, nothing goes to the new one, which could overtake it.
         return self._link_of.get(queue) == address or not self._lanes[queue].outstanding
@@ -282,11 +291,9 @@ class Sender:
             entry = lane.take(batch, batch.record_count, batch.deadline_ms)
         return None if entry is None else Sent(queue, lane, entry)
 
-    def _add(self, message: pb.ProduceRequest, sent: Sent) -> int:
+    def _add(self, message: pb.ProduceRequest, sent: Sent, leader: Leader) -> int:
         """Puts a batch into a request; returns its size."""
         batch = self._built(sent.entry)
-        leader = self._cluster.view.leader(sent.queue.where)
-        assert leader is not None, "only partitions with a leader are sent to"
         message.partitions.append(
             pb.ProducePartition(
                 topic=sent.queue.where.topic,

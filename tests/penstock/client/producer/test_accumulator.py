@@ -14,6 +14,7 @@ from penstock.client.model import PartitionDescription, TopicDescription
 from penstock.client.producer.accumulator import (
     BATCH_OVERHEAD_BYTES,
     Accumulator,
+    PartitionQueue,
     PendingBatch,
     TopicBuffer,
 )
@@ -45,12 +46,12 @@ class Made:
     """An accumulator with one topic, and how often it called for the loop."""
 
     def __init__(self, description: TopicDescription | None = None, **settings: Any) -> None:
-        self.wakes = 0
+        self.woken_by: list[PartitionQueue] = []
         self.accumulator = Accumulator(ProducerConfig(**settings), self._wake)
         self.topic = TopicBuffer(description or topic(), self.accumulator)
 
-    def _wake(self) -> None:
-        self.wakes += 1
+    def _wake(self, queue: PartitionQueue) -> None:
+        self.woken_by.append(queue)
 
     def send(
         self, value: Any = None, key: Any = None, partition: int | None = None, **more: Any
@@ -210,11 +211,11 @@ def test_the_loop_is_woken_once_until_it_looks() -> None:
     made = Made(topic(1), batch_bytes=1_000)
     for _ in range(100):
         made.send(b"x" * 60)
-    assert made.wakes == 1
-    assert len(made.accumulator.take_news()) == 1
+    assert made.woken_by == made.topic.queues
+    assert made.accumulator.take_news() == made.topic.queues
     for _ in range(10):
         made.send(b"x" * 60)
-    assert made.wakes == 2
+    assert len(made.woken_by) == 2
     assert made.accumulator.take_news() == [], "the loop knows the partition already"
     made.drain()
     assert made.accumulator.next_look_ms(made.topic.queues[0]) is None

@@ -225,6 +225,18 @@ def indexes(double: Double) -> list[int]:
     return [int(value or b"") for value in double.values]
 
 
+async def test_a_record_wakes_the_link_to_its_leader_at_once(double: Double) -> None:
+    """Behind the sender, which looks first; else the link would go a turn later."""
+    async with producing(double) as producer:
+        await send(producer, 1)
+        assert producer._sender is not None
+        (link,) = producer._sender._links.values()
+        await wait_until_async(lambda: not link._work.is_set(), what="nothing is left to send")
+        delivery = producer.send_nowait("t", b"1")
+        assert link._work.is_set()
+        assert (await delivery).offset == 1
+
+
 @pytest.mark.parametrize(
     "fault",
     [

@@ -21,7 +21,7 @@ Rows = list[tuple[Any, ...]]
 def buffer(partitions: int = 3, limit: int = 1_048_576, **settings: Any) -> TopicBuffer:
     entries = tuple(PartitionDescription(index, 0, 1, (0,), (0,)) for index in range(partitions))
     topic = TopicDescription("t", "id", entries, {"max.message.bytes": str(limit)})
-    return TopicBuffer(topic, Accumulator(ProducerConfig(**settings), lambda: None))
+    return TopicBuffer(topic, Accumulator(ProducerConfig(**settings), lambda _: None))
 
 
 def cut(
