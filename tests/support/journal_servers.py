@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,11 @@ from penstock.proto.v1.journal_pb2_grpc import (
 )
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
+from penstock_broker.datadir import DurableFile, SmallFile
 from penstock_broker.services.journal import JournalService
 from penstock_broker.serving.edge import Edge
+
+FILE = "journal.json"
 
 
 class Hanging(JournalServiceServicer):
@@ -58,15 +62,22 @@ class Servers:
         self.told: list[int] = []
         self.peers: set[str] = set()
         """Connections that calls came on."""
+        self.cancelled = 0
+        """Calls whose caller was gone before the answer."""
         self.ports: list[int] = []
 
     async def add(self) -> JournalService:
         """One more broker."""
         folder = self._folder / f"b{len(self.ports)}"
         folder.mkdir(exist_ok=True)
-        service = JournalService(folder, self.told.append)
+        service = self.service(DurableFile(folder / FILE))
         await self.add_server(service)
         return service
+
+    def service(self, file: SmallFile) -> JournalService:
+        """What a broker keeps in `file`, without a server."""
+        thread = self._stack.enter_context(ThreadPoolExecutor(1))
+        return JournalService(file, thread, self.told.append)
 
     async def add_hanging(self) -> Hanging:
         """One more broker, that answers when it is told to."""
@@ -77,7 +88,7 @@ class Servers:
     async def add_server(self, service: JournalServiceServicer | None) -> None:
         """One more; None: it does not know the service."""
         edge = Edge(lambda: "c", lambda _method, _s: None)
-        server = grpc.aio.server(interceptors=[edge, _Peers(self.peers)])
+        server = grpc.aio.server(interceptors=[edge, _Calls(self)])
         if service is not None:
             add_JournalServiceServicer_to_server(service, server)
         self.ports.append(server.add_insecure_port("127.0.0.1:0"))
@@ -104,18 +115,22 @@ class Servers:
         )
 
 
-class _Peers(grpc.aio.ServerInterceptor):
-    """Notes who calls."""
+class _Calls(grpc.aio.ServerInterceptor):
+    """Notes who calls, and who is gone."""
 
-    def __init__(self, peers: set[str]) -> None:
-        self._peers = peers
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         handler = await continuation(details)
 
         async def noted(request: Any, context: Any) -> Any:
-            self._peers.add(context.peer())
-            return await handler.unary_unary(request, context)
+            self._servers.peers.add(context.peer())
+            try:
+                return await handler.unary_unary(request, context)
+            except asyncio.CancelledError:
+                self._servers.cancelled += 1
+                raise
 
         return handler and handler._replace(unary_unary=noted)
 

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import add_JournalServiceServicer_to_server
 from penstock.rpc.transport import GrpcTransport
 from penstock_broker.config import BrokerConfig
+from penstock_broker.datadir import DurableFile
 from penstock_broker.metadata.session import BrokerIdentity, ControllerSession
 from penstock_broker.services.journal import JournalService
 from penstock_broker.serving.edge import Edge
@@ -50,7 +52,10 @@ class Broker:
         self.port = reserved.port
         folder = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, folder)
-        self.journal = JournalService(Path(folder), self.session.leave_older_than)
+        thread = ThreadPoolExecutor(1)
+        weakref.finalize(self, thread.shutdown)
+        file = DurableFile(Path(folder) / "journal.json")
+        self.journal = JournalService(file, thread, self.session.leave_older_than)
 
     async def run(self) -> None:
         """Until cancelled; may run again, on the same port."""

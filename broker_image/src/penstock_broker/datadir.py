@@ -14,7 +14,7 @@ still there, which the kernel's boot id proves; after a power loss it is not, an
 must not claim its old ISR seats ("last replica standing", I7). A loss is remembered until the
 controller has heard of it, or a crash right after the first start would hide it.
 
-Every change of `meta.json` is atomic and durable: new file, fsync, rename, fsync of the folder.
+Every change of `meta.json` and `journal.json` is atomic and durable (`DurableFile`).
 All calls block; none is needed on the data path.
 """
 
@@ -24,7 +24,7 @@ import shutil
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 import msgspec
 
@@ -34,6 +34,7 @@ from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
 FORMAT: Final = 1
 _META: Final = "meta.json"
 _LOCK: Final = "lock"
+_JOURNAL: Final = "journal.json"
 _LOG: Final = "log"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -56,6 +57,47 @@ class Meta:
     data_lost: bool = True
     controller_epoch: int = 0
     metadata_version: int = 0
+
+
+class SmallFile(Protocol):
+    """A file that changes as a whole. Calls block."""
+
+    @property
+    def path(self) -> Path:
+        """For messages."""
+        ...
+
+    def read(self) -> bytes | None:
+        """None: there is none yet."""
+        ...
+
+    def replace(self, content: bytes) -> None:
+        """Atomic, and durable when it returns. Raises OSError: the old content is still there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DurableFile:
+    """A `SmallFile` of a folder that exists: new file, fsync, rename, fsync of the folder."""
+
+    path: Path
+
+    def read(self) -> bytes | None:
+        """See the seam. Raises OSError."""
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def replace(self, content: bytes) -> None:
+        """See the seam. One caller at a time."""
+        temporary = self.path.with_name(f"{self.path.name}.new")
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        _fsync_folder(self.path.parent)
 
 
 class DataDirectory:
@@ -115,6 +157,11 @@ class DataDirectory:
     def log_path(self) -> Path:
         """Where the log store lives."""
         return self.path / _LOG
+
+    @property
+    def journal_file(self) -> SmallFile:
+        """Of `services.journal`."""
+        return DurableFile(self.path / _JOURNAL)
 
     @property
     def cluster_id(self) -> str:
@@ -199,19 +246,8 @@ class DataDirectory:
 
     def _store(self, meta: Meta) -> None:
         text = msgspec.json.format(msgspec.json.encode(asdict(meta)), indent=2)
-        replace_file(self.path / _META, text + b"\n")
+        DurableFile(self.path / _META).replace(text + b"\n")
         self._meta = meta
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Atomic and durable when it returns. Raises OSError: the old content is still there."""
-    temporary = path.with_name(f"{path.name}.new")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _fsync_folder(path.parent)
 
 
 def _take_lock(path: Path) -> IO[str]:

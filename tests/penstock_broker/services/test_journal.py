@@ -1,16 +1,19 @@
 """What a broker keeps for controllers, over real gRPC: durable, and refused when outdated."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from threading import Event
 
 import pytest
-from support.journal_servers import Servers, keep, promise
+from support.journal_servers import FILE, Servers, asking, keep, promise
+from support.waiting import wait_until_async
 
-from penstock.core.control.journal.contract import Journal, Kept, Promises
+from penstock.core.control.journal.contract import AskKeep, Journal, Kept, Promises
 from penstock.core.types import ControllerEpoch
 from penstock.errors import ClusterError, ErrorCode
-from penstock_broker.services.journal import FILE, JournalService
+from penstock_broker.datadir import DurableFile
 
 JOURNAL = Journal(ControllerEpoch(2), 3, {"topic/t": "ä text"}, {"topic/gone": 7})
 
@@ -26,7 +29,7 @@ async def test_a_journal_survives_the_process_and_is_told_to_who_takes_over(
 ) -> None:
     await servers.add()
     assert await keep(servers.holders(), JOURNAL) == Kept(1)
-    again = JournalService(tmp_path / "b0", servers.told.append)
+    again = servers.service(DurableFile(tmp_path / "b0" / FILE))
     assert again._holder.journal == JOURNAL
     assert await promise(servers.holders(), 3) == Promises([JOURNAL])
     assert servers.told == [2, 3]
@@ -68,8 +71,51 @@ async def test_another_clusters_controller_gets_nothing(servers: Servers) -> Non
     assert await keep(servers.holders("another"), JOURNAL) == Kept(0)
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+async def test_a_damaged_file_is_named(servers: Servers, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"promised": ')
     with pytest.raises(ClusterError, match=r"journal\.json is damaged") as caught:
-        JournalService(tmp_path, lambda _epoch: None)
+        servers.service(DurableFile(tmp_path / FILE))
     assert caught.value.code is ErrorCode.DATA_CORRUPTED
+
+
+class SlowFile:
+    """A file on a disk that takes its time: writes wait at a gate."""
+
+    path = Path("slow") / FILE
+
+    def __init__(self) -> None:
+        self.content: bytes | None = None
+        self.writing = 0
+        self.gate = Event()
+
+    def read(self) -> bytes | None:
+        return self.content
+
+    def replace(self, content: bytes) -> None:
+        self.writing += 1
+        self.gate.wait(20.0)
+        self.content = content
+
+
+async def test_what_was_begun_is_finished_when_the_controller_is_gone(servers: Servers) -> None:
+    """Else what comes next would begin from what was there before, or write the file beside it."""
+    file = SlowFile()
+    service = servers.service(file)
+    await servers.add_server(service)
+    older = Journal(ControllerEpoch(2), 1)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            async with asking() as calls:
+                gone = tasks.create_task(calls.keep(AskKeep(servers.holders(), JOURNAL)))
+                await wait_until_async(lambda: file.writing, what="the broker writes")
+                gone.cancel()
+            await wait_until_async(lambda: servers.cancelled, what="nobody waits any more")
+            keeps = tasks.create_task(keep(servers.holders(), older))
+            await wait_until_async(lambda: len(servers.peers) > 1, what="the next call arrives")
+            assert file.writing == 1
+            file.gate.set()
+        assert keeps.result() == Kept(1)
+        assert service._holder.journal == JOURNAL
+        assert servers.service(file)._holder == service._holder
+    finally:
+        file.gate.set()

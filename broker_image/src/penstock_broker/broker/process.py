@@ -5,7 +5,7 @@
 
 Everything runs on one event loop and belongs to one TaskGroup: a part that fails ends the process,
 which loses nothing that was acknowledged (I7). Threads: one writes the store, a few read it, one
-does maintenance.
+does maintenance, one keeps journals, for which a controller does not wait long.
 """
 
 import asyncio
@@ -129,7 +129,10 @@ class BrokerProcess:
         self._port = config.advertise_port
         self._bound = 0
         self._session = ControllerSession(config, self._identity, self, transport)
-        self._journal = JournalService(directory.path, self._session.leave_older_than)
+        self._journaling = ThreadPoolExecutor(1, "journal")
+        self._journal = JournalService(
+            directory.journal_file, self._journaling, self._session.leave_older_than
+        )
         self._isr = IsrChanges(self._replicas, self._session, self._view)
         self._replicas.isr = self._isr
         self._build_maintenance(store)
@@ -246,7 +249,12 @@ class BrokerProcess:
                 await outside.stop(None)
             await server.stop(None)
             await self._coordination.close()
-            for executor in (self._seams.writing, self._seams.reading, self._seams.maintaining):
+            for executor in (
+                self._seams.writing,
+                self._seams.reading,
+                self._seams.maintaining,
+                self._journaling,
+            ):
                 executor.shutdown(wait=True)
 
     async def _listen(self) -> grpc.aio.Server:

@@ -2,14 +2,15 @@
 
     data-dir/journal.json    promised epoch, newest journal; made with the first promise
 
-One caller at a time: the file is durable before the answer leaves. A promise of a newer epoch
-ends the session with an older controller, so that nobody waits for the one to notice the other.
+One caller at a time, in a thread: the file is durable before the answer leaves, and what was begun
+is finished when the caller is gone. A promise of a newer epoch ends the session with an older
+controller, so that nobody waits for the one to notice the other.
 """
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+from concurrent.futures import Executor
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -19,22 +20,27 @@ from penstock.errors import ClusterError, ErrorCode
 from penstock.proto.v1 import journal_pb2 as pb
 from penstock.proto.v1.journal_pb2_grpc import JournalServiceServicer
 from penstock.rpc.journal import journal_from_wire, journal_to_wire
-from penstock_broker.datadir import replace_file
+from penstock_broker.datadir import SmallFile
 from penstock_broker.observability import EventLog
 
-FILE: Final = "journal.json"
+_Change: TypeAlias = Callable[[JournalHolder], JournalHolder | None]
 _events = EventLog("journal")
 
 
 class JournalService(JournalServiceServicer):
     """Served to controllers."""
 
-    def __init__(self, folder: Path, promised: Callable[[int], None]) -> None:
-        """`promised` is told every epoch. Raises ClusterError(DATA_CORRUPTED)."""
-        self._path = folder / FILE
+    def __init__(
+        self, file: SmallFile, executor: Executor, promised: Callable[[int], None]
+    ) -> None:
+        """`executor` has one thread. `promised` is told every epoch.
+
+        Raises ClusterError(DATA_CORRUPTED).
+        """
+        self._file = file
+        self._executor = executor
         self._promised = promised
-        self._holder = _load(self._path)
-        self._one_at_a_time = asyncio.Lock()
+        self._holder = _load(file)
 
     def check_follows(self, controller_epoch: int) -> None:
         """Raises ClusterError(STALE_CONTROLLER_EPOCH) for one older than was promised."""
@@ -50,9 +56,8 @@ class JournalService(JournalServiceServicer):
     ) -> pb.PromiseJournalResponse:
         """Durable when it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
         epoch = ControllerEpoch(request.controller_epoch)
-        async with self._one_at_a_time:
-            await self._store(self._holder.promise(epoch), epoch)
-            return pb.PromiseJournalResponse(journal=journal_to_wire(self._holder.journal))
+        kept = await self._change(epoch, lambda holder: holder.promise(epoch))
+        return pb.PromiseJournalResponse(journal=journal_to_wire(kept.journal))
 
     async def KeepJournal(  # noqa: N802 - gRPC's name
         self,
@@ -61,32 +66,39 @@ class JournalService(JournalServiceServicer):
     ) -> pb.KeepJournalResponse:
         """Durable when it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
         journal = journal_from_wire(request.journal)
-        async with self._one_at_a_time:
-            await self._store(self._holder.keep(journal), journal.controller_epoch)
+        await self._change(journal.controller_epoch, lambda holder: holder.keep(journal))
         return pb.KeepJournalResponse()
 
-    async def _store(self, holder: JournalHolder | None, epoch: ControllerEpoch) -> None:
+    async def _change(self, epoch: ControllerEpoch, change: _Change) -> JournalHolder:
+        loop = asyncio.get_running_loop()
+        kept = await loop.run_in_executor(self._executor, self._store, epoch, change)
+        self._promised(epoch)
+        return kept
+
+    def _store(self, epoch: ControllerEpoch, change: _Change) -> JournalHolder:
+        """What is kept from now on. Only in the executor's thread, so that it is one at a time."""
+        holder = change(self._holder)
         if holder is None:
             raise self._stale(epoch)
-        if holder != self._holder:
-            if holder.journal.documents and holder.journal != self._holder.journal:
-                _events.warning(
-                    "storing changes for a controller whose metadata store is unavailable",
-                    controller_epoch=epoch,
-                    sequence=holder.journal.sequence,
-                    documents=len(holder.journal.documents),
-                )
-            try:
-                await asyncio.to_thread(replace_file, self._path, msgspec.json.encode(holder))
-            except OSError as error:
-                raise ClusterError(
-                    f"{self._path} cannot be written: {error.strerror}; this broker does not "
-                    "count towards the majority that stores a controller's decisions while its "
-                    "metadata store is unavailable",
-                    ErrorCode.STORAGE_FAILED,
-                ) from error
-            self._holder = holder
-        self._promised(epoch)
+        if holder == self._holder:
+            return holder
+        if holder.journal.documents and holder.journal != self._holder.journal:
+            _events.warning(
+                "keeping changes for a controller whose store is away",
+                controller_epoch=epoch,
+                sequence=holder.journal.sequence,
+                documents=len(holder.journal.documents),
+            )
+        try:
+            self._file.replace(msgspec.json.encode(holder))
+        except OSError as error:
+            raise ClusterError(
+                f"{self._file.path} cannot be written: {error.strerror}; this broker does not "
+                "count among those that keep what a controller decides without its store",
+                ErrorCode.STORAGE_FAILED,
+            ) from error
+        self._holder = holder
+        return holder
 
     def _stale(self, epoch: int) -> ClusterError:
         return ClusterError(
@@ -96,14 +108,15 @@ class JournalService(JournalServiceServicer):
         )
 
 
-def _load(path: Path) -> JournalHolder:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=JournalHolder)
-    except FileNotFoundError:
+def _load(file: SmallFile) -> JournalHolder:
+    content = file.read()
+    if content is None:
         return JournalHolder()
+    try:
+        return msgspec.json.decode(content, type=JournalHolder)
     except msgspec.DecodeError as error:
         raise ClusterError(
-            f"{path} is damaged ({error}); restore it. It is needed only if the metadata store "
-            "was unavailable when this broker stopped; otherwise, you can delete it",
+            f"{file.path} is damaged ({error}); restore it. It matters only if the metadata store "
+            "was away when this broker stopped: else it can be deleted",
             ErrorCode.DATA_CORRUPTED,
         ) from error
