@@ -9,7 +9,7 @@ from penstock.rpc.transport import GrpcTransport
 from penstock_broker.clock import Clock, SystemClock
 from penstock_broker.controller.metadata_store.interface import BlockingStore, MetadataStore
 from penstock_broker.controller.metadata_store.threaded import ThreadedStore
-from penstock_broker.controller.seams import Seams
+from penstock_broker.controller.seams import ControllerSeams
 
 
 @contextmanager
@@ -24,10 +24,10 @@ def seams_on(
     store: BlockingStore,
     clock: Clock | None = None,
     around: Callable[[MetadataStore], MetadataStore] = lambda store: store,
-) -> Iterator[Seams]:
+) -> Iterator[ControllerSeams]:
     """`around`: puts something between the controller and the store."""
     with threaded(store) as adapted:
-        yield Seams(
+        yield ControllerSeams(
             clock=clock or SystemClock(),
             transport=GrpcTransport(),
             store=around(adapted),

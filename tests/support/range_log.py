@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from penstock.client.consumer.range_reader import Fetched, PendingFetch, RecordRange
+from penstock.client.consumer.range_reader import FetchedBatches, PendingFetch, RecordRange
 from penstock.core.batch import Batch
 from penstock.core.records import build_batch, encode_columns
 from penstock.core.types import LeaderEpoch, Offset
@@ -18,10 +18,10 @@ def batch_at(base: int, count: int, **settings) -> Batch:
 
 @dataclass
 class Scripted:
-    answer: Fetched | PenstockError
+    answer: FetchedBatches | PenstockError
     log: "ScriptedFetcher"
 
-    def result(self) -> Fetched:
+    def result(self) -> FetchedBatches:
         self.log.under_way -= 1
         if isinstance(self.answer, PenstockError):
             raise self.answer
@@ -39,7 +39,7 @@ class ScriptedFetcher:
     batches: list[Batch]
     end: int
     per_answer: int = 1
-    failures: deque[PenstockError | Fetched] = field(default_factory=deque)
+    failures: deque[PenstockError | FetchedBatches] = field(default_factory=deque)
     asked: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     under_way: int = 0
@@ -56,4 +56,4 @@ class ScriptedFetcher:
         if self.failures:
             return Scripted(self.failures.popleft(), self)
         found = [b for b in self.batches if b.next_offset > offset][: self.per_answer]
-        return Scripted(Fetched(found, self.end), self)
+        return Scripted(FetchedBatches(found, self.end), self)

@@ -1,7 +1,7 @@
 """One run of a broker's process: the production shells on a loop, a disk and a network of ours.
 
-    SimBroker.start ─▶ Shell: NodeLoop, Partitions, a server      kill ─▶ none of it runs any more
-    image ─▶ [ images ] ─▶ Partitions.apply, one after the other
+    SimBroker.start ─▶ Shell: NodeLoop, Replication, a server      kill ─▶ none of it runs any more
+    image ─▶ [ images ] ─▶ Replication.apply, one after the other
     event of a replica ─▶ WatchedMachine ─▶ checks    obeyed ─▶ SimBroker.moved
 
 What is done with a machine's `Ready` is the shells' own affair; the world only watches.
@@ -22,7 +22,7 @@ from penstock.core.replication.machine import ReplicaMachine
 from penstock.core.types import BrokerId, PartitionState
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.replication_pb2_grpc import add_ReplicationServiceServicer_to_server
-from penstock_broker.broker.partitions import Meters, Partitions, Seams
+from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig, Settings
 from penstock_broker.metadata.image import ClusterView, Topic
@@ -156,7 +156,7 @@ class Shell:
             controllers=(),
             settings=self._settings(),
         )
-        self._partitions = Partitions(
+        self._replication = Replication(
             self._config,
             self.view,
             self._hello,
@@ -164,9 +164,9 @@ class Shell:
             Meters(replicated_in=_ignore, replicated_out=_ignore, ticked=_ignore),
             WatchedReplicas,
         )
-        self._partitions.writer.tick_bytes = self._chance.choice((50, 1 << 20))
-        assert isinstance(self._partitions.replicas, WatchedReplicas)
-        self.replicas = self._partitions.replicas
+        self._replication.writer.tick_bytes = self._chance.choice((50, 1 << 20))
+        assert isinstance(self._replication.replicas, WatchedReplicas)
+        self.replicas = self._replication.replicas
         self.replicas.broker = broker
         self.replicas.isr = broker
         self.replicas.joins = broker
@@ -184,7 +184,7 @@ class Shell:
             producer_snapshot_bytes=choose((100, 1_500)),
         )
 
-    def _seams(self) -> Seams:
+    def _seams(self) -> BrokerSeams:
         disk, between, chance = self.broker.disk, self._chance.uniform, self._chance
 
         def write_ms() -> float:
@@ -193,7 +193,7 @@ class Shell:
         def read_ms() -> float:
             return between(0.05, 2) + (between(5, 60) if disk.slow else 0)
 
-        return Seams(
+        return BrokerSeams(
             clock=self.clock,
             transport=self._transport,
             store=WatchedStore(self.broker, chance),  # type: ignore[arg-type]  # as far as shells use it
@@ -213,18 +213,18 @@ class Shell:
     async def _main(self) -> None:
         """As `BrokerProcess.run`, as far as it goes here."""
         server = self._transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
-        add_ReplicationServiceServicer_to_server(self._partitions.leading, server)
+        add_ReplicationServiceServicer_to_server(self._replication.leading, server)
         server.add_insecure_port(self._config.listen)
         await server.start()
         async with asyncio.TaskGroup() as tasks:
-            for part in self._partitions.parts():
+            for part in self._replication.parts():
                 tasks.create_task(part)
             while True:
                 await self._told.wait()
                 self._told.clear()
                 while self._images:
                     image, applied = self._images.popleft()
-                    await self._partitions.apply(image, tasks)
+                    await self._replication.apply(image, tasks)
                     applied()
 
     def take(self, image: pb.ClusterImage, applied: Callable[[], None]) -> None:

@@ -29,7 +29,7 @@ from penstock.proto.v1 import (
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.rpc.transport import Transport
 from penstock_broker.broker.coordination import Coordination, Foundation
-from penstock_broker.broker.partitions import Meters, Partitions, Seams
+from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig
 from penstock_broker.datadir import DataDirectory
@@ -101,7 +101,7 @@ class BrokerProcess:
         self.listening = asyncio.Event()
         self.stop_requested = asyncio.Event()
         self.metrics = Metrics()
-        self._seams = Seams(
+        self._seams = BrokerSeams(
             clock=SystemClock(),
             transport=transport,
             store=store,
@@ -114,7 +114,7 @@ class BrokerProcess:
             controller_epoch=directory.controller_epoch,
             metadata_version=directory.metadata_version,
         )
-        self._partitions = Partitions(
+        self._replication = Replication(
             config,
             self._view,
             self._link_config,
@@ -125,7 +125,7 @@ class BrokerProcess:
                 ticked=self._ticked,
             ),
         )
-        self._replicas = self._partitions.replicas
+        self._replicas = self._replication.replicas
         self._port = config.advertise_port
         self._bound = 0
         self._session = ControllerSession(config, self._identity, self, transport)
@@ -169,7 +169,7 @@ class BrokerProcess:
         producer_ids = ProducerIds(self._session, self._view, self._config.broker_id)
         base = Foundation(
             around=Surroundings(
-                self._view, self._replicas, self._partitions.reader, self._seams.clock
+                self._view, self._replicas, self._replication.reader, self._seams.clock
             ),
             session=self._session,
             transport=self._seams.transport,
@@ -181,7 +181,7 @@ class BrokerProcess:
         self._coordination = Coordination(base, locator, producer_ids)
         self._fetching = Fetching(
             locator,
-            self._partitions.reader,
+            self._replication.reader,
             self._fetch_budget,
             self.metrics,
             parked_max=settings.fetch_parked_max,
@@ -227,7 +227,7 @@ class BrokerProcess:
                 background = [
                     tasks.create_task(part)
                     for part in (
-                        *self._partitions.parts(),
+                        *self._replication.parts(),
                         self._session.run(),
                         self._isr.run(),
                         self._disk.run(),
@@ -243,7 +243,7 @@ class BrokerProcess:
                 await self._shut_down(server, outside)
                 for task in background:
                     task.cancel()
-                self._partitions.stop_following()
+                self._replication.stop_following()
         finally:
             if outside is not None:
                 await outside.stop(None)
@@ -263,7 +263,7 @@ class BrokerProcess:
             Edge(lambda: self._view.cluster_id, self.metrics.observe_request)
         )
         replication_pb2_grpc.add_ReplicationServiceServicer_to_server(
-            self._partitions.leading, server
+            self._replication.leading, server
         )
         transaction_peer_pb2_grpc.add_TransactionPeerServiceServicer_to_server(
             self._coordination.peer_service, server
@@ -303,13 +303,13 @@ class BrokerProcess:
         _events.info("stopping", leaderships_handed_over=handed_over)
         self._stopping = True
         await self._health.stopping()
-        self._partitions.stop_following()
+        self._replication.stop_following()
         if outside is not None:
             await outside.stop(_GRACE_S)
         await server.stop(_GRACE_S)
         self._replicas.save_all()
-        self._partitions.writer.sync()
-        if not await self._partitions.writer.drained(_DRAIN_S):
+        self._replication.writer.sync()
+        if not await self._replication.writer.drained(_DRAIN_S):
             raise ClusterError(
                 f"the last writes did not finish within {_DRAIN_S:.0f} s", ErrorCode.STORAGE_FAILED
             )
@@ -350,7 +350,7 @@ class BrokerProcess:
         )
         first = not self._view.complete
         assert self._tasks is not None, "images come while the process runs"
-        await self._partitions.apply(image, self._tasks)
+        await self._replication.apply(image, self._tasks)
         if first:
             await self._health.serving()
             _events.info(

@@ -23,7 +23,7 @@ from penstock_broker.controller.metadata_store.local import LocalMetadataStore
 from penstock_broker.controller.metadata_store.threaded import ThreadedStore
 from penstock_broker.controller.metrics import ControllerMetrics
 from penstock_broker.controller.process import ControllerProcess
-from penstock_broker.controller.seams import Seams
+from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.observability import EventLog, configure_logging, serve_metrics
 from penstock_broker.serving.edge import first_error
 from penstock_broker.serving.interpreter import check_interpreter
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(args: argparse.Namespace, config: ControlConfig, store: MetadataStore) -> int:
-    seams = Seams(
+    seams = ControllerSeams(
         clock=SystemClock(),
         transport=GrpcTransport(),
         store=store,

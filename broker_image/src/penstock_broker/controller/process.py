@@ -15,7 +15,7 @@ from penstock.core.control import ControlConfig
 from penstock_broker.controller.metadata_store.journal_holders import GrpcJournalHolders
 from penstock_broker.controller.metadata_store.journaled import JournaledStore
 from penstock_broker.controller.runtime import ControllerRuntime
-from penstock_broker.controller.seams import Seams
+from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.server import bind
 from penstock_broker.observability import EventLog
 
@@ -29,7 +29,7 @@ class ControllerProcess:
     def __init__(
         self,
         config: ControlConfig,
-        seams: Seams,
+        seams: ControllerSeams,
         listen: str,
         *,
         cluster_id: str = "",

@@ -36,7 +36,7 @@ from penstock_broker.controller.metadata_store.interface import (
 )
 from penstock_broker.controller.outbox import SessionOutbox
 from penstock_broker.controller.refusals import not_active, suspended
-from penstock_broker.controller.seams import Seams
+from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.wire import image_to_wire
 from penstock_broker.observability import EventLog
 
@@ -73,7 +73,7 @@ class Counters:
 class ControllerRuntime:
     """Runs one machine at a time; owned by the process or a test."""
 
-    def __init__(self, config: ControlConfig, seams: Seams, cluster_id: str = "") -> None:
+    def __init__(self, config: ControlConfig, seams: ControllerSeams, cluster_id: str = "") -> None:
         """`cluster_id` is used when the store is new; a UUID is made if it is empty."""
         self.counters = Counters()
         self._store = seams.store

@@ -9,7 +9,7 @@ from penstock_broker.controller.metadata_store.interface import MetadataStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seams:
+class ControllerSeams:
     """Time, peers, documents, and where names that nobody else has come from."""
 
     clock: Clock

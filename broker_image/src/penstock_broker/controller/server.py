@@ -25,7 +25,7 @@ from penstock.proto.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
 from penstock.proto.v1.controller_pb2_grpc import add_ControllerServiceServicer_to_server
 from penstock_broker.controller.admin import ControllerAdminService
 from penstock_broker.controller.runtime import ControllerRuntime
-from penstock_broker.controller.seams import Seams
+from penstock_broker.controller.seams import ControllerSeams
 from penstock_broker.controller.sessions import ControllerService
 from penstock_broker.observability import bound_address
 from penstock_broker.serving.edge import Edge
@@ -67,7 +67,7 @@ class ControllerServer:
             await asyncio.sleep(_HEALTH_CHECK_S)
 
 
-def bind(runtime: ControllerRuntime, listen: str, seams: Seams) -> ControllerServer:
+def bind(runtime: ControllerRuntime, listen: str, seams: ControllerSeams) -> ControllerServer:
     """A server on `host:port` (port 0: any). Raises RuntimeError when the port cannot be had."""
     edge = Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None)
     server = seams.transport.server([edge])

@@ -1,7 +1,7 @@
 """Joins and Ends on their way: to whoever leads what they are for, as the image has it.
 
     join(entry, heard) ─▶ leader of the id's partition ──┐            ┌─ own broker: `Here`, no gRPC
-    send(end, stored) ──▶ leader of the participant ─────┴─▶ a lane ──┴─ other brokers: `Transport`
+    send(end, stored) ──▶ leader of the participant ─────┴─▶ a lane ──┴─ other brokers: `Peers`
 
 One lane per broker and direction (`lane`). One attempt each: an End is sent again by its
 coordinator's machine, a join by the producer that wants to write. What a join is refused with is
@@ -55,7 +55,7 @@ class Peer(Protocol):
         """What the coordinators there know of these. Raises PenstockError."""
 
 
-class Transport(Protocol):
+class Peers(Protocol):
     """Calls to other brokers."""
 
     def peer(self, broker_id: BrokerId) -> Peer:
@@ -65,12 +65,10 @@ class Transport(Protocol):
 class TransactionLinks:
     """See the module. Made before the coordinators it serves: `own` and the finders come later."""
 
-    def __init__(
-        self, broker_id: BrokerId, view: ClusterView, transport: Transport, clock: Clock
-    ) -> None:
+    def __init__(self, broker_id: BrokerId, view: ClusterView, peers: Peers, clock: Clock) -> None:
         self._broker_id = broker_id
         self._view = view
-        self._transport = transport
+        self._peers = peers
         self._clock = clock
         self._tasks: asyncio.TaskGroup | None = None
         self._aborting = 0
@@ -209,7 +207,7 @@ class TransactionLinks:
 
     def _peer(self, broker_id: BrokerId) -> Peer:
         if broker_id != self._broker_id:
-            return self._transport.peer(broker_id)
+            return self._peers.peer(broker_id)
         assert self._own is not None, "serve comes first"
         return self._own
 

@@ -37,7 +37,7 @@ _A = TypeVar("_A")
 
 
 class RemotePeers:
-    """`links.Transport`. Call `close` at the end."""
+    """`links.Peers`. Call `close` at the end."""
 
     def __init__(self, broker_id: BrokerId, view: ClusterView, transport: Transport) -> None:
         self._broker_id = broker_id
@@ -45,7 +45,7 @@ class RemotePeers:
         self._channels = PeerChannels(view, transport)
 
     def peer(self, broker_id: BrokerId) -> "RemotePeer":
-        """See `links.Transport`."""
+        """See `links.Peers`."""
         return RemotePeer(self, broker_id)
 
     async def join(

@@ -11,7 +11,7 @@ import grpc
 from penstock.client.cluster.blocking import BlockingCluster
 from penstock.client.cluster.wire import ISOLATION_TO_WIRE
 from penstock.client.consumer.range_reader import (
-    Fetched,
+    FetchedBatches,
     PendingFetch,
     RangeConfig,
     RangeReader,
@@ -76,7 +76,7 @@ class _NotSent:
 
     problem: PenstockError
 
-    def result(self) -> Fetched:
+    def result(self) -> FetchedBatches:
         raise self.problem
 
     def cancel(self) -> None:
@@ -93,7 +93,7 @@ class _Sent:
     future: "grpc.Future[pb.FetchResponse]"
     config: RangeConfig
 
-    def result(self) -> Fetched:
+    def result(self) -> FetchedBatches:
         try:
             response = self.future.result()
         except grpc.RpcError as problem:
@@ -102,9 +102,9 @@ class _Sent:
         for found in response.results:
             if TopicPartition(found.topic, found.partition) == self.where:
                 return self._fetched(found)
-        return Fetched((), -1)
+        return FetchedBatches((), -1)
 
-    def _fetched(self, found: pb.FetchResult) -> Fetched:
+    def _fetched(self, found: pb.FetchResult) -> FetchedBatches:
         if found.HasField("error"):
             error = error_from_wire(found.error)
             if error.refresh_metadata:
@@ -112,7 +112,7 @@ class _Sent:
             raise error
         committed = self.config.isolation_level == "read_committed"
         end = found.last_stable_offset if committed else found.high_watermark
-        return Fetched([batch_from_wire(batch) for batch in found.batches], end)
+        return FetchedBatches([batch_from_wire(batch) for batch in found.batches], end)
 
     def cancel(self) -> None:
         self.future.cancel()

@@ -98,7 +98,7 @@ OnLost = Callable[[LostRecords], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBatches:
     """What a fetch found. `readable_end`: records below it can be read; -1 = unknown."""
 
     batches: Sequence[Batch]
@@ -108,7 +108,7 @@ class Fetched:
 class PendingFetch(Protocol):
     """A fetch in flight."""
 
-    def result(self) -> Fetched:
+    def result(self) -> FetchedBatches:
         """Waits; raises PenstockError."""
 
     def cancel(self) -> None:
@@ -140,13 +140,13 @@ class _Cursor:
         left = (self.wanted.end - self.position) * self.record_bytes
         return max(LEAST_FETCH_BYTES, min(most, int(left * 1.05) + 4096))
 
-    def gets_on_with(self, answer: Fetched) -> bool:
+    def gets_on_with(self, answer: FetchedBatches) -> bool:
         """Whether `take` will make progress: otherwise, the same fetch must be retried."""
         if not answer.batches:
             return answer.readable_end >= self.wanted.end
         return answer.batches[-1].next_offset > self.position
 
-    def take(self, answer: Fetched) -> list[tuple[Batch, int, int]]:
+    def take(self, answer: FetchedBatches) -> list[tuple[Batch, int, int]]:
         """Batches with the offsets [lo, hi) of each that belong to the range; moves on."""
         taken = []
         for batch in answer.batches:
@@ -203,7 +203,7 @@ class RangeReader:
 
     def _answer(
         self, cursor: _Cursor, pending: PendingFetch | None, on_lost: OnLost
-    ) -> Fetched | None:
+    ) -> FetchedBatches | None:
         """Waits for progress; None if the cursor was moved past lost records."""
         started = time.monotonic()
         pause_s = FIRST_PAUSE_S

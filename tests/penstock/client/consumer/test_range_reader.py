@@ -17,7 +17,7 @@ from penstock.client import Admin, ConsumedBatch, Producer, TopicPartition
 from penstock.client.consumer import range_reader
 from penstock.client.consumer.range_fetcher import open_range_reader
 from penstock.client.consumer.range_reader import (
-    Fetched,
+    FetchedBatches,
     LostRecords,
     NoProgressError,
     OnLost,
@@ -132,12 +132,12 @@ def test_a_short_range_does_not_ask_for_megabytes() -> None:
         ClusterError("new", ErrorCode.UNKNOWN_TOPIC),
         OffsetOutOfRangeError("not committed here yet", OffsetRange(0, 3)),
         OffsetOutOfRangeError("no details"),
-        Fetched((), 2),  # the new leader's end is behind
-        Fetched([batch_at(0, 4)], 20),  # only what was read before
+        FetchedBatches((), 2),  # the new leader's end is behind
+        FetchedBatches([batch_at(0, 4)], 20),  # only what was read before
     ],
     ids=str,
 )
-def test_what_passes_is_waited_out(problem: PenstockError | Fetched) -> None:
+def test_what_passes_is_waited_out(problem: PenstockError | FetchedBatches) -> None:
     batches = [batch_at(0, 10), batch_at(10, 10)]
     for fail_at in (0, 1):
         log = ScriptedFetcher(batches, 20)
@@ -165,7 +165,7 @@ def test_past_the_deadline_topic_partition_offset_and_reason_are_named() -> None
 
 
 def test_answers_that_never_get_on_end_at_the_deadline_too() -> None:
-    log = ScriptedFetcher([], 50, failures=deque([Fetched([batch_at(0, 4)], 50)] * 10_000))
+    log = ScriptedFetcher([], 50, failures=deque([FetchedBatches([batch_at(0, 4)], 50)] * 10_000))
     with pytest.raises(ClusterError, match="no records at offset 5"):
         offsets(read(log, span(0, 5, 20), progress_timeout_ms=30))
 
@@ -213,7 +213,7 @@ def test_who_does_not_want_to_go_on_raises_and_nothing_more_is_asked() -> None:
     def refuse(lost: LostRecords) -> None:
         raise GoneError(lost)
 
-    failures: deque[PenstockError | Fetched] = deque([LOSSES["again"][0]])
+    failures: deque[PenstockError | FetchedBatches] = deque([LOSSES["again"][0]])
     log = ScriptedFetcher([batch_at(0, 10)], 10, failures=failures)
     with pytest.raises(GoneError):
         offsets(read(log, span(0, 0, 10), on_lost=refuse))

@@ -30,7 +30,7 @@ from penstock_broker.store.interface import LogStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seams:
+class BrokerSeams:
     """By what a broker's shells reach time, peers, threads and the disk.
 
     `writing` and `maintaining` have one thread each, `reading` has a few.
@@ -53,7 +53,7 @@ class Meters:
     ticked: Callable[[TickFacts], None]
 
 
-class Partitions:
+class Replication:
     """See the module."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Partitions:
         config: BrokerConfig,
         view: ClusterView,
         hello: Callable[[], LinkConfig],
-        seams: Seams,
+        seams: BrokerSeams,
         meters: Meters,
         replica_set: type[ReplicaSet] = ReplicaSet,
     ) -> None:
