@@ -28,3 +28,13 @@ def heeding_cancellation() -> Iterator[None]:
         raise
     if task.cancelling() > before:
         raise asyncio.CancelledError
+
+
+def being_cancelled() -> bool:
+    """Whether the current task was asked to end.
+
+    gRPC raises CancelledError as well in a call whose channel another task closes. That is an
+    error of the call, and must not look as if the caller's task were cancelled.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -83,13 +83,13 @@ class Patch:
 _NOT_HERE: Final = object()
 
 
-def find(number: int, first: int = 0) -> Found:
-    """Plants `ALL_BUGS[number]` and plays from this seed on until it shows, or gives up."""
+def find(number: int) -> Found:
+    """Plants `ALL_BUGS[number]` and plays from seed 0 on until it shows, or gives up."""
     bug, patch = ALL_BUGS[number], Patch()
     bug.plant(patch)
     try:
         for played in range(1, bug.seeds + 1):
-            violation = simulate(first + played - 1, **bug.options).violation
+            violation = simulate(played - 1, **bug.options).violation
             passed_over = bug.only_by and not (violation or "").startswith(bug.found_by)
             if violation is not None and not passed_over:
                 return Found(number, played, violation)

@@ -40,6 +40,15 @@ if TYPE_CHECKING:
 
 LAG_MAX_MS: Final = 350
 _SHUFFLED_EVERY: Final = 3
+HOST: Final = "simulated"
+
+
+def port(broker_id: BrokerId) -> int:
+    return 9000 + broker_id
+
+
+def address(broker_id: BrokerId) -> str:
+    return f"{HOST}:{port(broker_id)}"
 
 
 class SimClock(SystemClock):
@@ -124,8 +133,6 @@ class WatchedStore:
         return True
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        slots = set(self._disk.slots().values())
-        writes = [write for write in writes if write.slot in slots]
         self._disk.write(writes, sync=sync)
         try:
             self._broker.world.checks.written(self._broker, writes)
@@ -243,17 +250,6 @@ class Shell:
     def kill(self) -> None:
         """With the process."""
         self.loop.kill()
-
-
-HOST: Final = "simulated"
-
-
-def port(broker_id: BrokerId) -> int:
-    return 9000 + broker_id
-
-
-def address(broker_id: BrokerId) -> str:
-    return f"{HOST}:{port(broker_id)}"
 
 
 def _ignore(_what: Any) -> None:

@@ -23,7 +23,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
-from penstock.rpc.cancelling import heeding_cancellation
+from penstock.rpc.cancelling import being_cancelled, heeding_cancellation
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 from penstock.rpc.transport import Transport
 from penstock_broker.config import BrokerConfig
@@ -147,8 +147,7 @@ class ControllerSession:
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             raise _unanswered(what, error) from error
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if being_cancelled():
                 raise
             # The session ended and closed its channel under this call: gRPC then raises as if
             # the caller itself were cancelled, which would end its task without a word.

@@ -17,6 +17,7 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import transaction_pb2, transaction_peer_pb2
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.proto.v1.transaction_peer_pb2_grpc import TransactionPeerServiceStub
+from penstock.rpc.cancelling import being_cancelled
 from penstock.rpc.errors import error_from_rpc
 from penstock.rpc.transactions import (
     end_to_wire,
@@ -124,8 +125,7 @@ class RemotePeers:
             except grpc.aio.AioRpcError as error:
                 raise error_from_rpc(error) from error
             except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if being_cancelled():
                     raise
                 # Closed under the call: gRPC raises as if the caller were cancelled.
                 raise ClusterError(

@@ -22,7 +22,7 @@ from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
-from penstock.rpc.cancelling import heeding_cancellation
+from penstock.rpc.cancelling import being_cancelled, heeding_cancellation
 from penstock.rpc.channel import open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 
@@ -35,16 +35,6 @@ PAUSE_S: Final = 0.1
 """Pause between attempts that are refused at once, or whose name cannot be resolved (yet)."""
 LAST_CALLS_S: Final = 5.0
 """How long calls that still wait on a replaced channel may take."""
-
-
-def _being_cancelled() -> bool:
-    """Whether this task was asked to end.
-
-    gRPC raises CancelledError as well in a call whose channel is closed by another task; that
-    is an error of the call, and must not look as if the caller's task were cancelled.
-    """
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _ask_on(call: Any, request: Any) -> Any:
@@ -107,7 +97,7 @@ class Connection:
             await self._look()
             raise error_from_rpc(error, self.address) from error
         except asyncio.CancelledError:
-            if _being_cancelled():
+            if being_cancelled():
                 raise
             raise UnreachableError(f"{self.address}: the connection was closed") from None
 
