@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from penstock_sim.planting import ALL_BUGS, HEADER, find, row
+from penstock_sim.planting import ALL_BUGS, HEADER, Found, find, row, store_seeds
 from penstock_sim.seeds import fresh_seeds, kept_seeds
 from penstock_sim.totals import LOG_EVERY_S, TERMINAL_EVERY_S, Progress, Totals, report
 from penstock_sim.workers import Lost, Workers, cores
@@ -29,6 +29,7 @@ _EXAMPLES: Final = """examples:
   run.py --seed 901872 --trace                     one history, event by event
   run.py --planted                                 every planted bug, and the seeds it took
   run.py --planted pipes                           only those with "pipes" in the kind or name
+  run.py --planted --store                         store the table for the tests
 """
 _INTERRUPTED: Final = 130
 
@@ -59,9 +60,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="TEXT",
         help="plant each bug, or those with TEXT in them, and print how many seeds found it",
     )
+    parser.add_argument(
+        "--store",
+        action="store_true",
+        help="with --planted: write the seed that found each bug to planted_seeds.txt",
+    )
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
     parser.add_argument("--workers", type=int, default=cores(), help="processes; one per core")
     options = parser.parse_args(arguments)
+    if options.store and options.planted is None:
+        parser.error("--store goes with --planted")
     if options.workers < 1 or options.seeds < 0 or options.fresh_seconds < 0:
         parser.error("--workers is at least 1; --seeds and --fresh-seconds are not negative")
     return options
@@ -75,7 +83,7 @@ def main() -> int:
     held = True
     try:
         if options.planted is not None:
-            return 0 if look_for_bugs(options.planted, options.workers) else 1
+            return 0 if look_for_bugs(options) else 1
         with Workers(options.workers) as workers:
             for which, seeds in parts(options):
                 held = play(workers, which, seeds, keep_going=options.keep_going) and held
@@ -117,25 +125,32 @@ def play(workers: Workers, which: str, seeds: Iterable[int], *, keep_going: bool
     return totals.failed == 0
 
 
-def look_for_bugs(text: str, count: int) -> bool:
+def look_for_bugs(options: argparse.Namespace) -> bool:
     """Prints a line per planted bug as it is found, or is not; whether all were."""
+    text: str = options.planted
     wanted = [number for number, bug in enumerate(ALL_BUGS) if text in str(bug)]
     if not wanted:
         print(f"no planted bug has {text!r} in its kind or name")
         return False
-    print(f"looking for {len(wanted)} planted bugs, {count} at a time\n{HEADER}", flush=True)
-    missed = seeds = 0
-    with Workers(count, find) as workers:
+    print(f"looking for {len(wanted)} planted bugs, {options.workers} at a time", flush=True)
+    print(HEADER, flush=True)
+    table = []
+    with Workers(options.workers, find) as workers:
         for found in workers.histories(wanted):
             if isinstance(found, Lost):
                 print(f"{ALL_BUGS[found.seed]}: the process ended: {found.exit_code}", flush=True)
-                missed += 1
-            elif found is not None:
+            elif isinstance(found, Found):
                 print(row(found), flush=True)
-                missed += not found.as_expected
-                seeds = max(seeds, found.seeds)
-    print(f"{len(wanted)} planted bugs, {missed} not found, the most seeds were {seeds}")
-    return missed == 0
+                table.append(found)
+    good = [found for found in table if found.as_expected]
+    most = max((found.seeds for found in table), default=0)
+    print(
+        f"{len(wanted)} planted bugs, {len(wanted) - len(good)} not found, the most seeds were "
+        f"{most}"
+    )
+    if options.store:
+        store_seeds(good)
+    return len(good) == len(wanted)
 
 
 def _interrupt(_signal: int, _frame: object) -> NoReturn:

@@ -243,3 +243,9 @@ def test_an_unknown_planted_bug_is_said() -> None:
     found = command("--planted", "no such thing")
     assert found.returncode == 1
     assert "no planted bug has 'no such thing' in its kind or name" in found.stdout
+
+
+def test_storing_goes_with_planted_bugs() -> None:
+    found = command("--seeds", "1", "--store")
+    assert found.returncode == 2
+    assert "--store goes with --planted" in found.stderr

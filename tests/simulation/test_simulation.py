@@ -1,12 +1,14 @@
 """The simulator as part of every test run; `make sim` runs far more seeds."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock_sim import planting
 from penstock_sim.planted_transactions import append_without_a_second_look, keep_guards_at_the_end
-from penstock_sim.planting import ALL_BUGS, find, row
+from penstock_sim.planting import ALL_BUGS, Found, find, find_again, row
 from penstock_sim.seeds import kept_seeds
 from penstock_sim.world import simulate
 
@@ -51,9 +53,23 @@ def test_a_seed_is_one_history_traced_or_not(seed: int) -> None:
 
 @pytest.mark.parametrize("number", range(len(ALL_BUGS)), ids=map(str, ALL_BUGS))
 def test_a_planted_bug_is_found(number: int) -> None:
-    found = find(number)
+    found = find_again(number)
     print(row(found))
     assert found.as_expected, row(found)
+
+
+def test_a_stored_seed_that_no_longer_finds_its_bug_only_costs_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planting, "FILE", tmp_path / "planted_seeds.txt")
+    [number] = [n for n, bug in enumerate(ALL_BUGS) if bug.name == "truncate_to_the_high_watermark"]
+    first = find(number)
+    assert first.seeds > 1, "seed 0 must not find it, or nothing is tried here"
+    planting.store_seeds([first])
+    assert find_again(number) == first
+    planting.store_seeds([Found(number, 1, "seed 0")])
+    assert planting.stored_seeds() == {str(ALL_BUGS[number]): 0}
+    assert find_again(number) == first
 
 
 @pytest.mark.parametrize("half", [keep_guards_at_the_end, append_without_a_second_look])
@@ -62,7 +78,7 @@ def test_each_of_two_looks_keeps_a_late_batch_from_behind_the_marker(
 ) -> None:
     """In a history that breaks without both: what leads there is the same with either."""
     [both] = [n for n, bug in enumerate(ALL_BUGS) if bug.name == "append_behind_the_marker"]
-    found = find(both)
+    found = find_again(both)
     assert (found.violation or "").startswith(("I10", "I12")), row(found)
     half(monkeypatch)
     assert simulate(found.seeds - 1, **ALL_BUGS[both].options).violation is None
