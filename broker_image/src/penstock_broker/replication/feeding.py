@@ -1,12 +1,13 @@
-"""Leader side of replication: one stream per follower broker, fed as marks move.
+"""Leader side of replication: one stream per follower broker, fed as batches are written.
 
     Replica.notify ─▶ [ dirty partitions ] ─▶ read from memory ─▶ LeaderMessage (≤ ~2 MiB)
-    FollowerAck ─▶ machine, and room in the window
+    FollowerAck ─▶ machine, and space in the window
 
 A follower says once where it starts in each partition; from then on batches are pushed as soon as
-they are written here, never further ahead of its acknowledgements than its window (I23). Marks
-without batches (a high watermark that moved) can wait for company a few ms, so that an idle or a
-busy partition costs no message of its own. What is sent is read from the machine at that moment.
+they are written here, but never further ahead of its acknowledgements than its window (I23). Marks
+without batches (the high watermark moved) may be delayed a few ms to be sent with batches, so that
+neither an idle nor a busy partition costs a message of its own. The values sent are read from the
+machine at that moment.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ _events = EventLog("feeding")
 
 @dataclass(slots=True, eq=False)
 class _Feeding:
-    """Where one partition of one follower is."""
+    """How far one follower has been fed in one partition."""
 
     replica: Replica
     leader_epoch: LeaderEpoch
@@ -50,7 +51,7 @@ class _Feeding:
 
 
 class FollowerStream:
-    """What flows to one follower broker; lives as long as its stream."""
+    """What is sent to one follower broker; lives as long as its stream."""
 
     def __init__(
         self,
@@ -68,24 +69,24 @@ class FollowerStream:
         self._on_sent = on_sent
         self._in_flight_bytes = 0
         self._held_back = False
-        """The next batch is larger than what is left of the window."""
+        """The next batch does not fit into the rest of the window."""
         self._feeding: dict[ReplicaKey, _Feeding] = {}
         self._dirty: dict[ReplicaKey, None] = {}
         self._lazy: dict[ReplicaKey, None] = {}
-        """Marks moved alone: batches get a moment to come along, and do not wait for it."""
+        """Only marks moved: they wait briefly for batches; batches do not wait for them."""
         self._lazy_planned = self._lazy_is_due = False
         self._answers: list[pb.EpochAnswer] = []
         self._errors: list[pb.ReplicaError] = []
         self._wake = asyncio.Event()
 
     def close(self) -> None:
-        """Nothing more is sent or taken; a newer stream took over, or this one broke."""
+        """Sends and accepts nothing more: a newer stream took over, or this one broke."""
         self.closed = True
         self._wake.set()
 
     @property
     def replicas(self) -> list[Replica]:
-        """Those fed now."""
+        """The replicas that are fed now."""
         return [feeding.replica for feeding in self._feeding.values()]
 
     # ------------------------------------------------------------ replica.FollowerOutlet
@@ -99,14 +100,14 @@ class FollowerStream:
         self._wake.set()
 
     def _end(self, key: ReplicaKey) -> None:
-        """Feeds a partition no more; its bytes in flight are room for the others."""
+        """Stops feeding a partition; its bytes in flight no longer count in the window."""
         old = self._feeding.pop(key, None)
         if old is not None:
             self._in_flight_bytes -= old.unacked_bytes
             self._held_back = False
 
     def notify(self, replica: Replica, *, urgent: bool) -> None:
-        """Marks of a partition moved; `urgent`: batches, or someone waits for an fsync."""
+        """Marks of a partition moved; `urgent`: there are batches, or an fsync is waited for."""
         if urgent:
             self._dirty[replica.key] = None
             self._wake.set()
@@ -117,14 +118,14 @@ class FollowerStream:
                 asyncio.get_running_loop().call_later(_MARKS_DELAY_S, self._lazy_due)
 
     def _lazy_due(self) -> None:
-        """Marks alone have waited long enough for company."""
+        """Marks have waited long enough for batches."""
         self._lazy_planned = False
         if self._lazy:
             self._lazy_is_due = True
             self._wake.set()
 
     def send(self, replica: Replica, message: SendEpochAnswer | SendRefusal) -> None:
-        """Queues an answer; those go before batches."""
+        """Queues an answer; answers are sent before batches."""
         key = replica.key
         if isinstance(message, SendRefusal):
             self.refuse(key, message.error)
@@ -152,7 +153,7 @@ class FollowerStream:
         self._wake.set()
 
     def acked(self, key: ReplicaKey, leader_epoch: LeaderEpoch, written_end: Offset) -> None:
-        """Makes room in the window for what the follower has written."""
+        """Frees the window's space for what the follower has written."""
         feeding = self._feeding.get(key)
         if feeding is None or feeding.leader_epoch != leader_epoch:
             return
@@ -167,7 +168,7 @@ class FollowerStream:
     # ------------------------------------------------------------ the writing half
 
     async def next_messages(self) -> list[bytes]:
-        """Waits until there is something to say: serialized LeaderMessages, in order."""
+        """Waits until there is something to send: serialized LeaderMessages, in order."""
         await self._anything()
         messages: list[bytes] = []
         if self._answers or self._errors:
@@ -221,14 +222,15 @@ class FollowerStream:
     async def _append(
         self, feeding: _Feeding, budget: int
     ) -> tuple[pb.AppendBatches | None, list[Batch]]:
-        """The next batches of one partition and its marks; None if there is no news."""
+        """The next batches of one partition and its marks; None if nothing is new."""
         replica = feeding.replica
         offset, end = feeding.next_offset, replica.marks.written_end
         room = min(budget, self._window_bytes - self._in_flight_bytes)
         batches: list[Batch] = []
         if offset < end and room > 0:
             batches = await self._read(feeding, offset, room, end)
-        # The read may have waited: what holds now is asked again, and only used if it still fits.
+        # The read may have waited: check the current state again; use the batches only if they
+        # still fit.
         if self._feeding.get(replica.key) is not feeding or feeding.next_offset != offset:
             return None, []
         marks = replica.marks
@@ -245,7 +247,7 @@ class FollowerStream:
             self._in_flight_bytes += size
             self._on_sent(size)
         if feeding.next_offset < marks.written_end and (batches or room <= 0):
-            # The message or the window is full: it has its turn when there is room again.
+            # The message or the window is full: the partition continues when there is space again.
             self._dirty[replica.key] = None
         if not batches and not _marks_moved(feeding, marks):
             return None, []
@@ -255,11 +257,12 @@ class FollowerStream:
         try:
             batches = await self._reader.read(feeding.replica, offset, room, end)
             if batches and batches[0].base_offset < offset:
-                # Compaction merged what it has with what it lacks, or its log begins here.
+                # A batch can begin before `offset`: compaction merged batches, or the log begins
+                # inside it.
                 return [trimmed(batches[0], offset), *batches[1:]]
         except PenstockError as error:
             if self._feeding.get(feeding.replica.key) is not feeding:
-                return []  # it was stopped or restarted meanwhile, and its bytes given back
+                return []  # feeding was stopped or restarted during the read
             _events.error(
                 "cannot feed a follower",
                 partition=str(feeding.replica),

@@ -1,12 +1,12 @@
-"""Follower side of replication: one stream to every broker that leads a replica kept here.
+"""Follower side of replication: one stream to every broker that leads a replica stored here.
 
     leaders wanted ─▶ LeaderLink per broker ─▶ connect ─▶ PeerConnected ─▶ queries, starts
                                             ◀─ batches ─ CRC checked ─▶ BatchesReceived
                                             ─▶ acks, the newest per partition
 
-Links come and go with the image. A link that breaks is built again with a growing delay; the
-machines hear PeerLost and PeerConnected, and start over from their divergence look-up. A batch
-whose CRC does not fit never reaches a machine (I22): the link is dropped, which asks for it again.
+Links come and go with the metadata image. A broken link is rebuilt after a growing delay; the
+machines get PeerLost and PeerConnected, and start over from their divergence look-up. A batch with
+a wrong CRC never reaches a machine (I22): the link is dropped, and the batch is requested again.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class LeaderLink:
     def send(
         self, key: ReplicaKey, message: SendEpochQuery | SendFollowStart | SendFollowStop | SendAck
     ) -> None:
-        """Queues a message; it leaves with all others of this turn of the loop."""
+        """Queues a message; it is sent with all others of this turn of the loop."""
         self._outbox.put(key, message)
 
     # ------------------------------------------------------------ life
@@ -127,7 +127,8 @@ class LeaderLink:
             raise ClusterError("the leader ended the stream", ErrorCode.UNREACHABLE)
         finally:
             self._disconnected()
-            # gRPC does not end the task that reads our requests when the other side broke off.
+            # gRPC does not end the task that reads our requests when the other side breaks the
+            # stream.
             self._outbox.close()
             if call is not None:
                 call.cancel()
@@ -198,7 +199,7 @@ class LeaderLink:
 
 
 def checked_batch(partition: str, wire: records_pb2.RecordBatch) -> Batch:
-    """The batch, if its CRC fits; raises ClusterError(DATA_CORRUPTED)."""
+    """The batch, if its CRC is right; raises ClusterError(DATA_CORRUPTED)."""
     batch = batch_from_wire(wire)
     seen = compute_crc(batch.header, batch.payload)
     if seen != batch.header.crc:
@@ -211,7 +212,7 @@ def checked_batch(partition: str, wire: records_pb2.RecordBatch) -> Batch:
 
 
 class FollowerOutbox:
-    """What waits to be sent to the leader: one message of each kind per partition."""
+    """Messages waiting to be sent to the leader: one of each kind per partition."""
 
     def __init__(self) -> None:
         self._stops: dict[ReplicaKey, None] = {}
@@ -243,16 +244,16 @@ class FollowerOutbox:
         self._wake.set()
 
     def close(self) -> None:
-        """Nothing more is taken out."""
+        """Nothing more is taken from it."""
         self._closed = True
         self._wake.set()
 
     async def take(self) -> pb.FollowerMessage | None:
-        """Waits for something, and takes it all; None once closed."""
+        """Waits for messages, and takes all of them; None once closed."""
         await self._wake.wait()
         if self._closed:
             return None
-        await asyncio.sleep(0)  # what other partitions say in this turn of the loop comes along
+        await asyncio.sleep(0)  # other partitions' messages of this turn of the loop come along
         self._wake.clear()
         message = pb.FollowerMessage(
             epoch_queries=[_query(key, query) for key, query in self._queries.items()],

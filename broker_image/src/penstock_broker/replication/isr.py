@@ -1,10 +1,10 @@
-"""ISR changes on their way to the controller: compare-and-swaps, many partitions in one call.
+"""ISR changes, sent to the controller as compare-and-swaps, many partitions in one call.
 
     IsrProposal ─▶ [ latest per partition ] ─▶ AlterIsr (one call at a time) ─▶ IsrAnswered
 
-No answer means unknown: the machine hears `IsrAnswered(None)` and asks again, or learns the
-outcome from the next image. While there is no controller the answer is the same, after a pause,
-so that nothing spins.
+No answer means that the outcome is unknown: the machine gets `IsrAnswered(None)` and asks again, or
+learns the outcome from the next image. While there is no controller, the machine gets the same
+answer after a pause, so that nothing spins.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class IsrChanges:
         self._answers = True
 
     def propose(self, replica: Replica, proposal: IsrProposal) -> None:
-        """Queues a proposal; the replica's machine hears `IsrAnswered` in any case."""
+        """Queues a proposal; the replica's machine gets `IsrAnswered` in any case."""
         self._waiting[replica] = proposal
         self._wake.set()
 
@@ -64,7 +64,7 @@ class IsrChanges:
             self._session.saw(answer.metadata_version)
         except PenstockError as error:
             if self._answers:
-                # A controller that is away for an hour is news once.
+                # Log an unavailable controller once, even if it stays unavailable for an hour.
                 _events.warning("isr changes wait", partitions=len(batch), reason=str(error))
             self._answers = False
             await asyncio.sleep(_RETRY_PAUSE_S)

@@ -1,7 +1,7 @@
 """Reading batches: the newest from memory, older ones from the store in a bounded executor.
 
 Followers and consumers at the log's end are served without touching the disk; a reader far behind
-costs a thread for one store read at a time, and never waits in front of the others' memory reads.
+uses a thread for one store read at a time, and never delays other readers' reads from memory.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ class LogReader:
     async def read_for(
         self, replica: Replica, offset: Offset, max_bytes: int, end: Offset, isolation: Isolation
     ) -> tuple[list[Batch], Aborted | None]:
-        """As `read`, and by which transactions `isolation.visible` judges these batches.
+        """As `read`, and the aborted transactions by which `isolation.visible` filters the batches.
 
-        None: all of them are for such a reader; that is so most of the time, and costs nothing.
+        None: all of them are visible to such a reader; that is the usual case, and costs nothing.
         """
         batches = await self.read(replica, offset, max_bytes, end)
         if not may_hide(batches, isolation):
@@ -41,19 +41,19 @@ class LogReader:
         if isolation is Isolation.UNCOMMITTED:
             return batches, NONE_ABORTED
         answer_end = batches[-1].next_offset
-        # Memory keeps what compaction takes out of the store, so it may be asked afterwards.
+        # Memory keeps what compaction removes from the store, so it can be asked afterwards.
         known = replica.aborted.between(offset, answer_end)
         if known is not None:
             return batches, named(known)
 
         def blocking() -> tuple[list[Batch], Aborted]:
-            # Compaction takes entries and flags away together: what is read after the entries
-            # is judged by them, what was read before could pass for committed.
+            # Compaction removes entries and flags together: batches read after the entries are
+            # filtered by them; batches read before could wrongly look committed.
             for entries_end in (answer_end, end):
                 entries = self._store.aborted(replica.slot, offset, entries_end)
                 again = self._store.read(replica.slot, offset, max_bytes, end)
                 if not again or again[-1].next_offset <= entries_end:
-                    break  # Else more of it fits by now: compaction made it smaller.
+                    break  # Otherwise more fits by now: compaction made it smaller.
             return again, named(entries)
 
         return await self._in_thread(replica, offset, blocking)
@@ -68,9 +68,9 @@ class LogReader:
     async def read(
         self, replica: Replica, offset: Offset, max_bytes: int, end: Offset
     ) -> list[Batch]:
-        """Batches from the one holding `offset`, below `end`: at least one if there is one.
+        """Batches from the one with `offset` on, below `end`: at least one if there is one.
 
-        The replica may have changed meanwhile: callers look again before they use the result.
+        The replica may have changed meanwhile: check it again before you use the result.
         Raises ClusterError(DATA_CORRUPTED, STORAGE_FAILED).
         """
         recent = self.read_recent(replica, offset, max_bytes, end)

@@ -1,7 +1,8 @@
 """The newest batches of every partition, shared by followers and consumers at the log's end.
 
-A batch enters when it is appended, before it is written, so that nobody who follows the log reads
-the disk. Memory is bounded over all partitions: the batch that entered first leaves first (I23).
+A batch enters when it is appended, before it is written, so that readers at the log's end never
+read the disk. Memory is bounded over all partitions: the batch that entered first leaves first
+(I23).
 Per partition the batches are contiguous, so one bisect finds an offset.
 """
 
@@ -15,7 +16,7 @@ from penstock.core.batch import Batch, BatchHeader
 from penstock.core.types import Offset
 
 _OBJECT_BYTES: Final = 512
-"""What a batch costs in Python beyond its payload, about."""
+"""What a batch costs in Python in addition to its payload, about."""
 _STALE_MAX: Final = 1_000
 """Entries of forgotten batches that wait in the order; each costs less than 100 bytes."""
 _EVICTED: Final = Batch(BatchHeader(0, 0, 0, 0, 0), b"")
@@ -34,7 +35,7 @@ class RecentBatches:
         self.generation = 0
 
     def extend(self, batches: Sequence[Batch]) -> None:
-        """Adds batches behind the last; starts over if they do not follow it."""
+        """Adds batches after the last one; starts over if they do not continue it."""
         known = self._batches
         if len(known) > self._first and known[-1].next_offset != batches[0].base_offset:
             self.clear()
@@ -43,7 +44,7 @@ class RecentBatches:
             self._cache.count(self, batch)
 
     def clear(self) -> None:
-        """Forgets all (after a truncation, or when the replica goes)."""
+        """Forgets all (after a truncation, or when the replica is removed)."""
         forgotten = self._batches[self._first :]
         self._batches = []
         self._first = 0
@@ -51,7 +52,7 @@ class RecentBatches:
         self._cache.forget(len(forgotten), sum(_cost(batch) for batch in forgotten))
 
     def forget_before(self, offset: Offset) -> None:
-        """Forgets batches that begin before `offset`: the log has others in their place."""
+        """Forgets batches that begin before `offset`: compaction has replaced them in the log."""
         kept = self._batches[self._first :]
         kept = kept[bisect_left(kept, offset, key=_base_offset) :]
         self.clear()
@@ -61,7 +62,7 @@ class RecentBatches:
     def drop_first(self) -> int:
         """Evicts the oldest batch; returns its cost in bytes."""
         batch = self._batches[self._first]
-        # Places are given back many at a time; what was in them goes now.
+        # List slots are freed many at a time; the batch itself is freed now.
         self._batches[self._first] = _EVICTED
         self._first += 1
         if self._first > 64 and self._first * 2 > len(self._batches):
@@ -70,7 +71,7 @@ class RecentBatches:
         return _cost(batch)
 
     def read(self, offset: Offset, max_bytes: int, end: Offset) -> list[Batch] | None:
-        """Batches from the one holding `offset`, below `end`; None if the store must be asked.
+        """Batches from the one with `offset` on, below `end`; None if the store must be asked.
 
         At least one batch if there is one, then as many as fit into `max_bytes`.
         """
@@ -108,7 +109,7 @@ class RecentCache:
         return RecentBatches(self)
 
     def count(self, owner: RecentBatches, batch: Batch) -> None:
-        """Accounts for a batch that `owner` took in; evicts the oldest ones beyond the limit."""
+        """Accounts for a batch that `owner` added; evicts the oldest ones beyond the limit."""
         self._bytes += _cost(batch)
         self._held += 1
         self._order.append((owner, owner.generation))
@@ -119,7 +120,7 @@ class RecentCache:
                 self._bytes -= oldest.drop_first()
 
     def forget(self, batches: int, size_bytes: int) -> None:
-        """Accounts for batches that left otherwise; their entries in the order are skipped."""
+        """Accounts for batches removed in other ways; their entries in `_order` are skipped."""
         self._bytes -= size_bytes
         self._held -= batches
         if len(self._order) > 2 * self._held + _STALE_MAX:

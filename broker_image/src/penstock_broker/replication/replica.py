@@ -1,9 +1,9 @@
-"""One partition replica as the shell keeps it: its machine, and who waits for it.
+"""One partition replica in the shell: its machine, and everything that waits for it.
 
-The machine decides; this object carries what the decisions concern: the slot its log lives in,
-the newest batches, unanswered produce requests, parked fetches, streams that feed followers. It is
-also the owner of its writes (`writer.WriteOwner`) and lets lazily kept state ride along: a
-checkpoint at most once a second, a producer snapshot once per so many bytes.
+The machine decides; this object holds what the decisions are about: the slot its log is stored in,
+the newest batches, unanswered produce requests, waiting fetches, streams that feed followers. It
+also owns its writes (`writer.WriteOwner`) and adds lazily written state to them: a checkpoint at
+most once a second, a producer snapshot once per `snapshot_bytes`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CHECKPOINT_INTERVAL_MS: Final = 1_000
 
 
 class Waiter(Protocol):
-    """Something parked until a replica has news for consumers."""
+    """A request that waits until a replica has news for consumers."""
 
     def wake(self, replica: Replica) -> None: ...
 
@@ -71,19 +71,19 @@ class LeaderOutlet(Protocol):
 
 
 class IsrOutlet(Protocol):
-    """Where ISR proposals go (`isr`)."""
+    """Sends ISR proposals to the controller (`isr`)."""
 
     def propose(self, replica: Replica, proposal: IsrProposal) -> None: ...
 
 
 class JoinOutlet(Protocol):
-    """Where joins of transactions go (`transactions.partitions`)."""
+    """Sends joins of transactions to their coordinators (`transactions.partitions`)."""
 
     def join(self, replica: Replica, request: JoinRequest) -> None: ...
 
 
 class Shell(Protocol):
-    """What a replica hands its news to (`replicas.ReplicaSet`)."""
+    """What a replica reports to (`replicas.ReplicaSet`)."""
 
     snapshot_bytes: int
 
@@ -92,7 +92,7 @@ class Shell(Protocol):
 
 
 class Replica:
-    """See the module. Made, and removed, by `ReplicaSet`."""
+    """See the module. Created and removed by `ReplicaSet`."""
 
     __slots__ = (
         "_checkpoint_due_ms",
@@ -132,16 +132,16 @@ class Replica:
         self.config = TopicConfig()
         self.aborted = AbortedIndex()
         self.waiters: set[Waiter] = set()
-        """For the high watermark."""
+        """Wait for the high watermark."""
         self.stable_waiters: set[Waiter] = set()
-        """For the last stable offset: an open transaction holds that up."""
+        """Wait for the last stable offset, which an open transaction holds back."""
         self.feeders: dict[BrokerId, FollowerOutlet] = {}
         self.pending: dict[int, Callable[[ProduceReply], None]] = {}
         self.marks_dirty = False
         self.removed_before = Offset(0)
         self.sync_asked = Offset(0)
         self.truncations = 0
-        """How often this log was cut: what was read of it before may be gone."""
+        """How often this log was truncated: what was read from it before may no longer be in it."""
         self._checkpoint_due_ms = 0
         self._unsnapshotted_bytes = 0
         self._shell = shell
@@ -154,7 +154,7 @@ class Replica:
         return f"{self.topic}/{self.key.partition}"
 
     def wake(self) -> None:
-        """Has all parked fetches look again."""
+        """Makes all waiting fetches check again."""
         self.wake_uncommitted()
         self.wake_committed()
 
@@ -169,18 +169,18 @@ class Replica:
             waiter.wake(self)
 
     def notify_feeders(self, *, urgent: bool) -> None:
-        """Tells the streams to followers that marks moved; `urgent`: someone waits for it."""
+        """Tells the streams to followers that marks moved; `urgent`: someone waits for them."""
         for feeder in self.feeders.values():
             feeder.notify(self, urgent=urgent)
 
     def answer(self, reply: ProduceReply) -> None:
-        """Hands a reply to the request it belongs to."""
+        """Passes a reply to its request."""
         respond = self.pending.pop(reply.request_id, None)
         if respond is not None:
             respond(reply)
 
     def fail_pending(self, error: PenstockError) -> None:
-        """Answers every waiting produce with `error`: the machine is going away."""
+        """Answers every waiting produce with `error`: the machine is being removed."""
         for request_id in tuple(self.pending):
             self.answer(ProduceReply(request_id=request_id, base_offset=Offset(-1), error=error))
 
@@ -189,9 +189,9 @@ class Replica:
     def extras(
         self, *, written_bytes: int, now: bool
     ) -> tuple[Checkpoint | None, Sequence[ProducerEntry] | None]:
-        """State that rides along with a write, as of the log end which that write will make.
+        """State written together with a write, as of the log end after that write.
 
-        None of a stopped machine: half of an event may be in it.
+        A stopped machine gives none: half of an event may be in it.
         """
         if self.machine.error is not None:
             return None, None

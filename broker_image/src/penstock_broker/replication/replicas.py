@@ -1,16 +1,16 @@
-"""The replicas of this broker: every event goes to its machine, every `Ready` is obeyed here.
+"""The replicas of this broker: every event goes to its machine, every `Ready` is carried out here.
 
     handle(replica, event) ─▶ machine ─▶ Ready ─▶ truncate, append ──▶ LogWriter
                                               ├─▶ messages, feeds ──▶ streams to peers
                                               ├─▶ isr_change ───────▶ IsrChanges
                                               ├─▶ joins ────────────▶ coordinators of transactions
                                               ├─▶ replies ──────────▶ produce requests
-                                              └─▶ high watermark ───▶ parked fetches, feeders
+                                              └─▶ high watermark ───▶ waiting fetches, feeders
 
-`handle` never awaits: between an event and its consequences nothing else runs, and the order of
-a `Ready` (contract.py) is the order of the statements in `_obey`. Nothing here decides. A machine
-that stops itself (`core.defect`) keeps its place here: its partition answers why, and nothing of
-it is read, written or fed until the broker starts again. The rest of the broker goes on.
+`handle` never awaits: nothing else runs between an event and its consequences, and the order of a
+`Ready` (contract.py) is the order of the statements in `_obey`. Nothing here decides. A machine
+that stops itself (`core.defect`) stays in the set: its partition answers with the reason, and is
+not read, written or fed until the broker restarts. The rest of the broker continues.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _events = EventLog("replicas")
 
 
 class ReplicaSet:
-    """All replicas of a broker and the streams they talk through."""
+    """All replicas of a broker and the streams they use."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class ReplicaSet:
         self.isr: IsrOutlet | None = None
         self.joins: JoinOutlet | None = None
         self.removals = 0
-        """Log starts moved and replicas dropped so far: space that could be reclaimed."""
+        """Log starts moved and replicas dropped so far: each frees space on disk."""
         self._writer = writer
         self._cache = cache
         self._clock = clock
@@ -98,7 +98,7 @@ class ReplicaSet:
     def handle(self, replica: Replica, event: Event) -> None:
         """Lets the machine decide and carries out what it decided."""
         if self.by_key.get(replica.key) is not replica:
-            return  # removed while its event was on the way
+            return  # removed before its event arrived
         ready = replica.machine.handle(event, self.now_ms())
         if ready.stopped is not None:
             self._stop_broken(replica, event, ready.stopped)
@@ -142,7 +142,7 @@ class ReplicaSet:
 
     @staticmethod
     def _tell_readers(replica: Replica, ready: Ready) -> None:
-        """Followers hear of the high watermark; consumers of what they may read by now."""
+        """Notifies followers of the high watermark, and consumers of what they can read now."""
         if ready.high_watermark is not None:
             replica.marks_dirty = True
             replica.notify_feeders(urgent=False)
@@ -155,7 +155,7 @@ class ReplicaSet:
             replica.wake_committed()
 
     def _ask_others(self, replica: Replica, ready: Ready) -> None:
-        """What the controller, or the coordinator of a transaction, must agree to."""
+        """Asks for what the controller, or a transaction's coordinator, must agree to."""
         if ready.isr_change is not None and self.isr is not None:
             self.isr.propose(replica, ready.isr_change)
         if self.joins is not None:
@@ -164,10 +164,10 @@ class ReplicaSet:
 
     @staticmethod
     def _ask_for_sync(replica: Replica) -> None:
-        """Someone waits for followers to sync further: a produce, or an ISR that could grow.
+        """Something waits for followers to sync further: a produce, or an ISR that could grow.
 
-        The follower hears of it even if nothing else moves: on a partition that takes no writes
-        because its ISR is too small, nothing else ever would.
+        The follower is notified even if nothing else moves: a partition that takes no writes
+        because its ISR is too small sends it nothing else.
         """
         before, replica.sync_asked = replica.sync_asked, replica.marks.sync_through
         if replica.sync_asked > before:
@@ -176,14 +176,15 @@ class ReplicaSet:
     def _truncate(self, replica: Replica, offset: Offset, checkpoint: Checkpoint | None) -> None:
         replica.recent.clear()
         replica.truncations += 1
-        # An empty log that starts anew elsewhere: what was known of producers is void (I9).
+        # An empty log that restarts at another offset: its known producers are void (I9).
         known_start = replica.marks.log_start_offset
         restarts = checkpoint is not None and checkpoint.log_start_offset != known_start
         producers = replica.machine.producers if restarts else None
         self._writer.truncate(replica, offset, producers)
 
     def _remove_before_log_start(self, replica: Replica) -> None:
-        """The log start moved, here or at the leader: its batches go with the tick."""
+        """The log start moved, here or at the leader: the next tick removes the batches before
+        it."""
         log_start = replica.marks.log_start_offset
         if log_start > replica.removed_before:
             replica.removed_before = log_start
@@ -214,7 +215,7 @@ class ReplicaSet:
             follower.feed(replica, feed)
 
     def _stop_broken(self, replica: Replica, event: Event, error: PenstockError) -> None:
-        """Says why, and ends what goes on without the machine; the rest is in its `Ready`."""
+        """Logs the reason, and ends what runs beside the machine; its `Ready` has the rest."""
         _events.defect(
             "replica stopped",
             error.__cause__ or error,
@@ -225,7 +226,7 @@ class ReplicaSet:
         self._disconnect(replica)
 
     def _disconnect(self, replica: Replica) -> None:
-        """Nothing of it is written any more, nor fed."""
+        """Neither writes nor feeds it any more."""
         self._writer.forget(replica)
         for follower, outlet in list(replica.feeders.items()):
             outlet.feed(replica, Feed(follower, replica.marks.leader_epoch, None))
@@ -235,9 +236,9 @@ class ReplicaSet:
     async def rewrite(
         self, replica: Replica, rewrite: Rewrite | None, cleaned: Cleaned | None, truncations: int
     ) -> bool:
-        """Has batches rewritten, or what a pass did stored; False if the log is another by now.
+        """Has batches rewritten, or a pass's result stored; False if the log has changed meanwhile.
 
-        `truncations` is the replica's count when what is rewritten began to be read.
+        `truncations` is the replica's count when the pass began to read.
         """
         if self.by_key.get(replica.key) is not replica or replica.truncations != truncations:
             return False
@@ -248,17 +249,17 @@ class ReplicaSet:
     # ------------------------------------------------------------ peers
 
     def peer_connected(self, leader: BrokerId) -> None:
-        """The stream to a leader is up: its followers here start over."""
+        """The stream to a leader is connected: replicas here that follow it start over."""
         for replica in self._led_by(leader):
             self.handle(replica, PeerConnected(leader))
 
     def peer_lost(self, peer: BrokerId, replicas: Iterable[Replica] | None = None) -> None:
-        """A stream broke; `replicas` None: every one that follows this leader."""
+        """A stream broke; `replicas` None: every replica that follows this leader."""
         for replica in self._led_by(peer) if replicas is None else tuple(replicas):
             self.handle(replica, PeerLost(peer))
 
     def peer_restarted(self, peer: BrokerId) -> None:
-        """Another run of a broker: leaders here forget what the former one had acknowledged."""
+        """A broker runs again: leaders here forget what its former run had acknowledged."""
         self.peer_lost(peer, [r for r in self.by_key.values() if r.marks.is_leader])
 
     def leaders_wanted(self) -> set[BrokerId]:
@@ -272,7 +273,7 @@ class ReplicaSet:
     # ------------------------------------------------------------ the controller's word
 
     async def assign(self, topics: Iterable[Topic]) -> None:
-        """Opens replicas that are new here and tells every machine its partition's state."""
+        """Opens replicas that are new here and gives every machine its partition's state."""
         wanted: list[tuple[Topic, ReplicaKey, PartitionState]] = []
         for topic in topics:
             for index, state in enumerate(topic.partitions):
@@ -299,11 +300,12 @@ class ReplicaSet:
         return replica
 
     def machine_on(self, log: RecoveredLog) -> ReplicaMachine:
-        """What decides for a replica; the simulator watches it."""
+        """The machine that decides for a replica; the simulator overrides this to watch it."""
         return ReplicaMachine(self.broker_id, log)
 
     def config_of(self, topic: Topic, state: PartitionState) -> ReplicaConfig:
-        """What its machine is told of the topic's settings; the simulator has shorter limits."""
+        """The topic settings that the machine gets; the simulator overrides this to shorten
+        limits."""
         minimum = topic.config.effective_min_insync_replicas(len(state.replicas))
         return ReplicaConfig(min_insync_replicas=minimum)
 
@@ -330,7 +332,7 @@ class ReplicaSet:
         replica.wake()
 
     def retire_unknown(self, known: Container[TopicId]) -> None:
-        """Stops replicas of topics that a full image does not name; their data stays (I22)."""
+        """Stops replicas of topics that are not in a full image; their data stays (I22)."""
         for replica in [r for r in self.by_key.values() if r.key.topic_id not in known]:
             self._orphans[replica.key] = replica.slot
             error = ClusterError(
@@ -340,7 +342,8 @@ class ReplicaSet:
             self._remove(replica, error)
 
     def report_orphans(self) -> None:
-        """Logs data of partitions that the cluster does not know: kept, never deleted (I22)."""
+        """Logs partitions whose data is here but unknown to the cluster: kept, never deleted
+        (I22)."""
         if self._orphans:
             _events.warning(
                 "data of unknown partitions is kept; delete the topic to remove it",
@@ -351,12 +354,12 @@ class ReplicaSet:
     # ------------------------------------------------------------ life cycle
 
     def save_all(self) -> None:
-        """Has all lazily kept state written: before a clean stop."""
+        """Has all lazily written state written, before a clean stop."""
         for replica in self.by_key.values():
             self._writer.save(replica)
 
     async def run_ticks(self) -> None:
-        """Tells the machines that asked for it that time passed; idle ones cost nothing."""
+        """Sends time events to the machines that want them; idle ones cost nothing."""
         while True:
             await asyncio.sleep(TICK_S)
             for replica in tuple(self._ticking.values()):

@@ -2,19 +2,19 @@
 
     Ready ─▶ append() / truncate() ─▶ [ pending ] ──▶ LogStore.write (executor) ──▶ on_persisted
                                         grows while a write is in flight
-                                              └──▶ LogStore.try_write (here): little, quick disk
+                                              └──▶ LogStore.try_write (here): small, quick disk
 
-One thread writes. What is little is written by the event loop itself while the disk is quick and
-the thread has nothing to do (ADR 37): that saves two changes of thread per tick.
+One thread writes. The event loop writes small ticks itself while the disk is quick and the thread
+has nothing to do (ADR 37): that saves two changes of thread per tick.
 
-While a write runs, the next one accumulates: under load ticks get larger, not longer, and an
-fsync asked for by one produce serves all that wait with it. Writes leave in the order in which
-the machines asked for them, so the `Ready` order of each replica holds. The memory of what is
-pending is bounded by who asks: produce budget and replication windows (I23).
+While a write runs, the next one accumulates: under load, ticks get larger, not longer, and an fsync
+requested for one produce serves all that wait with it. Writes leave in the order in which the
+machines requested them, so the `Ready` order of each replica holds. The sources of writes bound the
+memory of what is pending: produce budget and replication windows (I23).
 
-A full disk refuses a write before anything of it is done, and the machines hear of it. Any other
-failure leaves open what is on disk: the writer ends, and with it the process, which recovers from
-disk when it starts again; others lead meanwhile.
+A full disk refuses a write before any part of it is done, and the machines are told. After any
+other failure, what is on disk is unknown: the writer ends, and with it the process, which recovers
+from disk when it restarts; meanwhile other brokers lead.
 """
 
 import asyncio
@@ -36,21 +36,21 @@ from penstock_broker.replication.pace import SMALL_BYTES, DiskPace
 from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
 
 TICK_BYTES: Final = 8 * 1024 * 1024
-"""Of batches in one tick, about. The store holds the interpreter's lock while it copies,
-1.5 ms per MB (ADR 13)."""
+"""Of batches in one tick, about. The store holds the interpreter's lock while it copies, 1.5 ms per
+MB (ADR 13)."""
 
 _T = TypeVar("_T")
 
 
 class WriteOwner(Protocol):
-    """Whose log is written; hears the outcome on the event loop."""
+    """Owner of a log that is written; gets the outcome on the event loop."""
 
     slot: Slot
 
     def extras(
         self, *, written_bytes: int, now: bool
     ) -> tuple[Checkpoint | None, Sequence[ProducerEntry] | None]:
-        """Lazily kept state that should ride along: a fresh checkpoint, a producer snapshot."""
+        """Lazily written state to add to this write: a fresh checkpoint, a producer snapshot."""
         ...
 
     def persisted(self, persist_id: int, *, synced: bool) -> None: ...
@@ -80,9 +80,9 @@ class _Pending:
     rewriting: list[asyncio.Future[bool]] = field(default_factory=list)
 
     def write(self) -> PartitionWrite | None:
-        """The store's order for it; None if nothing is left to do."""
+        """The store's order for it; None if there is nothing left to write."""
         checkpoint, producers = None, self.producers
-        # Lazily kept state describes the log as it is now: not what a truncation makes of it.
+        # Lazily written state describes the log as it is now, not as a truncation will leave it.
         if self.truncate_to is None:
             checkpoint, producers = self.owner.extras(
                 written_bytes=self.size_bytes, now=self.everything
@@ -102,7 +102,7 @@ class _Pending:
         return None if write == PartitionWrite(self.owner.slot, batches=[]) else write
 
     def rewritten(self, *, done: bool) -> None:
-        """Tells compaction what became of its rewrites; those not done are left out."""
+        """Tells compaction whether its rewrites were written; those that were not are dropped."""
         for waiting in self.rewriting:
             if not waiting.done():
                 waiting.set_result(done)
@@ -120,7 +120,7 @@ class TickFacts:
 
 
 class LogWriter:
-    """Collects what machines want persisted and writes it, tick after tick."""
+    """Collects what machines want to persist and writes it, tick after tick."""
 
     def __init__(
         self,
@@ -136,8 +136,8 @@ class LogWriter:
         self._on_tick = on_tick
         self._pace = DiskPace()
         self._threads = 0
-        """Calls handed to the executor that have not come back. While there are any, the loop
-        does not write itself: writes must stay in order."""
+        """Calls handed to the executor that have not returned. While there are any, the loop does
+        not write itself: writes must stay in order."""
         self.tick_bytes = TICK_BYTES
         """About how many bytes of batches one tick takes. The simulator makes it small."""
         self._pending: dict[Slot, _Pending] = {}
@@ -149,11 +149,11 @@ class LogWriter:
     # ------------------------------------------------------------ logs
 
     def slots(self) -> dict[ReplicaKey, Slot]:
-        """Of every log in the store. Blocks: for before the broker serves."""
+        """Slots of all logs in the store. Blocks: call it only before the broker serves."""
         return dict(self._store.slots())
 
     async def open(self, keys: Sequence[ReplicaKey]) -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
-        """Finds or makes the logs of these partitions, and what is in them."""
+        """Finds or creates the logs of these partitions, and reads what is in them."""
 
         def blocking() -> dict[ReplicaKey, tuple[Slot, RecoveredLog]]:
             opened = {}
@@ -165,7 +165,7 @@ class LogWriter:
         return await self._in_thread(blocking)
 
     async def drop(self, slot: Slot) -> None:
-        """Removes a log that nobody owns any more, with all that is in it."""
+        """Removes a log that no longer has an owner, with all its data."""
         await self._in_thread(partial(self._store.drop, slot))
 
     # ------------------------------------------------------------ what is asked for
@@ -181,9 +181,10 @@ class LogWriter:
         aborted: Sequence[AbortedTransaction] = (),
         swept_end: Offset | None = None,
     ) -> None:
-        """Adds to the next tick; `owner` hears `persisted` or `persist_failed`.
+        """Adds to the next tick; then calls `persisted` or `persist_failed` of `owner`.
 
-        `aborted`: by the markers in `batches`. `swept_end`: as in `PartitionWrite`.
+        `aborted`: transactions aborted by markers in `batches`. `swept_end`: as in
+        `PartitionWrite`.
         """
         pending = self._for(owner)
         pending.batches.extend(batches)
@@ -201,10 +202,10 @@ class LogWriter:
     def rewrite(
         self, owner: WriteOwner, rewrite: Rewrite | None, cleaned: Cleaned | None
     ) -> asyncio.Future[bool]:
-        """Replaces batches with the next tick, or stores what a pass did.
+        """Replaces batches with the next tick, or stores the result of a pass.
 
-        True once that is written; False if it was left out, because the log is truncated first,
-        its owner goes, or the disk is full.
+        True once that is written; False if it was dropped, because the log is truncated first, its
+        owner is removed, or the disk is full.
         """
         pending = self._for(owner)
         waiting = asyncio.get_running_loop().create_future()
@@ -218,30 +219,30 @@ class LogWriter:
         return waiting
 
     def save(self, owner: WriteOwner) -> None:
-        """Writes all lazily kept state of an owner with the next tick."""
+        """Writes all lazily written state of an owner with the next tick."""
         self._for(owner).everything = True
 
     def truncate(
         self, owner: WriteOwner, offset: Offset, producers: Sequence[ProducerEntry] | None
     ) -> None:
-        """Removes batches from `offset` on; `owner` hears `truncated` with what is left.
+        """Removes batches from `offset` on; then calls `truncated` of `owner` with what is left.
 
-        Nothing is on its way to this log: machines truncate a still log only. `producers` replaces
-        what is stored of them, None leaves it.
+        No write to this log is pending: machines truncate only a log at rest. `producers` replaces
+        the stored producers, None keeps them.
         """
         pending = self._for(owner)
-        assert not pending.batches, "only a still log is truncated"
+        assert not pending.batches, "only a log at rest is truncated"
         pending.rewritten(done=False)
         pending.truncate_to = offset
         pending.producers = producers
 
     def sync(self) -> None:
-        """Asks for an fsync with the next tick, even if there is nothing else to write."""
+        """Requests an fsync with the next tick, even if there is nothing else to write."""
         self._sync = True
         self._awake()
 
     def forget(self, owner: WriteOwner) -> None:
-        """Writes nothing more for an owner that is being removed."""
+        """Drops the pending writes of an owner that is being removed."""
         pending = self._pending.pop(owner.slot, None)
         if pending is not None:
             pending.rewritten(done=False)
@@ -260,7 +261,7 @@ class LogWriter:
         self._wake.set()
 
     async def drained(self, timeout_s: float) -> bool:
-        """Waits until nothing is pending; False when that took too long."""
+        """Waits until nothing is pending; False if that took too long."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -269,10 +270,10 @@ class LogWriter:
         return True
 
     async def run(self) -> None:
-        """Writes until cancelled; raises ClusterError(STORAGE_FAILED) when the disk is lost."""
+        """Writes until cancelled; raises ClusterError(STORAGE_FAILED) when the disk fails."""
         while True:
             await self._wake.wait()
-            # One turn of the loop: what other handlers of this turn ask for rides along.
+            # One turn of the loop: writes requested by other handlers of this turn are added.
             await asyncio.sleep(0)
             self._wake.clear()
             while self._pending or self._sync:
@@ -282,10 +283,10 @@ class LogWriter:
             self._idle.set()
 
     async def _tick(self) -> None:
-        """Writes all that is pending now and tells the owners."""
+        """Writes all that is pending now and notifies the owners."""
         pending = self._take()
         sync = self._sync
-        # What stays behind may have been meant: then its own tick is fsynced too.
+        # The fsync may have been meant for entries left behind: then their tick is fsynced too.
         self._sync = sync and bool(self._pending)
         writes = [write for write in (entry.write() for entry in pending) if write is not None]
         size_bytes = sum(entry.size_bytes for entry in pending)
@@ -307,7 +308,7 @@ class LogWriter:
         self._on_tick(TickFacts(len(writes), size_bytes, sync, monotonic() - started))
 
     def _take(self) -> list[_Pending]:
-        """What the next tick writes, oldest first; the rest waits for the one behind it."""
+        """What the next tick writes, oldest first; the rest waits for the tick after it."""
         taken: list[_Pending] = []
         size_bytes = 0
         for slot, entry in list(self._pending.items()):
@@ -318,7 +319,8 @@ class LogWriter:
         return taken
 
     def _refused(self, pending: list[_Pending], error: PenstockError) -> None:
-        """Drops what was asked for since and rests on the refused write, then tells the owners."""
+        """Drops later writes of the same owners, which need the refused ones; notifies the
+        owners."""
         for entry in pending:
             entry.rewritten(done=False)
             self.forget(entry.owner)
@@ -327,7 +329,7 @@ class LogWriter:
                 entry.owner.persist_failed(entry.persist_ids[0], error)
 
     def _write(self, writes: list[PartitionWrite], *, sync: bool) -> dict[Slot, RecoveredLog]:
-        """In the thread: the write, and a look at every log that was truncated."""
+        """In the thread: writes, and recovers every log that was truncated."""
         started_ms = self._clock.now_ms()
         if writes or sync:
             self._store.write(writes, sync=sync)
@@ -337,7 +339,7 @@ class LogWriter:
         return {slot: self._store.recover(slot) for slot in truncated}
 
     def _may_write_here(self, pending: list[_Pending], size_bytes: int, *, sync: bool) -> bool:
-        """Whether the loop's own thread may write it: little, of a quick disk, nothing to read."""
+        """Whether the event loop may write it: it is small, the disk is quick, nothing is read."""
         return (
             not sync
             and size_bytes <= SMALL_BYTES
@@ -347,7 +349,7 @@ class LogWriter:
         )
 
     def _write_here(self, writes: list[PartitionWrite]) -> bool:
-        """False: the store asks to wait, so that a thread has to."""
+        """False if the store would have to wait, which only a thread may do."""
         started_ms = self._clock.now_ms()
         try:
             return not writes or self._store.try_write(writes)
