@@ -1,4 +1,4 @@
-"""Whether what was read is what the index named, and sound: nothing else is served (I22)."""
+"""Checks what was read: only undamaged batches that the index names are served (I22)."""
 
 from penstock.core.batch import HEADER_BYTES, Batch, unpack_batch
 from penstock.errors import ClusterError, ErrorCode
@@ -7,13 +7,13 @@ from penstock_broker.store.layout import IndexEntry
 
 
 def fits(chosen: list[IndexEntry], stored: list[bytes]) -> bool:
-    """Whether each value is the batch that the index named."""
+    """Whether each value is the batch that the index names."""
     pairs = zip(chosen, stored, strict=True)
     return all(value.startswith(entry.packed_header) for entry, value in pairs)
 
 
 def verified(slot: Slot, chosen: list[IndexEntry], stored: list[bytes]) -> list[Batch]:
-    """Unpacks and checks; good batches before a damaged one are still handed out."""
+    """Unpacks and checks; still returns the good batches before a damaged one."""
     batches: list[Batch] = []
     for entry, value in zip(chosen, stored, strict=True):
         try:
@@ -33,7 +33,7 @@ def verified(slot: Slot, chosen: list[IndexEntry], stored: list[bytes]) -> list[
 def _unpacked(entry: IndexEntry, stored: bytes) -> Batch:
     batch = unpack_batch(stored)
     if stored[:HEADER_BYTES] != entry.packed_header:
-        raise ClusterError(  # a sound batch, but of another time or place
+        raise ClusterError(  # an undamaged batch, but an old or misplaced one
             f"stored header {batch.header} differs from the index's {entry.header}",
             ErrorCode.DATA_CORRUPTED,
         )

@@ -1,4 +1,4 @@
-"""Questions of compaction, answered from the index alone: how much is dirty, where chunks begin."""
+"""What compaction asks, answered from the index alone: how much is dirty, where chunks begin."""
 
 from penstock.core.compaction.plan import LogFacts
 from penstock.core.types import Offset

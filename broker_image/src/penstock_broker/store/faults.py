@@ -1,11 +1,11 @@
-"""What goes wrong below the store, as the three errors a broker understands.
+"""Failures below the store, as the three errors that a broker handles.
 
     RocksDB status (text of a bare Exception) ──storage_errors──▶ ClusterError
-        "… No space left on device …"   → DISK_FULL         nothing was written; space may come back
+        "… No space left on device …"   → DISK_FULL         nothing was written; space may be freed
         "Corruption: …"                 → DATA_CORRUPTED    never served (I22); rebuild the replica
         anything else                   → STORAGE_FAILED    outcome unknown
 
-`CallGate` keeps `close` from pulling the database away under calls that are still in it.
+`CallGate` keeps `close` from closing the database while calls still use it.
 """
 
 from threading import Condition
@@ -21,7 +21,8 @@ _CORRUPTION: Final = ("Corruption:", "checksum mismatch")
 
 
 def translate(error: Exception, doing: str) -> ClusterError:
-    """The ClusterError for an exception of rocksdict while `doing` (which slot, which offset)."""
+    """The ClusterError for an exception of rocksdict; `doing` says what, in which slot and
+    offset."""
     text = str(error)
     if any(mark in text for mark in _NO_SPACE):
         return ClusterError(
@@ -64,7 +65,7 @@ class storage_errors:  # noqa: N801 - used like a function, as contextlib's are
 
 
 class CallGate:
-    """Counts calls inside; `shut` waits for them and refuses new ones with STORAGE_FAILED."""
+    """Counts running calls; `shut` waits for them and refuses new ones with STORAGE_FAILED."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -88,9 +89,10 @@ class CallGate:
             self._changed.notify_all()
 
     def shut(self, timeout_s: float) -> bool:
-        """True for the caller who shut it, once nobody is inside; False if it already was.
+        """True for the call that shut it, once no other call is running; False if it already was
+        shut.
 
-        Raises ClusterError(STORAGE_FAILED) when calls are still inside after `timeout_s`.
+        Raises ClusterError(STORAGE_FAILED) if calls are still running after `timeout_s`.
         """
         with self._changed:
             if self._shut:

@@ -1,11 +1,11 @@
-"""Questions about a slot's batches, answered from the index alone: no payload is read.
+"""Look-ups of a slot's batches in the index alone: no payload is read.
 
     read        → `from_offset`: which batches, how large
     recovery    → `last`, `from_offset`
     retention   → `search` by position or running maximum (both grow with the offset)
 
-An iterator pins one state of the database, so each answer is consistent in itself. It must be
-asked for its status when it ends: a damaged block ends an iteration like the end of the log does.
+An iterator pins one state of the database, so each answer is consistent in itself. Check its status
+when it ends: a damaged block ends an iteration just as the end of the log does.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,11 +37,11 @@ class BatchIndex:
         return _entry_at(cursor, layout.index_prefix(slot))
 
     def holding(self, slot: Slot, offset: Offset) -> IndexEntry | None:
-        """The batch that holds `offset`, or else the first one behind it."""
+        """The batch that holds `offset`, or else the first one after it."""
         return next(self.from_offset(slot, offset), None)
 
     def from_offset(self, slot: Slot, offset: Offset) -> Iterator[IndexEntry]:
-        """Batches from the one that holds `offset` (or the first behind it) to the last."""
+        """Batches from the one that holds `offset` (or the first after it) to the last."""
         prefix = layout.index_prefix(slot)
         cursor = self._state.iter()
         cursor.seek_for_prev(layout.index_key(slot, offset))
@@ -64,7 +64,8 @@ class BatchIndex:
         end: Offset,
         reached: Callable[[IndexEntry], bool],
     ) -> IndexEntry | None:
-        """The first batch in [start, end) for which `reached`, which stays true once it is.
+        """The first batch in [start, end) for which `reached` is true; once true, it must stay
+        true.
 
         `start` is the base offset of a stored batch; O(log(end - start)) look-ups.
         """

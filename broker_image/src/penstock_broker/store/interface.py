@@ -27,10 +27,10 @@ Slot = NewType("Slot", int)
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Batches that take the place of stored ones covering the same offsets.
+    """Batches that replace stored ones with the same offsets.
 
-    Ranges of one pass come from the newest to the oldest, so that sizes stay exact: what is saved
-    moves the beginning of the log up, in the bytes that positions count.
+    A pass rewrites its ranges from the newest to the oldest, so that sizes stay exact: the bytes
+    saved raise the positions of all earlier batches in the log.
     """
 
     batches: Sequence[Batch]
@@ -49,15 +49,15 @@ class PartitionWrite:
     """What one tick writes to one partition. Order: truncate_to, then batches; the rest atomically.
 
     `truncate_to` removes every batch with base offset >= it. Only a compacted batch may straddle
-    it, in a log that lost writes: that batch goes as well. Below the log start it empties the log
-    and takes the start back.
+    it, in a log that lost writes: then that batch is removed too. Below the log start, it empties
+    the log and lowers the log start.
     `log_start_offset` removes whole batches that end at or before it.
     `producers` is a snapshot of producer state as of the log end after this write.
-    `aborted`: what the ABORT markers in `batches` ended; found again by `LogStore.aborted` until
-    the log starts behind the marker, or a finished pass (`cleaned`) ended behind it.
-    `swept_end`: markers below it may be missing (`Cleaned.markers_end`). Never goes back but by
-    a truncation: `cleaned` leaves it where it is if it is larger.
-    `rewrites` come last; those that begin before the log does (it moved on meanwhile) are left out.
+    `aborted`: transactions that ABORT markers in `batches` ended; `LogStore.aborted` returns them
+    until the log start is past the marker, or a finished pass (`cleaned`) ended past it.
+    `swept_end`: markers below it may be missing (`Cleaned.markers_end`). Only a truncation lowers
+    it: `cleaned` does not change it if it is larger.
+    `rewrites` come last; those that begin before the log start, which may have moved, are dropped.
     """
 
     slot: Slot
@@ -86,33 +86,33 @@ class LogStore(Protocol):
         ...
 
     def slots(self) -> dict[ReplicaKey, Slot]:
-        """Every replica that has ever been stored here and was not dropped."""
+        """Every replica that was ever stored here and not dropped."""
         ...
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        """All of it or nothing, in order; `sync`: fsynced when it returns."""
+        """Writes everything or nothing, in order; `sync`: fsynced when it returns."""
         ...
 
     def try_write(self, writes: Sequence[PartitionWrite]) -> bool:
-        """As `write`, not fsynced, if it can be had at once: for the event loop's own thread.
+        """As `write`, without an fsync, if possible at once: for the event loop's own thread.
 
-        False: nothing was done, because another call holds it up, or the store asks writers to
-        wait; `write` waits. Raises what `write` raises.
+        False: nothing was done, because another call blocks it, or the store asks writers to wait;
+        `write` waits. Raises what `write` raises.
         """
         ...
 
     def read(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[Batch]:
-        """Batches from the one holding `offset` on, below `end`.
+        """Batches from the one with `offset` on, below `end`.
 
         At least one batch if there is one, then as many as fit into `max_bytes` (stored size).
-        If `offset` was removed, starts with the first batch behind it. CRCs are checked.
+        If `offset` was removed, starts with the first batch after it. CRCs are checked.
         """
         ...
 
     def aborted(self, slot: Slot, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...]:
         """Aborted transactions with batches in [start, end), in the order of their markers.
 
-        Complete for batches that are read *after* this: compaction takes an entry away together
+        Complete for batches that are read *after* this call: compaction removes an entry together
         with the flag that makes a reader ask for it.
         """
         ...
@@ -120,12 +120,12 @@ class LogStore(Protocol):
     def find_timestamp(self, slot: Slot, timestamp_ms: int, end: Offset) -> TimeIndexEntry | None:
         """The first batch below `end` whose (effective) max timestamp is >= `timestamp_ms`.
 
-        Answers the batch's base offset; the caller finds the record inside.
+        Returns the batch's base offset; the caller finds the record in the batch.
         """
         ...
 
     def recover(self, slot: Slot) -> RecoveredLog:
-        """State of the log; reads headers only behind the newest producer snapshot."""
+        """State of the log; reads only headers after the newest producer snapshot."""
         ...
 
     def drop(self, slot: Slot) -> None:
@@ -138,26 +138,26 @@ class LogStore(Protocol):
     def retention_start(
         self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
     ) -> Offset | None:
-        """New log start so that nothing older / no more than max_bytes stays; None = no change.
+        """The log start that leaves nothing older, and at most max_bytes; None = no change.
 
-        Never beyond `end`. Batches leave whole, oldest first; a batch leaves
-        by time only when its max timestamp (and all before it) is < `older_than_ms`.
+        Never beyond `end`. Whole batches are removed, oldest first; a batch is removed by time only
+        if its max timestamp, and those of all earlier batches, are < `older_than_ms`.
         """
         ...
 
     def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
-        """What planning a pass over the batches below `end` takes; no payload is read."""
+        """The numbers needed to plan a pass over the batches below `end`; no payload is read."""
         ...
 
     def chunk_start(self, slot: Slot, end: Offset, max_bytes: int) -> Offset:
-        """Where the batches begin that end at `end`: as many as fit, at least one.
+        """The start of as many batches as fit into `max_bytes` and end at `end`, at least one.
 
-        `end` is where a stored batch ends.
+        `end` is the end of a stored batch.
         """
         ...
 
     def reclaim(self) -> None:
-        """Gives removed ranges back to the file system (flush, compact); may take seconds."""
+        """Returns space of removed ranges to the file system (flush, compact); can take seconds."""
         ...
 
     def close(self) -> None: ...

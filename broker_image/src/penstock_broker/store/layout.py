@@ -1,4 +1,4 @@
-"""Where every byte of a broker's database lives: keys, key spaces, and the index entry.
+"""The layout of a broker's database: keys, key spaces, and the index entry.
 
 One RocksDB database, two column families, all integers big-endian so that bytes sort as numbers:
 
@@ -10,7 +10,7 @@ One RocksDB database, two column families, all integers big-endian so that bytes
         'a' │ slot u32 │ marker offset u64          → aborted transaction   (state.py)
         'c' │ slot u32                              → checkpoint            (state.py)
         'i' │ slot u32 │ base offset u64            → index entry           (below)
-        'k' │ slot u32                              → what compaction did   (state.py)
+        'k' │ slot u32                              → compaction's progress (state.py)
         'p' │ slot u32 │ as-of offset u64           → producer snapshot     (state.py)
         'r' │ topic id UTF-8 │ '/' │ partition u32  → slot u32
         'n'                                         → next free slot u32; slots are never reused
@@ -26,9 +26,9 @@ One RocksDB database, two column families, all integers big-endian so that bytes
 `position` counts the bytes of the slot's batches before this one, `running max` is the largest
 effective timestamp up to and including it. Both only grow with the offset, so binary search
 finds a size or a time; recovery, retention and `read`'s choice of batches never touch a payload.
-A running max may come from a batch that went since: users of it check the header. Compaction
-puts what a batch shrank by before its position, so that between two batches may be a hole. (A few
-tiny batches may grow: positions near the log's first ever batch can be negative.)
+A running max can come from a batch that has been removed: its users check the header. Compaction
+leaves the bytes saved by a batch as a hole before its position. (A few tiny batches may grow:
+positions near the first batch ever written can be negative.)
 """
 
 from dataclasses import dataclass
@@ -120,9 +120,9 @@ def unpack_u32(stored: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What the index knows of one batch. Sizes and positions in stored bytes.
+    """What the index stores about one batch. Sizes and positions in stored bytes.
 
-    The header stays packed, as most uses do not need it: it is 6 µs of work.
+    The header stays packed, because unpacking takes 6 µs and is rarely needed.
     """
 
     base_offset: Offset
@@ -134,7 +134,7 @@ class IndexEntry:
 
     @property
     def header(self) -> BatchHeader:
-        """Unpacked anew; raises ClusterError(DATA_CORRUPTED)."""
+        """Unpacked on each call; raises ClusterError(DATA_CORRUPTED)."""
         return unpack_header(self.packed_header)
 
     @property
@@ -147,7 +147,7 @@ class IndexEntry:
 
 
 def next_entry(batch: Batch, position: int, running_max_ms: int) -> IndexEntry:
-    """The entry of a batch appended behind `position` bytes and that running maximum."""
+    """The entry of a batch appended after `position` bytes, and the running maximum so far."""
     header = batch.header
     return IndexEntry(
         header.base_offset,
@@ -165,7 +165,7 @@ def pack_entry(entry: IndexEntry) -> bytes:
 
 
 def unpack_entry(key: bytes, stored: bytes) -> IndexEntry:
-    """Raises ClusterError(DATA_CORRUPTED) when it cannot be an index entry."""
+    """Raises ClusterError(DATA_CORRUPTED) if it cannot be an index entry."""
     if len(stored) != _ENTRY.size + HEADER_BYTES:
         raise ClusterError(
             f"index entry {key.hex()} has {len(stored)} bytes, expected "

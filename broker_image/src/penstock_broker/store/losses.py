@@ -1,9 +1,9 @@
-"""What a broker does to its logs before it says that they may lack unsynced writes.
+"""What a broker does to its logs before it reports that they may lack unsynced writes.
 
-    power loss ──▶ start: `promise_nothing`, fsynced ──▶ registration ──▶ seats are gone ──▶ follow
+    power loss ──▶ start: `promise_nothing`, fsynced ──▶ registration ──▶ leave all ISRs ──▶ follow
 
-The loss is said once. Whoever is killed between that and following a leader must still know
-afterwards that nobody counts on its logs: so it is written into them first (I4, I24).
+The loss is reported once. A broker that is killed between the report and following a leader must
+still know afterwards that nobody relies on its logs: so it is written into them first (I4, I24).
 """
 
 from dataclasses import replace

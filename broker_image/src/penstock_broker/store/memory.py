@@ -1,7 +1,7 @@
-"""The log store's memory twin, for tests and the simulator: lists instead of a database.
+"""The log store in memory, for tests and the simulator: lists instead of a database.
 
-Small on purpose, so that it can be the yardstick for `rocks`: both pass one contract suite.
-It outlives `close`, as a page cache outlives a killed broker; it does not model power loss.
+Small on purpose, so that `rocks` can be compared with it: both pass one contract suite. It survives
+`close`, as a page cache survives a killed broker; it does not model power loss.
 """
 
 import bisect
@@ -108,7 +108,7 @@ class _Log:
         if not self.batches or self.batches[0].next_offset > log_start:
             return
         kept = [batch for batch in self.batches if batch.next_offset > log_start]
-        # Between two batches with a gap: the log may end there before anything else is appended.
+        # With a gap between two batches, the log may end in the gap before the next append.
         boundary = min(log_start, kept[0].base_offset if kept else self.batches[-1].next_offset)
         high_watermark = max(self.checkpoint.high_watermark, boundary)
         if not any(boundary <= as_of <= high_watermark for as_of in self.snapshots):
@@ -123,7 +123,7 @@ class _Log:
 
 
 class MemoryLogStore:
-    """`LogStore` in memory; thread-safe; every batch goes through its stored form once."""
+    """`LogStore` in memory; thread-safe; every batch is packed and unpacked once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -143,7 +143,7 @@ class MemoryLogStore:
             return dict(self._slots)
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        del sync  # memory is as durable as it gets
+        del sync  # there is nothing to sync
         with self._lock:
             touched: dict[Slot, _Log] = {}
             for write in writes:
@@ -252,7 +252,7 @@ class MemoryLogStore:
         return start
 
     def reclaim(self) -> None:
-        """Nothing to do: Python frees what nobody holds."""
+        """Nothing to do: Python frees unused memory."""
 
     def close(self) -> None:
         """Keeps its contents, so that a test can hand the same store to a restarted broker."""

@@ -9,22 +9,22 @@ import rocksdict
 class StoreOptions:
     """Sizes in bytes; the defaults keep an idle broker far below 200 MB of memory.
 
-    `write_buffer_bytes`: batches collected in memory before they go to one blob file; also the
-        grain in which retention gives space back.
+    `write_buffer_bytes`: batches collected in memory before they go to one blob file; also the unit
+        in which retention frees space.
     `write_buffers`: how many of them may exist while the disk is slow; then writes wait.
-    `block_cache_bytes`: index blocks and small batches; payloads live in the page cache.
-    `wal_bytes`: the write-ahead log is cut to this, which bounds replay at start.
+    `block_cache_bytes`: index blocks and small batches; payloads are in the page cache.
+    `wal_bytes`: the write-ahead log is cut to this size, which bounds replay at start.
     `open_files`: descriptors RocksDB may hold (I23).
-    `min_free_bytes`: below this much free disk, appends are refused with DISK_FULL while
-        truncation, retention and checkpoints still pass. It leaves room for the write buffers
-        to be flushed, so that RocksDB itself does not run into the wall.
-    `single_deletes_max`: up to so many batches are deleted one by one. A range delete costs the
-        same for any number, but RocksDB sorts all range deletes of a write buffer anew for the
-        first read after each: over thousands of partitions that grows with their square.
+    `min_free_bytes`: with less free disk than this, appends are refused with DISK_FULL, while
+        truncation, retention and checkpoints still work. It leaves space for the write buffers to
+        be flushed, so that RocksDB itself never fills the disk.
+    `single_deletes_max`: up to this many batches are deleted one by one. A range delete costs the
+        same for any number, but after each one the next read makes RocksDB sort all range deletes
+        of a write buffer again: over thousands of partitions, that cost is quadratic.
     `stall_timeout_s`: how long a write waits for flushes that do not keep up.
-    `strict_wal`: True refuses to open when the log is damaged before its torn end: without a
-        power loss that is bit rot, and going on would silently lose acknowledged records. After
-        a power loss (data directory not intact) use False: everything up to the damage is kept.
+    `strict_wal`: True refuses to open a log that is damaged before its torn end: without a power
+        loss that is bit rot, and continuing would silently lose acknowledged records. After a power
+        loss (data directory not intact) use False: everything up to the damage is kept.
     """
 
     write_buffer_bytes: int = 32 << 20
@@ -57,7 +57,7 @@ def database_options(options: StoreOptions) -> tuple[rocksdict.Options, rocksdic
     batches.set_stats_persist_period_sec(0)
     batches.set_keep_log_file_num(3)
     batches.set_max_log_file_size(4 << 20)
-    # Write-back in steps, or a flush hands the disk all of a write buffer at once.
+    # Write back in steps; otherwise a flush hands the disk a whole write buffer at once.
     batches.set_bytes_per_sync(4 << 20)
     batches.set_enable_blob_files(True)
     batches.set_min_blob_size(512)

@@ -6,11 +6,9 @@
 Facts of rocksdict 0.3.29 that shape this module (docs/decisions/0013): writing a WriteBatch and
 stepping an iterator hold the GIL; `flush_wal`, `flush`, `compact_range` and the multi-get release
 it. So fsync is `flush_wal(sync=True)` after an unsynced write, a stalled write returns at once
-(`no_slowdown`) and waits here, and payloads come by multi-get.
-
-A write that failed before its fsync left nothing behind. After a failed fsync nobody knows what
-is on disk, and a second fsync would lie: the store refuses every later write until the broker
-restarts; reads go on.
+After a write that failed before its fsync, nothing is stored. After a failed fsync it is unknown
+what is on disk, and a second fsync would falsely succeed: the store refuses every later write until
+the broker restarts; reads continue.
 """
 
 import os
@@ -48,9 +46,9 @@ _Key = str | int | float | bytes | bool  # rocksdict's invariant list wants all 
 class RocksLogStore:
     """`LogStore` in the directory `path`, which it owns; thread-safe, one writer at a time.
 
-    Raises ClusterError(STORAGE_FAILED | DATA_CORRUPTED | DISK_FULL) if it cannot be opened.
-    `headers_scanned` counts index entries `recover` had to read, `stalls` writes that had to wait
-    for the disk, both since it was opened.
+    Raises ClusterError(STORAGE_FAILED | DATA_CORRUPTED | DISK_FULL) if it cannot be opened. Counted
+    since it was opened: `headers_scanned`, the index entries `recover` had to read, and `stalls`,
+    the writes that had to wait for the disk.
     """
 
     def __init__(self, path: Path, options: StoreOptions | None = None) -> None:
@@ -73,7 +71,7 @@ class RocksLogStore:
         self._live = set(self._slots.values())
 
     def open_slot(self, key: ReplicaKey) -> Slot:
-        """See `LogStore`. No fsync: the WAL keeps order, so whatever is synced later covers it."""
+        """See `LogStore`. No fsync: the WAL keeps order, so any later sync covers it."""
         with self._gate, self._writing:
             known = self._slots.get(key)
             if known is not None:
@@ -109,7 +107,7 @@ class RocksLogStore:
                 self._writing.release()
 
     def _write(self, writes: Sequence[PartitionWrite], *, patient: bool) -> bool:
-        """False: RocksDB asks writers to wait, and this one does not."""
+        """False: RocksDB asks writers to wait, and `patient` is False."""
         if any(write.batches for write in writes):
             self._check_space(writes)
         batch = Operations()
@@ -157,7 +155,7 @@ class RocksLogStore:
             return TimeIndexEntry(entry.base_offset, entry.header.effective_max_timestamp_ms)
 
     def recover(self, slot: Slot) -> RecoveredLog:
-        """See `LogStore`. Nobody may write to this slot meanwhile; others go on."""
+        """See `LogStore`. Do not write to this slot meanwhile; others can be written."""
         with self._gate, storage_errors(f"recovering slot {slot}"):
             tail = self._tail(slot)
             snapshots = self._database.index.producer_snapshots(slot)
@@ -223,7 +221,7 @@ class RocksLogStore:
                     lambda entry: entry.position >= surplus,
                 )
                 start = max(start, fits.base_offset if fits else tail.last.next_offset)
-            if start > end:  # only batches wholly below `end` may leave
+            if start > end:  # only batches wholly below `end` may be removed
                 holder = self._database.index.holding(slot, end)
                 start = min(end, holder.base_offset) if holder else end
             known_start = max(tail.first.base_offset, tail.checkpoint.log_start_offset)
@@ -256,7 +254,7 @@ class RocksLogStore:
         """Waits for running calls, fsyncs, closes; a second call does nothing.
 
         Raises ClusterError(STORAGE_FAILED) if the last writes could not be fsynced: the stop was
-        not clean. The database is closed all the same.
+        not clean. The database is closed nevertheless.
         """
         if not self._gate.shut(_CLOSE_TIMEOUT_S):
             return
@@ -319,7 +317,7 @@ class RocksLogStore:
             )
 
     def _commit(self, operations: Operations, doing: str, *, patient: bool = True) -> bool:
-        """False: the disk does not keep up, and who is not `patient` does not wait for it."""
+        """False: the disk does not keep up, and `patient` is False."""
         if self._failure is not None:
             raise ClusterError(self._failure, _FAILED)
         deadline_s = time.monotonic() + self._options.stall_timeout_s
@@ -335,7 +333,7 @@ class RocksLogStore:
                 return True
             if not patient:
                 return False
-            # A refused WriteBatch is used up; build the next one when it has a chance.
+            # A refused WriteBatch cannot be reused; build the next one when it can succeed.
             self.stalls += 1
             pause = threading.Event()
             while self._is_stalled() and time.monotonic() < deadline_s:
@@ -365,7 +363,8 @@ class RocksLogStore:
             return []
         chosen: list[IndexEntry] = []
         total = 0
-        # Starting at the first batch spares the iterator the range retention deleted.
+        # Starting at the first batch keeps the iterator from reading the range that retention
+        # deleted.
         for entry in self._database.index.from_offset(slot, max(offset, first.base_offset)):
             total += entry.size
             if entry.next_offset > end or (chosen and total > max_bytes):
@@ -387,7 +386,7 @@ class RocksLogStore:
         )
         if found is None:
             return None
-        # The running maximum may stem from a batch that was removed: look at the batches.
+        # The running maximum may come from a batch that was removed: check the batches.
         for entry in self._database.index.from_offset(slot, found.base_offset):
             if entry.next_offset > end:
                 return None

@@ -3,14 +3,14 @@
     PartitionWrite ──apply──▶ `Operations` (puts, deletes)   nothing is changed yet
                          └──▶ `tail`, which the store adopts once they are written
 
-Operations take effect in order, so truncation is staged first and a batch put
-back at a truncated offset survives (I6); removal below the log start comes last. Several writes
-to one slot in one call build on each other: `_pending` are batches that are staged only,
-`_stored_end` hides stored ones that are staged to go.
+Operations take effect in order: truncation is staged first, so that a batch put back at a truncated
+offset survives (I6); removal below the log start comes last. Several writes to one slot in one call
+build on each other: `_pending` are batches that are only staged, `_stored_end` hides stored ones
+whose removal is staged.
 
-I9: producers outlive their batches. Before batches go by retention there must be a producer
-snapshot at or behind the new start that truncation cannot reach (at or below the high
-watermark); if the caller's snapshots do not provide one, one is made here from headers.
+I9: producers outlive their batches. Before retention removes batches, there must be a producer
+snapshot at or after the new start that truncation cannot reach (at or below the high watermark); if
+the caller's snapshots include none, one is made here from headers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ from penstock_broker.store.layout import IndexEntry, batch_key, index_key, produ
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What is stored of a slot, in short; both entries are None when there is no batch."""
+    """A summary of what is stored of a slot; both entries are None when there is no batch."""
 
     first: IndexEntry | None
     last: IndexEntry | None
@@ -53,7 +53,7 @@ class Tail:
 
 
 class Database:
-    """The open database as the store's parts see it: its column families and the index."""
+    """The open database: its column families and the index."""
 
     def __init__(self, batches: rocksdict.Rdict, single_deletes_max: int) -> None:
         """`single_deletes_max`: see `StoreOptions`."""
@@ -65,9 +65,9 @@ class Database:
         self.index = BatchIndex(self.state)
 
     def close(self) -> None:
-        """Closes it. Everything must be fsynced: closing also flushes, which a full disk refuses.
+        """Everything must be fsynced first: closing also flushes, which a full disk refuses.
 
-        The handle is let go of first, whoever (a traceback) still holds this object: a handle
+        The handle is released first, because a traceback may still hold this object, and a handle
         that is referenced keeps the database locked.
         """
         del self.state_handle
@@ -76,7 +76,7 @@ class Database:
                 family.close()
 
     def tail(self, slot: Slot) -> Tail:
-        """Reads it from disk: three look-ups."""
+        """Reads the tail from disk: three look-ups."""
         stored = self.state.get(layout.checkpoint_key(slot))
         checkpoint = state.EMPTY_CHECKPOINT if stored is None else state.decode_checkpoint(stored)
         last = self.index.last(slot)
@@ -86,7 +86,7 @@ class Database:
         return state.decode_cleaned(self.state.get(layout.cleaned_key(slot)))
 
     def aborted(self, slot: Slot, start: Offset) -> Iterator[AbortedTransaction]:
-        """Those whose markers are at `start` or behind, by marker."""
+        """Aborted transactions whose markers are at `start` or after, by marker."""
         prefix = layout.aborted_prefix(slot)
         cursor = self.state.iter()
         cursor.seek(layout.aborted_key(slot, start))
@@ -96,7 +96,7 @@ class Database:
         cursor.status()
 
     def newest_aborted(self, slot: Slot, count: int) -> tuple[AbortedTransaction, ...]:
-        """Those with the last markers, `count` at most, by marker."""
+        """The aborted transactions with the last markers, at most `count`, by marker."""
         prefix = layout.aborted_prefix(slot)
         cursor = self.state.iter()
         cursor.seek_for_prev(layout.aborted_key(slot, layout.MAX_OFFSET))
@@ -114,7 +114,7 @@ class Database:
 
 
 class Operations:
-    """What one write does, in order; a WriteBatch can be built of it as often as needed."""
+    """The steps of one write, in order; a WriteBatch can be built from them any number of times."""
 
     def __init__(self) -> None:
         self._steps: list[Callable[[rocksdict.WriteBatch, rocksdict.ColumnFamily], None]] = []
@@ -158,7 +158,7 @@ class StagedSlot:
         self._new_snapshots: dict[Offset, Sequence[ProducerEntry]] = {}
         self._new_aborted: list[Offset] = []
         self.removes = False
-        """True when something was deleted, that is, `reclaim` has something to do."""
+        """True if something was deleted, so that `reclaim` has something to do."""
 
     def apply(self, write: PartitionWrite) -> None:
         if write.truncate_to is not None:
@@ -179,7 +179,8 @@ class StagedSlot:
         self._put_cleaned(write.cleaned, write.swept_end)
 
     def _put_cleaned(self, done: Cleaned | None, swept_end: Offset | None) -> None:
-        """Markers that may be gone stay so, whatever a pass knew of it."""
+        """Markers that may be missing stay recorded as such, even if the pass did not know of
+        them."""
         if done is None and swept_end is None:
             return
         known = self._database.cleaned(self._slot)
@@ -193,7 +194,7 @@ class StagedSlot:
         if tail.log_end_offset <= to:
             return
         if to <= log_start and tail.first is not None:
-            # Nothing of the log is left, nor of a batch that holds its start.
+            # Nothing of the log is left, not even the batch that contains its start.
             to = min(to, tail.first.base_offset)
         holder = next(self._entries(to), None)
         if holder is not None and holder.base_offset < to:
@@ -227,7 +228,7 @@ class StagedSlot:
         return last if last is not None and last.base_offset >= first.base_offset else None
 
     def _rewrite(self, rewrite: Rewrite) -> None:
-        """Stages new batches in place of stored ones; positions are counted from their end."""
+        """Stages new batches in place of stored ones; positions are counted back from their end."""
         start, end, slot = rewrite.start, rewrite.end, self._slot
         old, position = self._replaced(start, end)
         stored = {entry.base_offset: entry for entry in old}
@@ -259,7 +260,7 @@ class StagedSlot:
         )
 
     def _replaced(self, start: Offset, end: Offset) -> tuple[list[IndexEntry], int]:
-        """The stored batches that cover [start, end), and the position behind the last."""
+        """The stored batches that cover [start, end), and the position after the last."""
         old: list[IndexEntry] = []
         position = None
         for entry in self._entries(start):
@@ -300,7 +301,8 @@ class StagedSlot:
         self._new_aborted.append(marker)
 
     def _drop_aborted(self, start: Offset, end: Offset) -> None:
-        """Forgets those with markers in [start, end). Nearly always there is none: then a look."""
+        """Removes those with markers in [start, end). Usually there is none, which one look-up
+        shows."""
         slot, limit = self._slot, self._database.single_deletes_max
         stored = (one.marker_offset for one in self._database.aborted(slot, start))
         few = list(islice(takewhile(lambda marker: marker < end, stored), limit + 1))
@@ -329,13 +331,13 @@ class StagedSlot:
             return
         first = next(self._entries(log_start), None)
         boundary = first.base_offset if first else tail.last.next_offset
-        # With a gap before `first` the log may yet end at its start: no snapshot behind that.
+        # With a gap before `first`, the log may still be cut at its start: no snapshot after that.
         self._secure_producers(min(boundary, log_start))
         self._delete_batches(tail.first.base_offset, boundary)
         self.tail = replace(self.tail, first=first, last=tail.last if first else None)
 
     def _secure_producers(self, boundary: Offset) -> None:
-        """Sees to a snapshot in [boundary, high watermark] before the batches below it go."""
+        """Ensures a snapshot in [boundary, high watermark] before batches below it are removed."""
         known = self._known_snapshots()
         high_watermark = max(self.tail.checkpoint.high_watermark, boundary)
         if any(boundary <= as_of <= high_watermark for as_of in known):
@@ -373,7 +375,7 @@ class StagedSlot:
         return self._snapshots
 
     def _entries(self, offset: Offset) -> Iterator[IndexEntry]:
-        """Stored and pending batches from the one that holds `offset` (or the first behind)."""
+        """Stored and pending batches from the one that holds `offset` (or the first after it)."""
         for entry in self._database.index.from_offset(self._slot, offset):
             if entry.base_offset >= self._stored_end:
                 break
@@ -384,7 +386,7 @@ class StagedSlot:
                 yield entry
 
     def _delete_batches(self, start: Offset, end: Offset) -> None:
-        """Stages the removal of the batches in [start, end); `start` is where one begins."""
+        """Stages the removal of the batches in [start, end); a batch begins at `start`."""
         slot, operations = self._slot, self._operations
         limit = self._database.single_deletes_max
         few = [entry.base_offset for entry in islice(self._entries(start), limit + 1)]

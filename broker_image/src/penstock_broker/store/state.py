@@ -1,10 +1,9 @@
-"""The small records beside the batches: checkpoint, producers, aborted transactions, compaction.
+"""Small records stored beside the batches: checkpoint, producers, aborts, compaction.
 
-Encoded as one version byte and msgpack; a version this code does not know is DATA_CORRUPTED,
-never guessed at. Producers have version 2 only once one of them has used transactions: before
-that, a broker that does not know these reads all it wrote (an upgrade can be undone). The rules
-are pure and shared by both stores, so that a truncated or trimmed log reads the same whichever
-store holds it (I2, I9).
+Encoded as one version byte and msgpack; an unknown version is DATA_CORRUPTED, never guessed.
+Producers get version 2 only once one of them has used transactions: before that, a broker that does
+not know transactions can read everything this one wrote (an upgrade can be undone). The rules are
+pure and shared by both stores, so that a truncated log reads the same in both (I2, I9).
 """
 
 from collections.abc import Iterable, Sequence
@@ -99,7 +98,7 @@ def _producer(row: _Producer) -> ProducerEntry:
 
 
 def encode_aborted(aborted: AbortedTransaction) -> bytes:
-    """All but the marker's offset, which is in the key."""
+    """All fields but the marker's offset, which is in the key."""
     return _encode(
         (
             aborted.first_offset,
@@ -123,7 +122,7 @@ def decode_aborted(marker_offset: Offset, stored: bytes) -> AbortedTransaction:
 
 
 def encode_cleaned(cleaned: Cleaned) -> bytes:
-    """Version 1, unless markers may be gone."""
+    """Version 1, unless markers may be missing."""
     points = [(point.end_offset, point.at_ms) for point in cleaned.points]
     known = (points, cleaned.swept_end, cleaned.tombstones)
     if not cleaned.markers_end:
@@ -132,7 +131,7 @@ def encode_cleaned(cleaned: Cleaned) -> bytes:
 
 
 def decode_cleaned(stored: bytes | None) -> Cleaned:
-    """None: no pass was finished yet. Raises ClusterError(DATA_CORRUPTED)."""
+    """None: no pass has finished yet. Raises ClusterError(DATA_CORRUPTED)."""
     if stored is None:
         return Cleaned()
     markers_end = 0
@@ -152,9 +151,9 @@ def decode_cleaned(stored: bytes | None) -> Cleaned:
 
 
 def truncated(checkpoint: Checkpoint, to: Offset) -> Checkpoint:
-    """What still holds of a checkpoint when the log ends at `to` (no newer one came along).
+    """What remains valid of a checkpoint when the log ends at `to`, and no newer one was written.
 
-    Epochs that began at or behind `to` are forgotten, as divergence look-up must not name them.
+    Epochs that began at or after `to` are removed, because divergence look-up must not return them.
     """
     return replace(
         checkpoint,
@@ -165,13 +164,13 @@ def truncated(checkpoint: Checkpoint, to: Offset) -> Checkpoint:
 
 
 def log_start_after(checkpoint: Checkpoint, write: PartitionWrite) -> Offset:
-    """The log start that will hold once `write` is done; records before it are dead already."""
+    """The log start after `write`; records before it are already dead."""
     told = write.checkpoint.log_start_offset if write.checkpoint else Offset(0)
     return max(checkpoint.log_start_offset, told, write.log_start_offset or Offset(0))
 
 
 def with_log_start(checkpoint: Checkpoint, log_start: Offset) -> Checkpoint:
-    """The checkpoint with its log start moved up; never back, and the HW is never before it."""
+    """The checkpoint with its log start moved up; never down; the HW is at least that."""
     return replace(
         checkpoint,
         log_start_offset=max(checkpoint.log_start_offset, log_start),
@@ -182,8 +181,8 @@ def with_log_start(checkpoint: Checkpoint, log_start: Offset) -> Checkpoint:
 def outdated_snapshots(as_of: Sequence[Offset], high_watermark: Offset) -> list[Offset]:
     """Which producer snapshots (ascending) can never be the newest again.
 
-    Nothing below the high watermark is truncated (I4), so everything older than the newest
-    snapshot at or below it may go.
+    Nothing below the high watermark is truncated (I4), so everything older than the newest snapshot
+    at or below it can be removed.
     """
     safe = [offset for offset in as_of if offset <= high_watermark]
     return safe[:-1]
