@@ -1,7 +1,7 @@
-"""Where a key of an internal topic is kept: its partition, who leads it, that the topic is there.
+"""Finds the partition of an internal topic that holds a key, and its leader; creates the topic.
 
-Every broker can say it, from the image; the first who is asked has the topic created. What happens
-on the partition is its host's affair (`hosts`).
+Every broker knows this from the image; the first broker that is asked has the topic created. What
+happens in the partition is up to its host (`hosts`).
 """
 
 import asyncio
@@ -34,11 +34,11 @@ class Finder:
 
     @property
     def topic_id(self) -> TopicId | None:
-        """None: there is no such topic yet, or not in this broker's image."""
+        """None: the topic does not exist yet, or is not in this broker's image."""
         return self._view.names.get(self.topic.name)
 
     def partition_of(self, key: str) -> int:
-        """The partition that keeps `key`.
+        """The partition that holds `key`.
 
         Raises ClusterError: INVALID_REQUEST, NOT_COORDINATOR while there is no topic.
         """
@@ -46,25 +46,26 @@ class Finder:
         topic_id = self.topic_id
         if topic_id is None:
             raise ClusterError(
-                f"this cluster has kept no {self.topic.keeps} yet; ask {self.topic.find_call} "
+                f"this cluster has stored no {self.topic.keeps} yet; ask {self.topic.find_call} "
                 "first",
                 ErrorCode.NOT_COORDINATOR,
             )
         return self.topic.place(key, len(self._view.topics[topic_id].partitions))
 
     def state(self, partition: int) -> PartitionState | None:
-        """The controller's word on a partition; None: not in the image."""
+        """The controller's state of a partition; None: not in the image."""
         topic_id = self.topic_id
         return None if topic_id is None else self._view.state(ReplicaKey(topic_id, partition))
 
     def leader(self, key: str) -> BrokerId | None:
-        """Who leads the partition that keeps `key`; None: nobody. Raises as `partition_of`."""
+        """Leader of the partition that holds `key`; None: it has none. Raises as `partition_of`."""
         partition, topic_id = self.partition_of(key), self.topic_id
         assert topic_id is not None, "partition_of raises without a topic"
         return self._view.leader(ReplicaKey(topic_id, partition))
 
     def leaders(self) -> list[BrokerId | None]:
-        """Of all partitions, in order; [] = there is no such topic, or not in the image."""
+        """Leaders of all partitions, in order; [] = the topic does not exist, or not in the
+        image."""
         topic_id = self.topic_id
         if topic_id is None:
             return []
@@ -72,7 +73,7 @@ class Finder:
         return [self._view.leader(ReplicaKey(topic_id, partition)) for partition in range(count)]
 
     def elsewhere(self, partition: int, broker_id: int) -> ClusterError:
-        """What those hear who ask this broker for a partition that it does not lead."""
+        """The error for calls about a partition that this broker does not lead."""
         state = self.state(partition)
         leader = -1 if state is None else state.leader
         return ClusterError(
@@ -83,9 +84,9 @@ class Finder:
         )
 
     async def locate(self, key: str) -> tuple[int, CurrentLeader]:
-        """The key's partition and where clients find its leader; creates the topic if need be.
+        """The key's partition and its leader's address; creates the topic if necessary.
 
-        Raises PenstockError: INVALID_REQUEST, LEADER_NOT_AVAILABLE, what the controller says.
+        Raises PenstockError: INVALID_REQUEST, LEADER_NOT_AVAILABLE, or the controller's error.
         """
         self.topic.check_key(key)
         if self.topic_id is None:

@@ -1,14 +1,14 @@
-"""One machine's host: loads the log, appends what the machine decides, then lets it be told.
+"""One machine's host: loads the log, appends what the machine decides, then sends its answers.
 
     replica led, high watermark at the log's end ─▶ read all records ─▶ machine starts
     event ─▶ Ready ─┬─ records ─▶ [ unsent ] ─ one append at a time ─▶ log (acks=ALL)
                     └─ outputs ─▶ [ waiting ] ─ high watermark has passed ─▶ `tell`
 
-While an append is under way the next one grows: under load batches get larger, not more. An
-append that fails, a leadership that ends or a machine that raises ends this object: everyone
-waiting hears that the coordinator is elsewhere or loads anew, which is retriable, and whoever leads
-builds another from the log (I16). After each await here the world is looked at again: `closed` says
-that it has gone on.
+While one append is in flight, the next one grows: under load, batches get larger, not more. If an
+append fails, the leadership ends or the machine raises, this object ends: all waiting requests get
+a retriable error (the coordinator has moved, or is loading), and the leader builds a new host from
+the log (I16). After each await here, the state is checked again: `closed` says that this object has
+ended.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from penstock_broker.logged.machine import Machine, Ready, Records
 from penstock_broker.observability import EventLog
 
 APPEND_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Aimed at, a quarter of what the topic allows: the records of one event stay together."""
+"""A target, a quarter of what the topic allows: the records of one event stay together."""
 _PAUSE_PER_READY_S: Final = 0.0025
 _PAUSE_MAX_S: Final = 0.01
 _ANSWER_TIMEOUT_MS: Final = 30_000
@@ -51,7 +51,7 @@ class _Asked(Generic[AnswerT]):
     patient: bool
 
     def answer(self, answer: AnswerT | PenstockError) -> None:
-        """The first answer counts; nobody may be there any more."""
+        """The first answer counts; the caller may no longer be waiting."""
         if not self.answered.done():
             self.answered.set_result(answer)
 
@@ -59,8 +59,8 @@ class _Asked(Generic[AnswerT]):
 class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
     """A machine on one partition's log, for one leadership of it.
 
-    A kind of machine adds how it starts (`begin`), to whom its outputs go (`tell`) and who else
-    hears of the end (`ended`).
+    Each kind of machine adds how it starts (`begin`), where its outputs go (`tell`) and who else is
+    told of the end (`ended`).
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         self._tick = tick
         self._events = events
         self._requests: dict[int, _Asked[AnswerT]] = {}
-        """In the order in which they were asked."""
+        """In the order in which they arrived."""
         self._ids = count(1)
         self._moved = asyncio.Event()
         self._unsent: deque[Records] = deque()
         self._waiting: deque[tuple[int, ReadyT]] = deque()
-        # Readys with records: handed out by the machine, appended, committed.
+        # Readys with records: returned by the machine, appended, committed.
         self._handed = self._sent = self._durable = 0
         self._flushing = False
         self._next_flush_s = 0.0
@@ -110,20 +110,21 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
 
     @abstractmethod
     def decided(self, ready: ReadyT) -> None:
-        """The machine took a step; it may not be committed yet. For metrics."""
+        """The machine took a step, which may not be committed yet. For metrics."""
 
     @abstractmethod
     def tell(self, ready: ReadyT) -> None:
-        """What the step says may be told now: all that it builds on is committed."""
+        """Sends the outputs of a step: everything that they depend on is committed."""
 
     @abstractmethod
     def ended(self, error: PenstockError) -> None:
-        """It is over: those who hear the machine by other ways than `ask` hear `error`."""
+        """The host has ended: gives `error` to those who wait in other ways than `ask`."""
 
     # ------------------------------------------------------------ loading
 
     async def load(self) -> None:
-        """Reads the log and starts; raises PenstockError, or returns at once when closed."""
+        """Reads the log and starts the machine; raises PenstockError; returns at once when
+        closed."""
         started_s = self._clock.now_s()
         end = self.log.marks.log_end_offset
         while self.closed is None and self.log.marks.high_watermark < end:
@@ -152,10 +153,10 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         while offset < end and self.closed is None:
             batches = await self.log.read(offset, end)
             if not batches:
-                break  # compaction left nothing up to the end
+                break  # compaction has removed the rest
             for batch in batches:
                 records += self._sound("load", partial(self._feed, batch))
-                await self._clock.sleep(0)  # a long log must not hold up everyone else
+                await self._clock.sleep(0)  # a long log must not block everything else
             offset = batches[-1].next_offset
         return records
 
@@ -166,7 +167,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         return columns.record_count
 
     def _sound(self, what: str, step: Callable[[], _T]) -> _T:
-        """A step before the machine serves. A defect in it is one of the log, or of ours."""
+        """A step before the machine serves. A defect in it is one of the log or of the code."""
         try:
             return step()
         except PenstockError:
@@ -184,16 +185,16 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
     # ------------------------------------------------------------ events
 
     def handle(self, event: EventT) -> None:
-        """Lets the machine decide and carries it out. Raises what `check` raises."""
+        """Lets the machine decide and carries out its decision. Raises what `check` raises."""
         self.check()
         try:
             ready = self._hosted.handle(event, self._clock.now_ms())
             if ready.stopped is not None:
-                self.tell(ready)  # only whoever sent this event; `ended` is for all others
+                self.tell(ready)  # answers only this event's sender; `ended` is for all others
                 self._stop("coordinator stopped", ready.stopped.__cause__ or ready.stopped)
             elif ready.records or ready.outputs or ready.decisions:  # most heartbeats end here
                 self._obey(ready)
-        except Exception as error:  # noqa: BLE001 - half of an event may be done: start anew
+        except Exception as error:  # noqa: BLE001 - half of an event may be done: start over
             self._stop("coordinator stopped", error)
 
     def check(self) -> None:
@@ -204,7 +205,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
             raise self.loading("it has yet to be read")
 
     def loading(self, why: str) -> ClusterError:
-        """The retriable error of a coordinator that is not there for a moment."""
+        """The retriable error of a coordinator that is unavailable for a moment."""
         return ClusterError(
             f"the coordinator's log, {self}, is being loaded: {why}; try again in a moment",
             ErrorCode.COORDINATOR_LOADING,
@@ -212,11 +213,11 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
 
     @property
     def serving(self) -> bool:
-        """Loaded, and not over."""
+        """Loaded, and not closed."""
         return self.loaded and self.closed is None
 
     def tick(self, now_ms: int) -> None:
-        """Called often; costs nothing while nothing is due."""
+        """Called often; costs nothing unless something is due."""
         self._give_up_late(now_ms)
         if self.serving and self._due(now_ms):
             self.handle(self._tick)
@@ -229,9 +230,9 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
             return False
 
     async def ask(self, make: Callable[[int], EventT], *, patience_ms: int = 0) -> AnswerT:
-        """The answer to a request, once all that it builds on is committed.
+        """The answer to a request, once all that it depends on is committed.
 
-        `make` is given the request's number. `patience_ms`: how long the machine itself may take.
+        `make` gets the request's number. `patience_ms`: how long the machine itself may take.
         Raises PenstockError; REQUEST_TIMED_OUT: the outcome is unknown.
         """
         request_id = next(self._ids)
@@ -251,13 +252,13 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         return answer
 
     def answer(self, request_id: int, answer: AnswerT | PenstockError) -> None:
-        """Hands a machine's answer to whoever asked; they may have gone."""
+        """Passes a machine's answer to the caller, if it is still waiting."""
         asked = self._requests.get(request_id)
         if asked is not None:
             asked.answer(answer)
 
     def _give_up_late(self, now_ms: int) -> None:
-        """Requests that wait too long; one look at the oldest, instead of a timer for each."""
+        """Fails requests that wait too long; checks the oldest, instead of a timer for each."""
         for asked in self._requests.values():
             if asked.until_ms > now_ms:
                 if asked.patient:
@@ -286,10 +287,10 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         self._release()
 
     def _flush_soon(self) -> None:
-        """At the end of this turn of the loop, or a moment after an append that many shared.
+        """Flushes at the end of this turn of the loop, or shortly after an append that many shared.
 
-        What comes until then rides along: an append costs the broker as much as a call does. A
-        single client that waits for each of its commits never waits for this.
+        Records that come until then are appended with it: an append costs the broker as much as a
+        call. A single client that waits for each of its commits never waits for this delay.
         """
         under_way = self._sent > self._durable
         if self._unsent and not under_way and not self._flushing:
@@ -300,11 +301,11 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         try:
             while self._waiting and self._waiting[0][0] <= self._durable:
                 self.tell(self._waiting.popleft()[1])
-        except Exception as error:  # noqa: BLE001 - part of it may be told: start anew
-            self._stop("coordinator stopped while it told what is committed", error)
+        except Exception as error:  # noqa: BLE001 - part of it may have been sent: start over
+            self._stop("coordinator stopped while it sent what is committed", error)
 
     def _flush(self) -> None:
-        """Appends what is unsent, as one batch of as many Readys as fit."""
+        """Appends the unsent records, as one batch of as many Readys as fit."""
         self._flushing = False
         if self.closed is not None or not self._unsent:
             return
@@ -321,8 +322,8 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         self._next_flush_s = self._clock.now_s() + pause_s
         try:
             batch = self._batch(records)
-        except Exception as error:  # noqa: BLE001 - in a timer: nobody else would hear of it
-            self._stop("coordinator stopped: its records make no batch", error)
+        except Exception as error:  # noqa: BLE001 - in a timer: nothing else would report it
+            self._stop("coordinator stopped: its records cannot be encoded as a batch", error)
             return
         self.log.append(batch, self.leader_epoch, self._appended)
 
@@ -351,10 +352,10 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
 
     def _stop(self, what: str, error: BaseException) -> None:
         self._events.defect(what, error, partition=str(self))
-        self.close(self.loading("it stopped for a defect; the broker's log has it"))
+        self.close(self.loading("it stopped because of a defect; see the broker's log"))
 
     def close(self, error: PenstockError) -> None:
-        """Everyone waiting hears `error`, which is retriable."""
+        """Gives `error`, which is retriable, to all waiting requests."""
         if self.closed is not None:
             return
         self.closed = error

@@ -1,10 +1,10 @@
-"""The hosts of a broker for one internal topic: one per partition led here, as long as it is.
+"""The hosts of a broker for one internal topic: one per partition, while it is led here.
 
     image or role change ─▶ wake(replica) ─┬─ led in a new epoch ─▶ a host, loading
                                            └─ not led any more ───▶ closed, callers ask elsewhere
 
-Without the topic there is nothing here. One timer serves all hosts; one without anything due is
-asked for one number. A host that ended though its partition is led here is built anew, in a while.
+Without the topic there are no hosts. One timer serves all of them; for a host with nothing due it
+reads one number. A host that ended while its partition is still led here is replaced after a pause.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ HostT = TypeVar("HostT", bound=MachineHost[Any, Any, Any])
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What hosts stand on: the picture of the cluster, the replicas here, their logs, time."""
+    """What hosts need: the cluster's metadata, the replicas here, their logs, time."""
 
     view: ClusterView
     replicas: ReplicaSet
@@ -46,7 +46,7 @@ class Surroundings:
 
 @dataclass(slots=True)
 class _Led(Generic[HostT]):
-    """A partition led here. `retry_at_s`: when a host that ended is replaced; None: not known."""
+    """A partition led here. `retry_at_s`: when an ended host is replaced; None: not set yet."""
 
     replica: Replica
     host: HostT
@@ -54,7 +54,7 @@ class _Led(Generic[HostT]):
 
 
 class Hosts(ABC, Generic[HostT]):
-    """See the module. A kind of machine adds how a host is made, and what it counts."""
+    """See the module. Each kind of machine adds how a host is made, and what it counts."""
 
     def __init__(self, around: Surroundings, finder: Finder, events: EventLog) -> None:
         self.finder = finder
@@ -68,7 +68,7 @@ class Hosts(ABC, Generic[HostT]):
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._tick())
@@ -80,27 +80,27 @@ class Hosts(ABC, Generic[HostT]):
 
     @abstractmethod
     def make(self, log: PartitionLog) -> HostT:
-        """A host for a partition that is led here from now on."""
+        """Creates the host of a partition that is led here from now on."""
 
     def began(self, host: HostT) -> None:
-        """A host was loaded, and serves from now on."""
+        """A host is loaded, and serves from now on."""
 
     @abstractmethod
     def image_applied(self) -> None:
-        """The topic exists, and the picture of the cluster may be another one."""
+        """The topic exists, and a new image was applied."""
 
     @abstractmethod
     def count(self) -> None:
-        """Now and then: time for totals."""
+        """Called now and then, to update totals."""
 
     @abstractmethod
     def load_took(self, seconds: float) -> None:
-        """A host was loaded, or could not be."""
+        """A host was loaded, or loading it failed."""
 
     # ------------------------------------------------------------ leaderships
 
     def _sync(self) -> None:
-        """After an image: replicas that came or went, epochs."""
+        """After an image: handles replicas that came or went, and new epochs."""
         topic_id = self.finder.topic_id
         for key, replica in list(self._watched.items()):
             if key.topic_id != topic_id or self._replicas.by_key.get(key) is not replica:
@@ -119,7 +119,7 @@ class Hosts(ABC, Generic[HostT]):
                 self.wake(known)
 
     def wake(self, replica: Replica) -> None:
-        """The replica has news (replica.Waiter): role, epoch, high watermark, or its end."""
+        """The replica changed (replica.Waiter): role, epoch, high watermark, or removal."""
         marks = replica.marks
         led = self._by_partition.get(replica.key.partition)
         present = self._replicas.by_key.get(replica.key) is replica
@@ -171,7 +171,7 @@ class Hosts(ABC, Generic[HostT]):
             now_s = self._clock.now_s()
             stalled, last_s = now_s - last_s > _STALL_S, now_s
             if stalled:
-                continue  # what members said meanwhile is read before anyone is called late
+                continue  # first read what members sent meanwhile; only then expire any
             now_ms = self._clock.now_ms()
             for led in list(self._by_partition.values()):
                 if led.host.closed is None:
@@ -185,11 +185,11 @@ class Hosts(ABC, Generic[HostT]):
     def _count(self) -> None:
         try:
             self.count()
-        except Exception as error:  # noqa: BLE001 - a look at machines costs metrics, no more
+        except Exception as error:  # noqa: BLE001 - a failure here costs only metrics
             self._events.defect("coordinators cannot be counted", error)
 
     def _try_again(self, led: _Led[HostT], now_s: float) -> None:
-        """A host that ended though its partition is led here is built anew, in a while."""
+        """Replaces a host that ended while its partition is led here, after a pause."""
         if led.retry_at_s is None:
             corrupt = led.host.closed is not None and led.host.closed.code in _CORRUPT
             led.retry_at_s = now_s + (_CORRUPT_RETRY_S if corrupt else _RETRY_S)
@@ -205,7 +205,7 @@ class Hosts(ABC, Generic[HostT]):
         return [led.host for _, led in sorted(self._by_partition.items())]
 
     def find(self, key: str) -> HostT:
-        """The host of the partition that keeps `key`, if it is here and loaded.
+        """The host of the partition that holds `key`, if it is here and loaded.
 
         Raises ClusterError: INVALID_REQUEST, NOT_COORDINATOR, COORDINATOR_LOADING.
         """
@@ -217,9 +217,9 @@ class Hosts(ABC, Generic[HostT]):
         return found.host
 
     def writable(self, host: HostT, refusal: PenstockError | None) -> None:
-        """Raises what would make an append fail: better before the machine has decided.
+        """Raises the error that an append would fail with: better before the machine has decided.
 
-        `refusal`: why this broker writes nothing now, or None.
+        `refusal`: why this broker accepts no writes now, or None.
         """
         if refusal is not None:
             raise refusal

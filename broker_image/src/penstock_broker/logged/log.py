@@ -1,4 +1,4 @@
-"""The log under a machine, as its host sees it: a partition led here, appended to and read.
+"""The log under a machine, as its host uses it: a partition led here, appended to and read.
 
 The seam between hosts and replicas: `ReplicaLog` is the broker's; a simulator brings its own.
 """
@@ -25,12 +25,12 @@ _REQUEST_IDS: Final = count(-1, -1)
 
 
 def next_request_id() -> int:
-    """For what this broker itself appends: below 0, never those of producers, never twice."""
+    """For appends of this broker itself: below 0, never a producer's number, never reused."""
     return next(_REQUEST_IDS)
 
 
 class PartitionLog(Protocol):
-    """One replica of an internal topic's partition. `str` names it for logs and errors."""
+    """One replica of an internal topic's partition. `str` is its name in logs and errors."""
 
     @property
     def broker_id(self) -> int: ...
@@ -43,14 +43,14 @@ class PartitionLog(Protocol):
     def append(
         self, batch: Batch, epoch: LeaderEpoch, done: Callable[[PenstockError | None], None]
     ) -> None:
-        """Appends in `epoch`; `done` hears once: None when the high watermark has passed it.
+        """Appends in `epoch`; `done` is called once: None when the high watermark has passed it.
 
-        An error says nothing about whether the batch will be in the log. `done` may be called
-        before this returns.
+        An error leaves open whether the batch will be in the log. `done` may be called before this
+        returns.
         """
 
     async def read(self, offset: Offset, end: Offset) -> list[Batch]:
-        """Batches from the one holding `offset`, below `end`; [] if none is left there.
+        """Batches from the one with `offset` on, below `end`; [] if none is left there.
 
         Raises PenstockError.
         """
@@ -86,7 +86,7 @@ class ReplicaLog:
     def append(
         self, batch: Batch, epoch: LeaderEpoch, done: Callable[[PenstockError | None], None]
     ) -> None:
-        """On all in-sync replicas, or refused; see `PartitionLog`."""
+        """Appends to all in-sync replicas, or is refused; see `PartitionLog`."""
 
         def answered(reply: ProduceReply) -> None:
             done(reply.error)

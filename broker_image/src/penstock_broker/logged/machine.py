@@ -1,10 +1,10 @@
-"""What a machine that lives on a log looks like to its host.
+"""The interface between a host and a machine whose state is a log.
 
-    load, load, … ─▶ start ─▶ handle(event, now_ms) ─▶ Ready: records, then what they entitle to say
+    load, load, … ─▶ start ─▶ handle(event, now_ms) ─▶ Ready: records, outputs that need them
 
-The contract is the one that `penstock.core.groups.contract` spells out: the machine changes its
-state when it hands out records, the world hears of it when they are committed, and a machine whose
-append failed is thrown away, because its state may be ahead of the log (I16).
+The contract is described in `penstock.core.groups.contract`: the machine changes its state when it
+returns records, the outputs are sent when the records are committed, and a machine whose append
+failed is discarded, because its state may be ahead of the log (I16).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ EventT_contra = TypeVar("EventT_contra", contravariant=True)
 ReadyT_co = TypeVar("ReadyT_co", covariant=True)
 
 Records = tuple[tuple[bytes, bytes | None], ...]
-"""(key, value); value None removes the key."""
+"""(key, value); value None deletes the key."""
 
 
 class Decision(Protocol):
-    """For the broker's log: what was decided, with the numbers it was decided on."""
+    """For the broker's log: what was decided, and the numbers behind it."""
 
     @property
     def event(self) -> str: ...
@@ -39,18 +39,18 @@ class Ready(Protocol):
     def decisions(self) -> Sequence[Decision]: ...
     @property
     def stopped(self) -> PenstockError | None:
-        """A defect ended the machine (`core.defect`); `outputs` are errors then, told at once."""
+        """A defect ended the machine (`core.defect`); `outputs` are then errors, sent at once."""
 
 
 class Machine(Protocol[EventT_contra, ReadyT_co]):
-    """Pure: no await, no clock but `now_ms`. How it starts is its own: its host knows."""
+    """Pure: no await, no clock but `now_ms`. Each machine's host knows how to start it."""
 
     @property
     def next_wake_ms(self) -> int:
-        """When it wants its tick; looked at ten times a second."""
+        """When the machine wants its tick; read ten times a second."""
 
     def load(self, key: bytes | None, value: bytes | None) -> None:
-        """The next record of the log, before it starts. Raises ClusterError(DATA_CORRUPTED)."""
+        """Takes a record of the log, before the start. Raises ClusterError(DATA_CORRUPTED)."""
 
     def handle(self, event: EventT_contra, now_ms: int) -> ReadyT_co:
-        """One event. Raises nothing: a defect is in the Ready, and the machine is over."""
+        """Takes one event. Raises nothing: a defect is in the Ready, and ends the machine."""

@@ -1,4 +1,4 @@
-"""An internal topic: what it is like, and having it made by the controller on first use."""
+"""An internal topic: its properties, and its creation by the controller on first use."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,10 +24,11 @@ _CONFIGS: Final = MappingProxyType(
 class InternalTopic:
     """What a kind of machine needs for its log.
 
-    `replication`: or as many brokers as are alive when it is created. `keeps`: one of the things
-    that a partition keeps ("group"); `find_call`: the call that says where; `what_waits`: what
-    clients wait for while nothing can be appended. `check_key` raises ClusterError(INVALID_REQUEST)
-    for names that are none; `place(key, partitions)` is the partition that keeps it.
+    `replication`: this many replicas, or as many as there are live brokers when the topic is
+    created. `keeps`: one of the things stored in a partition ("group"); `find_call`: the call that
+    finds it; `what_waits`: what clients wait for while nothing can be appended. `check_key` raises
+    ClusterError(INVALID_REQUEST) for invalid names; `place(key, partitions)` is the partition that
+    holds the key.
     """
 
     name: str
@@ -50,12 +51,13 @@ class Session(Protocol):
 async def create_topic(
     topic: InternalTopic, session: Session, view: ClusterView, *, settled: bool
 ) -> None:
-    """Has the controller create it. Raises PenstockError; that it exists already is fine.
+    """Has the controller create it. Raises PenstockError; an existing topic is fine.
 
-    `settled` False: the cluster may be starting. Then, while fewer brokers are there than its
-    default.replication.factor asks for, this raises ClusterError(LEADER_NOT_AVAILABLE), which is
-    retriable: the topic would keep the few replicas that were possible in its first second.
-    How many replicas are possible the controller says; `view` may not have every broker yet.
+    `settled` False: the cluster may be starting. Then, while there are fewer brokers than its
+    default.replication.factor requires, this raises ClusterError(LEADER_NOT_AVAILABLE), which is
+    retriable: otherwise the topic would keep the few replicas that were possible in the first
+    second. The controller decides how many replicas are possible; `view` may not have every broker
+    yet.
     """
     alive = sum(info.alive for info in view.brokers.values())
     if alive < topic.replication and not settled:
@@ -65,7 +67,7 @@ async def create_topic(
             if error.code is not ErrorCode.INVALID_REPLICATION_FACTOR:
                 raise
             raise ClusterError(
-                f"{topic.name} waits for more brokers, {alive} are there: {error}; try again",
+                f"{topic.name} waits for more brokers, {alive} are alive: {error}; try again",
                 ErrorCode.LEADER_NOT_AVAILABLE,
             ) from error
     for factor in range(topic.replication, 0, -1):

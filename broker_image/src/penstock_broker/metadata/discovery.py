@@ -1,13 +1,13 @@
-"""Which controllers answer: every name to all its addresses, all of them tried at once.
+"""Finds controllers: resolves every name to all its addresses, and tries all of them at once.
 
     flights-controllers.ns.svc:9093 ─▶ 10.0.1.7:9093 ─▶ ready     ─▶ attempt
                                        10.0.2.4:9093 ─▶ refused   ─▶ attempt, which says why
                                        10.0.3.9:9093 ─▶ no answer ─▶ given up after 1 s
 
-The name of a headless Service stands for the pods of the moment: it is looked up in every
-round, so pods that come and go are followed. A pod whose node died stays in the list for
-minutes and swallows connections: it must not delay the others, because a new controller waits
-only for the session timeout (1.8 s) for the brokers it knew.
+The name of a headless Service stands for its current pods: it is looked up in every round, so that
+new pods are found. A pod whose node died stays in the list for minutes and swallows connections: it
+must not delay the others, because a new controller waits for the brokers it knew only for the
+session timeout (1.8 s).
 """
 
 import asyncio
@@ -34,10 +34,10 @@ _SETTLED: Final = frozenset(
 async def ask_all(
     transport: Transport, controllers: Sequence[str], attempt: Attempt, note: Note
 ) -> bool:
-    """One round over all controllers: those first that answer first, one attempt at a time.
+    """One round over all controllers, in the order in which they answer, one attempt at a time.
 
-    An attempt that had a session (True) ends the round: who is active is unknown again then.
-    `note` hears of names and addresses that do not answer.
+    An attempt that had a session (True) ends the round: which controller is active is then unknown
+    again. `note` gets the names and addresses that do not answer.
     """
     addresses = await _resolve(transport, controllers, note)
     knocks: _Knocks = asyncio.Queue()
@@ -58,9 +58,10 @@ async def ask_all(
 
 
 async def _knock(transport: Transport, address: str, knocks: _Knocks) -> None:
-    """Connects as a gRPC client does: a frozen process accepts TCP, but does not speak.
+    """Connects as a gRPC client does: a frozen process accepts TCP, but not HTTP/2.
 
-    The connection is not kept: a session may last for days, and the others' with it.
+    The connection is not kept: otherwise those to all controllers would stay open for as long as a
+    session, which can be days.
     """
     answered = False
     async with transport.open(address) as channel:

@@ -1,10 +1,10 @@
-"""The cluster as this broker knows it: the controller's images, applied in order.
+"""The cluster's metadata in this broker: the controller's images, applied in order.
 
     full image ─▶ replaces all      change ─▶ upserts topics, removes deleted ones
 
-Every broker answers Metadata from here and finds the leaders it follows. Images of an older
-controller epoch are refused: a deposed controller must not turn the cluster back (I21). Within an
-epoch the metadata version never goes back.
+Every broker answers Metadata from this and finds the leaders it follows. Images of an older
+controller epoch are refused: a deposed controller must not revert the cluster (I21). Within an
+epoch, the metadata version never decreases.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _NO_IMAGE: Final = "this broker has not heard from a controller since it started
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic of the image. `wire` is the message it came in, handed on to clients."""
+    """One topic of the image. `wire` is the message it came in, passed on to clients."""
 
     name: str
     topic_id: TopicId
@@ -51,18 +51,18 @@ class ClusterView:
     _applied: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def next_image(self) -> None:
-        """Waits until another image was applied; bounded by the caller."""
+        """Waits until another image is applied; the caller bounds the wait."""
         await self._applied.wait()
 
     def announce(self) -> None:
-        """Wakes all that wait for an image: it took effect."""
+        """Wakes all waiters: an image took effect."""
         self._applied.set()
         self._applied = asyncio.Event()
 
     def apply(self, image: controller_pb2.ClusterImage) -> list[Topic]:
-        """Takes over an image and returns the topics that are new or changed.
+        """Applies an image and returns the topics that are new or changed.
 
-        Raises ClusterError(STALE_CONTROLLER_EPOCH) when a newer controller was heard before.
+        Raises ClusterError(STALE_CONTROLLER_EPOCH) after an image of a newer controller.
         """
         self.check_epoch(image.controller_epoch)
         if image.full:
@@ -98,7 +98,7 @@ class ClusterView:
             del self.names[topic.name]
 
     def topic(self, name: str, topic_id: str = "") -> Topic:
-        """Finds a topic by name; a `topic_id` that is given must match.
+        """Finds a topic by name; a given `topic_id` must match.
 
         Raises ClusterError: LEADER_NOT_AVAILABLE before the first image, UNKNOWN_TOPIC,
         TOPIC_ID_MISMATCH.
@@ -131,19 +131,19 @@ class ClusterView:
         return topic, topic.partitions[partition]
 
     def state(self, key: ReplicaKey) -> PartitionState | None:
-        """The controller's word on a partition, None if it is not in the image."""
+        """The controller's state of a partition; None if it is not in the image."""
         topic = self.topics.get(key.topic_id)
         if topic is None or key.partition >= len(topic.partitions):
             return None
         return topic.partitions[key.partition]
 
     def leader(self, key: ReplicaKey) -> BrokerId | None:
-        """Who leads a partition; None: nobody, or a broker that is not in the image."""
+        """A partition's leader; None: it has none, or the leader is not in the image."""
         state = self.state(key)
         return state.leader if state is not None and state.leader in self.brokers else None
 
     def current_leader(self, state: PartitionState) -> CurrentLeader:
-        """Where clients find the leader; host empty if the image does not name it."""
+        """The leader's address for clients; host empty if the image does not name it."""
         info = self.brokers.get(state.leader)
         if info is None:
             return CurrentLeader(state.leader, state.leader_epoch)
@@ -169,7 +169,7 @@ def topic_from_wire(info: broker_pb2.TopicInfo) -> Topic:
 
 
 def partition_from_wire(info: broker_pb2.PartitionInfo) -> PartitionState:
-    """One partition's state."""
+    """Reads one partition's state."""
     return PartitionState(
         leader=BrokerId(info.leader),
         leader_epoch=LeaderEpoch(info.leader_epoch),
@@ -180,9 +180,9 @@ def partition_from_wire(info: broker_pb2.PartitionInfo) -> PartitionState:
 
 
 def parse_config(configs: Mapping[str, str]) -> TopicConfig:
-    """The topic's settings; the controller checked them when they were set.
+    """Reads a topic's settings; the controller checked them when they were set.
 
-    A newer controller may know keys that this broker does not: those are left out.
+    A newer controller may know keys that this broker does not: those are ignored.
     """
     config = TopicConfig()
     for name, value in configs.items():

@@ -1,7 +1,7 @@
-"""Connections to the other brokers of the cluster, one per run of each.
+"""Connections to the other brokers of the cluster: one for each run of a broker.
 
-A channel that has been idle while a pod was replaced still tries the old pod's address first, and
-whoever calls waits seconds for that. So a broker that has registered anew is looked up anew.
+A channel that was idle while a pod was replaced tries the old pod's address first, and delays its
+caller for seconds. So a broker that has registered again is resolved again.
 """
 
 from collections import Counter
@@ -21,7 +21,7 @@ _Run = tuple[str, str]
 
 
 class PeerChannels:
-    """Opened when first wanted. Call `close` at the end."""
+    """Channels, opened on first use. Call `close` at the end."""
 
     def __init__(self, view: ClusterView, transport: Transport) -> None:
         self._view = view
@@ -57,7 +57,7 @@ class PeerChannels:
         self._channels.clear()
 
     async def _close_unused(self) -> None:
-        """Of brokers that went, or came back, and that nobody waits for."""
+        """Closes channels of brokers that left, or came back, once nobody uses them."""
         known = {_run(info) for info in self._view.brokers.values()}
         gone = [run for run in self._channels if run not in known and not self._busy[run]]
         for channel in [self._channels.pop(run) for run in gone]:
