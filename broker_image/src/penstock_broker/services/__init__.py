@@ -1,6 +1,6 @@
-"""What a broker answers: the gRPC services and the border where requests are checked.
+"""The gRPC services of a broker, and the checks on requests.
 
-Belongs here: from a request to events for replicas, and from their outcome to a response; limits
+Belongs here: turning a request into events for replicas, and their outcome into a response; limits
 on what is in flight. Never here: decisions about partitions (the replica machine), writing logs
 (`replication.writer`), talking to the controller (`metadata.session`).
 """

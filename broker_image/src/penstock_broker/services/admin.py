@@ -1,9 +1,9 @@
-"""The `AdminService` of a broker: changes go on to the active controller, facts are told here.
+"""The `AdminService` of a broker: forwards changes to the active controller, answers questions.
 
-Any broker takes any admin call. What changes metadata is the controller's to decide; without a
-session the answer is CONTROLLER_UNAVAILABLE at once, retriable, and says that reads and writes go
-on. After a topic was created the answer waits a moment for it to arrive in this broker's image, so
-that the caller's next request here finds it.
+Any broker accepts any admin call. The controller decides about changes of metadata; without a
+session, the answer is CONTROLLER_UNAVAILABLE at once, retriable, and says that reads and writes
+continue. After a topic was created, the answer is delayed until the topic is in this broker's
+image, for a short time at most, so that the caller's next request here finds it.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -53,7 +53,7 @@ class AdminService(AdminServiceServicer):
     async def CreateTopics(
         self, request: pb.CreateTopicsRequest, context: Any
     ) -> pb.CreateTopicsResponse:
-        """Passed on; waits for what was created to arrive here."""
+        """Forwarded; waits for the new topics to be in this broker's image."""
         for topic in request.topics:
             refuse_internal(topic.topic, "created by users")
         answer = await self._session.call(
@@ -75,7 +75,7 @@ class AdminService(AdminServiceServicer):
     async def DeleteTopics(
         self, request: pb.DeleteTopicsRequest, context: Any
     ) -> pb.DeleteTopicsResponse:
-        """Passed on."""
+        """Forwarded."""
         for topic in request.topics:
             refuse_internal(topic.topic, "deleted")
         return await self._session.call(
@@ -85,7 +85,7 @@ class AdminService(AdminServiceServicer):
     async def CreatePartitions(
         self, request: pb.CreatePartitionsRequest, context: Any
     ) -> pb.CreatePartitionsResponse:
-        """Passed on."""
+        """Forwarded."""
         refuse_internal(request.topic, "given more partitions")
         return await self._session.call(
             "CreatePartitions", self._session.connection().admin.CreatePartitions(request)
@@ -94,7 +94,7 @@ class AdminService(AdminServiceServicer):
     async def AlterConfigs(
         self, request: pb.AlterConfigsRequest, context: Any
     ) -> pb.AlterConfigsResponse:
-        """Passed on."""
+        """Forwarded."""
         refuse_internal(request.topic, "altered")
         return await self._session.call(
             "AlterConfigs", self._session.connection().admin.AlterConfigs(request)
@@ -103,7 +103,7 @@ class AdminService(AdminServiceServicer):
     async def ElectLeaders(
         self, request: pb.ElectLeadersRequest, context: Any
     ) -> pb.ElectLeadersResponse:
-        """Passed on."""
+        """Forwarded."""
         return await self._session.call(
             "ElectLeaders", self._session.connection().admin.ElectLeaders(request)
         )
@@ -111,7 +111,7 @@ class AdminService(AdminServiceServicer):
     async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: Any
     ) -> pb.UnregisterBrokerResponse:
-        """Passed on."""
+        """Forwarded."""
         return await self._session.call(
             "UnregisterBroker", self._session.connection().admin.UnregisterBroker(request)
         )
@@ -143,14 +143,14 @@ class AdminService(AdminServiceServicer):
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Any
     ) -> pb.DeleteRecordsResponse:
-        """See `offsets`; the partition's leader must be asked."""
+        """See `offsets`; ask the partition's leader."""
         refuse_internal(request.topic, "shortened")
         return await self._offsets.delete_records(request)
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Any
     ) -> pb.DescribeClusterResponse:
-        """Counts over the image."""
+        """Counts taken from the image."""
         view = self._view
         partitions = [
             (topic, state) for topic in view.topics.values() for state in topic.partitions
@@ -176,7 +176,7 @@ class AdminService(AdminServiceServicer):
     async def DescribeLogs(
         self, request: pb.DescribeLogsRequest, context: Any
     ) -> pb.DescribeLogsResponse:
-        """What this broker holds."""
+        """The logs that this broker stores."""
         wanted = frozenset(request.topics)
         chosen = [
             replica
@@ -187,12 +187,12 @@ class AdminService(AdminServiceServicer):
 
 
 class LogFacts:
-    """Sizes on disk, asked for in a thread."""
+    """Sizes on disk, read in a thread."""
 
     def __init__(
         self, store: LogStore, executor: Executor, disk_bytes: Callable[[], tuple[int, int]]
     ) -> None:
-        """`disk_bytes` answers (free, total) of the data volume."""
+        """`disk_bytes` returns (free, total) of the data volume."""
         self._store = store
         self._executor = executor
         self._disk_bytes = disk_bytes

@@ -1,4 +1,4 @@
-"""The `BrokerService`: each call goes to the module that knows how to answer it."""
+"""The `BrokerService`: passes each call to the module that answers it."""
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
 
@@ -22,7 +22,7 @@ from penstock_broker.serving.listener import host_of_peer
 
 
 class DataService(BrokerServiceServicer):
-    """What producers and consumers call; errors and cluster ids are checked by `edge`."""
+    """What producers and consumers call; `edge` handles errors and checks cluster ids."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class DataService(BrokerServiceServicer):
         fetch_budget: ByteBudget,
         stream_inflight_max: int,
     ) -> None:
-        """`observe(method, seconds)` hears of requests on streams; of calls the edge tells."""
+        """`observe(method, seconds)` times requests on streams; the edge times unary calls."""
         self._view = view
         self._producing = producing
         self._fetching = fetching

@@ -1,19 +1,21 @@
-"""Fetch: read what is there, or park until the reader's end of the log moves.
+"""Fetch: reads the records that are there, or waits until the reader's end of the log moves.
 
     collect ─ enough, an error, or no time left ─▶ answer
-       ▲ └─ not enough ─▶ parked on the replicas asked for ──────┐
+       ▲ └─ not enough ─▶ waits on the requested replicas ──────┐
        └── Replica.wake: high watermark or stable offset, role ◀──┘
 
-Only records below the high watermark are handed out; to readers of committed records, who are all
-that do not ask for anything else, only those below the last stable offset, and nothing of an
-aborted transaction (I11, `core.isolation`). Markers are never handed out.
+Only records below the high watermark are returned; with the default isolation level,
+`read_committed`, only those below the last stable offset, and nothing of an aborted transaction
+(I11, `core.isolation`). Markers are never returned.
 
-Nothing polls: a parked fetch costs its entry in a set per replica, and is bounded in number (I23).
-What a session may hold in memory is one answer, bounded by the request's and the broker's limits;
-at least one batch is always returned, however large, so that a reader never gets stuck.
+Nothing polls: a waiting fetch costs an entry in a set per replica, and the number of fetches is
+bounded (I23). A session holds at most one answer in memory, bounded by the request's and the
+broker's limits; at least one batch is always returned, however large, so that a reader never gets
+stuck.
 
-After a failover the high watermark of the new leader may be behind the one that consumers saw,
-until the ISR has confirmed the leader's log: an offset in between is not out of range, it waits.
+After a failover, the high watermark of the new leader can be behind the one that consumers saw,
+until the ISR has confirmed the leader's log: a fetch at an offset in between is not out of range,
+it waits.
 """
 
 import asyncio
@@ -48,16 +50,16 @@ DEFAULT_PARTITION_BYTES: Final = 1024 * 1024
 DEFAULT_ANSWER_BYTES: Final = 50 * 1024 * 1024
 _MAX_WAIT_MS: Final = 60_000
 _MAX_PARTITIONS: Final = 20_000
-# One batch may overshoot the limit, the message must still pass the channel.
+# One batch may exceed the limit; the message must still fit into the channel's.
 _ANSWER_BYTES_MAX: Final = min(DEFAULT_ANSWER_BYTES, MAX_MESSAGE_BYTES - 2**20)
 _HIDDEN_BYTES_MAX: Final = 4 * 1024 * 1024
 _HIDDEN_S: Final = 0.005
-"""How many bytes of records that a reader must not see are scanned for one answer."""
+"""Limits on what is scanned for one answer while all of it is hidden from the reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one partition has for a reader: its marks, or an error; and batches, maybe none."""
+    """One partition's part of an answer: its marks or an error, and perhaps batches."""
 
     topic: str
     partition: int
@@ -95,7 +97,7 @@ class Slice:
 
 
 class Parking:
-    """A reader that waits for news of replicas; `replica.Waiter`."""
+    """A reader that waits for changes of replicas; `replica.Waiter`."""
 
     def __init__(self, isolation: Isolation) -> None:
         self.isolation = isolation
@@ -155,9 +157,9 @@ class Fetching:
         self.parked = 0
 
     async def fetch(self, request: pb.FetchRequest) -> tuple[bytes, int]:
-        """The answer, serialized, and what it took from the budget.
+        """The answer, serialized, and the bytes it took from the budget.
 
-        The caller gives that back once the answer is sent.
+        The caller gives them back once the answer is sent.
         """
         if len(request.partitions) > _MAX_PARTITIONS:
             raise ClusterError(
@@ -179,7 +181,7 @@ class Fetching:
             raise
 
     async def _park(self, fetch: "_Fetch", wait_s: float) -> bool:
-        """Waits for enough; True if time ran out."""
+        """Waits for enough bytes; True if time ran out."""
         if wait_s <= 0:
             return True
         if self.parked >= self._parked_max:
@@ -199,7 +201,7 @@ class Fetching:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_s
         fetch.watch(parking)
-        # The end may have moved between the first look and the watching.
+        # The end may have moved between the first read and `watch`.
         await fetch.collect(range(len(fetch.request.partitions)))
         waited_s = 0.0
         try:
@@ -218,14 +220,14 @@ class Fetching:
             self._metrics.fetch_wait_seconds.observe(waited_s)
 
     def locate(self, part: pb.FetchPartition) -> Replica | None:
-        """The replica a partition is read from, None if not led here now."""
+        """The replica to read a partition from; None if it is not led here now."""
         try:
             return self._locator.led(part.topic, part.topic_id, part.partition, 0)[0]
         except PenstockError:
             return None
 
     async def read(self, part: pb.FetchPartition, max_bytes: int, isolation: Isolation) -> Slice:
-        """What there is at the partition's offset; `max_bytes` 0: marks only."""
+        """Reads a partition from its offset on; `max_bytes` 0: marks only."""
         try:
             replica, marks = self._locator.led(
                 part.topic, part.topic_id, part.partition, part.leader_epoch
@@ -236,7 +238,8 @@ class Fetching:
             end = readable_end(marks, isolation)
             if max_bytes > 0 and offset < end:
                 batches = await self._visible(replica, offset, max_bytes, end, isolation)
-            # Reading may have waited; marks as of now, so that a lost leadership is noticed.
+            # Reading may have waited; take the marks as of now, so that a lost leadership is
+            # noticed.
             marks = self._locator.led(part.topic, part.topic_id, part.partition, 0)[1]
         except PenstockError as error:
             return Slice(part.topic, part.partition, part.topic_id, error=error)
@@ -247,10 +250,10 @@ class Fetching:
     async def _visible(
         self, replica: Replica, offset: Offset, max_bytes: int, end: Offset, isolation: Isolation
     ) -> list[Batch]:
-        """What such a reader gets to see from `offset` on.
+        """The batches that such a reader may see from `offset` on.
 
-        While that is nothing, the next batches are looked at, within limits: a reader behind many
-        aborted transactions would need a call for each of them else.
+        If none of them is visible, the next ones are read, within limits: otherwise a reader behind
+        many aborted transactions would need a call for each of them.
         """
         loop = asyncio.get_running_loop()
         until_s, looked_bytes = loop.time() + _HIDDEN_S, 0
@@ -268,24 +271,24 @@ class Fetching:
             looked_bytes += sum(batch.size_bytes for batch in found)
             if loop.time() > until_s:
                 break
-        assert last is not None, "nothing hidden was found: then everything is visible"
+        assert last is not None, "nothing hidden was found, so everything is visible"
         return with_end_covered(shown, offset, last)
 
     @property
     def budget(self) -> ByteBudget:
-        """What answers in the making may hold, together."""
+        """The budget for all answers that are being put together."""
         return self._budget
 
     def count(self, batches: Iterable[Batch]) -> None:
-        """Counts what is handed to a consumer."""
+        """Counts what is sent to a consumer."""
         for batch in batches:
-            if batch.payload:  # an empty one only covers offsets
+            if batch.payload:  # an empty batch only fills offsets
                 self._metrics.bytes_out.inc(len(batch.payload))
                 self._metrics.records_out.inc(batch.header.record_count)
 
 
 class _Fetch:
-    """One fetch request while it is answered."""
+    """One fetch request while it is being answered."""
 
     def __init__(self, service: Fetching, request: pb.FetchRequest, budget: ByteBudget) -> None:
         self.request = request
@@ -309,23 +312,23 @@ class _Fetch:
                 parking.add(replica, index)
 
     async def collect(self, indexes: Iterable[int]) -> None:
-        """Reads these partitions (again)."""
+        """Reads, or rereads, these partitions."""
         for index in indexes:
             part = self.request.partitions[index]
             self._replace(index, None)
             room = self._max_bytes - self.size_bytes
             found = await self._read(part, min(part.max_bytes or DEFAULT_PARTITION_BYTES, room))
             if self.size_bytes and found.size_bytes > min(room, self._budget.free_bytes):
-                # Only the first batch of an answer may overshoot.
+                # Only the first batch of an answer may exceed the limit.
                 found = Slice(found.topic, found.partition, found.topic_id, marks=found.marks)
             self._replace(index, found)
             self._failed = self._failed or found.error is not None
 
     async def _read(self, part: pb.FetchPartition, wanted: int) -> Slice:
-        """Reads with the budget taken before: many reads may be under way at one time."""
+        """Takes the bytes from the budget first, because many reads can run at one time."""
         free = self._budget.free_bytes
         if free or self.size_bytes:
-            # While readers share the last of the budget, each gets less instead of nothing.
+            # When readers share the last of the budget, each gets less instead of nothing.
             wanted = min(wanted, free)
         self._budget.take(wanted)
         try:
@@ -334,7 +337,7 @@ class _Fetch:
             self._budget.give(wanted)
 
     def _replace(self, index: int, found: Slice | None) -> None:
-        """Swaps a partition's slice, in step with the budget; raises OverloadedError."""
+        """Replaces a partition's slice and adjusts the budget; raises OverloadedError."""
         known = self._slices.pop(index, None)
         if known is not None:
             self._budget.give(known.size_bytes)
@@ -354,21 +357,21 @@ class _Fetch:
 
 
 def isolation_from_wire(level: int) -> Isolation:
-    """Whoever does not say anything wants committed records; so does who says it in a newer way."""
+    """Read committed, unless the client asks for read uncommitted: also for unknown levels."""
     if level == pb.ISOLATION_LEVEL_READ_UNCOMMITTED:
         return Isolation.UNCOMMITTED
     return Isolation.COMMITTED
 
 
 def readable_end(marks: Marks, isolation: Isolation) -> Offset:
-    """Where such a reader must stop (exclusive)."""
+    """Where a reader of this isolation level must stop (exclusive)."""
     if isolation is Isolation.COMMITTED:
         return marks.last_stable_offset
     return marks.high_watermark
 
 
 def _check_offset(replica: Replica, marks: Marks, offset: Offset) -> None:
-    # Up to the log's end an offset may be one that an earlier leader has shown; see the module.
+    # Up to the log's end, an earlier leader may have shown the offset; see the module.
     if marks.log_start_offset <= offset <= marks.log_end_offset:
         return
     raise OffsetOutOfRangeError(

@@ -1,10 +1,9 @@
-"""The `GroupService`: calls become events of the group's coordinator, its outputs the answers.
+"""The `GroupService`: calls become events of the group's coordinator, whose outputs are answers.
 
     Join stream ─▶ hello, heartbeats, leave ─▶ Coordinator ─▶ MemberStream ─▶ joined, assignments
-    calls, streamed commits ─▶ Coordinator.ask ─▶ answered once all they build on is committed
+    calls, streamed commits ─▶ Coordinator.ask ─▶ answered once all they depend on is committed
 
-Nothing here decides; group ids are found by `logged.finding`, wire types are turned by
-`penstock.rpc.groups`.
+Nothing here decides; `logged.finding` finds group ids, `penstock.rpc.groups` converts wire types.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -45,9 +44,9 @@ class GroupService(GroupServiceServicer):
         refusal: Callable[[], PenstockError | None],
         observe: Callable[[str, float], None],
     ) -> None:
-        """`refusal` says why nothing may be written now (disk full, stopping), or None.
+        """`refusal` says why nothing can be written now (disk full, stopping), or None.
 
-        `observe(method, seconds)` hears of commits on streams; of calls the edge tells.
+        `observe(method, seconds)` times commits on streams; the edge times unary calls.
         """
         self._view = view
         self._coordinators = coordinators
@@ -125,7 +124,7 @@ class GroupService(GroupServiceServicer):
     async def CommitOffsetsStream(  # type: ignore[override]
         self, request_iterator: AsyncIterator[pb.CommitOffsetsRequest], context: Any
     ) -> None:
-        """One after the other: what a client sends beyond that stays in the transport (I23)."""
+        """One after the other: further requests of a client wait in the transport (I23)."""
         async for request in request_iterator:
             started = monotonic()
             try:
@@ -137,7 +136,7 @@ class GroupService(GroupServiceServicer):
     async def FetchOffsets(
         self, request: pb.FetchOffsetsRequest, context: Any
     ) -> pb.FetchOffsetsResponse:
-        """What is committed."""
+        """The committed offsets."""
         coordinator = self._coordinators.find(request.group_id)
         answer = await coordinator.ask(lambda number: wire.fetch_from_wire(request, number))
         assert isinstance(answer, c.Fetched)
@@ -146,7 +145,7 @@ class GroupService(GroupServiceServicer):
     async def ResetOffsets(
         self, request: pb.ResetOffsetsRequest, context: Any
     ) -> pb.ResetOffsetsResponse:
-        """All or nothing."""
+        """Resets all or nothing."""
         coordinator = self._writable(request.group_id)
         answer = await coordinator.ask(lambda number: wire.reset_from_wire(request, number))
         assert isinstance(answer, c.ResetDone)
@@ -157,7 +156,7 @@ class GroupService(GroupServiceServicer):
     async def DeleteGroup(
         self, request: pb.DeleteGroupRequest, context: Any
     ) -> pb.DeleteGroupResponse:
-        """Of a group without members."""
+        """Deletes a group without members."""
         coordinator = self._writable(request.group_id)
         await coordinator.ask(lambda number: c.DeleteRequested(number, request.group_id))
         return pb.DeleteGroupResponse()
@@ -165,7 +164,7 @@ class GroupService(GroupServiceServicer):
     async def ListGroups(
         self, request: pb.ListGroupsRequest, context: Any
     ) -> pb.ListGroupsResponse:
-        """Of all coordinators here that are loaded."""
+        """Groups of all coordinators here that are loaded."""
         states = wire.states_from_wire(request.states)
         groups: list[pb.GroupListing] = []
         loading: list[int] = []
@@ -182,7 +181,7 @@ class GroupService(GroupServiceServicer):
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: Any
     ) -> pb.DescribeGroupsResponse:
-        """Each group on its own."""
+        """Describes each group separately."""
         return pb.DescribeGroupsResponse(
             groups=[
                 await self._describe(group_id, include_offsets=request.include_offsets)
@@ -220,13 +219,13 @@ class _Member:
         self._no_news = c.MemberHeard(stream.stream_id)
 
     async def write(self) -> None:
-        """Tells the member what is to be told; ends by raising."""
+        """Sends the coordinator's messages to the member; ends by raising."""
         while True:
             message = wire.join_response(await self._stream.next())
             await self._send(message.SerializeToString())
 
     async def read(self, requests: AsyncIterator[pb.JoinRequest]) -> None:
-        """Takes what the member says, until it says no more."""
+        """Takes the member's messages until it closes its side."""
         async for request in requests:
             kind = request.WhichOneof("message")
             if kind == "heartbeat":
@@ -242,14 +241,14 @@ class _Member:
                 )
 
     def _heard(self, heartbeat: pb.MemberHeartbeat) -> c.MemberHeard:
-        """Nearly all heartbeats are empty, and the same event."""
+        """Nearly all heartbeats are empty: they share one event."""
         if not heartbeat.ByteSize():
             return self._no_news
         return wire.heard_from_wire(heartbeat, self._stream.stream_id)
 
     @staticmethod
     async def _ending() -> NoReturn:
-        """Waits until the coordinator ends the stream, which the writer hears.
+        """Waits until the coordinator ends the stream, which the writer notices.
 
         Raises ClusterError(REQUEST_TIMED_OUT) if it does not.
         """
@@ -261,7 +260,7 @@ class _Member:
         raise unknown_outcome(f"the leave was not stored within {_LEAVE_TIMEOUT_S:.0f} s")
 
     async def _show_life(self) -> None:
-        """A member that hears nothing would take the coordinator for dead."""
+        """A member that receives nothing would consider the coordinator dead."""
         silent_s = self._loop.time() - self._told_at_s
         if silent_s * 2000 >= self._stream.session_timeout_ms > 0:
             await self._send(_ALIVE)

@@ -1,10 +1,10 @@
-"""What a broker keeps for controllers while their metadata store is away (core.control.journal).
+"""The journal for controllers while their metadata store is unavailable (core.control.journal).
 
-    data-dir/journal.json    promised epoch, newest journal; made with the first promise
+    data-dir/journal.json    promised epoch, newest journal; created with the first promise
 
-One caller at a time, in a thread: the file is durable before the answer leaves, and what was begun
-is finished when the caller is gone. A promise of a newer epoch ends the session with an older
-controller, so that nobody waits for the one to notice the other.
+One call at a time, in a thread: the file is durable before the answer is sent, and a write that has
+begun is finished even if the caller has gone. A promise of a newer epoch ends the session with an
+older controller, so that nothing waits for one controller to notice the other.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ _events = EventLog("journal")
 
 
 class JournalService(JournalServiceServicer):
-    """Served to controllers."""
+    """The service that controllers call."""
 
     def __init__(
         self, file: SmallFile, executor: Executor, promised: Callable[[int], None]
     ) -> None:
-        """`executor` has one thread. `promised` is told every epoch.
+        """`executor` has one thread. `promised` is called with every promised epoch.
 
         Raises ClusterError(DATA_CORRUPTED).
         """
@@ -43,7 +43,7 @@ class JournalService(JournalServiceServicer):
         self._holder = _load(file)
 
     def check_follows(self, controller_epoch: int) -> None:
-        """Raises ClusterError(STALE_CONTROLLER_EPOCH) for one older than was promised."""
+        """Raises ClusterError(STALE_CONTROLLER_EPOCH) for an epoch older than the promised one."""
         if controller_epoch < self._holder.promised:
             raise self._stale(controller_epoch)
 
@@ -54,7 +54,7 @@ class JournalService(JournalServiceServicer):
         request: pb.PromiseJournalRequest,
         context: Any,  # noqa: ARG002
     ) -> pb.PromiseJournalResponse:
-        """Durable when it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
+        """Durable before it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
         epoch = ControllerEpoch(request.controller_epoch)
         kept = await self._change(epoch, lambda holder: holder.promise(epoch))
         return pb.PromiseJournalResponse(journal=journal_to_wire(kept.journal))
@@ -64,7 +64,7 @@ class JournalService(JournalServiceServicer):
         request: pb.KeepJournalRequest,
         context: Any,  # noqa: ARG002
     ) -> pb.KeepJournalResponse:
-        """Durable when it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
+        """Durable before it is answered. Refuses with STALE_CONTROLLER_EPOCH."""
         journal = journal_from_wire(request.journal)
         await self._change(journal.controller_epoch, lambda holder: holder.keep(journal))
         return pb.KeepJournalResponse()
@@ -76,7 +76,7 @@ class JournalService(JournalServiceServicer):
         return kept
 
     def _store(self, epoch: ControllerEpoch, change: _Change) -> JournalHolder:
-        """What is kept from now on. Only in the executor's thread, so that it is one at a time."""
+        """Applies and stores a change. Only in the executor's thread, so one at a time."""
         holder = change(self._holder)
         if holder is None:
             raise self._stale(epoch)
@@ -84,7 +84,7 @@ class JournalService(JournalServiceServicer):
             return holder
         if holder.journal.documents and holder.journal != self._holder.journal:
             _events.warning(
-                "keeping changes for a controller whose store is away",
+                "keeping changes for a controller whose store is unavailable",
                 controller_epoch=epoch,
                 sequence=holder.journal.sequence,
                 documents=len(holder.journal.documents),
@@ -94,7 +94,7 @@ class JournalService(JournalServiceServicer):
         except OSError as error:
             raise ClusterError(
                 f"{self._file.path} cannot be written: {error.strerror}; this broker does not "
-                "count among those that keep what a controller decides without its store",
+                "count in the majority that keeps the metadata journal",
                 ErrorCode.STORAGE_FAILED,
             ) from error
         self._holder = holder
@@ -117,6 +117,6 @@ def _load(file: SmallFile) -> JournalHolder:
     except msgspec.DecodeError as error:
         raise ClusterError(
             f"{file.path} is damaged ({error}); restore it. It matters only if the metadata store "
-            "was away when this broker stopped: else it can be deleted",
+            "was unavailable when this broker stopped: otherwise it can be deleted",
             ErrorCode.DATA_CORRUPTED,
         ) from error

@@ -1,10 +1,10 @@
-"""The `Replicate` service: streams of followers come in here.
+"""The `Replicate` service: receives the streams of followers.
 
     hello ─▶ FollowerStream registered ─▶ queries, starts, acks ─▶ machines
                                        ◀─ answers, batches (feeding) ─
 
-A follower has one stream; a new one replaces the old, because the follower knows better whether
-the old one is alive. When a stream ends, the machines hear that the follower is lost.
+A follower has one stream; a new one replaces the old one, because the follower knows best whether
+the old one is alive. When a stream ends, the machines are told that the follower is lost.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Leading(ReplicationServiceServicer):
         *,
         message_bytes: int,
     ) -> None:
-        """`on_sent` is told the bytes of batches that were sent."""
+        """`on_sent` gets the number of bytes of batches sent."""
         self._view = view
         self._replicas = replicas
         self._reader = reader
@@ -84,11 +84,12 @@ class Leading(ReplicationServiceServicer):
             self._end(stream)
 
     def _check_run(self, hello: pb.FollowerHello) -> None:
-        """Takes a follower's present run only; raises ClusterError(STALE_BROKER_SESSION).
+        """Accepts only a follower's current run; raises ClusterError(STALE_BROKER_SESSION).
 
-        What an earlier run acknowledged may be gone: it must not count for the present one, nor
-        for one the controller has not announced here yet (decision 7). Both come back: the run
-        that is over cannot for long, the new one until the image here names it.
+        Data that an earlier run acknowledged may be lost: its acknowledgements must not count for
+        the current run, nor for a run that the controller has not announced here yet (decision 7).
+        Either is refused and tries again: a run that is over cannot do so for long; a new one
+        succeeds once the image here names it.
         """
         info = self._view.brokers.get(BrokerId(hello.broker_id))
         known = None if info is None else info.incarnation
@@ -101,7 +102,7 @@ class Leading(ReplicationServiceServicer):
             )
 
     def _replace(self, stream: FollowerStream) -> None:
-        """Registers a stream; nothing more is taken from the follower's older one."""
+        """Registers a stream; ends the follower's older one."""
         old = self._replicas.followers.get(stream.follower)
         if isinstance(old, FollowerStream):
             self._end(old)
@@ -119,7 +120,7 @@ class Leading(ReplicationServiceServicer):
         self._replicas.peer_lost(stream.follower, stream.replicas)
 
     def restarted(self, follower: BrokerId, incarnation: str) -> None:
-        """The controller says that this is the follower's run now: an older one's stream ends."""
+        """The controller names this as the follower's current run: an older run's stream ends."""
         stream = self._replicas.followers.get(follower)
         if isinstance(stream, FollowerStream) and stream.incarnation == incarnation:
             return

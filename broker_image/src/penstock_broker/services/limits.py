@@ -1,6 +1,6 @@
-"""Bounds on what is in flight (I23): beyond them a request is told to come back, never queued.
+"""Bounds on what is in flight (I23): a request beyond them is refused as retriable, never queued.
 
-Only streams wait, because they have a window of their own and nothing to be told.
+Only streams wait: they have a window of their own, and no answer to refuse with.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from penstock.errors import OverloadedError
 
 
 class ByteBudget:
-    """Bytes that may be in flight at one time, counted by whoever takes and gives back."""
+    """Bytes that may be in flight at one time; callers take and give them."""
 
     def __init__(self, limit_bytes: int, what: str) -> None:
         self._limit_bytes = limit_bytes
@@ -22,10 +22,11 @@ class ByteBudget:
         return max(self._limit_bytes - self.taken_bytes, 0)
 
     def take(self, size_bytes: int, *, always: bool = False) -> None:
-        """Takes; raises OverloadedError, with nothing taken, if that is more than is free.
+        """Takes bytes; raises OverloadedError, and takes none, if fewer are free.
 
-        A single request larger than the whole budget passes when nothing else is in flight.
-        `always`: the caller has looked at `free_bytes` and may overdraw by what it then found.
+        A single request larger than the whole budget is accepted when nothing else is in flight.
+        `always`: the caller has checked `free_bytes`, and may exceed the limit by what it found
+        then.
         """
         if not always and self.taken_bytes and size_bytes > self.free_bytes:
             raise OverloadedError(

@@ -1,7 +1,7 @@
-"""From the names in a request to a replica led here, or the error that says where it is.
+"""Turns the names in a request into a replica led here, or the error that names the leader.
 
-Every data-plane call names topic, maybe topic id, partition and maybe the leader epoch the client
-believes in; the checks and their errors are the same for all (guarantees: I21).
+Every data-plane call names topic and partition, and optionally topic id and leader epoch; the
+checks and their errors are the same for all calls (guarantees: I21).
 """
 
 from penstock.core.replication.contract import Marks
@@ -28,9 +28,9 @@ class Locator:
         self._replicas = replicas
 
     def replica(self, topic: str, topic_id: str, partition: int) -> tuple[Topic, Replica]:
-        """A replica kept here, leader or not.
+        """A replica stored here, leader or not.
 
-        Raises ClusterError: as `ClusterView.partition`, or NotLeaderError if none is kept here.
+        Raises ClusterError: as `ClusterView.partition`, or NotLeaderError if none is stored here.
         """
         found, state = self._view.partition(topic, topic_id, partition)
         replica = self._replicas.by_key.get(ReplicaKey(found.topic_id, partition))
@@ -43,10 +43,10 @@ class Locator:
         return found, replica
 
     def led(self, topic: str, topic_id: str, partition: int, epoch: int) -> tuple[Replica, Marks]:
-        """A replica led here, in the epoch the client named (0: any).
+        """A replica led here, in the epoch that the client names (0: any).
 
         Raises as `replica`, and NotLeaderError with NOT_LEADER, FENCED_LEADER_EPOCH or
-        UNKNOWN_LEADER_EPOCH; why it was stopped, if it was and nobody else leads.
+        UNKNOWN_LEADER_EPOCH; or the error of a machine that stopped itself and still leads.
         """
         _, replica = self.replica(topic, topic_id, partition)
         marks = replica.marks
@@ -70,7 +70,7 @@ class Locator:
         return replica, marks
 
     def explained(self, replica: Replica, error: PenstockError) -> PenstockError:
-        """The error of a machine, completed with the leader's address, which only we know."""
+        """Adds the leader's address, which a machine does not know, to its error."""
         if TRAITS[error.code].names_leader:
             return NotLeaderError(error.message, error.code, self._leader(replica))
         return error
@@ -81,9 +81,9 @@ class Locator:
 
 
 def refuse_internal(topic: str, what: str) -> None:
-    """Raises ClusterError(INVALID_TOPIC_NAME) for the cluster's own topics, which only it writes.
+    """Raises ClusterError(INVALID_TOPIC_NAME) for internal topics, which only brokers write.
 
-    `what` is what cannot be done to them.
+    `what` says what cannot be done to them.
     """
     if is_internal(topic):
         raise ClusterError(
@@ -94,5 +94,5 @@ def refuse_internal(topic: str, what: str) -> None:
 
 
 def unknown_outcome(what: str) -> ClusterError:
-    """For requests cut short when their effect cannot be told."""
+    """For requests cut short, when it is unknown whether they took effect."""
     return ClusterError(what, ErrorCode.REQUEST_TIMED_OUT)

@@ -1,8 +1,8 @@
-"""Metadata and producer ids: what every broker can answer, leader or not.
+"""Metadata and producer ids: calls that every broker answers, leader or not.
 
-Metadata comes from the applied image, as the controller sent it; before the first image the answer
-is LEADER_NOT_AVAILABLE, which clients retry. Producer ids come in blocks that the controller hands
-to one broker only, so that no id is ever given out twice.
+Metadata is the applied image, as the controller sent it; before the first image the answer is
+LEADER_NOT_AVAILABLE, which clients retry. Producer ids come in blocks that the controller gives to
+one broker only, so that no id is ever assigned twice.
 """
 
 import asyncio
@@ -50,9 +50,9 @@ def _topics(view: ClusterView, names: Iterable[str]) -> list[pb.TopicInfo]:
 
 
 def next_identity(producer_id: ProducerId, producer_epoch: int) -> tuple[ProducerId, int] | None:
-    """What a plain producer goes on with that had this id and epoch; None: it needs a new id.
+    """The next identity of a non-transactional producer with this id and epoch; None: a new id.
 
-    Ids of transactional producers are their coordinators' to give: anyone could fence their
+    Only coordinators assign ids of transactional producers: otherwise anyone could fence their
     owner here. Raises ClusterError(INVALID_REQUEST).
     """
     if is_transactional_producer(producer_id):
@@ -67,7 +67,7 @@ def next_identity(producer_id: ProducerId, producer_epoch: int) -> tuple[Produce
 
 
 class ProducerIds:
-    """Hands out producer ids from a block of the controller's."""
+    """Hands out producer ids from blocks of the controller."""
 
     def __init__(self, session: ControllerSession, view: ClusterView, broker_id: BrokerId) -> None:
         self._session = session
@@ -87,7 +87,7 @@ class ProducerIds:
         return pb.InitProducerResponse(producer_id=producer_id, producer_epoch=epoch)
 
     async def take(self) -> int:
-        """An id that was never used. Raises PenstockError."""
+        """A new id, never used before. Raises PenstockError."""
         async with self._lock:
             if self._next >= self._end:
                 await self._refill()

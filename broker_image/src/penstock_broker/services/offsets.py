@@ -1,11 +1,11 @@
-"""ListOffsets and DeleteRecords: where a log starts and ends, and what lies at a time.
+"""ListOffsets and DeleteRecords: where a log starts and ends, and the offset at a timestamp.
 
-By timestamp the store's index names the batch; only that one batch is opened to find the record.
-Where a log ends depends on the reader: readers of committed records, who are all that do not ask
-for anything else, end at the last stable offset, and no record that they will never see is named.
-After a failover "latest" is not known until the ISR has confirmed the new leader's log (KIP-207):
-until then the answer is LEADER_NOT_AVAILABLE, because an offset that consumers saw must not seem
-to lie behind the end.
+For a timestamp, the store's index gives the batch; only that batch is opened to find the record.
+Where a log ends depends on the reader: with the default isolation level, `read_committed`, it ends
+at the last stable offset, and records that the reader will never see are not returned. After a
+failover, "latest" is unknown until the ISR has confirmed the new leader's log (KIP-207): until then
+the answer is LEADER_NOT_AVAILABLE, because an offset that consumers saw must not appear to be past
+the end.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _A = TypeVar("_A")
 
 
 class Offsets:
-    """Answers questions about offsets."""
+    """Answers calls about offsets."""
 
     def __init__(
         self, locator: Locator, replicas: ReplicaSet, store: LogStore, executor: Executor
@@ -134,7 +134,7 @@ class Offsets:
     async def delete_records(
         self, request: admin_pb2.DeleteRecordsRequest
     ) -> admin_pb2.DeleteRecordsResponse:
-        """Moves the log start, never past the last stable offset; the answer says how far."""
+        """Moves the log start, never past the last stable offset; the answer has the new one."""
         try:
             replica, marks = self._locator.led(
                 request.topic, request.topic_id, request.partition, 0

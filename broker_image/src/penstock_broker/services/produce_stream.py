@@ -2,12 +2,12 @@
 
     read ─▶ Producing.submit ─▶ unanswered ─▶ outbox ─▶ write
      ▲            in order (I9)                           │
-     └──────────── room for another one ◀─────────────────┘
+     └──────────── space for another one ◀─────────────────┘
 
-One task reads and submits, another writes: a request costs no task and no lock of its own. What is
-kept of it meanwhile is a `PendingProduce`, never its payload, so that a client slow to read its
-answers holds nothing else. So many are under way at most, the unwritten answers among them (I23);
-then nothing is read.
+One task reads and submits, another writes: a request needs no task and no lock of its own. While it
+waits, only a `PendingProduce` is kept, not its payload, so that a client slow to read its answers
+uses no other memory. The number of requests in flight is bounded, unwritten answers included (I23);
+at the limit, nothing is read.
 """
 
 import asyncio
@@ -30,28 +30,28 @@ class ProduceStream:
         observe: Callable[[float], None],
         inflight_max: int,
     ) -> None:
-        """`observe` hears the seconds from each request's arrival to its answer.
+        """`observe` gets the seconds from each request's arrival to its answer.
 
-        The wait for its turn counts, the answer's way to the client does not: a client slow to
-        read is no slow broker.
+        This includes the wait for its turn, but not the answer's way to the client: a client that
+        reads slowly does not make the broker slow.
         """
         self._producing = producing
         self._context = context
         self._observe = observe
         self._inflight_max = inflight_max
         self._inflight = 0
-        """Read, and no answer to it written yet."""
+        """Requests read whose answer is not written yet."""
         self._arrived_s: dict[PendingProduce, float] = {}
-        """The unanswered."""
+        """Requests without an answer, and when they arrived."""
         self._outbox: deque[pb.ProduceResponse] = deque()
         self._ended = False
         self._news = asyncio.Event()
         self._room = asyncio.Event()
 
     async def run(self, requests: AsyncIterator[pb.ProduceRequest]) -> None:
-        """Until the client ends the stream and has its answers; raises as `Producing.submit`.
+        """Runs until the client ends the stream and has its answers; raises as `Producing.submit`.
 
-        Leaves nothing waiting, however it ends.
+        Leaves no request waiting, however it ends.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -69,7 +69,7 @@ class ProduceStream:
                 self._room.clear()
                 await self._room.wait()
             self._submit(request, arrived_s)
-            del request  # nor is the last one kept until another comes
+            del request  # do not keep the last one until the next arrives
         self._ended = True
         self._news.set()
 

@@ -1,15 +1,14 @@
-"""Produce: from a request to events for machines, from their replies to an answer.
+"""Produce: turns a request into events for machines, and their replies into an answer.
 
     ProducePartition ─▶ locate ─▶ check batch ─▶ ProduceRequested ─▶ machine … ProduceReply
                          └──────────┴─ error of this partition alone
 
-A request is submitted in one go: all its partitions are handed to their machines before anything
-else happens, so that requests are appended in the order in which they are submitted (I9). What is
-kept of it until its last partition is answered is a `PendingProduce`: no payload. Payloads stay
-closed, but for topics that are compacted: they need keys.
+A request is submitted in one go: all its partitions are passed to their machines before anything
+else runs, so that requests are appended in the order in which they are submitted (I9). Until its
+last partition is answered, only a `PendingProduce` is kept, no payload. Payloads are not decoded,
+except for compacted topics: their records need keys.
 
-The machines answer in time. For one that does not, a look at all that waits, once in a while,
-replaces a timer per request.
+The machines answer in time. A periodic check for those that do not replaces a timer per request.
 """
 
 import asyncio
@@ -40,19 +39,19 @@ from penstock_broker.services.locate import Locator, refuse_internal, unknown_ou
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _MAX_TIMEOUT_MS: Final = 600_000
 GRACE_MS: Final = 2_000
-"""How long after its deadline a request is answered here if its machines have not done so."""
+"""A request is answered here this long after its deadline if its machines have not done so."""
 SWEEP_S: Final = 1.0
-"""How often there is a look for such requests: the answer is late by as much."""
+"""How often such requests are searched: their answers can be late by this."""
 _ACKS: Final = {0: Acks.ALL, **{int(acks): acks for acks in Acks}}
 _SYNC: Final = {0: Sync.OS, **{int(sync): sync for sync in Sync}}
 _E = TypeVar("_E")
 
 
 class PendingProduce:
-    """A request until its last partition is answered; `response` is complete then.
+    """A request until its last partition is answered; then `response` is complete.
 
-    `answered` is called once at that moment, maybe before `Producing.submit` returns, and never
-    after `Producing.give_up`. It must not raise: a machine's replies are being handed out.
+    `answered` is called once at that moment, possibly before `Producing.submit` returns, and never
+    after `Producing.give_up`. It must not raise, because it runs among a machine's replies.
     """
 
     __slots__ = ("_answered", "late_ms", "response", "taken_bytes", "timeout_ms", "waits_for")
@@ -64,7 +63,7 @@ class PendingProduce:
         late_ms: int,
         answered: "Callable[[PendingProduce], None]",
     ) -> None:
-        """`late_ms`: when it is answered even if its machines have not done so."""
+        """`late_ms`: when it is answered even if its machines have not replied."""
         self._answered: Callable[[PendingProduce], None] | None = answered
         self.timeout_ms = timeout_ms
         self.late_ms = late_ms
@@ -77,11 +76,11 @@ class PendingProduce:
 
     @property
     def is_over(self) -> bool:
-        """It was answered or given up."""
+        """It has been answered or given up."""
         return self._answered is None
 
     def end(self) -> "Callable[[PendingProduce], None] | None":
-        """From now on it is over; returns who is to be told, None if it was over before."""
+        """Marks it as over; returns the callback to call, None if it was over before."""
         answered, self._answered = self._answered, None
         return answered
 
@@ -98,7 +97,7 @@ class Producing:
         refusal: Callable[[], PenstockError | None],
         clock: Clock,
     ) -> None:
-        """`refusal` says why nothing may be written now (disk full, stopping), or None."""
+        """`refusal` says why nothing can be written now (disk full, stopping), or None."""
         self._locator = locator
         self._replicas = replicas
         self._budget = budget
@@ -114,7 +113,7 @@ class Producing:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def answered(_: PendingProduce) -> None:
-            if not done.done():  # else cancelled, which is noticed a turn later
+            if not done.done():  # otherwise it was cancelled, which is noticed a turn later
                 done.set_result(None)
 
         pending = self.submit(request, answered)
@@ -127,9 +126,9 @@ class Producing:
     def submit(
         self, request: pb.ProduceRequest, answered: Callable[[PendingProduce], None]
     ) -> PendingProduce:
-        """Appends what can be appended, at once; `answered` when each partition has its result.
+        """Appends what can be appended, at once; calls `answered` once all have results.
 
-        Raises ClusterError for a request that makes no sense; nothing was appended then.
+        Raises ClusterError for an invalid request; then nothing was appended.
         """
         if request.transactional_id:
             check_transactional_id(request.transactional_id)
@@ -151,9 +150,9 @@ class Producing:
         return pending
 
     def give_up(self, pending: PendingProduce) -> None:
-        """Nobody waits for the answer any more. What was appended stays; no-op if it was answered.
+        """The caller no longer waits for the answer. What was appended stays; no-op if answered.
 
-        The machines still reply; that is counted, and nothing else.
+        The machines still reply; the replies are only counted.
         """
         if pending.end() is not None:
             self._release(pending)
@@ -227,7 +226,7 @@ class Producing:
         size: "_Size",
         reply: ProduceReply,
     ) -> None:
-        """A machine's reply, those on late and given up requests included."""
+        """A machine's reply, also to a request that is late or given up."""
         error = None
         if reply.error is not None:
             error = self._locator.explained(replica, reply.error)
@@ -250,7 +249,7 @@ class Producing:
         self._has_result(pending, index)
 
     def _fail(self, pending: PendingProduce, index: int, error: PenstockError) -> None:
-        """Refused before a machine heard of it, or late."""
+        """The partition's part was refused before a machine got it, or is late."""
         self._metrics.produce_errors.labels(error.code.name).inc()
         result = pending.response.results[index]
         result.error.CopyFrom(error_to_wire(error))
@@ -284,7 +283,7 @@ class Producing:
         self._clock.call_at(self._clock.now_s() + SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Answers what no machine has answered in time; looks again if anything else waits."""
+        """Answers requests whose machines are late; schedules the next check if others wait."""
         now_ms = self._clock.now_ms()
         late = [pending for pending in self._pending if pending.late_ms <= now_ms]
         self._sweeping = False
@@ -299,7 +298,7 @@ class Producing:
 
 
 class _Terms(NamedTuple):
-    """What a request says for all of its partitions."""
+    """The settings of a request, for all its partitions."""
 
     acks: Acks
     sync: Sync
@@ -308,7 +307,7 @@ class _Terms(NamedTuple):
 
 
 class _Size(NamedTuple):
-    """What is counted of a batch once it is appended."""
+    """What is counted when a batch has been appended."""
 
     records: int
     payload_bytes: int
@@ -317,7 +316,7 @@ class _Size(NamedTuple):
 def check_timestamps(batch: Batch, config: TopicConfig, now_ms: int) -> int:
     """The append time to stamp (ms), 0 if records keep their own timestamps.
 
-    Raises ClusterError(INVALID_TIMESTAMP) when the producer's are too far from the broker's clock.
+    Raises ClusterError(INVALID_TIMESTAMP) if the producer's are too far from the broker's clock.
     """
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return now_ms

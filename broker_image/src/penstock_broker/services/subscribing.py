@@ -3,10 +3,10 @@
     requests ─▶ positions, credit, generation ─┐
     Replica.wake ─────────────────────────────┴▶ read ─▶ SubscribeResponse ─▶ less credit
 
-The client says where to start, once, and in its first message at which isolation level; the broker
+The client says once where to start and, in its first message, at which isolation level; the broker
 remembers the position per partition and sends what becomes visible. Credit bounds what is in
-flight; a batch may overdraw it. A partition whose read fails is reported once and dropped: the
-client subscribes again where it now wants to be.
+flight; one batch may exceed it. A partition whose read fails is reported once and dropped: the
+client subscribes again where it wants to continue.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Subscription:
         self._changed.set()
 
     def ready(self, key: TopicPartition) -> None:
-        """A partition may have news."""
+        """A partition may have new records."""
         if key in self._positions:
             self._ready[key] = None
             self._changed.set()
@@ -94,7 +94,7 @@ class Subscription:
             await self._push_one(context)
 
     async def _push_one(self, context: Any) -> None:
-        """Reads and writes one message; a reader slow to take it holds a part of the budget."""
+        """Reads and writes one message; a slow reader holds part of the budget."""
         budget = self._fetching.budget
         taken_bytes = min(self._credit, _MESSAGE_BYTES)
         await budget.room(taken_bytes)
@@ -117,7 +117,7 @@ class Subscription:
         return subscribe_response(generation, ((part.head(), part.batches) for part in slices))
 
     async def _collect(self, room: int) -> list[Slice]:
-        """Batches of partitions that are ready, of about `room` bytes."""
+        """Batches of partitions that are ready, about `room` bytes."""
         slices: list[Slice] = []
         for key in list(self._ready):
             if room <= 0:
@@ -129,7 +129,7 @@ class Subscription:
             limit = min(room, part.max_bytes or DEFAULT_PARTITION_BYTES)
             found = await self._fetching.read(part, limit, self._parking.isolation)
             if self._positions.get(key) is not part:
-                continue  # moved or dropped while reading: what was found is of an old position
+                continue  # moved or dropped during the read: the batches are of an old position
             self._advance(key, part, found)
             room -= found.size_bytes
             self._credit -= found.size_bytes
@@ -149,7 +149,7 @@ class _Wakes(Parking):
     """Passes wake-ups of replicas on to the subscription."""
 
     def __init__(self, subscription: Subscription) -> None:
-        super().__init__(Isolation.COMMITTED)  # until the first message says it
+        super().__init__(Isolation.COMMITTED)  # until the first message sets it
         self._subscription = subscription
         self._watched: dict[Any, TopicPartition] = {}
 

@@ -1,6 +1,6 @@
-"""The `TransactionPeerService`: joins and Ends of other brokers (`transactions.here`).
+"""The `TransactionPeerService`: joins and Ends from other brokers (`transactions.here`).
 
-Not on the external listener. An entry that cannot be read is refused by itself.
+Not on the external listener. An entry that cannot be parsed is refused alone.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -35,21 +35,21 @@ class TransactionPeerService(TransactionPeerServiceServicer):
     async def JoinTransactions(
         self, request: pb.JoinTransactionsRequest, context: Any
     ) -> pb.JoinTransactionsResponse:
-        """Answered once all entries are."""
+        """Answers once all entries have results."""
         results = await _act(request.joins, join_from_wire, self._here.join)
         return pb.JoinTransactionsResponse(results=results_to_wire(results))
 
     async def EndAtParticipants(
         self, request: pb.EndAtParticipantsRequest, context: Any
     ) -> pb.EndAtParticipantsResponse:
-        """Answered once all entries are."""
+        """Answers once all entries have results."""
         results = await _act(request.ends, end_from_wire, self._here.end)
         return pb.EndAtParticipantsResponse(results=results_to_wire(results))
 
     async def FindTransactions(
         self, request: pb.FindTransactionsRequest, context: Any
     ) -> pb.FindTransactionsResponse:
-        """What coordinators here know, those that can say it."""
+        """What the coordinators here know of them; those that cannot tell are omitted."""
         if len(request.transactions) > FIND_MAX:
             raise ClusterError(
                 f"the request has {len(request.transactions):,} transactions; the limit is "
@@ -67,7 +67,7 @@ async def _act(
     parse: Callable[[_M], _E],
     act: Callable[[Sequence[_E]], Awaitable[list[PenstockError | None]]],
 ) -> list[PenstockError | None]:
-    """Results of all messages, in order, whether they could be read or not."""
+    """Results of all messages, in order, also of those that cannot be parsed."""
     if len(messages) > _ENTRIES_MAX:
         raise ClusterError(
             f"the request has {len(messages):,} entries; the limit is {_ENTRIES_MAX:,}",

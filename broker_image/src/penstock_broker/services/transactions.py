@@ -1,10 +1,10 @@
 """The `TransactionService`, and InitProducer with a transactional id: calls become events.
 
-    call ─▶ the id's coordinator, loaded here ─▶ `ask` ─▶ answered once what it says is committed
+    call ─▶ the id's coordinator, loaded here ─▶ `ask` ─▶ answered once it is committed
 
-Nothing here decides; ids are found by `logged.finding`, wire types are turned by
-`penstock.rpc.transactions`. A call that needs a producer id takes one before it looks for the
-coordinator: the machine never waits for it, and after the wait the coordinator is another, maybe.
+Nothing here decides; `logged.finding` finds ids, `penstock.rpc.transactions` converts wire types. A
+call that needs a producer id takes one before it finds the coordinator: the machine never waits for
+it, and the coordinator may change during the wait.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -32,7 +32,7 @@ _CLIENT_ID_CHARS: Final = 249
 
 
 class Transactions:
-    """What two services need of the coordinators here, with a fresh producer id if need be."""
+    """The coordinators here as two services use them, and fresh producer ids."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Transactions:
         take_producer_id: Callable[[], Awaitable[int]],
         refusal: Callable[[], PenstockError | None],
     ) -> None:
-        """`refusal` says why nothing may be written now (disk full, stopping), or None."""
+        """`refusal` says why nothing can be written now (disk full, stopping), or None."""
         self.coordinators = coordinators
         self._take_producer_id = take_producer_id
         self._refusal = refusal
@@ -52,7 +52,7 @@ class Transactions:
         return coordinator
 
     async def fresh_producer_id(self, transactional_id: str) -> ProducerId:
-        """One that was never used. Raises PenstockError; first whatever `writable` would."""
+        """An id never used before. Raises PenstockError, and first what `writable` raises."""
         self.writable(transactional_id)
         return ProducerId(await self._take_producer_id() | TRANSACTIONAL_PRODUCER_BIT)
 
@@ -108,7 +108,7 @@ class TransactionService(TransactionServiceServicer):
     async def EndTransaction(
         self, request: pb.EndTransactionRequest, context: Any
     ) -> pb.EndTransactionResponse:
-        """Answered once the decision is stored, and a while later if it is to be visible."""
+        """Answered once the decision is stored; if requested, once it is visible."""
         wait_ms = _wait_visible(request.wait_visible_ms)
         answer = await self._transactions.writable(request.transactional_id).ask(
             lambda number: c.EndRequested(
@@ -134,7 +134,7 @@ class TransactionService(TransactionServiceServicer):
     async def BeginBranch(
         self, request: pb.BeginBranchRequest, context: Any
     ) -> pb.BeginBranchResponse:
-        """An attempt of a task gets an epoch of its own."""
+        """Gives an attempt of a task an epoch of its own."""
         fresh = await self._transactions.fresh_producer_id(request.application_id)
         answer = await self._transactions.writable(request.application_id).ask(
             lambda number: c.BeginBranchRequested(
@@ -189,7 +189,7 @@ class TransactionService(TransactionServiceServicer):
     async def AbortBatch(
         self, request: pb.AbortBatchRequest, context: Any
     ) -> pb.AbortBatchResponse:
-        """Unless it is in."""
+        """Aborts a batch, unless it is committed."""
         answer = await self._transactions.writable(request.application_id).ask(
             lambda number: c.AbortBatchRequested(
                 request_id=number,
@@ -207,7 +207,7 @@ class TransactionService(TransactionServiceServicer):
     async def ListTransactions(
         self, request: pb.ListTransactionsRequest, context: Any
     ) -> pb.ListTransactionsResponse:
-        """Of all coordinators here that are loaded."""
+        """Transactions of all coordinators here that are loaded."""
         states = wire.states_from_wire(request.states)
         producer_id = ProducerId(request.producer_id) if request.producer_id else None
         found, loading = await self._ask_all(
@@ -222,7 +222,7 @@ class TransactionService(TransactionServiceServicer):
     async def DescribeTransactions(
         self, request: pb.DescribeTransactionsRequest, context: Any
     ) -> pb.DescribeTransactionsResponse:
-        """Each id on its own."""
+        """Describes each id separately."""
         return pb.DescribeTransactionsResponse(
             transactions=[await self._describe(known) for known in request.transactional_ids]
         )
@@ -243,7 +243,7 @@ class TransactionService(TransactionServiceServicer):
     async def AbortTransaction(
         self, request: pb.AbortTransactionRequest, context: Any
     ) -> pb.AbortTransactionResponse:
-        """An operator's, or a group's for a member that is gone."""
+        """Requested by an operator, or by a group for a member that left."""
         if request.producer_epoch < -1:
             raise _invalid(
                 f"producer_epoch is {request.producer_epoch}; it must be an "
@@ -265,7 +265,7 @@ class TransactionService(TransactionServiceServicer):
     async def ListLedgers(
         self, request: pb.ListLedgersRequest, context: Any
     ) -> pb.ListLedgersResponse:
-        """Of all coordinators here that are loaded."""
+        """Ledgers of all coordinators here that are loaded."""
         found, loading = await self._ask_all(c.LedgersRequested)
         ledgers = []
         for answer in found:
@@ -276,7 +276,7 @@ class TransactionService(TransactionServiceServicer):
     async def ForgetLedger(
         self, request: pb.ForgetLedgerRequest, context: Any
     ) -> pb.ForgetLedgerResponse:
-        """The application's next batch is taken as the first."""
+        """The application's next batch is then accepted as its first."""
         answer = await self._transactions.writable(request.application_id).ask(
             lambda number: c.ForgetLedgerRequested(number, request.application_id)
         )
@@ -286,7 +286,7 @@ class TransactionService(TransactionServiceServicer):
     async def DescribePartitionTransactions(
         self, request: pb.DescribePartitionTransactionsRequest, context: Any
     ) -> pb.DescribePartitionTransactionsResponse:
-        """As the logs of partitions led here say."""
+        """From the logs of partitions led here."""
         return pb.DescribePartitionTransactionsResponse(
             partitions=[self._partition(part) for part in request.partitions]
         )
@@ -316,7 +316,7 @@ class TransactionService(TransactionServiceServicer):
         )
 
     async def _ask_all(self, make: Callable[[int], c.Request]) -> tuple[list[c.Answer], list[int]]:
-        """The answers of all coordinators here; partitions of those that cannot answer."""
+        """The answers of all coordinators here, and the partitions of those that cannot answer."""
         answers: list[c.Answer] = []
         loading = []
         for coordinator in self._coordinators.led:
@@ -342,7 +342,7 @@ def _timeout(timeout_ms: int) -> int:
 
 
 def _bounded(text: str, field: str) -> str:
-    """Names and comments stand in records and logs."""
+    """Names and comments are stored in records and logs."""
     if len(text) > _CLIENT_ID_CHARS:
         raise _invalid(f"{field} has {len(text)} characters; the limit is {_CLIENT_ID_CHARS}")
     return text

@@ -1,7 +1,7 @@
-"""What every gRPC server of Penstock has around its services, a broker's as a controller's.
+"""What every gRPC server of Penstock has around its services: brokers and controllers.
 
-Belongs here: the border that each call passes (`edge`), the services everyone expects: health and
-reflection (`standard`), by which of two addresses a caller came in (`listener`), what a server
-asks of the Python it runs on (`interpreter`). Never here: what a single service does, and anything
-that only a broker or only a controller knows.
+Belongs here: the checks that each call passes (`edge`), the standard services, health and
+reflection (`standard`), which of two addresses a caller used (`listener`), what a server requires
+of its Python interpreter (`interpreter`). Never here: what a single service does, and anything that
+only brokers or only controllers have.
 """

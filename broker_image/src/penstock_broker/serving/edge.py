@@ -1,15 +1,15 @@
-"""The border of a server process: what every call passes on its way in and out.
+"""The edge of a server process: what every call passes on its way in and out.
 
     bytes ─▶ parse (garbage: INVALID_REQUEST) ─▶ cluster id ─▶ handler ─▶ answer
                                                      └─ PenstockError ─▶ status + trailer
                                                      └─ anything else ─▶ INTERNAL, logged here
 
-An interceptor, so that no service repeats it. gRPC itself would answer INTERNAL for a body that
-is not the message it should be; here the caller reads what is wrong. A defect of ours is logged
-with its trace and answered without.
+An interceptor, so that no service repeats it. For a body that is not the right message, gRPC itself
+would answer INTERNAL; here the caller reads what is wrong. A defect of the server is logged with
+its trace, and answered without it.
 
-Unary calls are timed here, without what they waited on purpose (`note_wait`); who serves a stream
-times what is asked on it, since only that part knows where a request ends.
+Unary calls are timed here, without the time they waited on purpose (`note_wait`); the server of a
+stream times its requests, since only it knows where a request ends.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _events = EventLog("edge")
 
 
 def note_wait(seconds: float) -> None:
-    """Takes out of the running call's time what it waited because its caller asked it to."""
+    """Subtracts a wait that the caller asked for from the running call's time."""
     _waited_s.set(_waited_s.get() + seconds)
 
 
@@ -44,7 +44,7 @@ class _Garbage:
 
 
 class Edge(grpc.aio.ServerInterceptor):
-    """Wraps the handlers of our services; others (health, reflection) pass untouched."""
+    """Wraps the handlers of Penstock's services; others (health, reflection) are not changed."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Edge(grpc.aio.ServerInterceptor):
         observe: Callable[[str, float], None],
         entered: Callable[[], None] = lambda: None,
     ) -> None:
-        """`cluster_id` may answer "" while it is not known; `observe(method, seconds)`, at work.
+        """`cluster_id` returns "" while unknown; `observe(method, seconds)` gets the time at work.
 
         `entered` is called in the context of every call, before it is handled.
         """
@@ -66,7 +66,7 @@ class Edge(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Answers the wrapped handler; each method is wrapped once."""
+        """Returns the wrapped handler; each method is wrapped once."""
         method = handler_call_details.method
         known = self._wrapped.get(method)
         if known is not None:
@@ -99,7 +99,7 @@ class Edge(grpc.aio.ServerInterceptor):
                 return await inner(request, context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
-            except Exception as error:  # noqa: BLE001 - the border: nothing else may leave
+            except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
                 await abort(context, _answer(name, error))
             finally:
                 self._observe(name, monotonic() - started - _waited_s.get())
@@ -110,13 +110,13 @@ class Edge(grpc.aio.ServerInterceptor):
         async def call(_requests: object, context: Any) -> None:
             try:
                 self._entered()
-                # Else the first write sends it; if that is cancelled, gRPC sends it once more with
-                # the status, fails, and the caller hears nothing.
+                # Otherwise the first write sends it; if that is cancelled, gRPC sends it once more
+                # with the status, fails, and the caller gets no error.
                 await context.send_initial_metadata(())
                 await inner(_Requests(context.read, self._check), context)
             except (asyncio.CancelledError, grpc.aio.AbortError):
                 raise
-            except Exception as error:  # noqa: BLE001 - the border: nothing else may leave
+            except Exception as error:  # noqa: BLE001 - the edge: nothing else may leave
                 await abort(context, _answer(name, error))
 
         return call
@@ -132,7 +132,7 @@ class Edge(grpc.aio.ServerInterceptor):
 
 
 class _Requests:
-    """What comes on a stream, checked. Unlike gRPC's iterator it does not keep the last request."""
+    """A stream's checked requests. Unlike gRPC's iterator it does not keep the last request."""
 
     __slots__ = ("_check", "_read")
 
@@ -172,7 +172,7 @@ def _forgiving(parse: Callable[[bytes], Message]) -> Callable[[bytes], Message |
 
 
 def _passing_bytes(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Lets handlers answer with bytes they put together themselves (`rpc.splice`)."""
+    """Lets handlers return bytes that they serialized themselves (`rpc.splice`)."""
 
     def serialize_if_needed(answer: Any) -> bytes:
         return answer if isinstance(answer, bytes) else serialize(answer)
@@ -181,19 +181,19 @@ def _passing_bytes(serialize: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """What a TaskGroup wrapped; of several, the first."""
+    """The error wrapped by a TaskGroup; of several, the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def _answer(method: str, error: Exception) -> PenstockError:
-    """What the caller hears: the error itself, or that there is a defect, which is logged."""
+    """The error for the caller: the error itself, or INTERNAL for a defect, which is logged."""
     first = first_error(error)
     if isinstance(first, PenstockError):
         return first
     if isinstance(first, grpc.aio.InternalError):
-        # The connection broke in the middle of an answer: nobody is there to hear of it.
+        # The connection broke in the middle of an answer: the caller will not see this error.
         _events.info("the caller of a stream is gone", method=method)
         return ClusterError(f"{method}: the connection broke", ErrorCode.INTERNAL)
     _events.defect("a call failed unexpectedly", error, method=method)

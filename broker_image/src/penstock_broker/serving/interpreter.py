@@ -1,7 +1,7 @@
-"""What servers ask of the Python they run on.
+"""What servers require of their Python interpreter.
 
-Broken invariants stop machines (`penstock.core.defect`), and assertions find them: without them a
-defect would go on and cost data.
+Broken invariants stop machines (`penstock.core.defect`), and assertions find them: without
+assertions, a defect would continue and cost data.
 """
 
 from penstock.errors import ErrorCode, MisuseError

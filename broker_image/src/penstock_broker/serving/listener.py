@@ -1,7 +1,7 @@
-"""Which of a broker's two addresses a caller came in by, and what it is told therefore.
+"""Which of a broker's two addresses a caller used, and the addresses it gets as a result.
 
-Clients outside the network cannot use the names brokers have inside. A call on the external
-listener is marked for as long as it is handled; whatever names a broker's address asks here.
+Clients outside the network cannot use the names that brokers have inside it. A call on the external
+listener is marked while it is handled; code that returns a broker's address asks here.
 """
 
 from contextvars import ContextVar
@@ -18,14 +18,14 @@ def came_from_outside() -> None:
 
 
 def address_for_caller(info: pb.BrokerInfo) -> tuple[str, int]:
-    """Host and port of a broker as the caller can reach it; host empty: not at all."""
+    """Host and port of a broker as the caller can reach it; host empty: it cannot."""
     if _EXTERNAL.get():
         return info.external_host, info.external_port
     return info.host, info.port
 
 
 def host_of_peer(peer: str) -> str:
-    """gRPC's name of a caller, `ipv4:10.0.0.7:41234`, without what it begins and ends with."""
+    """The host in gRPC's name of a caller, such as `ipv4:10.0.0.7:41234`."""
     return (
         peer.partition(":")[2].rpartition(":")[0].strip("[]").replace("%5B", "").replace("%5D", "")
     )

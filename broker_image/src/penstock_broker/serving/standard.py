@@ -1,8 +1,8 @@
 """The services every gRPC server is expected to have: health and reflection.
 
-Health says NOT_SERVING until the process can do its work and from the moment it stops; only
-`penstock.liveness` says SERVING as soon as the port is open, because a process that waits for
-its peers must not be killed for it. Reflection lets grpcurl and others call the API without its
+Health says NOT_SERVING until the process can do its work, and again once it stops; only
+`penstock.liveness` says SERVING as soon as the port is open, because a process that waits for its
+peers must not be killed for that. Reflection lets tools such as grpcurl call the API without its
 proto files.
 """
 
@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 LIVENESS: Final = "penstock.liveness"
-"""The health service name for liveness probes: it only tells that the process answers."""
+"""The health service name for liveness probes: it only says that the process answers."""
 _STATUS: Final = health_pb2.HealthCheckResponse
 
 
@@ -28,17 +28,17 @@ class Health:
         self._servicer: Any = health.aio.HealthServicer()
 
     async def add_to(self, server: grpc.aio.Server) -> None:
-        """Adds the service, saying NOT_SERVING to all but the question for life."""
+        """Adds the service; it says NOT_SERVING, except for liveness."""
         await self._say(_STATUS.NOT_SERVING)
         await self._servicer.set(LIVENESS, _STATUS.SERVING)
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def serving(self) -> None:
-        """From now on: SERVING."""
+        """From now on, answers SERVING."""
         await self._say(_STATUS.SERVING)
 
     async def stopping(self) -> None:
-        """From now on, for good: NOT_SERVING."""
+        """From now on, answers NOT_SERVING."""
         await self._servicer.enter_graceful_shutdown()
 
     async def _say(self, status: int) -> None:
@@ -47,6 +47,6 @@ class Health:
 
 
 def add_reflection(services: Sequence[str], server: grpc.aio.Server) -> None:
-    """Lets clients ask the server what these services look like."""
+    """Lets clients ask the server for the definitions of these services."""
     names = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
