@@ -1,10 +1,10 @@
-"""What this broker coordinates, put together: groups, transactions, the calls between brokers.
+"""Connects what this broker coordinates: groups, transactions, the calls between brokers.
 
     replicas ── joins ─▶ links ─▶ coordinators of transactions, here or elsewhere
     coordinators here ─ ends ─▶ links ─▶ partitions and groups, here or elsewhere
     other brokers ─────▶ peer service ─▶ `transactions.here`
 
-Each part knows the next by a protocol; this is where they meet.
+Each part knows the next one by a protocol; they are connected here.
 """
 
 from collections.abc import Callable, Coroutine
@@ -36,7 +36,7 @@ from penstock_broker.transactions.transport import RemotePeers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """What coordinators stand on. `refusal`: why this broker writes nothing now, or None."""
+    """What coordinators need. `refusal`: why this broker accepts no writes now, or None."""
 
     around: Surroundings
     session: ControllerSession
@@ -87,7 +87,7 @@ class Coordination:
         self.peer_service = TransactionPeerService(here)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """What runs until it is cancelled."""
+        """The coroutines to run until they are cancelled."""
         return (
             self._links.run(),
             self.groups.run(),
@@ -96,7 +96,7 @@ class Coordination:
         )
 
     async def close(self) -> None:
-        """Ends the connections to other brokers; nothing runs any more."""
+        """Closes connections to other brokers, once nothing runs any more."""
         await self._peers.close()
 
 

@@ -1,7 +1,7 @@
 """`python -m penstock_broker broker`: from the command line to a serving process.
 
-Exit codes: 0 after a clean stop; 1 when the broker could not go on (its log says why); 2 for a bad
-option, an address in use, or a data directory that is not this broker's: one line on stderr.
+Exit codes: 0 after a clean stop; 1 when the broker could not continue (see its log); 2 for an
+invalid option, an address in use, or another broker's data directory: one line on stderr.
 """
 
 import argparse
@@ -37,23 +37,23 @@ _events = EventLog("main")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of a broker."""
     add = parser.add_argument
-    add("--broker-id", type=int, required=True, help="0 or more; for ever the same")
-    add("--data-dir", type=Path, required=True, help="where the logs are kept")
+    add("--broker-id", type=int, required=True, help="0 or more; must never change")
+    add("--data-dir", type=Path, required=True, help="where the logs are stored")
     add(
         "--listen",
         required=True,
         metavar="HOST:PORT",
-        help="port 0: any; its log tells which",
+        help="port 0: a free port, see the log",
     )
     add("--advertise", metavar="HOST:PORT", help="what clients connect to (default: --listen)")
     add(
         "--controllers",
         required=True,
         metavar="HOST:PORT[,…]",
-        help="all controllers, or names of them",
+        help="all controllers, or names for them",
     )
     add("--rack", default="", help="failure domain, for placement")
-    add("--rack-file", type=Path, metavar="PATH", help="holds the rack, maybe only in a while")
+    add("--rack-file", type=Path, metavar="PATH", help="holds the rack; may be filled later")
     add(
         "--external-listen",
         default="",
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--external-advertise",
         default="",
         metavar="HOST:PORT",
-        help="what those connect to for broker 0; broker n has port + n",
+        help="address of broker 0 for these clients; broker n has port + n",
     )
     add("--metrics-listen", default="", metavar="HOST:PORT", help="Prometheus endpoint")
     add("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs a broker until SIGTERM or SIGINT; answers the exit code."""
+    """Runs a broker until SIGTERM or SIGINT; returns the exit code."""
     try:
         return _run(args)
     except PenstockError as error:
@@ -96,7 +96,7 @@ def _run(args: argparse.Namespace) -> int:
             stopped_well = asyncio.run(_serve(config, directory, store))
         finally:
             store.close()
-        # Not before the store is on disk: the mark promises that nothing is missing (I7).
+        # Only once the store is on disk: the mark promises that nothing is missing (I7).
         clean = stopped_well
     finally:
         directory.close(clean=clean)
@@ -136,7 +136,7 @@ def _config(args: argparse.Namespace) -> BrokerConfig:
 
 
 def _read_rack(path: Path) -> str:
-    """The rack that stands in the file; "" if none appears within `_RACK_WAIT_S`.
+    """The rack in the file; "" if none appears within `_RACK_WAIT_S`.
 
     A pod starts before its labels are complete; the kubelet then fills the file.
     """
@@ -154,14 +154,14 @@ def _read_rack(path: Path) -> str:
             return rack
         if time.monotonic() > deadline:
             _events.warning(
-                "no rack in the file, going on without one", path=str(path), waited_s=_RACK_WAIT_S
+                "no rack in the file, continuing without one", path=str(path), waited_s=_RACK_WAIT_S
             )
             return ""
         time.sleep(_RACK_POLL_S)
 
 
 def _external(args: argparse.Namespace) -> tuple[str, int]:
-    """What this broker advertises to clients outside; empty without such a listener."""
+    """The address advertised to clients outside; empty without an external listener."""
     if bool(args.external_listen) != bool(args.external_advertise):
         raise MisuseError(
             "--external-listen and --external-advertise go together; give both or none",
@@ -206,12 +206,12 @@ async def _serve(config: BrokerConfig, directory: DataDirectory, store: RocksLog
         return True
     if failure.code in {ErrorCode.CLUSTER_ID_MISMATCH, ErrorCode.INVALID_CONFIG}:
         raise failure
-    _events.error("broker ends: it cannot go on", reason=str(failure))
+    _events.error("broker ends: it cannot continue", reason=str(failure))
     return False
 
 
 def _check_free(address: str, option: str) -> None:
-    """Refuses an address in use before gRPC does, which would do so in many lines."""
+    """Refuses an address in use before gRPC does so in many lines."""
     host, port = parse_address(address, option)
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,11 +1,11 @@
-"""A broker process: what it is made of, how it starts and how it stops.
+"""A broker process: its parts, how it starts and how it stops.
 
     start   data directory and store open ─▶ port bound ─▶ session ─▶ first image ─▶ SERVING
-    stop    SIGTERM ─▶ leaderships handed over ─▶ no more calls ─▶ lazily kept state, fsync ─▶ out
+    stop    SIGTERM ─▶ leaderships handed over ─▶ no more calls ─▶ lazy state, fsync ─▶ exit
 
 Everything runs on one event loop and belongs to one TaskGroup: a part that fails ends the process,
 which loses nothing that was acknowledged (I7). Threads: one writes the store, a few read it, one
-does maintenance, one keeps journals, for which a controller does not wait long.
+does maintenance, one stores journals, because controllers wait for them only briefly.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ _events = EventLog("process")
 
 
 class BrokerProcess:
-    """One broker. Made after its data directory and store were opened; `run` serves."""
+    """One broker. Created once its data directory and store are open; `run` serves."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class BrokerProcess:
     # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Serves until `stop_requested`; raises PenstockError when it cannot start or go on."""
+        """Serves until `stop_requested`; raises PenstockError if it cannot start or continue."""
         server = await self._listen()
         outside = await self._listen_outside()
         try:
@@ -258,7 +258,7 @@ class BrokerProcess:
                 executor.shutdown(wait=True)
 
     async def _listen(self) -> grpc.aio.Server:
-        """The server of brokers and of clients in the same network."""
+        """The server for brokers and of clients in the same network."""
         server = await self._server(
             Edge(lambda: self._view.cluster_id, self.metrics.observe_request)
         )
@@ -275,7 +275,7 @@ class BrokerProcess:
         return server
 
     async def _listen_outside(self) -> grpc.aio.Server | None:
-        """The server of clients outside: they are told the addresses that they can reach."""
+        """The server for clients outside the network: they get addresses that they can reach."""
         address = self._config.external_listen
         if not address:
             return None
@@ -297,7 +297,7 @@ class BrokerProcess:
         return server
 
     async def _shut_down(self, server: grpc.aio.Server, outside: grpc.aio.Server | None) -> None:
-        """Hands over, then stops serving, then makes what is lazily kept durable."""
+        """Hands over leaderships, stops serving, then makes lazily written state durable."""
         timeout_s = self._config.settings.shutdown_timeout_ms / 1000
         handed_over = await self._session.hand_over(timeout_s)
         _events.info("stopping", leaderships_handed_over=handed_over)
@@ -333,7 +333,7 @@ class BrokerProcess:
         return self._port
 
     async def registered(self, answer: pb.Registered) -> None:
-        """A controller accepted us: its cluster is ours from now on."""
+        """A controller accepted this broker, which now belongs to its cluster."""
         self._view.check_epoch(answer.controller_epoch)
         self._journal.check_follows(answer.controller_epoch)
         self._directory.adopt_cluster_id(answer.cluster_id)
@@ -341,7 +341,7 @@ class BrokerProcess:
         self._view.cluster_id = answer.cluster_id
 
     async def apply(self, image: pb.ClusterImage) -> None:
-        """Remembers, then applies: machines first, then who we follow, then those who wait."""
+        """Remembers the version, then applies the image: machines, then links, then waiters."""
         await asyncio.get_running_loop().run_in_executor(
             self._seams.maintaining,
             self._directory.remember_metadata,
@@ -381,7 +381,7 @@ class BrokerProcess:
     def _refusal(self) -> PenstockError | None:
         if self._stopping:
             return ClusterError(
-                f"broker {self._config.broker_id} is stopping; nothing was appended, ask the new "
+                f"broker {self._config.broker_id} is stopping; nothing was appended; ask the new "
                 "leader",
                 ErrorCode.SHUTTING_DOWN,
             )
@@ -397,7 +397,7 @@ class BrokerProcess:
         self.metrics.tick_seconds.observe(facts.seconds)
 
     def totals(self) -> ReplicaTotals:
-        """Called by the metrics thread: works on a copy of the list, and leaves nothing behind."""
+        """Called by the metrics thread: works on a copy of the list, and changes nothing."""
         replicas = list(self._replicas.by_key.values())
         marks = [replica.machine.look() for replica in replicas]
         return ReplicaTotals(
@@ -426,7 +426,7 @@ class BrokerProcess:
 
 
 def _bind(server: grpc.aio.Server, option: str, address: str) -> int:
-    """The port that was bound. Raises MisuseError."""
+    """Returns the bound port. Raises MisuseError."""
     try:
         return server.add_insecure_port(address)
     except RuntimeError as error:

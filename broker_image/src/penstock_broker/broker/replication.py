@@ -1,11 +1,11 @@
-"""What a broker does with partitions, put together: their replicas, the disk, streams to others.
+"""Connects a broker's partitions: their replicas, the disk, streams to other brokers.
 
-    image ─ apply ─▶ replicas opened, told, dropped ─▶ links to the leaders that they follow
+    image ─ apply ─▶ replicas opened, assigned, dropped ─▶ links to the leaders that they follow
     followers ─▶ Leading ─▶ replicas ─▶ LogWriter ─▶ store
-                               ▲   └─▶ isr, joins: where the caller put them
+                               ▲   └─▶ isr, joins: set by the caller
                 leaders ─▶ Links
 
-The simulator puts the same object together, with seams of its own.
+The simulator creates the same object, with seams of its own.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from penstock_broker.store.interface import LogStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSeams:
-    """By what a broker's shells reach time, peers, threads and the disk.
+    """How a broker's shells reach time, peers, threads and the disk.
 
     `writing` and `maintaining` have one thread each, `reading` has a few.
     """
@@ -46,7 +46,7 @@ class BrokerSeams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meters:
-    """Who is told what flows: bytes from leaders, bytes to followers, finished writes."""
+    """Callbacks that count: bytes from leaders, bytes to followers, finished writes."""
 
     replicated_in: Callable[[int], None]
     replicated_out: Callable[[int], None]
@@ -65,8 +65,8 @@ class Replication:
         meters: Meters,
         replica_set: type[ReplicaSet] = ReplicaSet,
     ) -> None:
-        """`hello`: what links say of this broker, asked for each. `replica_set`: of a kind that
-        the simulator can watch."""
+        """`hello` returns what links send in their hello. `replica_set`: a class that the simulator
+        replaces, to watch it."""
         settings = config.settings
         self._view = view
         self.writer = LogWriter(seams.store, seams.writing, seams.clock, meters.ticked)
@@ -88,14 +88,14 @@ class Replication:
         self._links = Links(hello, self.replicas, meters.replicated_in, seams.transport)
 
     def parts(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        """What runs until it is cancelled."""
+        """The coroutines to run until they are cancelled."""
         return (self.writer.run(), self.replicas.run_ticks())
 
     async def apply(self, image: pb.ClusterImage, tasks: asyncio.TaskGroup) -> None:
-        """An image takes effect: machines first, then whom they follow, then those who wait.
+        """Applies an image: machines first, then links to leaders, then waiters.
 
-        One after the other, in the order of the controller. Links run in `tasks`. Raises
-        ClusterError(STALE_CONTROLLER_EPOCH) for one of a controller that was deposed.
+        Call it for one image at a time, in the controller's order. Links run in `tasks`. Raises
+        ClusterError(STALE_CONTROLLER_EPOCH) for an image of a deposed controller.
         """
         known = dict(self._view.brokers)
         changed = self._view.apply(image)

@@ -3,5 +3,5 @@
 Belongs here: what groups add to a machine on a log (`logged`): members' streams (`coordinator`,
 `streams`), the topics they may read (`catalog`), which coordinators are here (`coordinators`), lag
 for Prometheus (`lag`). Never here: decisions about members or offsets, loading and appending, wire
-types (but in `leaders`, which asks other brokers).
+types (except in `leaders`, which calls other brokers).
 """

@@ -1,4 +1,4 @@
-"""The topics that groups may read, as their machines know them: a catalog of the applied image."""
+"""The topics that groups may read: a catalog of the applied image, for the machines."""
 
 from penstock.core.groups.contract import Catalog, CatalogTopic
 from penstock.core.topic import is_internal
@@ -7,7 +7,7 @@ from penstock_broker.metadata.image import ClusterView, Topic
 
 
 def catalog_of(view: ClusterView) -> Catalog:
-    """All topics of users, with the racks of their replicas where racks are known."""
+    """All topics of users, with the racks of their replicas if known."""
     racks = {broker_id: info.rack for broker_id, info in view.brokers.items() if info.rack}
     return Catalog.of(
         *(_topic(topic, racks) for topic in view.topics.values() if not is_internal(topic.name))
@@ -25,7 +25,7 @@ def _topic(topic: Topic, racks: dict[BrokerId, str]) -> CatalogTopic:
 
 
 def is_same(known: Catalog, view: ClusterView) -> bool:
-    """No topic came, went or grew since: racks alone move nothing."""
+    """No topic was added, removed or extended; changed racks alone move nothing."""
     seen = {
         topic_id: (topic.name, len(topic.partitions))
         for topic_id, topic in view.topics.items()

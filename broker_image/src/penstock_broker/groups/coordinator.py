@@ -1,11 +1,11 @@
 """The groups of one offsets partition: a machine on its log, and the streams of its members.
 
-    Ready.outputs, once committed ─▶ tell ─┬─ Reply ────────────────▶ whoever asked (`ask`)
+    Ready.outputs, once committed ─▶ tell ─┬─ Reply ────────────────▶ the caller of `ask`
                                            ├─ SendJoin, SendAbort ──▶ the transaction's coordinator
                                            └─ all others ───────────▶ the member's stream
 
 Loading, appending, waiting for the high watermark and the end: `logged.host`. A member that does
-not read what it is told loses its stream; members of a coordinator that ends hear why.
+not read its messages loses its stream; when a coordinator ends, its members get the reason.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         on_ready: Callable[[Ready], None],
         transactions: TransactionLink,
     ) -> None:
-        """`catalog`: the topics that groups may read now; `on_ready` hears of every Ready."""
+        """`catalog`: the topics that groups may read now; `on_ready` gets every Ready."""
         self.machine = GroupCoordinator(config, clock.wall_ms() - clock.now_ms())
         super().__init__(log, clock, self.machine, Tick(), _events)
         self._catalog = catalog
@@ -60,7 +60,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         self._streams: dict[int, MemberStream] = {}
 
     def begin(self, now_ms: int) -> Ready:
-        """With the topics of this moment."""
+        """Starts the machine with the current topics."""
         return self.machine.start(self._catalog(), now_ms)
 
     def decided(self, ready: Ready) -> None:
@@ -75,17 +75,17 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
     # ------------------------------------------------------------ members
 
     def add_stream(self, stream: MemberStream) -> None:
-        """Its member is told what the machine says to this stream."""
+        """The machine's messages to this stream go to its member."""
         self._streams[stream.stream_id] = stream
 
     def drop_stream(self, stream: MemberStream) -> None:
-        """The stream is over, whoever ended it: nothing more is told on it."""
+        """The stream has ended: nothing more is sent on it."""
         self._streams.pop(stream.stream_id, None)
         if self.serving:
             self.handle(StreamBroken(stream.stream_id))
 
     def tell(self, ready: Ready) -> None:
-        """Answers, and what members hear."""
+        """Sends answers, and messages to members."""
         for output in ready.outputs:
             match output:
                 case Reply():
@@ -98,7 +98,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
                     self._tell_member(output)
 
     def _joined(self, join: SendJoin, error: PenstockError | None) -> None:
-        """A coordinator that has ended meanwhile has told whoever waited."""
+        """A coordinator that has ended meanwhile has already answered its callers."""
         if self.serving:
             self.handle(
                 TransactionJoined(
@@ -120,7 +120,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
             )
 
     def ended(self, error: PenstockError) -> None:
-        """All members come back to whoever coordinates them next."""
+        """Ends all streams: members then find the next coordinator."""
         for stream in self._streams.values():
             stream.fail(error)
         self._streams.clear()

@@ -1,7 +1,7 @@
-"""The group coordinators of a broker: hosts on `__consumer_offsets`, and what is counted of them.
+"""The group coordinators of a broker: hosts on `__consumer_offsets`, and their metrics.
 
 Which partitions have one, loading and the end: `logged.hosts`; where a group is: `logged.finding`.
-Here is what groups add: the catalog of topics that they may read, and metrics.
+This module has what groups add: the catalog of topics that they may read, and metrics.
 """
 
 from collections import Counter
@@ -58,7 +58,7 @@ class Coordinators(Hosts[Coordinator]):
         self.totals = GroupTotals()
 
     def make(self, log: PartitionLog) -> Coordinator:
-        """One offsets partition's groups."""
+        """Creates the coordinator of one offsets partition."""
         return Coordinator(
             log,
             self._clock,
@@ -69,14 +69,14 @@ class Coordinators(Hosts[Coordinator]):
         )
 
     def image_applied(self) -> None:
-        """Groups hear of topics that came, went or grew."""
+        """Tells groups of topics that were added, removed or extended."""
         if not is_same(self._catalog, self._view):
             self._catalog = catalog_of(self._view)
             for coordinator in self.led:
                 coordinator.topics_changed(self._catalog)
 
     def load_took(self, seconds: float) -> None:
-        """One coordinator was read."""
+        """One coordinator was loaded."""
         self._metrics.group_load_seconds.observe(seconds)
 
     def _count_ready(self, ready: Ready) -> None:
@@ -86,7 +86,7 @@ class Coordinators(Hosts[Coordinator]):
             self._metrics.group_rebalances.inc(ready.rebalances)
 
     def count(self) -> None:
-        """Groups by state, members, coordinators that do not serve yet."""
+        """Counts groups by state, members, and coordinators that do not serve yet."""
         states: Counter[GroupState] = Counter()
         members = loading = 0
         for coordinator in self.led:

@@ -1,16 +1,16 @@
-"""How far behind the groups coordinated here are, for Prometheus: looked at now and then.
+"""The lag of the groups coordinated here, for Prometheus: measured in rounds.
 
-    scrape ─▶ scraped() ┄┄▶ run: while somebody scrapes, every `INTERVAL_S` one round
+    scrape ─▶ scraped() ┄┄▶ run: while there are scrapes, every `INTERVAL_S` one round
                               │  groups here, live ones first, up to `PARTITIONS_MAX` partitions
-                              │  ─▶ what they have committed (as a client would be told it)
-                              │  ─▶ both ends of those logs, one call per leader
-                              │  ─▶ the first unread record, where it is not known (`unread`)
+                              │  ─▶ their committed offsets (as a client gets them)
+                              │  ─▶ start and end of those logs, one call per leader
+                              │  ─▶ the first unread record, if not known yet (`unread`)
     scrape ◀── snapshot ◀─────┘
 
-So a scrape costs what its text costs, whoever scrapes and however often, and a broker that nobody
-scrapes does nothing. Partitions are shared by groups and asked about once. What a leader does not
-answer in time is unknown, and absent from the metrics, not 0: whoever scales by it must hold
-still. `penstock.core.lag` says what lag is, here as in `penstock group describe`.
+So a scrape costs only its text, however often it happens, and a broker that is not scraped does
+nothing. A partition that several groups read is asked about once. If a leader does not answer in
+time, the lag is unknown, and absent from the metrics, not 0: a controller that scales by it must
+then change nothing. `penstock.core.lag` defines lag, here as in `penstock group describe`.
 """
 
 import asyncio
@@ -47,22 +47,22 @@ class Bounds(NamedTuple):
 
 
 class Leaders(Protocol):
-    """Whoever leads the partitions. Each call ends soon; who does not answer is left out."""
+    """The leaders of partitions. Each call ends soon; partitions without an answer are omitted."""
 
     async def bounds(self, asked: Iterable[NamedPartition]) -> Mapping[NamedPartition, Bounds]:
-        """Both ends of these logs."""
+        """Start and end of these logs."""
 
     async def first_batches(
         self, asked: Mapping[NamedPartition, int]
     ) -> Mapping[NamedPartition, Sequence[Batch]]:
-        """The batch at each offset; () = this answer had no room for it, or none is there yet."""
+        """The batch at each offset; () = it did not fit into this answer, or does not exist yet."""
 
     async def close(self) -> None:
         """Ends the connections."""
 
 
 class LedGroups(Protocol):
-    """One coordinator, as it is looked at here (`groups.coordinator`)."""
+    """One coordinator, as this module uses it (`groups.coordinator`)."""
 
     closed: PenstockError | None
     loaded: bool
@@ -74,8 +74,8 @@ class LedGroups(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A group before it is looked at. `partitions`: how many it has committed offsets for;
-    `pending`: of how many an open transaction may change the offset."""
+    """A group before its lag is measured. `partitions`: how many have committed offsets; `pending`:
+    for how many an open transaction may change the offset."""
 
     led: LedGroups
     group_id: str
@@ -113,20 +113,20 @@ class LagCollection:
         self._asked_at_s = 0.0
         self._loop: asyncio.AbstractEventLoop | None = None
         self.snapshot: Snapshot | None = None
-        """Of the last round; None = there was no scrape for long, or the round failed."""
+        """Of the last round; None = no scrape for a long time, or the round failed."""
 
     def scraped(self) -> None:
-        """Somebody wants the numbers. May be called by any thread."""
+        """There was a scrape. Can be called by any thread."""
         self._asked_at_s = time.monotonic()
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has ended: so has this broker
                 self._loop.call_soon_threadsafe(self._asked.set)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         self._loop = asyncio.get_running_loop()
         if self._asked_at_s:
-            self._asked.set()  # by a scrape that came while the broker was starting
+            self._asked.set()  # by a scrape while the broker was starting
         try:
             while True:
                 await self._asked.wait()
@@ -146,7 +146,7 @@ class LagCollection:
             return None
 
     async def collect(self, partitions_max: int) -> Snapshot:
-        """One round."""
+        """Measures one round."""
         chosen, left_out = choose(await self._candidates(), partitions_max)
         committed = await self._committed(chosen)
         bounds = await self._leaders.bounds({where for _, found in committed for where in found})
@@ -181,15 +181,15 @@ class LagCollection:
                     )
                     for name, group in led.machine.groups.items()
                 ]
-            await asyncio.sleep(0)  # ten thousand groups must not hold up everyone else
+            await asyncio.sleep(0)  # ten thousand groups must not block everything else
         return found
 
     @staticmethod
     async def _committed(
         chosen: Sequence[Candidate],
     ) -> list[tuple[Candidate, dict[NamedPartition, int]]]:
-        """What is committed: nothing that a failover could take back (I16), nor what an open
-        transaction has yet to decide."""
+        """The committed offsets: only those that no failover can undo (I16), without offsets that
+        an open transaction has yet to decide."""
         found: list[tuple[Candidate, dict[NamedPartition, int]]] = []
         for group in chosen:
             try:
@@ -197,7 +197,7 @@ class LagCollection:
                     partial(FetchRequested, group_id=group.group_id, allow_unstable=True)
                 )
             except PenstockError:
-                continue  # the group moves away, or what it commits now is not yet replicated
+                continue  # the group is moving, or its latest commit is not replicated yet
             assert isinstance(answer, Fetched)
             found.append(
                 (
@@ -230,7 +230,7 @@ class LagCollection:
                 break
             self._turn += 1
             found = await self._leaders.first_batches(asked)
-            # Opening a batch takes milliseconds: not on the loop that serves everyone.
+            # Opening a batch takes milliseconds: not on the event loop, which serves everything.
             await asyncio.to_thread(self._unread.take, asked, found)
 
     def _lag(
@@ -243,15 +243,16 @@ class LagCollection:
         if position is None:
             return partition_lag(offset, start, end, None, now_ms)
         looked = self._unread.at(where, position)
-        if looked.unread is None and looked.below < end:  # nobody could say yet how old it is
+        if looked.unread is None and looked.below < end:  # its age is not known yet
             return PartitionLag(offset, start, end, end - looked.below, None)
         return partition_lag(offset, start, end, looked.unread, now_ms)
 
 
 def choose(candidates: Iterable[Candidate], partitions_max: int) -> tuple[list[Candidate], int]:
-    """Whole groups within the limit, those with members first, then by name; how much is left out.
+    """Whole groups within the limit, those with members first, then by name; how many partitions
+    are left out.
 
-    A part of a group would add up to a lag that is too small.
+    Part of a group would add up to too small a lag.
     """
     chosen: list[Candidate] = []
     room, left_out = partitions_max, 0

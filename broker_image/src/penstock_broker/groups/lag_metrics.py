@@ -1,7 +1,7 @@
-"""What Prometheus is told of each group, from the last round of `lag`.
+"""The lag metrics of each group, from the last round of `lag`.
 
-Absent means unknown, not 0. A group whose coordinator is not here any more is absent at once: its
-new coordinator tells of it.
+Absent means unknown, not 0. A group whose coordinator has moved is absent at once: its new
+coordinator exports it.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class GroupLagMetrics(Collector):
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """The families, without samples until the first round is over."""
+        """The metric families, without samples until the first round is over."""
         self._collection.scraped()
         snapshot = self._collection.snapshot
         members = _gauge("members", "Members of a consumer group", "group")

@@ -1,8 +1,8 @@
-"""Asks the leaders of partitions about them, on behalf of this broker's own metrics.
+"""Calls the leaders of partitions, for this broker's own metrics.
 
-By the calls that clients use, over a connection per broker that is kept while it is used. One
+It uses the calls of clients, over one connection per broker that is kept while it is used. One
 attempt each: a leader that moved or does not answer is asked again in the next round. This broker
-is asked like any other, so that there is one way.
+is asked like any other, so that there is only one code path.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from penstock_broker.metadata.peers import PeerChannels
 
 TIMEOUT_S: Final = 2.0
 ANSWER_BYTES: Final = 1024 * 1024
-"""Of one fetch; at least one batch comes."""
+"""Of one fetch, which returns at least one batch."""
 
 
 class PeerLeaders:
@@ -37,7 +37,7 @@ class PeerLeaders:
         self._channels = PeerChannels(view, transport)
 
     async def bounds(self, asked: Iterable[NamedPartition]) -> dict[NamedPartition, Bounds]:
-        """Both ends of these logs, of those whose leader answered."""
+        """Start and end of these logs, as far as their leaders answered."""
         found: dict[NamedPartition, Bounds] = {}
 
         async def ask(stub: Any, parts: Sequence[NamedPartition]) -> None:
@@ -61,7 +61,7 @@ class PeerLeaders:
     async def first_batches(
         self, asked: Mapping[NamedPartition, int]
     ) -> dict[NamedPartition, list[Batch]]:
-        """The batch at each offset, of partitions whose leader answered."""
+        """The batch at each offset, as far as the leaders answered."""
         found: dict[NamedPartition, list[Batch]] = {}
 
         async def ask(stub: Any, parts: Sequence[NamedPartition]) -> None:
@@ -87,7 +87,7 @@ class PeerLeaders:
                 try:
                     answered[where] = [batch_from_wire(message) for message in result.batches]
                 except PenstockError:
-                    answered.pop(where, None)  # a batch of a later version: its age is unknown
+                    answered.pop(where, None)  # a batch of a newer version: its age is unknown
                 if result.HasField("error"):
                     answered.pop(where, None)
             found.update(answered)

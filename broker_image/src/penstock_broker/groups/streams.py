@@ -1,7 +1,7 @@
-"""A member's stream as the coordinator's shell sees it: a bounded queue of what it is to be told.
+"""A member's stream in the coordinator's shell: a bounded queue of messages to the member.
 
-The service puts in what the member says (`services.groups`) and takes out what it hears. A member
-that does not read loses its stream before it holds memory (I23).
+The service passes the member's messages on (`services.groups`) and sends what is in the queue. A
+member that does not read loses its stream before it uses much memory (I23).
 """
 
 import asyncio
@@ -15,11 +15,11 @@ _QUEUE_MAX: Final = 64
 
 
 class StreamEndedError(Exception):
-    """The stream ended in good order."""
+    """The stream ended without an error."""
 
 
 class MemberStream:
-    """One stream. `stream_id` is never used again."""
+    """One stream. `stream_id` is never reused."""
 
     def __init__(self, stream_id: int) -> None:
         self.stream_id = stream_id
@@ -30,7 +30,7 @@ class MemberStream:
         self._news = asyncio.Event()
 
     def put(self, output: SendJoined | SendAssignment | EndStream) -> bool:
-        """Tells the member; False: it has not read for too long, nothing was put."""
+        """Queues a message; False: the member has not read for too long, nothing was queued."""
         if isinstance(output, EndStream):
             self._end = output
             self.ended = True
@@ -44,13 +44,13 @@ class MemberStream:
         return True
 
     def fail(self, error: PenstockError) -> None:
-        """Ends the stream with an error; what was not read yet is dropped: nothing is sure now."""
+        """Ends the stream with an error; drops unread messages, which may no longer be true."""
         if not self.ended:
             self._queue.clear()
             self.put(EndStream(self.stream_id, error))
 
     async def next(self) -> SendJoined | SendAssignment:
-        """What the member is to hear next; waits as long as it takes.
+        """The next message for the member; waits for it without a limit.
 
         Raises StreamEndedError, or the PenstockError that the stream ends with.
         """

@@ -1,7 +1,7 @@
-"""What the groups of a broker ask of the coordinators of transactions, wherever those are.
+"""What the groups of a broker request from transaction coordinators, on any broker.
 
 SendJoin  ─▶ join ──▶ coordinator of the transactional id ──▶ TransactionJoined
-SendAbort ─▶ abort, best effort: the member that wrote is gone
+SendAbort ─▶ abort, best effort: the member that wrote has left
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from penstock.core.groups.contract import SendAbort, SendJoin
 from penstock.errors import PenstockError
 
 Joined = Callable[[PenstockError | None], None]
-"""Called once, after the call that it was passed to has returned; None: the group has joined."""
+"""Called once, after the call that received it has returned; None: the group has joined."""
 
 
 class TransactionLink(Protocol):

@@ -1,12 +1,12 @@
-"""What is known of the first unread records of groups, so that each is looked up once.
+"""What is known of the first unread records of groups, so that each is looked up only once.
 
     wanted positions ─▶ begin ─▶ asked: one offset per partition ─▶ (a fetch) ─▶ take ─┐
-                                   ▲──────────── still something to look for ◀─────────┘
+                                   ▲──────────── something is still unknown ◀─────────┘
 
-A group that stands still costs nothing: the first record at or behind a position stays the same
-while neither the position nor the log's start moves, and behind a stretch without records only
-what is new is looked at. Compaction can remove a record that is remembered here: nothing is
-trusted for longer than `TRUST_S`. One batch answers for all positions that lie in it.
+A group that makes no progress costs nothing: the first record at or after a position stays the same
+while neither the position nor the log start moves, and after a range without records, only new
+records are read. Compaction can remove a record that is remembered here: nothing is trusted for
+longer than `TRUST_S`. One batch answers for all positions in it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ TRUST_S: Final = 600.0
 
 @dataclass(slots=True)
 class Looked:
-    """Of one position: the first record there, or that there is none below the offset `below`."""
+    """For one position: the first record there, or that there is none below the offset `below`."""
 
     below: int
     since_s: float
@@ -30,7 +30,7 @@ class Looked:
 
 
 class UnreadRecords:
-    """Of all groups of a broker. Not thread-safe: one round at a time."""
+    """The first unread records of all groups of a broker. Not thread-safe: one round at a time."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[NamedPartition, int], Looked] = {}
@@ -43,7 +43,7 @@ class UnreadRecords:
         ends: Mapping[NamedPartition, int],
         now_s: float,
     ) -> None:
-        """A new round, for these positions; every other one is forgotten."""
+        """Begins a round for these positions, and forgets all others."""
         known: dict[tuple[NamedPartition, int], Looked] = {}
         for where, positions in wanted.items():
             for position in positions:
@@ -57,9 +57,9 @@ class UnreadRecords:
                 self._open.setdefault(key[0], []).append(key)
 
     def asked(self, turn: int) -> dict[NamedPartition, int]:
-        """Where to fetch next, at most one offset per partition; empty: nothing is open.
+        """Where to fetch next, at most one offset per partition; empty: everything is known.
 
-        `turn` counts up, so that of many positions in a partition each has its turn.
+        `turn` counts up, so that each of several positions in a partition gets its turn.
         """
         return {
             where: self._known[keys[turn % len(keys)]].below for where, keys in self._open.items()
@@ -70,7 +70,7 @@ class UnreadRecords:
         asked: Mapping[NamedPartition, int],
         found: Mapping[NamedPartition, Sequence[Batch]],
     ) -> None:
-        """What was fetched there; partitions without an answer are over for this round."""
+        """Takes the fetched batches; partitions without an answer are finished for this round."""
         for where, offset in asked.items():
             batches = found.get(where)
             if batches is None:

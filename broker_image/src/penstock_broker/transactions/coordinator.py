@@ -1,10 +1,10 @@
 """The transactions of one partition of `__transactions`: a machine on its log.
 
-    Ready.outputs, once committed ─▶ tell ─┬─ Reply ────▶ whoever asked (`ask`)
+    Ready.outputs, once committed ─▶ tell ─┬─ Reply ────▶ the caller of `ask`
                                            └─ SendEnds ─▶ participants, until each has stored it
 
-Loading, appending, waiting for the high watermark and the end: `logged.host`. An End that is lost
-is sent again by the machine; nothing here remembers one (I14).
+Loading, appending, waiting for the high watermark and the end: `logged.host`. The machine resends
+an End that is lost; nothing here remembers it (I14).
 """
 
 from collections import deque
@@ -35,10 +35,10 @@ _events = EventLog("transactions")
 
 
 class Ends(Protocol):
-    """Tells participants how transactions ended (`links`)."""
+    """Notifies participants of how transactions ended (`links`)."""
 
     def send(self, end: End, stored: Callable[[], None]) -> None:
-        """`stored` is called once the participant has stored it, and never otherwise."""
+        """Calls `stored` once the participant has stored it, otherwise never."""
 
 
 class Observer(Protocol):
@@ -48,7 +48,7 @@ class Observer(Protocol):
         """A machine took a step."""
 
     def stored(self, ready: Ready, seconds: float) -> None:
-        """It is on all in-sync replicas, so long after."""
+        """The step is on all in-sync replicas, `seconds` after it was decided."""
 
 
 class Coordinator(MachineHost[Event, Ready, Answer]):
@@ -62,16 +62,16 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
         ends: Ends,
         observer: Observer,
     ) -> None:
-        """`observer` hears of every Ready."""
+        """`observer` gets every Ready."""
         self.machine = TransactionCoordinator(config, clock.wall_ms() - clock.now_ms())
         super().__init__(log, clock, self.machine, Tick(), _events)
         self._ends = ends
         self._observer = observer
         self._not_stored: deque[tuple[Ready, float]] = deque()
-        """Decisions and their times, until all participants have stored them, in the same order."""
+        """Decisions and their times, in order, until they are on all in-sync replicas."""
 
     def begin(self, now_ms: int) -> Ready:
-        """Timers run on; Ends that may be missing are sent."""
+        """Timers continue; Ends that may have been lost are sent."""
         return self.machine.start(now_ms)
 
     def decided(self, ready: Ready) -> None:
@@ -81,7 +81,7 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
             self._not_stored.append((ready, self._clock.now_s()))
 
     def tell(self, ready: Ready) -> None:
-        """Answers, and what participants hear."""
+        """Sends answers, and Ends to participants."""
         if self._not_stored and self._not_stored[0][0] is ready:
             _, decided_s = self._not_stored.popleft()
             self._observer.stored(ready, self._clock.now_s() - decided_s)
@@ -97,16 +97,16 @@ class Coordinator(MachineHost[Event, Ready, Answer]):
 
     def _stored(self, end: End) -> Callable[[], None]:
         def stored() -> None:
-            if self.serving:  # else the next coordinator sends it again, and hears of it
+            if self.serving:  # otherwise the next coordinator sends the End again
                 self.handle(FinishedHeard(end.participant, end.producer_id, end.producer_epoch))
 
         return stored
 
     def ended(self, error: PenstockError) -> None:
-        """Nobody hears this machine but by `ask`, and participants by whoever is next."""
+        """Nothing to do: callers use `ask`, and the next coordinator notifies participants."""
 
     def image_changed(self, topic_ids: frozenset[TopicId], gone: Iterable[TopicId]) -> None:
-        """The cluster is another: leaders may have moved. `gone`: topics that were deleted."""
+        """A new image was applied: leaders may have moved. `gone`: topics that were deleted."""
         if self.serving:
             self.handle(ImageChanged(topic_ids))
         deleted = frozenset(gone)

@@ -1,7 +1,7 @@
-"""The transaction coordinators of a broker: hosts on `__transactions`, and what they are told.
+"""The transaction coordinators of a broker: hosts on `__transactions`, and their images.
 
 Which partitions have one, loading and the end: `logged.hosts`; where an id is: `logged.finding`.
-Here is what transactions add: every coordinator hears of images, because Ends go to leaders.
+This module has what transactions add: every coordinator gets images, because Ends go to leaders.
 """
 
 from dataclasses import replace
@@ -54,25 +54,25 @@ class Coordinators(Hosts[Coordinator]):
         self._metrics = metrics
 
     def make(self, log: PartitionLog) -> Coordinator:
-        """One partition's transactional ids."""
+        """Creates the coordinator of one partition's transactional ids."""
         return Coordinator(log, self._clock, self._config, self._ends, self._metrics)
 
     def image_applied(self) -> None:
-        """Ends that wait may find their leader now."""
+        """Ends that wait for a leader may find one now."""
         topic_ids = frozenset(self._view.topics)
         for coordinator in self.led:
             coordinator.image_changed(topic_ids, self._view.deleted)
 
     def began(self, host: Coordinator) -> None:
-        """It was loaded, and knows no image yet."""
+        """A coordinator was loaded: gives it its first image."""
         host.image_changed(frozenset(self._view.topics), self._view.deleted)
 
     def load_took(self, seconds: float) -> None:
-        """One coordinator was read."""
+        """One coordinator was loaded."""
         self._metrics.load_took(seconds)
 
     def count(self) -> None:
-        """What is open and what has yet to be told."""
+        """Counts open transactions, and ends that participants have not stored yet."""
         serving = [host for host in self.led if host.serving]
         loading = len(self.led) - len(serving)
         self._metrics.count((host.machine.census for host in serving), loading)

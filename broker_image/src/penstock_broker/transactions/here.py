@@ -1,11 +1,11 @@
-"""What other brokers, and this one, ask of this broker about transactions: joins and Ends.
+"""Joins and Ends that other brokers, and this one, send to this broker.
 
     join ─▶ the id's coordinator, led here ─▶ answered once all in-sync replicas have it
     end ──▶ leader of the partition, here ──▶ its marker is on all in-sync replicas
-         └▶ coordinator of the group, here ─▶ its record of the outcome is
+         └▶ coordinator of the group, here ─▶ its record of the outcome is, too
 
-One result per entry, in order; an entry that has to wait does not hold back the work of the others.
-A refusal is retriable where whoever asked may find another leader, or this one later.
+One result per entry, in order; an entry that waits does not delay the others. A refusal is
+retriable if the caller may succeed with another leader, or here later.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Partitions(Protocol):
 
 
 class Here:
-    """See the module. `refusal` says why this broker writes nothing now, or None."""
+    """See the module. `refusal` says why this broker accepts no writes now, or None."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Here:
         self._refusal = refusal
 
     async def join(self, entries: Sequence[JoinRequested]) -> Results:
-        """Has participants join their transactions; `request_id` is given here."""
+        """Has participants join their transactions; `request_id` is assigned here."""
         return await _each(entries, self._join)
 
     async def end(self, entries: Sequence[End]) -> Results:
@@ -65,7 +65,7 @@ class Here:
         return await _each(entries, self._end)
 
     async def abort(self, abort: SendAbort) -> None:
-        """Aborts what a group's member that is gone has left open. Raises PenstockError."""
+        """Aborts the transaction of a group member that left. Raises PenstockError."""
         coordinator = self._coordinators.find(abort.transactional_id)
         self._coordinators.writable(coordinator, self._refusal())
         await coordinator.ask(
@@ -78,7 +78,7 @@ class Here:
         )
 
     async def find(self, transactions: frozenset[Transaction]) -> Answer:
-        """What coordinators here know; those that cannot say it now are left out of the answer."""
+        """What the coordinators here know; the answer omits partitions that cannot tell now."""
         partitions: set[int] = set()
         known: set[Transaction] = set()
         for coordinator in self._coordinators.led:
@@ -93,7 +93,7 @@ class Here:
         return Answer(frozenset(partitions), frozenset(known))
 
     def open_here(self) -> Iterator[OpenHere]:
-        """What participants here have open: partitions led here, groups coordinated here."""
+        """The open transactions of participants here: partitions led, groups coordinated."""
         yield from self._partitions.open_here()
         for coordinator in self._groups.led:
             if coordinator.serving:
@@ -125,7 +125,7 @@ class Here:
 
 
 async def _each(entries: Sequence[_E], act: Callable[[_E], Awaitable[None]]) -> Results:
-    """All at once: what they append is shared."""
+    """Runs all at once, so that they share appends."""
     results: Results = [None] * len(entries)
 
     async def one(index: int) -> None:

@@ -1,13 +1,13 @@
-"""Entries on their way to one broker: what comes up during a call shares the next one.
+"""Entries in flight to one broker: those that arrive during a call share the next call.
 
     put(entry, heard) ─▶ [ waiting ] ── a call is free ─▶ call(entries) ─▶ results ─▶ heard
                                          as many entries as fit
 
-One call is under way at a time, so that a busy pair of brokers pays one call per round trip,
-however many transactions there are (group commit for calls). A call may wait at the other side: for
-a participant that has yet to finish, for replicas that are behind. So a call that takes longer than
-`_STRAGGLER_S` no longer holds back the next; there are at most `_CALLS_MAX`. An entry that is put
-again while it waits or is under way is not sent twice, and everybody hears.
+One call is in flight at a time, so that a busy pair of brokers makes one call per round trip,
+however many transactions there are (group commit for calls). A call can wait at the other broker:
+for a participant that is still finishing, for replicas that are behind. So a call that takes longer
+than `_STRAGGLER_S` no longer delays the next one; there are at most `_CALLS_MAX`. An entry that is
+put again while it is waiting or in flight is not sent twice; all callers get its result.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
@@ -32,7 +32,7 @@ _events = EventLog("transactions")
 
 
 class Lane(Generic[EntryT]):
-    """See the module. `to` names the other side in logs and errors."""
+    """See the module. `to` names the other broker in logs and errors."""
 
     def __init__(self, to: str, call: Call[EntryT], clock: Clock, spawn: Spawn) -> None:
         """`spawn` starts a call and owns it."""
@@ -48,7 +48,7 @@ class Lane(Generic[EntryT]):
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is under way."""
+        """Nothing is waiting or in flight."""
         return not self._waiting and not self._under_way
 
     def put(self, entry: EntryT, heard: Heard) -> None:
@@ -61,7 +61,7 @@ class Lane(Generic[EntryT]):
             return
         if len(self._waiting) >= WAITING_MAX:
             error = ClusterError(
-                f"{WAITING_MAX:,} entries of transactions wait for {self._to} already; try again",
+                f"{WAITING_MAX:,} transaction entries already wait for {self._to}; try again",
                 ErrorCode.OVERLOADED,
             )
             self._clock.call_at(self._clock.now_s(), lambda: heard(error))
@@ -70,7 +70,7 @@ class Lane(Generic[EntryT]):
         self._look_soon(0.0)
 
     def _look_soon(self, after_s: float) -> None:
-        """At the end of this turn of the loop, or later: what comes until then goes along."""
+        """At the end of this turn of the loop, or later: entries until then share the call."""
         if not self._looking:
             self._looking = True
             self._clock.call_at(self._clock.now_s() + after_s, self._look)
@@ -78,7 +78,7 @@ class Lane(Generic[EntryT]):
     def _look(self) -> None:
         self._looking = False
         if not self._waiting or self._calls >= _CALLS_MAX:
-            return  # a call that ends looks again
+            return  # the end of a call looks again
         if self._calls:
             early_s = self._newest_s + _STRAGGLER_S - self._clock.now_s()
             if early_s > 0:
@@ -99,7 +99,7 @@ class Lane(Generic[EntryT]):
             results = self._all(entries, await self._call(entries))
         except PenstockError as error:
             results = [error] * len(entries)
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - those that wait must get it
             _events.defect("a call about transactions failed", error, to=self._to)
             failed = ClusterError(f"a call to {self._to} failed: {error}", ErrorCode.INTERNAL)
             results = [failed] * len(entries)

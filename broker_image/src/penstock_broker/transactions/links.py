@@ -1,12 +1,11 @@
-"""Joins and Ends on their way: to whoever leads what they are for, as the image has it.
+"""Sends joins and Ends to the leaders that they are for, according to the image.
 
     join(entry, heard) ─▶ leader of the id's partition ──┐            ┌─ own broker: `Here`, no gRPC
     send(end, stored) ──▶ leader of the participant ─────┴─▶ a lane ──┴─ other brokers: `Peers`
 
-One lane per broker and direction (`lane`). One attempt each: an End is sent again by its
-coordinator's machine, a join by the producer that wants to write. What a join is refused with is
-what the producer hears, so errors of the way there become COORDINATOR_LOADING: retriable, and
-nothing was written.
+One lane per broker and direction (`lane`). One attempt each: the coordinator's machine resends an
+End, and the producer that wants to write retries a join. The producer gets the error of a refused
+join, so connection errors become COORDINATOR_LOADING: retriable, and nothing was written.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ Results = Sequence[PenstockError | None]
 
 
 class Peer(Protocol):
-    """A broker that takes entries (`here.Here`, `transport.RemotePeer`)."""
+    """A broker that accepts entries (`here.Here`, `transport.RemotePeer`)."""
 
     async def join(self, entries: Sequence[JoinRequested]) -> Results: ...
     async def end(self, entries: Sequence[End]) -> Results: ...
@@ -59,11 +58,11 @@ class Peers(Protocol):
     """Calls to other brokers."""
 
     def peer(self, broker_id: BrokerId) -> Peer:
-        """The broker as the image of the moment of each call has it."""
+        """A broker; each call uses its address in the image at that moment."""
 
 
 class TransactionLinks:
-    """See the module. Made before the coordinators it serves: `own` and the finders come later."""
+    """See the module. Created before the coordinators, so `serve` sets `own` and the finders."""
 
     def __init__(self, broker_id: BrokerId, view: ClusterView, peers: Peers, clock: Clock) -> None:
         self._broker_id = broker_id
@@ -79,11 +78,11 @@ class TransactionLinks:
         self._groups: Finder | None = None
 
     def serve(self, own: Peer, ids: Finder, groups: Finder) -> None:
-        """`own`: this broker; `ids` and `groups` say where transactional ids and groups are."""
+        """`own`: this broker; `ids` and `groups` find transactional ids and groups."""
         self._own, self._ids, self._groups = own, ids, groups
 
     async def run(self) -> None:
-        """Owns the calls, until cancelled."""
+        """Owns the running calls, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
@@ -94,7 +93,7 @@ class TransactionLinks:
                 self._tasks = None
 
     def _forget_gone(self) -> None:
-        """Lanes of brokers that are not in the image, once nobody waits in them."""
+        """Removes idle lanes of brokers that are not in the image."""
         for lanes in (self._joins, self._ends):
             for broker_id in [b for b in lanes if b not in self._view.brokers]:
                 if lanes[broker_id].idle:
@@ -103,7 +102,7 @@ class TransactionLinks:
     # ------------------------------------------------------------ joins
 
     def join(self, entry: JoinRequested, heard: Heard) -> None:
-        """`heard` is called once, later: None, or why the participant must not write."""
+        """`heard` is called once, later: None, or the reason why the participant must not write."""
         assert self._ids is not None, "serve comes first"
         try:
             leader = self._ids.leader(entry.transactional_id)
@@ -128,10 +127,10 @@ class TransactionLinks:
     # ------------------------------------------------------------ ends
 
     def send(self, end: End, stored: Callable[[], None]) -> None:
-        """`coordinator.Ends`: one attempt at whoever leads the participant now."""
+        """`coordinator.Ends`: one attempt at the participant's current leader."""
         leader = self._leader(end.participant)
         if leader is None:
-            return  # the machine sends it again, at once when an image comes
+            return  # the machine resends it, at the latest with the next image
         if leader not in self._ends:
             call = self._peer(leader).end
             self._ends[leader] = Lane(f"broker {leader}", call, self._clock, self._spawn)
@@ -162,7 +161,7 @@ class TransactionLinks:
     # ------------------------------------------------------------ aborts
 
     def abort(self, abort: SendAbort) -> None:
-        """Best effort: the timeout does the same later. So does what is beyond the bound."""
+        """Best effort: the transaction's timeout does the same later, also beyond the limit."""
         if self._aborting < _ABORTS_MAX:
             self._aborting += 1
             self._spawn(self._abort(abort))
@@ -185,7 +184,7 @@ class TransactionLinks:
     # ------------------------------------------------------------ questions
 
     def coordinator_brokers(self) -> dict[int, int]:
-        """Who leads each partition of the internal topic, negative = nobody; {} = no topic."""
+        """The leader of each partition of the internal topic, negative = none; {} = no topic."""
         assert self._ids is not None, "serve comes first"
         return {
             partition: -1 if leader is None else leader
@@ -199,7 +198,7 @@ class TransactionLinks:
     # ------------------------------------------------------------ peers
 
     def _spawn(self, call: Coroutine[Any, Any, None]) -> None:
-        """Starts a call; none while the broker stops, when whoever waits is told otherwise."""
+        """Starts a call; none while the broker stops: then callers get other errors."""
         if self._tasks is None:
             call.close()
         else:
@@ -213,13 +212,13 @@ class TransactionLinks:
 
 
 class GroupLink:
-    """The links as groups know them (`groups.transactions.TransactionLink`)."""
+    """The links as groups use them (`groups.transactions.TransactionLink`)."""
 
     def __init__(self, links: TransactionLinks) -> None:
         self._links = links
 
     def join(self, join: SendJoin, joined: Heard) -> None:
-        """The group becomes a participant."""
+        """Makes the group a participant."""
         entry = JoinRequested(
             request_id=0,
             transactional_id=join.transactional_id,
@@ -230,7 +229,7 @@ class GroupLink:
         self._links.join(entry, joined)
 
     def abort(self, abort: SendAbort) -> None:
-        """What its member leaves open is aborted."""
+        """Aborts the transaction that a member left open."""
         self._links.abort(abort)
 
 

@@ -1,9 +1,9 @@
-"""What a broker tells Prometheus of the transactions that it coordinates.
+"""Metrics of the transactions that a broker coordinates.
 
-Counters are touched once per decision. What is open or has yet to be told is counted now and then
-(`Coordinators.count`), as sums and maxima over the coordinators here: an id is no label. An
-application that has a ledger is one, as there are few and each writes once in seconds; bounded all
-the same.
+Counters are updated once per decision. What is open or finishing is counted periodically
+(`Coordinators.count`), as sums and maxima over the coordinators here: a transactional id is not a
+label. An application with a ledger is one, as there are few and each commits once in seconds; their
+number is bounded nevertheless.
 """
 
 import heapq
@@ -84,17 +84,17 @@ class TransactionMetrics:
             self._visible.observe(visible_ms / 1000)
 
     def stored(self, ready: Ready, seconds: float) -> None:
-        """What `ready` decided is on all in-sync replicas now, so long after it was decided."""
+        """The decisions in `ready` are on all in-sync replicas, `seconds` after they were made."""
         for outcome in ready.ended:
             if outcome.commit:
                 self._commit.observe(seconds)
 
     def load_took(self, seconds: float) -> None:
-        """A coordinator was read."""
+        """A coordinator was loaded."""
         self._load.observe(seconds)
 
     def count(self, census: Iterable[Census], loading: int) -> None:
-        """All coordinators here; `loading`: those not serving."""
+        """All coordinators here; `loading`: how many do not serve."""
         found = list(census)
         self._ids.set(sum(one.ids for one in found))
         self._open.set(sum(one.open for one in found))
@@ -111,7 +111,7 @@ class TransactionMetrics:
 
 
 class _Ledgers(Collector):
-    """Ages are of the moment of the scrape."""
+    """Ages are computed at the scrape."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         self._wall_ms = wall_ms

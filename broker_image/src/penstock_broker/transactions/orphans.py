@@ -1,11 +1,11 @@
-"""Ends transactions of participants here that no coordinator knows: asks, decides, has them ended.
+"""Aborts transactions of participants here that no coordinator knows.
 
     partitions led, groups coordinated here ─▶ Orphans.due ─▶ every broker that coordinates
         ─▶ orphaned ─▶ End(abort), as if their coordinator had sent it
 
-Which ones, and when: `penstock.core.transactions.orphans`. After the answers the world is looked
-at again: leaders of `__transactions` that moved meanwhile make them incomplete, and a transaction
-that has ended is left alone.
+Which transactions, and when: `penstock.core.transactions.orphans`. After the answers, the state is
+checked again: if leaders of `__transactions` moved meanwhile, the answers are incomplete; a
+transaction that has ended is left alone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,13 +25,13 @@ from penstock_broker.clock import Clock
 from penstock_broker.observability import EventLog
 
 FIND_MAX: Final = 1_000
-"""How many transactions are asked about at once; the others follow when these have ended."""
+"""How many transactions are asked about at once; others follow when these have ended."""
 _INTERVAL_MAX_S: Final = 60.0
 _events = EventLog("transactions")
 
 
 class Coordinators(Protocol):
-    """Whoever coordinates (`links.TransactionLinks`)."""
+    """All transaction coordinators of the cluster (`links.TransactionLinks`)."""
 
     def coordinator_brokers(self) -> Mapping[int, int]: ...
     async def find(self, transactions: frozenset[Transaction], broker_id: BrokerId) -> Answer:
@@ -39,7 +39,7 @@ class Coordinators(Protocol):
 
 
 class Participants(Protocol):
-    """Whoever takes part, on this broker (`here.Here`)."""
+    """All participants on this broker (`here.Here`)."""
 
     def open_here(self) -> Iterable[OpenHere]: ...
     async def end(self, entries: Sequence[End]) -> Sequence[PenstockError | None]:
@@ -58,9 +58,9 @@ class OrphanSweep:
         age_ms: int,
         grace_ms: int,
     ) -> None:
-        """`age_ms`: asked about once open for so long.
+        """`age_ms`: a transaction open for longer than this is asked about.
 
-        `grace_ms`, the part of it beyond the longest timeout, says how often to look.
+        `grace_ms`, the part of it beyond the longest timeout, determines how often to check.
         """
         self._participants = participants
         self._coordinators = coordinators
@@ -69,7 +69,7 @@ class OrphanSweep:
         self._orphans = Orphans(age_ms)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             await self._clock.sleep(self._interval_s)
             try:
@@ -78,7 +78,7 @@ class OrphanSweep:
                 _events.defect("cannot look for orphaned transactions", error)
 
     async def sweep(self) -> None:
-        """One look, and what follows from it."""
+        """Checks once, and aborts the orphaned transactions found."""
         now_open = self._participants.open_here()
         due = self._orphans.due(now_open, self._clock.now_ms())[:FIND_MAX]
         if not due:
@@ -95,7 +95,7 @@ class OrphanSweep:
     async def _ask(
         self, transactions: frozenset[Transaction], leaders: Mapping[int, int]
     ) -> dict[int, Answer]:
-        """By broker id; nobody is asked while a partition has no leader."""
+        """Answers by broker id; no broker is asked while a partition has no leader."""
         answers: dict[int, Answer] = {}
         brokers = set(leaders.values())
         if min(brokers, default=-1) < 0:
@@ -111,7 +111,7 @@ class OrphanSweep:
         return answers
 
     async def _end(self, found: Sequence[OpenHere]) -> None:
-        """All at once: one that cannot store it now does not hold back the others."""
+        """Aborts all at once: one that cannot store it now does not delay the others."""
         results = await self._participants.end([_aborted(one) for one in found])
         for one, error in zip(found, results, strict=True):
             who = str(one.participant)

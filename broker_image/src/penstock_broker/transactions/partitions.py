@@ -1,9 +1,9 @@
-"""Partitions led here and transactions: joins on their way out, Ends on their way in.
+"""Transactions in partitions led here: outgoing joins, incoming Ends.
 
     ReplicaMachine ── Ready.joins ─▶ PartitionJoins ─▶ links … answered ─▶ Joined ─▶ ReplicaMachine
     coordinator ── End ─▶ Markers ─▶ EndRequested ─▶ ReplicaMachine … the marker is committed
 
-Whether a batch may wait, what a marker ends and when it counts is the machine's to say (I12).
+The machine decides whether a batch may wait, what a marker ends and when it counts (I12).
 """
 
 import asyncio
@@ -28,19 +28,19 @@ from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.transactions.links import TransactionLinks
 
 END_TIMEOUT_MS: Final = 8_000
-"""Shorter than the call it came with (`transport`), so that the caller still gets the answer."""
+"""Shorter than the timeout of the call (`transport`), so that the caller still gets an answer."""
 _GRACE_S: Final = 1.0
 
 
 class PartitionJoins:
-    """Where replicas hand their joins (`replica.JoinOutlet`)."""
+    """Receives the joins of replicas (`replica.JoinOutlet`)."""
 
     def __init__(self, links: TransactionLinks, replicas: ReplicaSet) -> None:
         self._links = links
         self._replicas = replicas
 
     def join(self, replica: Replica, request: JoinRequest) -> None:
-        """The machine hears `Joined` with the same number, unless the replica has gone."""
+        """The machine gets `Joined` with the same number, unless the replica was removed."""
 
         def heard(error: PenstockError | None) -> None:
             self._replicas.handle(replica, Joined(request.number, error))
@@ -63,7 +63,7 @@ class Markers:
         self._clock = clock
 
     def open_here(self) -> Iterator[OpenHere]:
-        """What partitions led here have open, as their logs say."""
+        """Open transactions of partitions led here, according to their logs."""
         for key, replica in list(self._replicas.by_key.items()):
             if replica.machine.error is None and replica.marks.is_leader:
                 where = PartitionParticipant(key.topic_id, key.partition)
@@ -108,5 +108,5 @@ class Markers:
 
 
 def _answer(answered: "asyncio.Future[ProduceReply]", reply: ProduceReply) -> None:
-    if not answered.done():  # whoever waited may have gone
+    if not answered.done():  # the caller may have stopped waiting
         answered.set_result(reply)

@@ -1,6 +1,6 @@
 """Calls about transactions to other brokers, over gRPC; a connection per broker is kept.
 
-The broker is looked up for each call: one that came back, elsewhere or not, is found.
+The broker is looked up for each call: one that restarted is found, also at a new address.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from penstock_broker.metadata.image import ClusterView
 from penstock_broker.metadata.peers import PeerChannels
 
 CALL_TIMEOUT_S: Final = 10.0
-"""Longer than a join may be parked (5 s), and than an End may wait for replicas."""
+"""Longer than a join may wait (5 s), and than an End may wait for replicas."""
 FIND_TIMEOUT_S: Final = 60.0
-"""All coordinators of a broker write one after another; no caller waits for it."""
+"""A broker's coordinators write one after another; no client waits for this call."""
 _A = TypeVar("_A")
 
 
@@ -82,7 +82,7 @@ class RemotePeers:
         return results_from_wire(answer.results)
 
     async def abort(self, broker_id: BrokerId, abort: SendAbort) -> None:
-        """One AbortTransaction, for a member that is gone. Raises PenstockError."""
+        """One AbortTransaction, for a member that left. Raises PenstockError."""
         request = transaction_pb2.AbortTransactionRequest(
             cluster_id=self._view.cluster_id,
             transactional_id=abort.transactional_id,
@@ -127,7 +127,7 @@ class RemotePeers:
             except asyncio.CancelledError as error:
                 if being_cancelled():
                     raise
-                # Closed under the call: gRPC raises as if the caller were cancelled.
+                # Closed during the call: gRPC raises as if the caller were cancelled.
                 raise ClusterError(
                     f"the connection to broker {broker_id} was closed", ErrorCode.UNREACHABLE
                 ) from error
