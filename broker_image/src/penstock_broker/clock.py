@@ -1,9 +1,9 @@
-"""Time as shells see it, behind a seam: a simulator hands them another one.
+"""Time in shells, behind a seam: a simulator passes its own clock.
 
 now_ms     the machines' clock: monotonic, in ms, the one that deadlines are given in
-wall_ms    since 1970; may jump: for what is written down, never for what is waited for
-call_at    once, at a moment of now_s; like `sleep`, by the event loop that runs
-timeout    a bound on what is awaited inside `async with`; then it raises TimeoutError
+wall_ms    since 1970; may jump: for stored times, never for waits
+call_at    once, at a time of now_s; like `sleep`, by the running event loop
+timeout    bounds waits inside `async with`; then raises TimeoutError
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """See the module. `now_s` is that of `call_at`, and may differ from `now_ms`."""
+    """See the module. `now_s` is the clock of `call_at`, and may differ from `now_ms`."""
 
     def now_ms(self) -> int: ...
     def now_s(self) -> float: ...
@@ -28,25 +28,25 @@ class SystemClock:
     """The machine's own time, the event loop's timers."""
 
     def now_ms(self) -> int:
-        """Not asked of the loop: finding the running one takes a system call in CPython 3.11."""
+        """Not the loop's clock: finding the running loop takes a system call in CPython 3.11."""
         return int(monotonic() * 1000)
 
     def now_s(self) -> float:
-        """The loop's own clock, the one of `call_at`."""
+        """The loop's own clock, which `call_at` uses."""
         return asyncio.get_running_loop().time()
 
     def wall_ms(self) -> int:
-        """As the operating system has it."""
+        """The operating system's time."""
         return time_ns() // 1_000_000
 
     def call_at(self, when_s: float, act: Callable[[], None]) -> None:
-        """A moment that has passed: at the end of this turn of the loop."""
+        """If the time has passed, `act` runs at the end of this turn of the loop."""
         asyncio.get_running_loop().call_at(when_s, act)
 
     async def sleep(self, seconds: float) -> None:
-        """0: lets everyone else have a turn."""
+        """0: lets all other tasks run once."""
         await asyncio.sleep(seconds)
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
-        """As asyncio's, from the moment it is entered."""
+        """Like asyncio's, counted from entering the block."""
         return asyncio.timeout(seconds)

@@ -22,7 +22,7 @@ def _setting(key: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The tunables. Sizes in bytes, times in ms; what each means: `penstock.core.settings`."""
+    """The tunables. Sizes in bytes, times in ms; `penstock.core.settings` describes each."""
 
     produce_inflight_bytes: int = _setting("produce.inflight.bytes")
     fetch_inflight_bytes: int = _setting("fetch.inflight.bytes")
@@ -57,8 +57,8 @@ class BrokerConfig:
     """All a broker process needs to start.
 
     `listen` and `metrics_listen` are `host:port` (`metrics_listen` empty: no metrics endpoint);
-    `advertise_*` is what clients and followers connect to; `external_*` what clients outside the
-    network connect to, through `external_listen` (empty: nobody does).
+    clients and followers connect to `advertise_*`; clients outside the network connect to
+    `external_*`, through `external_listen` (empty: none).
     """
 
     broker_id: BrokerId

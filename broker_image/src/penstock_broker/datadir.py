@@ -1,18 +1,18 @@
-"""Whose data this is, and whether all of it is still there: a broker's data directory.
+"""A broker's data directory: whose data it is, and whether all of it is still there.
 
     data-dir/
         lock         held with flock while a broker runs; holds its process id, for the message
         meta.json    who owns it, newest controller seen, how the last run ended
-        journal.json what it keeps for controllers (services.journal)
+        journal.json the metadata journal (services.journal)
         log/         the log store
 
     open ──▶ [register, adopt_cluster_id, acknowledge_loss] ──▶ remember_metadata … ──▶ close(clean)
 
 Two questions decide what a broker may claim after a start. *Is this my directory?* Another
-cluster's or broker's is refused (I21, I22). *Did it survive?* After a kill the page cache is
-still there, which the kernel's boot id proves; after a power loss it is not, and the broker
-must not claim its old ISR seats ("last replica standing", I7). A loss is remembered until the
-controller has heard of it, or a crash right after the first start would hide it.
+cluster's or broker's is refused (I21, I22). *Did it survive?* After a kill, the page cache is still
+there, which the kernel's boot id proves; after a power loss it is not, and the broker must not
+claim its old ISR seats ("last replica standing", I7). A loss is remembered until the controller has
+been told of it; otherwise a crash right after the first start would hide it.
 
 Every change of `meta.json` and `journal.json` is atomic and durable (`DurableFile`).
 All calls block; none is needed on the data path.
@@ -41,11 +41,11 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What `meta.json` holds.
+    """The content of `meta.json`.
 
-    `cluster_id` is empty until the first registration. `clean_shutdown` is only true while no
-    broker runs. `data_lost`: records acknowledged by an earlier run may be missing, or never
-    were here (a new directory), and the controller has not confirmed that it knows.
+    `cluster_id` is empty until the first registration. `clean_shutdown` is true only while no
+    broker runs. `data_lost`: records acknowledged by an earlier run may be missing, or never were
+    here (a new directory), and the controller has not confirmed that it knows.
     """
 
     format: int
@@ -60,7 +60,7 @@ class Meta:
 
 
 class SmallFile(Protocol):
-    """A file that changes as a whole. Calls block."""
+    """A file that is replaced as a whole. Calls block."""
 
     @property
     def path(self) -> Path:
@@ -68,17 +68,17 @@ class SmallFile(Protocol):
         ...
 
     def read(self) -> bytes | None:
-        """None: there is none yet."""
+        """None: the file does not exist yet."""
         ...
 
     def replace(self, content: bytes) -> None:
-        """Atomic, and durable when it returns. Raises OSError: the old content is still there."""
+        """Atomic, and durable when it returns. After an OSError, the old content is still there."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DurableFile:
-    """A `SmallFile` of a folder that exists: new file, fsync, rename, fsync of the folder."""
+    """A `SmallFile` in an existing folder: new file, fsync, rename, fsync of the folder."""
 
     path: Path
 
@@ -101,10 +101,10 @@ class DurableFile:
 
 
 class DataDirectory:
-    """An open, locked data directory. Not thread-safe; made by `open`, given back by `close`."""
+    """An open, locked data directory. Not thread-safe; opened by `open`, released by `close`."""
 
     def __init__(self, path: Path, meta: Meta, lock: IO[str], *, fresh: bool) -> None:
-        """Takes over `lock`; use `open`."""
+        """Takes ownership of `lock`; use `open` instead."""
         self.path = path
         self.fresh = fresh
         """The directory was created by this run: it is empty."""
@@ -115,17 +115,17 @@ class DataDirectory:
     def open(
         cls, path: Path, *, cluster_id: str | None, broker_id: BrokerId, boot_id: str | None = None
     ) -> "DataDirectory":
-        """Makes or validates the directory and locks it.
+        """Creates or validates the directory and locks it.
 
         Args:
-            path: made if missing.
-            cluster_id: the cluster it must belong to; None: whichever it says.
+            path: created if missing.
+            cluster_id: the cluster it must belong to; None: any.
             broker_id: the broker it must belong to.
-            boot_id: of the running kernel; None reads it. Empty: unknown, never the same.
+            boot_id: of the running kernel; None reads it. Empty: unknown, equal to none.
 
         Raises:
             MisuseError: it belongs to another cluster or broker, is in use, or cannot be used.
-            ClusterError: DATA_CORRUPTED, its `meta.json` is damaged or gone.
+            ClusterError: DATA_CORRUPTED, its `meta.json` is damaged or missing.
         """
         lock = _take_lock(path)
         try:
@@ -155,12 +155,12 @@ class DataDirectory:
 
     @property
     def log_path(self) -> Path:
-        """Where the log store lives."""
+        """Folder of the log store."""
         return self.path / _LOG
 
     @property
     def journal_file(self) -> SmallFile:
-        """Of `services.journal`."""
+        """File of `services.journal`."""
         return DurableFile(self.path / _JOURNAL)
 
     @property
@@ -170,48 +170,48 @@ class DataDirectory:
 
     @property
     def directory_id(self) -> str:
-        """UUID made with the directory: another directory is another broker to the controller."""
+        """UUID of the directory: to the controller, another directory is another broker."""
         return self._meta.directory_id
 
     @property
     def data_intact(self) -> bool:
-        """Everything earlier runs acknowledged is still here (clean stop, or same boot).
+        """Everything that earlier runs acknowledged is still here (clean stop, or same boot).
 
-        False for a fresh directory, and from a loss on until `acknowledge_loss`.
+        False for a new directory, and after a loss until `acknowledge_loss`.
         """
         return not self._meta.data_lost
 
     @property
     def controller_epoch(self) -> ControllerEpoch:
-        """Newest seen; 0 = none yet."""
+        """The newest epoch seen; 0 = none yet."""
         return ControllerEpoch(self._meta.controller_epoch)
 
     @property
     def metadata_version(self) -> int:
-        """Newest applied; 0 = none yet."""
+        """The newest version applied; 0 = none yet."""
         return self._meta.metadata_version
 
     def adopt_cluster_id(self, cluster_id: str) -> None:
-        """Binds the directory to the cluster that accepted the first registration, for ever.
+        """Binds the directory for ever to the cluster that accepted the first registration.
 
-        Raises MisuseError(CLUSTER_ID_MISMATCH) when it belongs to another one.
+        Raises MisuseError(CLUSTER_ID_MISMATCH) if it belongs to another one.
         """
         _check_owner(self.path, self._meta, cluster_id, BrokerId(self._meta.broker_id))
         if self._meta.cluster_id != cluster_id:
             self._store(replace(self._meta, cluster_id=cluster_id))
 
     def acknowledge_loss(self) -> None:
-        """The controller accepted a registration that said `data_intact` = false.
+        """The controller accepted a registration with `data_intact` = false.
 
-        From now on a kill loses nothing again. Call it after every accepted registration.
+        From now on a kill loses nothing. Call it after every accepted registration.
         """
         if self._meta.data_lost:
             self._store(replace(self._meta, data_lost=False))
 
     def remember_metadata(self, epoch: ControllerEpoch, version: int) -> None:
-        """Records the newest controller epoch and metadata version, before they are acted on.
+        """Records the newest controller epoch and metadata version, before they take effect.
 
-        Raises ClusterError(STALE_CONTROLLER_EPOCH) if either is older than what was seen: the
+        Raises ClusterError(STALE_CONTROLLER_EPOCH) if either is older than the newest one seen: the
         controller was deposed, or its metadata comes from a backup (I21). The image is refused.
         """
         known = self._meta
@@ -235,7 +235,7 @@ class DataDirectory:
         return shutil.disk_usage(self.path).total
 
     def close(self, *, clean: bool) -> None:
-        """Unlocks. `clean`: the log store was closed and fsynced; say so to the next run."""
+        """Unlocks. `clean`: the log store was closed and fsynced; the next run is told."""
         if self._lock.closed:
             return
         try:
@@ -276,7 +276,7 @@ def _take_lock(path: Path) -> IO[str]:
 
 
 def _load(path: Path) -> Meta | None:
-    """None: a new directory. Raises ClusterError(DATA_CORRUPTED) for data without its owner."""
+    """None: a new directory. Raises ClusterError(DATA_CORRUPTED) for data without an owner."""
     try:
         text = (path / _META).read_bytes()
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""What a broker tells Prometheus.
+"""The metrics of a broker.
 
-Counters and histograms are touched once per request or tick, never per record. Numbers that are
-facts about replicas (leaders, under-replicated, log ends) are computed when scraped, as sums: a
-series per partition would cost more than the partition. Only partitions whose readers wait for a
-transaction have one, up to a limit. Those of single groups: `groups.lag`.
+Counters and histograms are updated once per request or tick, never per record. Numbers about
+replicas (leaders, under-replicated, log ends) are computed when scraped, as sums: a series per
+partition would cost more than the partition. Only partitions whose readers wait for a transaction
+have a series, up to a limit. Metrics of single groups: `groups.lag`.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 STANDING_MAX: Final = 500
-"""Partitions with a stable offset lag that a broker exports."""
+"""Limit of partitions whose stable offset lag a broker exports."""
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -32,7 +32,7 @@ class ReplicaTotals:
     stopped: int = 0
     high_watermarks: int = 0
     stable_offset_lags: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    """By topic and partition, of all led here where it is not 0."""
+    """By topic and partition, of all partitions led here where it is not 0."""
     log_ends: int = 0
     disk_free_bytes: int = 0
     inflight_bytes: int = 0
@@ -41,7 +41,7 @@ class ReplicaTotals:
 
 @dataclass(frozen=True, slots=True)
 class GroupTotals:
-    """The consumer groups that this broker coordinates, counted now and then; states by name."""
+    """The consumer groups that this broker coordinates, counted periodically; states by name."""
 
     states: Mapping[str, int] = field(default_factory=dict)
     members: int = 0
@@ -94,14 +94,14 @@ class Metrics:
 
     def observe_request(self, method: str, seconds: float) -> None:
         """Counts and times one request."""
-        # A look-up of a label costs more than the observation.
+        # Looking up a label costs more than the observation.
         histogram = self._seconds_of.get(method)
         if histogram is None:
             histogram = self._seconds_of[method] = self.request_seconds.labels(method)
         histogram.observe(seconds)
 
     def observe_controller(self, connected: Callable[[], bool]) -> None:
-        """Has `connected` called at every scrape, in the endpoint's thread."""
+        """Makes every scrape call `connected`, in the endpoint's thread."""
         gauge = Gauge(
             "penstock_controller_connected",
             "1 while there is a session with a controller",
@@ -110,11 +110,11 @@ class Metrics:
         gauge.set_function(lambda: float(connected()))
 
     def observe_replicas(self, totals: Callable[[], ReplicaTotals]) -> None:
-        """Has `totals` called at every scrape, in the endpoint's thread."""
+        """Makes every scrape call `totals`, in the endpoint's thread."""
         self.registry.register(_Totals(totals))
 
     def observe_groups(self, totals: Callable[[], GroupTotals]) -> None:
-        """Has `totals` called at every scrape, in the endpoint's thread."""
+        """Makes every scrape call `totals`, in the endpoint's thread."""
         self.registry.register(_Groups(totals))
 
     def _counter(self, name: str, documentation: str) -> Counter:
@@ -172,7 +172,7 @@ class _Totals(Collector):
 
 
 def _stable_offset_lags(totals: ReplicaTotals) -> Metric:
-    """The largest; `penstock_stable_offset_lag` has them all."""
+    """The largest ones; `penstock_stable_offset_lag` is the sum of all."""
     family = GaugeMetricFamily(
         "penstock_partition_stable_offset_lag",
         "Offsets of a partition led here that readers cannot read yet because of open "

@@ -1,6 +1,6 @@
 """Logs and metrics of the broker's and the controller's process.
 
-Logs are `penstock.logs`' JSON lines under this package's name. Metrics live in a registry of the
+Logs are `penstock.logs`' JSON lines under this package's name. Metrics are in a registry of the
 process (no global state), served by a small HTTP thread.
 """
 
@@ -15,7 +15,7 @@ _ROOT: Final = "penstock_broker"
 
 
 class EventLog(logs.EventLog):
-    """Event phrases under one part of this package."""
+    """Logs events of one part of this package."""
 
     def __init__(self, part: str) -> None:
         super().__init__(f"{_ROOT}.{part}")
@@ -29,7 +29,7 @@ def configure_logging(level: str = "INFO", **identity: object) -> None:
 def serve_metrics(address: str, registry: CollectorRegistry) -> WSGIServer:
     """Serves `registry` at `host:port` for Prometheus; `shutdown()` the result to stop.
 
-    Port 0: any free one, which the log tells. Raises OSError when the port is taken.
+    Port 0: any free port, which is logged. Raises OSError if the port is in use.
     """
     host, _, port = address.rpartition(":")
     server, _thread = start_http_server(int(port), host or "127.0.0.1", registry)
@@ -39,5 +39,5 @@ def serve_metrics(address: str, registry: CollectorRegistry) -> WSGIServer:
 
 
 def bound_address(listen: str, port: int) -> str:
-    """Where a server that was told to listen on `listen`, maybe port 0, is to be found."""
+    """The address of a server that was told to listen on `listen`, possibly port 0."""
     return f"{listen.rpartition(':')[0]}:{port}"

@@ -1,15 +1,15 @@
-"""Local mode: a whole cluster as processes on this machine, from the manifest kubectl applies.
+"""Local mode: a whole cluster as processes on this machine, from a Kubernetes manifest.
 
     manifest ──▶ LocalCluster ──▶ controller, brokers (child processes) ──▶ topics applied
-                     │ keeps state.json: who runs, where; restarts what crashed
+                     │ writes state.json: which processes run, where; restarts crashed ones
     penstock local up|status|down|logs · the demo · tests · benchmarks
 
-What belongs here: starting, watching and stopping the server processes of one machine, and
-finding them again from another process. What never may be here: anything a broker needs in
-Kubernetes, and any decision about partitions; the controller does that in both places.
+Belongs here: starting, watching and stopping the server processes on one machine, and finding them
+from another process. Never here: anything a broker needs in Kubernetes, and any decision about
+partitions; the controller makes those in both places.
 
 Promise: nothing is left running. Children watch a pipe to the process that started them and end
-when it closes, however that process ended; a recorded process is signalled only while its start
+when it closes, however that process ended; a recorded process gets a signal only while its start
 time still matches.
 """
 

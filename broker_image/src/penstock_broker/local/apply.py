@@ -1,7 +1,7 @@
-"""Carries a topic plan out against a running cluster, through the public admin client.
+"""Carries out a topic plan in a running cluster, through the public admin client.
 
-`topics` decides, this module asks and does. Also the last step of starting: waiting until the
-controller counts every broker as alive, without which topics could not be placed.
+`topics` decides, this module makes the calls. Also has the last step of starting: waiting until the
+controller counts every broker as alive, because topics cannot be placed before.
 """
 
 import time
@@ -25,7 +25,7 @@ POLL_S = 0.1
 def apply_topics(bootstrap: str, manifest: Manifest, cluster: Cluster) -> list[str]:
     """Creates and alters topics; returns a line for each change.
 
-    Raises ManifestError, with nothing done, if one of the changes is impossible.
+    Raises ManifestError, with nothing done, if any change is impossible.
     """
     topics = manifest.topics_of(cluster.name)
     if not topics:
@@ -60,8 +60,8 @@ def wait_for_brokers(
 ) -> None:
     """Returns when the controller counts `brokers` brokers as alive.
 
-    `deadline` is a time on the monotonic clock. `check` is called before every look and raises
-    when waiting has become useless. Raises ClusterError(REQUEST_TIMED_OUT).
+    `deadline` is a time on the monotonic clock. `check` is called before every attempt and raises
+    if waiting has become pointless. Raises ClusterError(REQUEST_TIMED_OUT).
     """
     last = "no answer yet"
     with Admin(bootstrap) as admin:

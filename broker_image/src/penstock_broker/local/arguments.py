@@ -1,7 +1,7 @@
-"""From a Cluster manifest to the command lines of its processes.
+"""Turns a Cluster manifest into the command lines of its processes.
 
 `spec.config` is one mapping for the whole cluster; each setting goes to the kind of process that
-knows it. Pure but for reading the tables of known settings.
+knows it. Pure, except that it reads the tables of known settings.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from penstock_broker.local.ports import HOST, Ports
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """`--config` of each kind of process, and all that makes a restart necessary."""
+    """`--config` of each kind of process, and everything that requires a restart."""
 
     controller: dict[str, str]
     broker: dict[str, str]
@@ -39,9 +39,9 @@ def settings_of(cluster: Cluster) -> ProcessSettings:
 
 
 def check_settings(cluster: Cluster, source: str) -> None:
-    """Raises ManifestError with every setting that no process would take.
+    """Raises ManifestError with every setting that no process would accept.
 
-    The processes check their settings too, but each only its own and only when it starts.
+    The processes check their settings too, but each only its own, and only when it starts.
     """
     sorted_settings = settings_of(cluster)
     problems = _broker_problems(sorted_settings.broker)
@@ -65,7 +65,7 @@ def _broker_problems(settings: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def _controller_problems(settings: dict[str, str]) -> list[tuple[str, str]]:
-    """Settings must be possible together, too; only if they are not is each looked at alone."""
+    """Checks all settings together; if that fails, checks each alone to name the wrong ones."""
     try:
         ControlConfig.parse(settings)
     except PenstockError as together:

@@ -2,10 +2,10 @@
 
     python -m penstock_broker.local.child broker --broker-id 0 …
 
-Standard input is a pipe whose other end only the parent holds. When the parent exits, however it
-exits, the kernel closes that end, the read here returns and this process stops itself: first as
-on SIGTERM, then for good. (`PR_SET_PDEATHSIG` would tie the child to the *thread* that started
-it, which is wrong for a parent that starts brokers from a short-lived thread.)
+Standard input is a pipe whose other end only the parent holds. When the parent exits, in any way,
+the kernel closes that end, the read here returns and this process stops itself: first as on
+SIGTERM, then for good. (`PR_SET_PDEATHSIG` would tie the child to the *thread* that started it,
+which is wrong if a short-lived thread of the parent starts brokers.)
 """
 
 import os
@@ -21,7 +21,7 @@ STOP_SECONDS_MAX = 10.0
 
 def _end_with_parent() -> None:
     while os.read(0, 4096):
-        pass  # nothing is ever sent; only the end matters
+        pass  # nothing is ever sent; only the end counts
     # The kernel's timer, not a thread's: it also ends a process that hangs while it exits.
     signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS_MAX)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -2,15 +2,15 @@
 
     with LocalCluster.from_manifest("cluster.yaml", data_dir=folder) as cluster:
         Producer(cluster.bootstrap) …
-        cluster.kill(1)            # SIGKILL; cluster.start_broker(1) or the watcher brings it back
+        cluster.kill(1)            # SIGKILL; cluster.start_broker(1) or the watcher restarts it
 
-Used in process by the demo, tests and benchmarks, and by `penstock local up` through
-`foreground`. Blocking; call it from a thread in asynchronous programs. Every change of who runs
-is written to `state.json`, so that `penstock local status` and `down` see it.
+Used in process by the demo, tests and benchmarks, and by `penstock local up` through `foreground`.
+It blocks; call it from a thread in asynchronous programs. Every start and stop of a process is
+written to `state.json`, so that `penstock local status` and `down` can see it.
 
     start: lock the directory ─▶ end leftovers ─▶ reserve ports ─▶ spawn all ─▶ wait for SERVING
-           ─▶ apply topics.     Anything wrong on the way stops what was started.
-    stop:  brokers one by one (each hands its leaderships on), then the controller; bounded.
+           ─▶ apply topics.     If a step fails, everything started is stopped.
+    stop:  brokers one by one (each hands over its leaderships), then the controller; bounded.
 """
 
 import contextlib
@@ -49,15 +49,15 @@ Target = int | str
 
 
 def _silent(_: str) -> None:
-    """Progress goes nowhere."""
+    """Discards progress messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """How to run it.
+    """Options for running a cluster.
 
     `base_port`: brokers listen on base + id, the controller on base - 1; 0 = any free ports.
-    `restart_crashed`: a process that ends by itself, or is killed, is started again after a
+    `restart_crashed`: a process that exits or is killed is restarted after a
     growing pause. `ready_timeout_s` bounds `start` and `start_broker`; `stop_timeout_s` bounds
     the clean stop of each process, before SIGKILL. `progress` gets one line per step.
     """
@@ -70,7 +70,7 @@ class LocalOptions:
 
 
 class LocalCluster:
-    """The processes of one Cluster on this machine. See the module for its life."""
+    """The processes of one Cluster on this machine. See the module for its life cycle."""
 
     def __init__(
         self, manifest: Manifest, cluster: Cluster, directory: StateDirectory, options: LocalOptions
@@ -96,15 +96,15 @@ class LocalCluster:
         cluster: str | None = None,
         options: LocalOptions | None = None,
     ) -> Self:
-        """A cluster that is not started yet.
+        """Creates a cluster without starting it.
 
         Args:
             path: manifest with a Cluster and its Topics.
-            data_dir: where data, logs and `state.json` go; None = the user's state directory.
-            cluster: which Cluster, if the manifest holds several.
+            data_dir: folder of data, logs and `state.json`; None = the user's state directory.
+            cluster: which Cluster, if the manifest contains several.
 
         Raises:
-            MisuseError: the manifest is wrong (every problem in one message).
+            MisuseError: the manifest is invalid (all problems in one message).
         """
         manifest = load_manifest(path)
         chosen = choose_cluster(manifest, cluster)
@@ -117,7 +117,7 @@ class LocalCluster:
         """Starts everything and returns when topics are applied and all brokers serve.
 
         Raises:
-            MisuseError: the directory is in use, a port is taken, brokers would be left out.
+            MisuseError: the directory is in use, a port is in use, brokers would be left out.
             ClusterError: a process ended or was not ready in time; all others are stopped.
         """
         self.directory.create()
@@ -156,7 +156,7 @@ class LocalCluster:
         self.apply(self.manifest)
 
     def stop(self) -> None:
-        """Stops everything; nothing runs when it returns. Idempotent; a slow stop is cut short."""
+        """Stops everything; nothing runs when it returns. Idempotent; kills slow processes."""
         self._watcher.stop()
         with self._lock:
             self._phase = "stopping"
@@ -189,9 +189,9 @@ class LocalCluster:
         self.stop()
 
     def apply(self, manifest: Manifest) -> list[str]:
-        """Creates and changes topics as the manifest says; returns a line for each change.
+        """Creates and changes topics to match the manifest; returns a line for each change.
 
-        Raises ManifestError, before anything is changed, for what cannot be done.
+        Raises ManifestError, before anything is changed, if a change is impossible.
         """
         lines = apply_topics(self.bootstrap, manifest, self.cluster)
         for line in lines:
@@ -202,7 +202,7 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all brokers with a comma between them, running or not."""
+        """Addresses of all brokers, separated by commas, running or not."""
         return ",".join(s.address for s in self._servers.values() if s.name != CONTROLLER)
 
     @property
@@ -230,7 +230,7 @@ class LocalCluster:
     def kill(self, target: Target, number: signal.Signals = signal.SIGKILL) -> None:
         """Sends a signal; after SIGKILL the process has ended when this returns.
 
-        With `restart_crashed` the process comes back; otherwise `start_broker` brings it back.
+        With `restart_crashed` the watcher restarts the process; otherwise call `start_broker`.
         """
         server = self._server(target)
         server.signal(number)
@@ -294,13 +294,13 @@ class LocalCluster:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"{server.name} is not ready after {self.options.ready_timeout_s:.0f} s; "
-                    f"its last words: {server.last_words()!r} (its log: {server.log_file})",
+                    f"its last log line: {server.last_words()!r} (its log: {server.log_file})",
                     ErrorCode.REQUEST_TIMED_OUT,
                 )
             time.sleep(POLL_S)
 
     def _raise_if_ended(self, *waited_for: ServerProcess) -> None:
-        """While the cluster starts none may end: without a controller, no broker ever serves."""
+        """While the cluster starts, none may end: without a controller, no broker ever serves."""
         concerned = self._servers.values() if self._phase == "starting" else waited_for
         for server in concerned:
             if not server.is_running:

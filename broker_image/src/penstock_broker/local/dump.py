@@ -1,8 +1,8 @@
 """Reads the log of a broker that is not running, batch by batch, headers and CRCs.
 
 For `penstock dump-log`. Takes the data directory's lock, so that no broker starts meanwhile, and
-never writes `meta.json`: looking must not count as a run. The store reads whole batches and
-checks both CRCs; the first bad one ends its partition with the error, the others go on.
+never writes `meta.json`: reading must not count as a run. The store reads whole batches and checks
+both CRCs; the first bad one ends its partition with the error, and the other partitions continue.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class PartitionDump:
 def open_stopped_broker(data_dir: Path) -> Iterator[LogStore]:
     """The store of a stopped broker, closed at the end.
 
-    Raises MisuseError if this is no broker's directory or the broker runs.
+    Raises MisuseError if this is not a broker's directory, or if the broker is running.
     """
     if not (data_dir / "meta.json").is_file():
         raise MisuseError(

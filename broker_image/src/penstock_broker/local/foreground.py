@@ -1,4 +1,4 @@
-"""`penstock local up`: runs a `LocalCluster` until a signal, or tells a running one of a change.
+"""`penstock local up`: runs a `LocalCluster` until a signal, or changes a running one.
 
     up ──▶ nothing runs here ──▶ run: start, watch, wait for SIGINT | SIGTERM | SIGHUP, stop
        └─▶ a cluster runs    ──▶ apply_to_running: topics only; other changes need a restart
@@ -62,7 +62,7 @@ class LocalUp:
         self._text = text
 
     def running(self) -> LocalState | None:
-        """The cluster that runs in this directory; waits while it is still starting."""
+        """The cluster that runs in this directory; waits while it is starting."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while (state := self.directory.read()) is not None and state.is_supervised:
             if state.phase == "running":
@@ -99,9 +99,9 @@ class LocalUp:
         return apply_topics(state.bootstrap, self.manifest, self.cluster)
 
     def run(self, on_ready: Callable[[LocalCluster], None]) -> None:
-        """Starts the cluster and returns when a signal asked to stop and nothing runs any more.
+        """Starts the cluster and returns after a signal, when nothing runs any more.
 
-        A signal that comes while it is still starting raises KeyboardInterrupt, after the stop.
+        A signal during the start raises KeyboardInterrupt, after everything has been stopped.
         """
         self.directory.manifest_file.write_text(self._text)
         options = LocalOptions(
@@ -125,13 +125,13 @@ class LocalUp:
                 cluster.stop()
 
     def stop_command(self) -> str:
-        """What to type to stop this cluster, and no other one, in quotes."""
+        """The command that stops this cluster, and no other one, in quotes."""
         chosen = self.request.data_dir
         options = options_for(self.directory.root, by_directory=chosen is not None)
         return f"`penstock local down{options}`"
 
     def _register(self) -> None:
-        """Before the start, so that a cluster that hangs there can be stopped, too."""
+        """Called before the start, so that a cluster that hangs there can be stopped, too."""
         try:
             register(self.cluster.name, self.directory.root)
         except (OSError, MisuseError) as error:
@@ -195,8 +195,8 @@ class LocalUp:
 def stop_signals(later: Callable[[], None]) -> Iterator[None]:
     """Inside the block, SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, once.
 
-    Every further one calls `later` instead, so that the clean stop the first one began is not
-    torn apart. Main thread only.
+    Every further signal calls `later` instead, so that it does not interrupt the clean stop that
+    the first one began. Main thread only.
     """
     assert threading.current_thread() is threading.main_thread()
     seen: list[int] = []

@@ -1,7 +1,7 @@
-"""YAML text to a `Manifest`: the only place that opens a manifest or knows YAML.
+"""Turns YAML text into a `Manifest`: the only code that opens manifests or parses YAML.
 
-Stricter than YAML itself: a key given twice is an error, not the last one wins. What the
-documents mean is checked in `penstock.core.manifest`, all problems at once.
+Stricter than YAML itself: a key given twice is an error, instead of the last one winning.
+`penstock.core.manifest` checks what the documents mean, and reports all problems at once.
 """
 
 import sys
@@ -34,7 +34,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_text(path: str) -> str:
-    """The file's text; `-` is standard input. Raises MisuseError when it cannot be read."""
+    """The file's text; `-` is standard input. Raises MisuseError if it cannot be read."""
     try:
         data = sys.stdin.buffer.read(MANIFEST_BYTES_MAX + 1) if path == "-" else _read_file(path)
         if len(data) > MANIFEST_BYTES_MAX:

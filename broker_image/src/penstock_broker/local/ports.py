@@ -1,20 +1,20 @@
-"""Which ports a local cluster listens on, and keeping them for it while its processes come and go.
+"""Reserves the ports of a local cluster, while its processes come and go.
 
-Fixed: broker i on base + i, the controller on base - 1, metrics 100 above each. Without a base
-the kernel chooses. To look for a free port and to listen on it later is a race: another process
-may take it meanwhile, and again in every pause between a kill and a restart. So ports are
-reserved, by two sockets each, which the kernel closes with this process however it ends:
+Fixed: broker i on base + i, the controller on base - 1, metrics 100 above each. Without a base, the
+kernel chooses. Finding a free port and listening on it later is a race: another process may take it
+meanwhile, and again in every pause between a kill and a restart. So ports are reserved, by two
+sockets each, which the kernel closes when this process ends, in any way:
 
     bound, never listening, SO_REUSEADDR   The kernel gives the port to no `bind(0)` and to no
                                            outgoing connection. A server that sets SO_REUSEADDR, as
                                            gRPC, Go, Java and Python's HTTP server do, listens on
-                                           it all the same: that only fails beside a listener.
+                                           it nevertheless: that fails only if one listens.
     abstract AF_UNIX name of the number    One reservation at a time: two sockets with
                                            SO_REUSEADDR would not refuse each other. Names are per
                                            network namespace, as ports are.
 
-What stays possible is a stranger that listens on this very number with SO_REUSEADDR while our
-server is down; our server then says so and ends.
+What remains possible: another program listens on this very port with SO_REUSEADDR while our server
+is down; our server then reports that and exits.
 """
 
 import contextlib
@@ -34,21 +34,21 @@ _ATTEMPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where one process listens."""
+    """The ports of one process."""
 
     serve: int
     metrics: int
 
 
 class ReservedPort:
-    """A loopback port that is kept for servers of this process's choice until `close`.
+    """A loopback port that is reserved for servers started by this process, until `close`.
 
     The server must listen on `HOST`, or on all addresses, with SO_REUSEADDR. While none does,
     connections are refused.
     """
 
     def __init__(self, port: int = 0) -> None:
-        """`port` 0: any. Raises OSError (EADDRINUSE) if it is reserved or somebody listens."""
+        """`port` 0: any. Raises OSError (EADDRINUSE) if it is reserved or in use."""
         if port:
             self._name, self._socket = _reserve(port)
         else:
@@ -60,7 +60,7 @@ class ReservedPort:
         return f"{HOST}:{self.port}"
 
     def close(self) -> None:
-        """Gives the port back. Idempotent; a server that listens on it is not disturbed."""
+        """Releases the port. Idempotent; a server that listens on it is not affected."""
         self._socket.close()
         self._name.close()
 
@@ -92,7 +92,7 @@ def fixed_ports(base_port: int, brokers: int) -> dict[str, Ports]:
 
 @contextlib.contextmanager
 def reserved_ports(names: list[str], base_port: int) -> Iterator[dict[str, Ports]]:
-    """Reserves two ports for each process name as long as the block runs.
+    """Reserves two ports for each process name while the block runs.
 
     Args:
         names: `controller` and `broker-0` to `broker-<n-1>`.
@@ -118,12 +118,12 @@ def reserved_ports(names: list[str], base_port: int) -> Iterator[dict[str, Ports
 
 
 def _reserve(port: int) -> tuple[socket.socket, socket.socket]:
-    """The name first: who has it is the only one who may bind. Both sockets, or OSError."""
+    """Takes the name first: only its owner may bind. Returns both sockets, or raises OSError."""
     with contextlib.ExitStack() as made:
         name = made.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         name.bind(_abstract_name(port))
         bound = made.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        # Connections that wind down (TIME_WAIT) are no hindrance, a listener is.
+        # Closing connections (TIME_WAIT) do not prevent this, a listener does.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((HOST, port))
         made.pop_all()
@@ -131,7 +131,7 @@ def _reserve(port: int) -> tuple[socket.socket, socket.socket]:
 
 
 def _reserve_any() -> tuple[socket.socket, socket.socket]:
-    """A number of the kernel's choice, that nothing at all is bound to."""
+    """Reserves a port of the kernel's choice, to which nothing at all is bound."""
     for _ in range(_ATTEMPTS):
         with contextlib.ExitStack() as made:
             bound = made.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
@@ -140,7 +140,7 @@ def _reserve_any() -> tuple[socket.socket, socket.socket]:
             try:
                 name.bind(_abstract_name(bound.getsockname()[1]))
             except OSError:
-                continue  # somebody is about to reserve this very number
+                continue  # another process is reserving this very number
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.pop_all()
             return name, bound

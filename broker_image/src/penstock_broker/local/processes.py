@@ -1,10 +1,10 @@
-"""Naming a process so that a recycled pid is never mistaken for it, and signalling it safely.
+"""Identifies processes so that a reused pid is never mistaken for one, and signals them safely.
 
-A pid alone says little: after its process ended, the kernel gives the number to another one. Pid
-and start time together name one process for ever (until a reboot, so the boot id is part of the
-start time). Signals go through a pidfd: it is opened first, then the start time is compared,
-then the signal is sent to whatever the pidfd holds; a pid recycled in between cannot be hit.
-Needs Linux (`/proc`, pidfd since 5.3).
+A pid alone is not enough: after its process ended, the kernel reuses the number. Pid and start time
+together identify one process for ever (until a reboot, so the boot id is part of the start time).
+Signals go through a pidfd: it is opened first, then the start time is compared, then the signal is
+sent to the process of the pidfd; a pid that is reused in between cannot be hit. Needs Linux
+(`/proc`, pidfd since 5.3).
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 
 def send_signal(identity: ProcessIdentity, number: signal.Signals) -> bool:
-    """Signals exactly this process. False: it is gone (the pid may be another's by now)."""
+    """Signals exactly this process. False: it has ended (its pid may be reused by now)."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:
@@ -66,11 +66,11 @@ def send_signal(identity: ProcessIdentity, number: signal.Signals) -> bool:
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Inside the block, signals that ask to stop wait; they are handled when it ends.
+    """Inside the block, signals that request a stop are deferred; they are handled at its end.
 
-    For starting a child: a KeyboardInterrupt between its start and the line that remembers it
-    would leave a process nobody knows. In other threads than the main one nothing is needed,
-    since Python runs signal handlers in the main thread only.
+    For starting a child: a KeyboardInterrupt between its start and the line that records it would
+    leave an unknown process. Only needed in the main thread, since Python runs signal handlers only
+    there.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -90,7 +90,7 @@ def signals_deferred() -> Iterator[None]:
 
 
 def _stat_fields(pid: int) -> list[str] | None:
-    """Fields of /proc/<pid>/stat from the third on: the second, the name, may hold anything."""
+    """Fields of /proc/<pid>/stat from the third on: the second, the name, can contain anything."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,13 +1,13 @@
-"""Every local cluster of this user, wherever its data is: how `status`, `down` and clients find it.
+"""Lists every local cluster of this user, wherever its data is, for `status`, `down` and clients.
 
     $XDG_STATE_HOME/penstock/local/<cluster>          a data directory (~/.local/state if not set)
                                   /<cluster>@<hash>   a link to one that --data-dir chose elsewhere
 
-A link is named after its directory, so that clusters of one name do not push each other out.
+A link is named after its directory, so that clusters of one name do not replace each other's links.
 The registry only says where to look: whether a cluster runs is in its `state.json`, whose
-supervisor must be alive. So nothing is taken out when a cluster stops, what a crash, a reboot or
-`rm -r` leaves here is passed over, and links to nowhere are removed by the next `register`.
-Standard library only, as `state`.
+supervisor must be alive. So nothing is removed when a cluster stops; entries left by a crash, a
+reboot or `rm -r` are skipped, and the next `register` removes dangling links. Standard library
+only, as `state`.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ directory."""
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """A cluster with a `state.json`: it runs, or was killed with all its supervisor."""
+    """A cluster with a `state.json`: it runs, or it was killed with its supervisor."""
 
     root: Path
     state: LocalState
@@ -40,7 +40,7 @@ class KnownCluster:
 
 
 def registry() -> Path:
-    """Where this user's clusters are listed. Raises MisuseError if there is no home directory."""
+    """Folder that lists this user's clusters. Raises MisuseError if there is no home directory."""
     try:
         home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     except RuntimeError as error:
@@ -51,11 +51,11 @@ def registry() -> Path:
 
 
 def register(cluster: str, root: Path) -> None:
-    """Lets the others find a cluster kept elsewhere. Raises OSError if nothing can be written."""
+    """Makes a cluster in another directory findable. Raises OSError if nothing can be written."""
     place = registry()
     place.mkdir(parents=True, exist_ok=True)
     for entry in place.iterdir():
-        if entry.is_symlink() and not entry.exists():  # somebody removed the directory
+        if entry.is_symlink() and not entry.exists():  # its directory was removed
             entry.unlink(missing_ok=True)
     root = root.resolve()
     if root.parent != place.resolve():
@@ -74,15 +74,15 @@ def known_clusters() -> list[KnownCluster]:
 
 
 def running_clusters() -> list[KnownCluster]:
-    """Those whose supervisor is alive."""
+    """Clusters whose supervisor is alive."""
     return [one for one in known_clusters() if one.state.is_supervised]
 
 
 def find_root(cluster: str | None, data_dir: Path | None, *, stopped: bool = False) -> Path:
     """The directory of the cluster a command means: by directory, by name, or the only one.
 
-    One that runs goes before one that was killed. One that was stopped is meant only with
-    `stopped`, and must be named. Raises MisuseError when there is none, or more than one.
+    A running cluster is preferred to a killed one. A stopped one is chosen only with `stopped`, and
+    must be named. Raises MisuseError if there is none, or more than one.
     """
     if data_dir is not None:
         return data_dir
@@ -102,9 +102,9 @@ def find_root(cluster: str | None, data_dir: Path | None, *, stopped: bool = Fal
 
 
 def options_for(root: Path, *, by_directory: bool = False) -> str:
-    """What to add to `penstock local down` so that it means this cluster, as typed in a shell.
+    """The options that make `penstock local down` stop this cluster, as typed in a shell.
 
-    `by_directory`: what stays right whatever else is started later.
+    `by_directory`: options that stay valid whatever else is started later.
     """
     directory = f" {_by_directory(root)}"
     running = running_clusters()

@@ -1,7 +1,7 @@
-"""Looking at and stopping a local cluster that another process runs: `status`, `down`, `logs`.
+"""Shows and stops a local cluster that another process runs: `status`, `down`, `logs`.
 
-Everything goes through `state.json`: who was started, with start times, so that a pid that now
-belongs to somebody else counts as ended and is never signalled.
+Everything goes through `state.json`: the started processes with their start times, so that a pid
+that was reused counts as ended and is never signalled.
 """
 
 import signal
@@ -23,7 +23,7 @@ ANSWER_TIMEOUT_MS = 3_000
 
 @dataclass(frozen=True, slots=True)
 class ProcessStatus:
-    """`leads` and `replicas` count partitions; None: no broker, or nobody answered."""
+    """`leads` and `replicas` count partitions; None: not a broker, or no answer."""
 
     name: str
     is_up: bool
@@ -37,7 +37,7 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class LocalStatus:
-    """A local cluster at this moment. `problem` says why the cluster's own part is missing."""
+    """A local cluster at this moment. `problem` says why facts from the cluster are missing."""
 
     cluster: str
     phase: str
@@ -61,7 +61,7 @@ class LocalStatus:
 
 
 def listed() -> list[dict[str, object]]:
-    """Every cluster that `status` and `down` find by themselves; `phase` down: it was killed."""
+    """Every cluster that `status` and `down` find; `phase` down: it was killed."""
     return [
         {
             "cluster": one.state.cluster,
@@ -93,7 +93,7 @@ def status(root: Path) -> LocalStatus:
 
 
 def down(root: Path) -> str:
-    """Stops the cluster; nothing of it runs when this returns. Returns its name.
+    """Stops the cluster; none of its processes runs when this returns. Returns its name.
 
     Raises MisuseError if no cluster was started in `root`, ClusterError if a process cannot be
     ended.

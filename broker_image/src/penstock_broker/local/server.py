@@ -3,8 +3,8 @@
     start ──▶ child.py (watches the pipe on its standard input) ──▶ SERVING ──▶ stop | crash
       stderr: logs/<name>.log, appended, one earlier file kept
 
-A `ServerProcess` outlives its child: it can be started again on the same ports and data. It
-decides nothing; `LocalCluster` says when. Methods may be called from several threads.
+A `ServerProcess` outlives its child: it can be started again on the same ports and data. It decides
+nothing; `LocalCluster` calls it. Methods may be called from several threads.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ class ServerProcess:
         with self.log_file.open("ab") as log, signals_deferred():
             self._child = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,  # closes with this process: the child's sign to end
+                stdin=subprocess.PIPE,  # closes with this process, which tells the child to end
                 stdout=log,
                 stderr=log,
                 env=environment,
@@ -101,12 +101,12 @@ class ServerProcess:
             return bool(answer.status == _STATUS.Value("SERVING"))
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal if it is running. A pid we have not yet waited for is never recycled."""
+        """Sends a signal if it is running. A pid that was not waited for yet is never reused."""
         if self._child is not None:
             self._child.send_signal(number)
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended within the timeout."""
+        """Waits; whether it ended within the timeout."""
         if self._child is None:
             return True
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -114,7 +114,7 @@ class ServerProcess:
         return not self.is_running
 
     def stop(self, timeout_s: float) -> None:
-        """SIGTERM, then SIGKILL when the time is over. It has ended when this returns."""
+        """SIGTERM, then SIGKILL after the timeout. It has ended when this returns."""
         self.signal(signal.SIGTERM)
         if not self.wait(timeout_s):
             self.signal(signal.SIGKILL)
@@ -123,7 +123,7 @@ class ServerProcess:
         self._release()
 
     def failure(self) -> ClusterError:
-        """Why it ended by itself: exit code and the last line it logged."""
+        """Why it exited: exit code and the last line it logged."""
         code = self.exit_code
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"exited {code}"
         return ClusterError(

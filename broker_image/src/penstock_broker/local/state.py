@@ -1,13 +1,13 @@
 """The state directory of a local cluster, and `state.json` in it: how other processes find it.
 
-    <root>/state.json      who runs where: written whole, replaced atomically
+    <root>/state.json      which processes run where; replaced atomically
            manifest.yaml   the manifest in force
            lock            held (flock) by the process that runs the cluster
            logs/*.log      standard error of each process: JSON lines
            controller/  broker-0/ …   data directories
 
 Standard library only: `penstock` reads this to find the running cluster, without the broker
-extra. Which directories there are, `registry` knows.
+extra. `registry` lists the directories.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ Phase = Literal["starting", "running", "stopping"]
 
 @dataclass(frozen=True, slots=True)
 class RecordedProcess:
-    """One server process. `restarts` counts how often it was started again after it died."""
+    """One server process. `restarts` counts how often it was restarted after it died."""
 
     name: str
     identity: ProcessIdentity | None
@@ -40,7 +40,7 @@ class RecordedProcess:
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """What `state.json` holds. `settings` is what the processes were started with."""
+    """The content of `state.json`. `settings` is what the processes were started with."""
 
     cluster: str
     phase: Phase
@@ -51,7 +51,7 @@ class LocalState:
 
     @property
     def bootstrap(self) -> str:
-        """Addresses of all brokers, comma between them."""
+        """Addresses of all brokers, separated by commas."""
         return ",".join(p.address for p in self.processes if p.name.startswith("broker-"))
 
     @property
@@ -71,7 +71,7 @@ class StateDirectory:
 
     @property
     def lock_file(self) -> Path:
-        """There as soon as a cluster was started here, and until it is purged."""
+        """Exists once a cluster was started here, until it is purged."""
         return self.root / "lock"
 
     @property
@@ -94,7 +94,7 @@ class StateDirectory:
             ) from error
 
     def read(self) -> LocalState | None:
-        """None if no cluster was started here, or its state cannot be read or understood."""
+        """None if no cluster was started here, or its state cannot be read or parsed."""
         try:
             return _from_json(json.loads(self.state_file.read_text()))
         except (OSError, KeyError, TypeError, ValueError):
@@ -110,7 +110,7 @@ class StateDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[bool]:
-        """Yields whether this process now is the one that runs the cluster."""
+        """Yields whether this process is now the one that runs the cluster."""
         with self.lock_file.open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,9 +120,10 @@ class StateDirectory:
             yield True
 
     def purge(self) -> None:
-        """Removes what local mode put here and nothing else; then the directory, if empty.
+        """Removes only what local mode created here; then the directory, if empty.
 
-        Raises MisuseError where no cluster ever was: `logs` and the like are then another's.
+        Raises MisuseError where no cluster ever was: then `logs` and the like belong to something
+        else.
         """
         if not self.lock_file.exists() and not self.state_file.exists():
             raise MisuseError(

@@ -1,7 +1,7 @@
 """Ends processes of a local cluster that this process did not start.
 
 Two callers: `up` after a supervisor was killed (its children end by themselves, but may still be
-at it), and `down`. Only processes whose recorded start time still matches are signalled.
+running), and `down`. Only processes whose recorded start time still matches are signalled.
 """
 
 import signal
@@ -17,8 +17,8 @@ KILL_TIMEOUT_S = 5.0
 def end_leftovers(state: LocalState | None, timeout_s: float) -> None:
     """Returns when no recorded server process is alive: waits, then kills.
 
-    The supervisor itself is not touched; if it is alive, the caller holds no lock and must not
-    be here.
+    Does not touch the supervisor itself; if it is alive, the caller does not hold the lock and must
+    not call this.
     """
     if state is None:
         return

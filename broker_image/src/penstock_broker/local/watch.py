@@ -1,7 +1,7 @@
-"""Starts again what crashed, after a pause that doubles while it keeps crashing.
+"""Restarts crashed processes, after a pause that doubles while they keep crashing.
 
-A thread, because a `LocalCluster` is used by blocking programs. It only looks and calls back;
-what may be restarted, and doing so, is the cluster's business.
+A thread, because blocking programs use `LocalCluster`. It only checks and calls back; the cluster
+decides what may be restarted, and does it.
 """
 
 import threading
@@ -18,7 +18,7 @@ STEADY_S = 30.0
 
 
 class RestartPause:
-    """How long to wait before a process is started again. Pure: times are passed in, in s."""
+    """How long to wait before a process is restarted. Pure: times are passed in, in seconds."""
 
     __slots__ = ("_down_since", "_pause_s", "_up_since")
 
@@ -28,7 +28,7 @@ class RestartPause:
         self._up_since: float | None = None
 
     def is_due(self, running: bool, now_s: float) -> bool:
-        """Called at every look; true once when the pause after a crash is over."""
+        """Called at every check; true once, when the pause after a crash is over."""
         if running:
             if self._up_since is None:
                 self._up_since = now_s

@@ -2,15 +2,15 @@
 
     every interval ─▶ facts of all compacted logs ─▶ plan ─▶ the dirtiest first:
         read keys, chunk by chunk (thread) ─▶ rewrite, newest chunk first (thread)
-        ─▶ LogWriter (with the next tick) ─▶ what the pass did, stored last
+        ─▶ LogWriter (with the next tick) ─▶ the result of the pass, stored last
 
-Leaders and followers do it alike; what is decided is `penstock.core.compaction`. The high watermark
-bounds it, so that nothing that could be truncated is touched, and so does the last stable offset:
-below it every transaction has ended (I20). A crash leaves each chunk as it was or rewritten; a pass
-that did not finish is done again.
+Leaders and followers compact in the same way; `penstock.core.compaction` decides. A pass ends at
+the high watermark, so that nothing that could be truncated is touched, and at the last stable
+offset, below which every transaction has ended (I20). A crash leaves each chunk either as it was or
+rewritten; a pass that did not finish is repeated.
 
-Produce comes first: a chunk is a few hundred KiB, after each the thread rests at least as long as
-it worked, and in between it lets go of the interpreter's lock every millisecond.
+Produce comes first: a chunk is a few hundred KiB; after each chunk the thread rests at least as
+long as it worked, and meanwhile it releases the interpreter's lock every millisecond.
 """
 
 import asyncio
@@ -61,12 +61,12 @@ class Pass:
         *,
         chunk_bytes: int = _CHUNK_BYTES,
     ) -> None:
-        """`stable_offset`: where the last stable offset was when the pass was planned, or later.
-        `chunk_bytes`: how much is read and rewritten in one step, one batch at least."""
+        """`stable_offset`: the last stable offset when the pass was planned, or later.
+        `chunk_bytes`: how much is read and rewritten in one step, at least one batch."""
         self.plan = plan
         self.keys = keys
         self.cleaned = facts.cleaned
-        """The stored state of passes."""
+        """The stored state of compaction."""
         self._store = store
         self._slot = slot
         self._start = facts.start
@@ -84,16 +84,16 @@ class Pass:
         return self._rewriter
 
     def _outcomes(self) -> Outcomes:
-        """Of all transactions with a batch in the pass; their markers may lie behind its end."""
+        """Of all transactions with a batch in the pass; their markers can be after its end."""
         if self._known is None:
             aborted = self._store.aborted(self._slot, self._start, self._stable_offset)
             self._known = Outcomes(aborted)
         return self._known
 
     def read_keys(self) -> int:
-        """Takes in the next chunk of the dirty part; the bytes read, 0 when that is done.
+        """Adds the keys of the next dirty chunk; returns the bytes read, 0 when all is read.
 
-        Ends where the map is full. Keys of aborted transactions supersede nothing.
+        Stops when the map is full. Keys of aborted transactions supersede nothing.
         """
         if self._reached >= self.plan.end or self.keys.is_full:
             return self._settled()
@@ -109,7 +109,7 @@ class Pass:
 
     def _take_in(self, batch: Batch) -> None:
         if not batch.header.is_control and not self._outcomes().aborted(batch.header):
-            with suppress(PenstockError):  # It stays as it is; the rewriter counts it.
+            with suppress(PenstockError):  # The batch stays as it is; the rewriter counts it.
                 self.keys.add(decode_batch(batch))
 
     def _settled(self) -> int:
@@ -118,10 +118,10 @@ class Pass:
         return 0
 
     def rewrite_next(self) -> tuple[int, Rewrite] | None:
-        """The next older chunk: bytes read and written, and what takes its place.
+        """Rewrites the next older chunk: the bytes read and written, and the new batches.
 
-        It may be what is there already: then only positions in the index are put right, also
-        those that a pass left which was cut off. None when the start of the log is reached.
+        If the batches are unchanged, only positions in the index are corrected, including those
+        left by an interrupted pass. None when the start of the log is reached.
         """
         end = self._reached
         if end <= self._start:
@@ -136,7 +136,7 @@ class Pass:
             chunk += found
             offset = found[-1].next_offset
         if not chunk:
-            return None  # Retention took it meanwhile, and all before it.
+            return None  # Retention has removed it, and everything before it.
         self._reached, self._oldest = begin, chunk[0].base_offset
         rewritten = self.rewriter.rewrite(chunk)
         new = {id(batch) for batch in rewritten} - {id(batch) for batch in chunk}
@@ -145,11 +145,11 @@ class Pass:
         return size_bytes, Rewrite(rewritten)
 
     def finished(self, now_ms: int) -> Cleaned | None:
-        """What is to be stored of the pass, now that all its rewrites are; None: nothing.
+        """The state to store, now that all rewrites of the pass are stored; None: nothing.
 
-        The store leaves a rewrite out when records were deleted meanwhile up to within its chunk.
-        The rest of that chunk is as it was then, and its transactions must stay known (I11). Only
-        the oldest chunk can be such a one: of those before it nothing is left.
+        The store drops a rewrite if records in its chunk were deleted meanwhile. The rest of that
+        chunk is unchanged, and its transactions must stay known (I11). This can only be the oldest
+        chunk: everything before it is gone.
         """
         first = self._store.read(self._slot, self._oldest, 1, self.plan.end)
         if not first or first[0].base_offset > self._oldest:
@@ -157,7 +157,7 @@ class Pass:
         return self.cleaned.after(self.plan, self.rewriter.statistics.tombstones, now_ms)
 
     def _breathe(self) -> None:
-        """Lets go of the interpreter's lock once a millisecond."""
+        """Releases the interpreter's lock once a millisecond."""
         if monotonic() > self._breath_due_s:
             sleep(_BREATH_S)
             self._breath_due_s = monotonic() + _WORK_S
@@ -188,7 +188,7 @@ class Compaction:
         metrics.observe_waiting(self._waiting_s)
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         with self._executor:
             while True:
                 await asyncio.sleep(self._settings.cleaner_backoff_ms / 1000)
@@ -207,7 +207,7 @@ class Compaction:
         for _, replica in sorted(due, key=lambda each: -each[0]):
             try:
                 while await self._pass(replica):
-                    pass  # Its keys did not fit into one pass.
+                    pass  # The keys did not fit into one pass.
             except (PenstockError, AssertionError) as error:
                 _events.error(
                     "log not compacted; trying again later",
@@ -219,7 +219,7 @@ class Compaction:
                 self._due_since_s.pop(replica.key, None)
 
     async def _due(self, replicas: Iterable[Replica]) -> list[tuple[float, Replica]]:
-        """Those with work to do, and how dirty they are."""
+        """The replicas that need compaction, and how dirty they are."""
         asked = [
             (r, r.slot, end, r.config)
             for r in replicas
@@ -244,7 +244,7 @@ class Compaction:
         return facts, plan_compaction(facts, config, now_ms)
 
     async def _pass(self, replica: Replica) -> bool:
-        """Compacts one log; True if there is more to do at once. Raises PenstockError."""
+        """Compacts one log; True if another pass is needed at once. Raises PenstockError."""
         started_s, truncations = monotonic(), replica.truncations
         slot, end, config = replica.slot, replica.marks.last_stable_offset, replica.config
         facts, plan = await self._in_thread(lambda: self._look(slot, end, config))
@@ -262,7 +262,7 @@ class Compaction:
         if cleaned is None:
             return False
         if statistics.removed:
-            # Before it is known no more which of these were aborted.
+            # Before it is forgotten which of these were aborted.
             replica.recent.forget_before(job.plan.end)
         if not await self._replicas.rewrite(replica, None, cleaned, truncations):
             return False
@@ -285,7 +285,7 @@ class Compaction:
         return job.plan.end < plan.end and keys.is_full
 
     async def _rewrite(self, replica: Replica, job: Pass, truncations: int) -> bool:
-        """The second half of a pass; False if the log became another one meanwhile."""
+        """The second half of a pass; False if the log has changed meanwhile."""
         while (step := await self._timed(job.rewrite_next, _bytes_of)) is not None:
             size_bytes, rewrite = step
             self._metrics.bytes_read.inc(size_bytes)
@@ -298,9 +298,10 @@ class Compaction:
         return True
 
     async def _tell_swept(self, replica: Replica, job: Pass, truncations: int) -> bool:
-        """Before the first marker goes: a replica that copies this log must not wait for it.
+        """Announces it before the first marker is removed: a replica that copies this log must not
+        wait for one.
 
-        False if the log became another one meanwhile.
+        False if the log has changed meanwhile.
         """
         swept = job.cleaned.before_markers_go(job.plan)
         if swept == job.cleaned:
@@ -312,7 +313,7 @@ class Compaction:
         return True
 
     async def _timed(self, blocking: Callable[[], _A], size_of: Callable[[_A], int]) -> _A:
-        """Runs a step in the thread, then rests: for as long as it took, and for its bytes."""
+        """Runs a step in the thread, then rests: as long as it took, or as its bytes require."""
         started_s = monotonic()
         result = await self._in_thread(blocking)
         took_s = monotonic() - started_s

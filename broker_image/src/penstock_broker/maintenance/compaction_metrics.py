@@ -1,4 +1,4 @@
-"""What compaction tells Prometheus; counted once per pass or chunk."""
+"""Metrics of compaction, updated once per pass or chunk."""
 
 from collections.abc import Callable
 
@@ -30,7 +30,7 @@ class CompactionMetrics:
         self._waiting.set_function(seconds)
 
     def count(self, statistics: Statistics) -> None:
-        """A finished pass."""
+        """Counts a finished pass."""
         self.passes.inc()
         self.records_removed.inc(statistics.removed)
         self.bytes_removed.inc(max(0, statistics.bytes_before - statistics.bytes_after))

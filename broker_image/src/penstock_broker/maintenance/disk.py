@@ -1,8 +1,8 @@
-"""Disk space: writes are refused while there is still room to work, reads go on.
+"""Disk space: writes are refused while some space is still left; reads continue.
 
-The reserve lets truncation, checkpoints, retention and RocksDB's own flushes go on when appends
-have stopped. Space is looked at once per interval, not per request; the store itself refuses what
-slips through in between.
+The reserve is for truncation, checkpoints, retention and RocksDB's own flushes, which continue when
+appends have stopped. Space is measured once per interval, not per request; the store itself refuses
+writes that exceed it in between.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ _events = EventLog("disk")
 
 
 class DiskGuard:
-    """Knows whether the data volume has room for writes."""
+    """Knows whether the data volume has space for writes."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class DiskGuard:
         executor: Executor,
         on_change: Callable[[], None],
     ) -> None:
-        """`measure` answers (free, total) bytes; `reserve_bytes` 0: max(64 MiB, 1 % of total)."""
+        """`measure` returns (free, total) bytes; `reserve_bytes` 0: max(64 MiB, 1 % of total)."""
         self._measure = measure
         self._reserve_bytes = reserve_bytes
         self._interval_s = interval_s
@@ -46,7 +46,7 @@ class DiskGuard:
         return self.free_bytes < self.reserve_bytes
 
     def refusal(self) -> ClusterError | None:
-        """Why writes are refused now; None while there is room."""
+        """Why writes are refused now; None while there is space."""
         if not self.is_full:
             return None
         return ClusterError(
@@ -57,7 +57,7 @@ class DiskGuard:
         )
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Measures until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             was_full = self.is_full

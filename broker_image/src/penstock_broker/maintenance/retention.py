@@ -1,10 +1,10 @@
-"""Retention: once in a while, leaders move their log starts; space is given back later.
+"""Retention: leaders periodically move their log starts; space is reclaimed later.
 
     every interval ─▶ LogStore.retention_start (thread) ─▶ LogStartMoved ─▶ machine ─▶ tick
 
-Only leaders decide; followers take over the log start with the next marks. Nothing at or past the
-last stable offset goes: what an open transaction wrote is not decided yet (I20). Work per round is
-bounded by slices, and yields to the data path in between.
+Only leaders decide; followers adopt the log start with the next marks. Nothing at or above the last
+stable offset is removed: open transactions are not decided yet (I20). The work of a round is done
+in slices, and yields to the data path in between.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _events = EventLog("retention")
 
 
 class Retention:
-    """Removes what is older, or more, than topics keep."""
+    """Removes records that are older, or more, than topics retain."""
 
     def __init__(
         self, replicas: ReplicaSet, store: LogStore, executor: Executor, *, interval_s: float
@@ -40,7 +40,7 @@ class Retention:
         self._reclaim_due_s = 0.0
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Runs until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             try:
