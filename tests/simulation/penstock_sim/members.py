@@ -18,6 +18,7 @@ from penstock.client.group.contract import (
     Heard,
     Heartbeat,
     Hello,
+    HelloSaid,
     Joined,
     Leave,
     Ready,
@@ -247,10 +248,11 @@ class SimMember:
                 transactional_id=self.transactional_id,
             ),
         )
+        self.handle(HelloSaid())
         self.later(_PATIENCE_MS, self._no_answer, stream)
 
     def _no_answer(self, stream: Stream) -> None:
-        if self.stream is stream and self.membership.phase is Phase.JOINING:
+        if self.stream is stream and self.membership.phase in (Phase.JOINING, Phase.LEAVING):
             self._end(ClusterError("no answer to a join", ErrorCode.REQUEST_TIMED_OUT))
 
     def receive(self, stream: Stream, message: Any) -> None:

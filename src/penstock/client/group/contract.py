@@ -73,6 +73,12 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
+class HelloSaid:
+    """The stream that was asked for is open and its hello is on the way: the coordinator may give
+    the member a seat, heard or not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """First answer on a stream."""
 
@@ -122,6 +128,7 @@ Event = (
     | PollBegan
     | PollEnded
     | Tick
+    | HelloSaid
     | Joined
     | Assigned
     | Heard

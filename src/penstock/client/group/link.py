@@ -25,6 +25,7 @@ from penstock.client.group.contract import (
     Event,
     Heartbeat,
     Hello,
+    HelloSaid,
     Leave,
     Partitions,
     Ready,
@@ -199,6 +200,8 @@ class GroupLink:
         # A stream-stream call of the generated stub; its type parameters carry no information.
         call: Any = connection.group.Join()
         first = hello_to_wire(hello, self._config, self.member_id, self._cluster.view.cluster_id)
+        if self._streaming is asyncio.current_task():
+            self.handle(HelloSaid())
         writing = self._tasks.spawn(self._write(call, first), "group-write")
         patience_s: float | None = self._config.request_timeout_ms / 1000
         try:

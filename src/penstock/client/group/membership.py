@@ -16,7 +16,8 @@ Pure: no clock, no stream, no callbacks. KIP-848's member side:
 - A consumer that was not polled for `max_poll_interval_ms` leaves by itself, so that others get
   its partitions, and joins again with the next poll.
 - A leave that no coordinator has confirmed is sent again to the next one: otherwise, the partitions
-  of a member that left would be unread for a session timeout.
+  of a member that left would be unread for a session timeout. For the same reason, a member that
+  leaves between its hello and the answer waits for the answer and then leaves (KIP-1082).
 """
 
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from penstock.client.group.contract import (
     Heard,
     Heartbeat,
     Hello,
+    HelloSaid,
     Joined,
     Leave,
     Partitions,
@@ -94,6 +96,7 @@ class Membership:
         self._noticed: ErrorCode | None = None
         self._unreleased_since_ms: int | None = None
         self._farewell: _Farewell | None = None
+        self._hello_said = False
 
     @property
     def readable(self) -> Partitions:
@@ -104,7 +107,7 @@ class Membership:
         """The effects of one event; see `Ready`."""
         ready = Ready()
         match event:
-            case Joined() | Assigned() | Heard() | StreamEnded() | Fenced():
+            case HelloSaid() | Joined() | Assigned() | Heard() | StreamEnded() | Fenced():
                 self._from_coordinator(event, now_ms, ready)
             case _:
                 self._from_user(event, now_ms, ready)
@@ -161,21 +164,22 @@ class Membership:
         """Leaves without waiting for an answer: what was owned is not read from here on."""
         if self.phase is Phase.LEAVING:
             return
-        has_stream = self.phase is Phase.MEMBER
-        if has_stream:
+        joined = self.phase is Phase.MEMBER
+        joining = self.phase is Phase.JOINING and self._hello_said and not keep_seat
+        if joined:
             ready.send.append(Leave(keep_seat))
-        else:
+        elif not joining:
             ready.close = True
-        has_seat = self.member_epoch > 0 and wish is not None and not keep_seat
+        has_seat = (joining or self.member_epoch > 0) and wish is not None and not keep_seat
         if has_seat:
             assert wish is not None
             self._farewell = _Farewell(
                 Hello(self.member_epoch, NONE, wish, new_member_id=False),
                 now_ms + self._session_timeout_ms,
-                said=has_stream,
-                retry_at_ms=None if has_stream else now_ms,
+                said=joined,
+                retry_at_ms=None if joined or joining else now_ms,
             )
-        self.phase = Phase.LEAVING if has_stream or has_seat else Phase.OUT
+        self.phase = Phase.LEAVING if joined or has_seat else Phase.OUT
         self._failures = 0
         self.member_epoch = 0
         self._lose(ready)
@@ -208,11 +212,13 @@ class Membership:
 
     def _from_coordinator(
         self,
-        event: Joined | Assigned | Heard | StreamEnded | Fenced,
+        event: HelloSaid | Joined | Assigned | Heard | StreamEnded | Fenced,
         now_ms: int,
         ready: Ready,
     ) -> None:
         match event:
+            case HelloSaid():
+                self._hello_said = True
             case Joined():
                 self._joined(event, now_ms, ready)
             case Assigned():
@@ -356,6 +362,7 @@ class Membership:
         if self.phase is Phase.WAITING and now_ms >= self._retry_at_ms:
             assert self._wish is not None, "nobody waits for a stream without a subscription"
             self.phase = Phase.JOINING
+            self._hello_said = False
             self._told = (self.owned, 0)
             ready.open = Hello(self.member_epoch, self.owned, self._wish, self._new_member_id)
         farewell = self._farewell

@@ -16,6 +16,7 @@ from penstock.client.group.contract import (
     Heard,
     Heartbeat,
     Hello,
+    HelloSaid,
     Joined,
     Leave,
     Partitions,
@@ -287,6 +288,54 @@ def test_who_comes_back_before_its_leave_was_heard_joins_anew() -> None:
     assert member.does(PollBegan()).open == Hello(0, NONE, WISH, new_member_id=False)
     assert Leave(keep_seat=False) not in member.does(Joined(2, 3_000, 45_000)).send
     assert member.machine.phase is Phase.MEMBER
+
+
+def joining(*, said: bool = True, is_static: bool = False) -> Member:
+    """Has asked for a stream; the coordinator has not answered yet."""
+    member = Member(is_static=is_static)
+    member.does(Subscribed(WISH))
+    assert member.does(PollBegan()).open is not None
+    if said:
+        member.does(HelloSaid())
+    return member
+
+
+def test_who_leaves_before_the_answer_to_its_hello_gives_its_seat_back() -> None:
+    member = joining()
+    ready = member.does(Subscribed(None))
+    assert (ready.close, ready.send) == (False, [])
+    assert member.machine.phase is Phase.LEAVING
+    assert member.does(Joined(1, 3_000, 45_000)).send == [Leave(keep_seat=False)]
+    assert member.does(Assigned(1, parts(0), 1)).take == NONE
+    member.does(StreamEnded(None))
+    assert member.machine.phase is Phase.OUT
+
+
+def test_a_seat_that_a_lost_coordinator_may_have_given_is_given_back_to_the_next_one() -> None:
+    member = joining()
+    member.does(Subscribed(None))
+    ready = member.does(refused(ErrorCode.UNREACHABLE))
+    assert ready.wake_at_ms is not None
+    member.now_ms = ready.wake_at_ms
+    assert member.does(Tick()).open == Hello(0, NONE, WISH, new_member_id=False)
+    assert member.does(Joined(1, 3_000, 45_000)).send == [Leave(keep_seat=False)]
+
+
+def test_who_leaves_before_its_hello_was_said_has_no_seat() -> None:
+    member = joining(said=False)
+    assert member.does(Subscribed(None)).close
+    assert member.machine.phase is Phase.OUT
+    again = joining()
+    assert again.does(refused(ErrorCode.NOT_COORDINATOR), 60_000).wake_at_ms is not None
+    assert again.does(Tick(), 1_000).open is not None
+    assert again.does(Subscribed(None)).close
+    assert again.machine.phase is Phase.OUT
+
+
+def test_a_static_member_that_leaves_before_the_answer_keeps_its_seat() -> None:
+    member = joining(is_static=True)
+    assert member.does(Subscribed(None)).close
+    assert member.machine.phase is Phase.OUT
 
 
 def test_another_subscription_is_told_with_a_heartbeat() -> None:
