@@ -15,8 +15,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Helpers live in tests/support and are imported as `support.…`; last, so that nothing is shadowed.
-sys.path.append(str(Path(__file__).parent))
+# Helpers live in tests/support and are imported as `support.…`, the simulator's in
+# tests/simulation as `penstock_sim.…`; last, so that nothing is shadowed.
+TESTS = Path(__file__).parent
+sys.path += [str(TESTS), str(TESTS / "simulation")]
 
 # A crowded machine takes its time over examples; nothing is wrong with them.
 hypothesis.settings.register_profile(
