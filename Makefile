@@ -34,7 +34,7 @@ check: setup  ## Formatting, lint, import layers, CRDs, house style
 	$(BIN)/pytest -q tests/test_house_style.py
 
 types: setup  ## mypy, strict
-	$(BIN)/mypy -p penstock -p penstock_broker -p penstock_operator -p pyspark_penstock
+	$(BIN)/mypy
 
 unit: setup  ## Unit, contract and process-level tests
 	$(BIN)/pytest -q -n auto --maxprocesses 8 --dist loadfile --durations=15

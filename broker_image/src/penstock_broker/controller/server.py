@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
-from grpc_health.v1 import (  # type: ignore[import-untyped]  # published without types
+from grpc_health.v1 import (
     health,
     health_pb2,
     health_pb2_grpc,
 )
-from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # published without types
+from grpc_reflection.v1alpha import (
     reflection,
 )
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
-from grpc_health.v1 import (  # type: ignore[import-untyped]  # published without types
+from grpc_health.v1 import (
     health_pb2,
     health_pb2_grpc,
 )

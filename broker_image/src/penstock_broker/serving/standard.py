@@ -12,8 +12,8 @@ from typing import Any, Final
 import grpc
 
 # These two packages come without type information.
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 LIVENESS: Final = "penstock.liveness"
 """The health service name for liveness probes: it only says that the process answers."""
