@@ -1,4 +1,4 @@
-"""What the brokers report through the public admin API: who is alive, who leads, what is in sync.
+"""What the brokers report through the public admin API: live brokers, leaders, ISRs.
 
 One admin client per Cluster, connected to its brokers by the names of their pods. An answer says
 whether its broker has a session with a controller; if not, the answer may be stale, and the plan
@@ -55,7 +55,7 @@ class Brokers:
         await (await self.admin(desired)).elect_leaders(away_from_broker=broker_id)
 
     async def take(self, desired: DesiredCluster, step: Step) -> None:
-        """One step of a topic's plan. Raises PenstockError."""
+        """Performs one step of a topic's plan. Raises PenstockError."""
         admin = await self.admin(desired)
         match step:
             case CreateTopic():
@@ -75,7 +75,7 @@ class Brokers:
 def facts_of(
     cluster: ClusterDescription, topics: Iterable[TopicDescription], default_min_isr: int
 ) -> BrokerFacts:
-    """Descriptions as the plan's facts."""
+    """Turns descriptions into the plan's facts."""
     partitions = []
     states = {}
     leaders: Counter[int] = Counter()

@@ -28,7 +28,7 @@ def conditions(
     before: Sequence[Mapping[str, Any]],
     now: str,
 ) -> list[Object]:
-    """The three conditions. `ready` None: it is; otherwise why not. `now`: RFC 3339."""
+    """The three conditions. `ready` None: it is Ready; otherwise why not. `now`: RFC 3339."""
     blocked = [wait for wait in waits if wait.severity is Severity.BLOCKED]
     moving = [wait for wait in waits if wait.severity is Severity.PROGRESS]
     rows = [

@@ -1,6 +1,6 @@
 """Carries out the topics' plans and updates their status, many at a time.
 
-One pass over all Topics of a Cluster: what exists comes in one answer of the brokers, the plans
+One pass over all Topics of a Cluster: one answer of the brokers has what exists, the plans
 are pure (`plan.topics`), and only what differs is written. Thousands of Topics cost one listing
 and no timer each.
 """

@@ -40,7 +40,7 @@ _log = EventLog("penstock_operator.worker")
 
 
 class Outcome(Enum):
-    """How a pass ended: nothing to do, waiting for something, it failed, nothing is left."""
+    """How a pass ended: nothing to do, waiting for something, failed, nothing exists any longer."""
 
     IDLE = "idle"
     BUSY = "busy"

@@ -27,7 +27,7 @@ class Workers:
     def group_changed(
         self, namespace: str, cluster: str, body: Mapping[str, Any], *, deleted: bool
     ) -> None:
-        """Like `wake`, but not for events that bring no news."""
+        """Like `wake`, but ignores events that change nothing."""
         self._worker(namespace, cluster).group_changed(body, deleted=deleted)
 
     def _worker(self, namespace: str, cluster: str) -> Worker:

@@ -39,7 +39,7 @@ class Carrier:
         self._kube, self._events = kube, events
 
     async def set_finalizer(self, plan: GroupPlan) -> GroupResource:
-        """Adds or removes it as planned; the object as it is then. Raises KubernetesError."""
+        """Adds or removes it as planned; returns the updated object. Raises KubernetesError."""
         resource = plan.resource
         kept = [each for each in resource.finalizers if each != GROUP_FINALIZER]
         wanted = [*kept, GROUP_FINALIZER] if plan.finalizer else kept
@@ -68,8 +68,8 @@ class Carrier:
         facts: GroupFacts,
         admin: AsyncAdmin,
     ) -> tuple[GroupResource, Object | Wait]:
-        """The object as it is then, and what to write into its status, or why the reset was not
-        applied. Raises KubernetesError."""
+        """The updated object, and what to write into its status, or why the reset was not applied.
+        Raises KubernetesError."""
         if isinstance(step, WriteDown):
             return resource, resets.done(step.record, resource.status)
         try:
@@ -104,7 +104,7 @@ class Carrier:
     # ── Scaling ───────────────────────────────────────────────────────────────────────────
 
     async def scale(self, plan: GroupPlan, seen: ScaleFacts, scaling: Scaling) -> Wait | None:
-        """Returns why it could not. Raises KubernetesError, also when somebody else scaled first
+        """Returns why it could not. Raises KubernetesError, also if something else scaled it first
         (409)."""
         assert plan.spec is not None
         assert plan.spec.scale_target is not None

@@ -1,7 +1,7 @@
 """One pass over one group: observe, plan, carry out, scale, report; never more than one risky step.
 
-Pass (what all groups of one pass share) ─▶ at(resource, track) ─▶ Looked: the object as it is
-                                                                   then, and when to look again
+Pass (what all groups of one pass share) ─▶ at(resource, track) ─▶ Looked: the object after the
+                                                                   pass, when to look again
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _NOT_EMPTY: Final = "GroupNotEmpty"
 
 @dataclass(slots=True)
 class Track:
-    """What is remembered of a resource: only what another operator can do without.
+    """What is remembered of a resource: only what another operator does not need.
 
     Times by a monotonic clock. `written_ms` None: no write is remembered.
     """
@@ -97,7 +97,7 @@ class Pass:
         return Seen(facts, scale=await see_scale(self._kube, resource))
 
     async def _scale(self, plan: GroupPlan, seen: Seen, track: Track, waits: list[Wait]) -> Object:
-        """The part of the status; obstacles are added to `waits`."""
+        """Scales; returns its part of the status, and adds obstacles to `waits`."""
         target = plan.spec.scale_target if plan.spec else None
         if target is None or not isinstance(seen.scale, ScaleFacts):
             track.memory = None

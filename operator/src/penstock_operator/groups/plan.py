@@ -10,8 +10,8 @@ When an offset reset is due:
                                                            spec asks for by now)
     its id is in status.resetIds ────────────────────────▶ nothing: each is carried out once
     dryRun ──────────────────────────────────────────────▶ carry out, once per id and wording
-    the coordinator's last id is it ─────────────────────▶ write down: done for another resource
-    members ─────────────────────────────────────────────▶ wait for their end
+    the coordinator's last id is this one──────────────────▶ write down: done for another resource
+    members ─────────────────────────────────────────────▶ wait until they have left
     otherwise ───────────────────────────────────────────▶ carry out
 
 A plan is empty when everything requested is done (I27).

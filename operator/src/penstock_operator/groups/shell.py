@@ -74,7 +74,7 @@ class Groups:
             self._wake.set()
 
     def heard(self, body: Mapping[str, Any], *, deleted: bool) -> bool:
-        """Receives a watch event; returns whether it is news."""
+        """Receives a watch event; returns whether it changes anything."""
         known = self._known.get(body["metadata"]["uid"])
         if known is None and deleted:
             return False
@@ -95,7 +95,7 @@ class Groups:
     # ── The loop ──────────────────────────────────────────────────────────────────────────
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until cancelled."""
         pause_s = 0.0
         while True:
             with suppress(TimeoutError):

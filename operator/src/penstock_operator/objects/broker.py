@@ -33,7 +33,7 @@ BROKER: Final = "broker"
 
 
 def broker_objects(desired: DesiredCluster) -> list[Object]:
-    """All but the StatefulSet; none of them restarts anything."""
+    """All but the StatefulSet; applying them restarts nothing."""
     names = desired.names
     selector = names.selector(BROKER)
     ports = [_port("grpc", GRPC_PORT), _port("metrics", METRICS_PORT)]
@@ -109,7 +109,7 @@ def _external_service(desired: DesiredCluster, broker_id: int) -> Object:
         "metadata": meta(desired, desired.names.external(broker_id), BROKER),
         "spec": {
             "type": "NodePort",
-            # The node that is named must be the node that answers.
+            # The node in the address must be the node that answers.
             "externalTrafficPolicy": "Local" if not desired.external.host else "Cluster",
             "publishNotReadyAddresses": True,
             "selector": {**desired.names.selector(BROKER), POD_INDEX: str(broker_id)},

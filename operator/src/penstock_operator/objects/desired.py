@@ -31,7 +31,7 @@ DEFAULT_CONTROLLER_RESOURCES: Final[Object] = {
 }
 
 
-class DesiredProblem(Exception):  # noqa: N818 - not a failure of ours: the spec's
+class DesiredProblem(Exception):  # noqa: N818 - an error in the spec, not a failure
     """The spec cannot be applied. The message names every field and what to do."""
 
     def __init__(self, problems: list[Problem]) -> None:

@@ -1,4 +1,4 @@
-"""What all our pods have in common: restricted, bounded, probed without asking anything else.
+"""What all our pods have in common: restricted, bounded, probed without asking other processes.
 
 Probes are gRPC health calls to the pod itself. Liveness asks a name that is SERVING for as long
 as the process handles calls; readiness asks whether it serves. Neither depends on peers, the

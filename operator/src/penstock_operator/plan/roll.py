@@ -1,6 +1,6 @@
 """Restarts pods that do not match their template, one at a time (I25).
 
-    outdated and broken            restart at once: it serves nobody
+    outdated and broken            restart at once: it serves no clients
     otherwise, in this order       controllers rolled ─▶ every broker serves ─▶ every replica in
                                    sync ─▶ leaderships moved away ─▶ restart ─▶ (from the top)
 

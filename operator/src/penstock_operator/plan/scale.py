@@ -13,7 +13,7 @@ from penstock_operator.plan.gates import trusted
 def wanted_replicas(
     desired: DesiredCluster, observed: Observed, live: Object | None
 ) -> tuple[int, tuple[Wait, ...]]:
-    """Replicas of the StatefulSet, and why they are not the spec's yet."""
+    """Replicas of the StatefulSet, and why they differ from the spec's."""
     wanted = desired.spec.brokers
     present = wanted if live is None else int(live["spec"].get("replicas", 1))
     # A StatefulSet that was orphaned to change its template does not exist for a moment; its pods

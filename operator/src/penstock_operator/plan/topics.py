@@ -2,7 +2,7 @@
 
     Topic ──▶ steps (create, add partitions, alter)        core.manifest.topics decides them
           ├─▶ finalizer on or off                          only deletionPolicy Delete needs one
-          ├─▶ delete the topic                             asked for, and it is still the same topic
+          ├─▶ delete the topic                             if requested, and still the same topic
           └─▶ why not
 
 A topic without a resource is left alone; a topic with a resource is adopted, whoever created it.
@@ -21,7 +21,7 @@ from penstock_operator.model import BrokerFacts, Object, Severity, TopicResource
 from penstock_operator.names import TOPIC_FINALIZER
 
 PAUSED_REASON: Final = "Paused"
-"""Not waited for: a user ends it, and then the resource changes."""
+"""Not polled: a user ends the pause, and then the resource changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TopicView:
     problem: str = ""
     owners: Mapping[str, str] = field(default_factory=dict)
     paused: bool = False
-    """The whole Cluster is."""
+    """The whole Cluster is paused."""
 
 
 def plan_resources(
