@@ -120,21 +120,21 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteRecords(self, request, context):
-        """Deletes records before an offset. Moves log start.
+        """Deletes records before an offset. Moves the log start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ElectLeaders(self, request, context):
-        """Gives partitions back to the first broker of their replica list.
+        """Makes the first broker of each partition's replica list its leader again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnregisterBroker(self, request, context):
-        """Forgets a broker that is gone for good. Refused while it has a session or holds a replica.
+        """Unregisters a broker that will not return. Refused while it has a session or holds a replica.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,7 +147,7 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeLogs(self, request, context):
-        """What this broker itself holds: sizes, log ends, high watermarks.
+        """The logs that this broker stores: sizes, log ends, high watermarks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -64,7 +64,7 @@ class _SyncEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sync.ValueType],
     SYNC_UNSPECIFIED: _Sync.ValueType  # 0
     """Treated as OS."""
     SYNC_OS: _Sync.ValueType  # 1
-    """Handed to the operating system: survives a killed process, not a power loss."""
+    """Written to the operating system: survives a killed process, not a power loss."""
     SYNC_DISK: _Sync.ValueType  # 2
     """fsync: survives a power loss."""
 
@@ -74,7 +74,7 @@ class Sync(_Sync, metaclass=_SyncEnumTypeWrapper):
 SYNC_UNSPECIFIED: Sync.ValueType  # 0
 """Treated as OS."""
 SYNC_OS: Sync.ValueType  # 1
-"""Handed to the operating system: survives a killed process, not a power loss."""
+"""Written to the operating system: survives a killed process, not a power loss."""
 SYNC_DISK: Sync.ValueType  # 2
 """fsync: survives a power loss."""
 Global___Sync: _TypeAlias = Sync  # noqa: Y015
@@ -152,7 +152,7 @@ class ProducePartition(_message.Message):
     topic_id: _builtins.str
     partition: _builtins.int
     leader_epoch: _builtins.int
-    """The leader epoch the client believes in. 0 = unchecked."""
+    """The leader epoch that the client knows. 0 = unchecked."""
     @_builtins.property
     def batch(self) -> _records_pb2.RecordBatch: ...
     def __init__(
@@ -223,10 +223,10 @@ class ProduceResult(_message.Message):
     log_start_offset: _builtins.int
     leader_epoch: _builtins.int
     acks: Global___Acks.ValueType
-    """What was reached."""
+    """What was achieved."""
     sync: Global___Sync.ValueType
     duplicate: _builtins.bool
-    """The batch had been appended before; base_offset is where."""
+    """The batch had already been appended, at base_offset."""
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     def __init__(
@@ -302,7 +302,7 @@ class FetchPartition(_message.Message):
     topic_id: _builtins.str
     partition: _builtins.int
     offset: _builtins.int
-    """The batch that holds this offset is returned whole: the client skips what lies before."""
+    """The batch that contains this offset is returned whole: the client skips earlier records."""
     max_bytes: _builtins.int
     """0 = 1 MiB."""
     leader_epoch: _builtins.int
@@ -408,9 +408,9 @@ class SubscribeRequest(_message.Message):
     """First message only."""
     isolation_level: Global___IsolationLevel.ValueType
     credit_bytes: _builtins.int
-    """Added to the credit. The broker sends while it is positive; a batch may overdraw it."""
+    """Added to the credit. The broker sends while it is positive; one batch may exceed it."""
     generation: _builtins.int
-    """Echoed from here on, so that answers from before a seek can be told apart."""
+    """Echoed from here on, so that answers from before a seek can be recognized."""
     @_builtins.property
     def subscribe(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]:
         """Adds these partitions, or moves them to the given offset if already subscribed."""
@@ -718,17 +718,17 @@ class BrokerInfo(_message.Message):
     rack: _builtins.str
     alive: _builtins.bool
     incarnation: _builtins.str
-    """UUID of the broker's run. When it changes, what was known of the broker's logs is void: a
-    leader forgets what the former run had acknowledged before it proposes another ISR.
+    """UUID of the broker's run. When it changes, what was known of the broker's logs is no longer
+    valid: a leader forgets what the former run acknowledged before it proposes another ISR.
     """
     external_host: _builtins.str
-    """What clients outside the network connect to; empty: nothing. A broker that is asked on its
-    external listener answers with these as host and port.
+    """The address for clients outside the network; empty: none. On its external listener, a broker
+    answers with this as host and port.
     """
     external_port: _builtins.int
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """As it registered them."""
+        """As the broker registered them."""
 
     def __init__(
         self,
@@ -791,11 +791,11 @@ class TopicInfo(_message.Message):
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionInfo]: ...
     @_builtins.property
     def configs(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """The keys that were set, on the topic or as the cluster's defaults; the rest is built in."""
+        """The keys that were set, on the topic or as the cluster's defaults; others have built-in values."""
 
     @_builtins.property
     def inherited_configs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Those keys of configs that come from the cluster's defaults, sorted."""
+        """The keys of configs that come from the cluster's defaults, sorted."""
 
     def __init__(
         self,
@@ -870,15 +870,17 @@ class InitProducerRequest(_message.Message):
     """-1 = a new one."""
     producer_epoch: _builtins.int
     transactional_id: _builtins.str
-    """Set: the producer takes over this id, on the id's coordinator (FindTransactionCoordinator).
-    Whoever had it is fenced, and what was open under it is aborted. 249 bytes at most.
+    """If set, the producer takes over this id, on the id's coordinator (FindTransactionCoordinator).
+    The previous owner is fenced, and its open transaction is aborted. 249 bytes at most.
     """
     transaction_timeout_ms: _builtins.int
-    """What is open for longer is aborted. 0 = 60,000; no more than transaction.max.timeout.ms."""
+    """A transaction open for longer is aborted. 0 = 60,000; at most transaction.max.timeout.ms."""
     instance_id: _builtins.str
-    """With a transactional id: a UUID per producer object. The same one again changes nothing."""
+    """With a transactional id: a UUID per producer object. Repeating the call with it changes
+    nothing.
+    """
     client_id: _builtins.str
-    """With a transactional id: says who has it, in errors and descriptions."""
+    """With a transactional id: identifies its owner in errors and descriptions."""
     def __init__(
         self,
         *,

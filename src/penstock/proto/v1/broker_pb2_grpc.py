@@ -89,7 +89,7 @@ class BrokerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Waits up to max_wait_ms until min_bytes are there.
+        """Waits up to max_wait_ms until min_bytes are available.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,7 +115,7 @@ class BrokerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InitProducer(self, request, context):
-        """Hands out a producer id (or the next epoch of a given one).
+        """Assigns a producer id (or the next epoch of a given one).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

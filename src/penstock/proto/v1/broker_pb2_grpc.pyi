@@ -43,13 +43,13 @@ class BrokerServiceStub:
     ProduceStream: _grpc.StreamStreamMultiCallable[_broker_pb2.ProduceRequest, _broker_pb2.ProduceResponse]
     """The same messages pipelined: answers come in any order, matched by correlation_id."""
     Fetch: _grpc.UnaryUnaryMultiCallable[_broker_pb2.FetchRequest, _broker_pb2.FetchResponse]
-    """Waits up to max_wait_ms until min_bytes are there."""
+    """Waits up to max_wait_ms until min_bytes are available."""
     Subscribe: _grpc.StreamStreamMultiCallable[_broker_pb2.SubscribeRequest, _broker_pb2.SubscribeResponse]
     """Fetch as a stream: the broker pushes while the client's byte credit lasts."""
     ListOffsets: _grpc.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsResponse]
     Metadata: _grpc.UnaryUnaryMultiCallable[_broker_pb2.MetadataRequest, _broker_pb2.MetadataResponse]
     InitProducer: _grpc.UnaryUnaryMultiCallable[_broker_pb2.InitProducerRequest, _broker_pb2.InitProducerResponse]
-    """Hands out a producer id (or the next epoch of a given one)."""
+    """Assigns a producer id (or the next epoch of a given one)."""
 
 @_typing.type_check_only
 class BrokerServiceAsyncStub(BrokerServiceStub):
@@ -59,13 +59,13 @@ class BrokerServiceAsyncStub(BrokerServiceStub):
     ProduceStream: _aio.StreamStreamMultiCallable[_broker_pb2.ProduceRequest, _broker_pb2.ProduceResponse]  # type: ignore[assignment]
     """The same messages pipelined: answers come in any order, matched by correlation_id."""
     Fetch: _aio.UnaryUnaryMultiCallable[_broker_pb2.FetchRequest, _broker_pb2.FetchResponse]  # type: ignore[assignment]
-    """Waits up to max_wait_ms until min_bytes are there."""
+    """Waits up to max_wait_ms until min_bytes are available."""
     Subscribe: _aio.StreamStreamMultiCallable[_broker_pb2.SubscribeRequest, _broker_pb2.SubscribeResponse]  # type: ignore[assignment]
     """Fetch as a stream: the broker pushes while the client's byte credit lasts."""
     ListOffsets: _aio.UnaryUnaryMultiCallable[_broker_pb2.ListOffsetsRequest, _broker_pb2.ListOffsetsResponse]  # type: ignore[assignment]
     Metadata: _aio.UnaryUnaryMultiCallable[_broker_pb2.MetadataRequest, _broker_pb2.MetadataResponse]  # type: ignore[assignment]
     InitProducer: _aio.UnaryUnaryMultiCallable[_broker_pb2.InitProducerRequest, _broker_pb2.InitProducerResponse]  # type: ignore[assignment]
-    """Hands out a producer id (or the next epoch of a given one)."""
+    """Assigns a producer id (or the next epoch of a given one)."""
 
 class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -90,7 +90,7 @@ class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.FetchResponse, _abc.Awaitable[_broker_pb2.FetchResponse]]:
-        """Waits up to max_wait_ms until min_bytes are there."""
+        """Waits up to max_wait_ms until min_bytes are available."""
 
     @_abc_1.abstractmethod
     def Subscribe(
@@ -120,6 +120,6 @@ class BrokerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.InitProducerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.InitProducerResponse, _abc.Awaitable[_broker_pb2.InitProducerResponse]]:
-        """Hands out a producer id (or the next epoch of a given one)."""
+        """Assigns a producer id (or the next epoch of a given one)."""
 
 def add_BrokerServiceServicer_to_server(servicer: BrokerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -64,29 +64,29 @@ class Register(_message.Message):
     EXTERNAL_PORT_FIELD_NUMBER: _builtins.int
     FEATURES_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
-    """Empty on a broker's very first start: it takes over the controller's."""
+    """Empty on a broker's very first start: it adopts the controller's."""
     broker_id: _builtins.int
     incarnation: _builtins.str
     """UUID of this run of the process."""
     host: _builtins.str
-    """What clients and followers connect to."""
+    """The address for clients and followers."""
     port: _builtins.int
     rack: _builtins.str
     directory_id: _builtins.str
-    """UUID made when the data directory was made: another directory is another broker."""
+    """UUID of the data directory: another directory is another broker."""
     data_intact: _builtins.bool
-    """Everything acknowledged by the last run is still there: clean shutdown, or the same
-    kernel boot id (a killed process loses nothing that the kernel has).
+    """Everything that the last run acknowledged is still there: clean shutdown, or the same kernel
+    boot id (a killed process loses nothing that the kernel has).
     """
     controller_epoch: _builtins.int
-    """The newest the broker has applied; the controller must not be older."""
+    """The newest that the broker has applied; the controller must not be older."""
     metadata_version: _builtins.int
     external_host: _builtins.str
-    """What clients outside the network connect to; empty: nothing."""
+    """The address for clients outside the network; empty: none."""
     external_port: _builtins.int
     @_builtins.property
     def features(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What this broker understands beyond the first release, as "transactions"."""
+        """What this broker supports beyond the first release, such as "transactions"."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Heartbeat(_message.Message):
     metadata_version: _builtins.int
     """The newest image applied."""
     wants_stop: _builtins.bool
-    """The broker wants to stop: move leaderships away, then say so (may_stop)."""
+    """The broker wants to stop: move leaderships away, then answer may_stop."""
     disk_full: _builtins.bool
     """Writes are refused for lack of disk space."""
     def __init__(
@@ -187,7 +187,7 @@ class Registered(_message.Message):
     cluster_id: _builtins.str
     controller_epoch: _builtins.int
     broker_session: _builtins.int
-    """Names this session in AlterIsr."""
+    """Identifies this session in AlterIsr."""
     heartbeat_interval_ms: _builtins.int
     session_timeout_ms: _builtins.int
     def __init__(
@@ -229,7 +229,7 @@ Global___HeartbeatAck: _TypeAlias = HeartbeatAck  # noqa: Y015
 
 @_typing.final
 class ClusterImage(_message.Message):
-    """What the cluster looks like, or what changed since the image before."""
+    """The cluster's metadata, or what changed since the previous image."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -242,7 +242,7 @@ class ClusterImage(_message.Message):
     controller_epoch: _builtins.int
     metadata_version: _builtins.int
     full: _builtins.bool
-    """Replaces all that was known; otherwise topics are upserts."""
+    """Replaces everything known; otherwise topics are upserts."""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[_broker_pb2.BrokerInfo]:
         """Always all brokers."""
@@ -342,7 +342,7 @@ class AlterIsrResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _builtins.int
     METADATA_VERSION_FIELD_NUMBER: _builtins.int
     metadata_version: _builtins.int
-    """Of the cluster, with the changes in it: the broker has seen it, and says so when it registers."""
+    """The version that includes the changes; the broker reports it when it registers."""
     @_builtins.property
     def error(self) -> _errors_pb2.Error: ...
     @_builtins.property

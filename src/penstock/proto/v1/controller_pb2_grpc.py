@@ -56,7 +56,7 @@ class ControllerServiceServicer:
 
     def Session(self, request_iterator, context):
         """A broker's session: its liveness. The first message is Register; the controller answers
-        Registered and a full ClusterImage, then pushes images with what changed.
+        Registered and a full ClusterImage, then pushes images with the changes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

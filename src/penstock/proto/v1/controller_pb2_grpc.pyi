@@ -33,7 +33,7 @@ class ControllerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ControllerServiceAsyncStub: ...
     Session: _grpc.StreamStreamMultiCallable[_controller_pb2.SessionRequest, _controller_pb2.SessionResponse]
     """A broker's session: its liveness. The first message is Register; the controller answers
-    Registered and a full ClusterImage, then pushes images with what changed.
+    Registered and a full ClusterImage, then pushes images with the changes.
     """
     AlterIsr: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AlterIsrRequest, _controller_pb2.AlterIsrResponse]
     """Compare-and-swap of ISRs, many partitions in one call."""
@@ -45,7 +45,7 @@ class ControllerServiceAsyncStub(ControllerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_controller_pb2.SessionRequest, _controller_pb2.SessionResponse]  # type: ignore[assignment]
     """A broker's session: its liveness. The first message is Register; the controller answers
-    Registered and a full ClusterImage, then pushes images with what changed.
+    Registered and a full ClusterImage, then pushes images with the changes.
     """
     AlterIsr: _aio.UnaryUnaryMultiCallable[_controller_pb2.AlterIsrRequest, _controller_pb2.AlterIsrResponse]  # type: ignore[assignment]
     """Compare-and-swap of ISRs, many partitions in one call."""
@@ -60,7 +60,7 @@ class ControllerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_controller_pb2.SessionResponse], _abc.AsyncIterator[_controller_pb2.SessionResponse]]:
         """A broker's session: its liveness. The first message is Register; the controller answers
-        Registered and a full ClusterImage, then pushes images with what changed.
+        Registered and a full ClusterImage, then pushes images with the changes.
         """
 
     @_abc_1.abstractmethod

@@ -29,18 +29,18 @@ class _AppliedEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Applied.Value
     DESCRIPTOR: _descriptor.EnumDescriptor
     APPLIED_UNSPECIFIED: _Applied.ValueType  # 0
     APPLIED_NO: _Applied.ValueType  # 1
-    """It has no effect, and never will have."""
+    """It has no effect, and never will."""
     APPLIED_MAYBE: _Applied.ValueType  # 2
-    """It may have had its effect, or may yet."""
+    """It may have taken effect, or may still do so."""
 
 class Applied(_Applied, metaclass=_AppliedEnumTypeWrapper):
-    """What an error proves about the attempt that it answers. Of a produce: about the log."""
+    """What an error proves about the attempt that it answers. For a produce: about the log."""
 
 APPLIED_UNSPECIFIED: Applied.ValueType  # 0
 APPLIED_NO: Applied.ValueType  # 1
-"""It has no effect, and never will have."""
+"""It has no effect, and never will."""
 APPLIED_MAYBE: Applied.ValueType  # 2
-"""It may have had its effect, or may yet."""
+"""It may have taken effect, or may still do so."""
 Global___Applied: _TypeAlias = Applied  # noqa: Y015
 
 class _Lost:
@@ -52,18 +52,18 @@ class _LostEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Lost.ValueType],
     LOST_UNSPECIFIED: _Lost.ValueType  # 0
     """Nothing."""
     LOST_SEQUENCE: _Lost.ValueType  # 1
-    """The partition expects other sequences of this producer: go on with a new epoch."""
+    """The partition expects other sequences from this producer: continue with a new epoch."""
     LOST_MEMBERSHIP: _Lost.ValueType  # 2
-    """The group has given the member's partitions away: join again."""
+    """The group has reassigned the member's partitions: join again."""
 
 class Lost(_Lost, metaclass=_LostEnumTypeWrapper): ...
 
 LOST_UNSPECIFIED: Lost.ValueType  # 0
 """Nothing."""
 LOST_SEQUENCE: Lost.ValueType  # 1
-"""The partition expects other sequences of this producer: go on with a new epoch."""
+"""The partition expects other sequences from this producer: continue with a new epoch."""
 LOST_MEMBERSHIP: Lost.ValueType  # 2
-"""The group has given the member's partitions away: join again."""
+"""The group has reassigned the member's partitions: join again."""
 Global___Lost: _TypeAlias = Lost  # noqa: Y015
 
 class _ErrorCode:
@@ -86,7 +86,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_RECORD_TOO_LARGE: _ErrorCode.ValueType  # 17
     ERROR_CODE_INVALID_TIMESTAMP: _ErrorCode.ValueType  # 18
     ERROR_CODE_INVALID_RECORD: _ErrorCode.ValueType  # 19
-    """The topic does not take such records: a compacted one needs a key in each. Nothing was appended."""
+    """The topic does not accept such records: a compacted one requires keys. Nothing was appended."""
     ERROR_CODE_UNKNOWN_TOPIC: _ErrorCode.ValueType  # 20
     ERROR_CODE_TOPIC_ALREADY_EXISTS: _ErrorCode.ValueType  # 21
     ERROR_CODE_TOPIC_ID_MISMATCH: _ErrorCode.ValueType  # 22
@@ -96,7 +96,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_FENCED_LEADER_EPOCH: _ErrorCode.ValueType  # 31
     """The request names an older leader epoch than the broker's."""
     ERROR_CODE_UNKNOWN_LEADER_EPOCH: _ErrorCode.ValueType  # 32
-    """The request names a newer leader epoch: the broker has yet to hear of it."""
+    """The request names a newer leader epoch: the broker does not know it yet."""
     ERROR_CODE_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 33
     ERROR_CODE_NOT_ENOUGH_REPLICAS: _ErrorCode.ValueType  # 34
     """|ISR| < min.insync.replicas. Nothing was appended."""
@@ -112,12 +112,12 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_NOT_CONTROLLER: _ErrorCode.ValueType  # 42
     ERROR_CODE_BROKER_ID_IN_USE: _ErrorCode.ValueType  # 43
     ERROR_CODE_OUT_OF_ORDER_SEQUENCE: _ErrorCode.ValueType  # 50
-    """A gap before this sequence: an earlier batch never arrived. Nothing was appended."""
+    """There is a gap before this sequence: an earlier batch never arrived. Nothing was appended."""
     ERROR_CODE_PRODUCER_FENCED: _ErrorCode.ValueType  # 51
     """A newer epoch of this producer id exists."""
     ERROR_CODE_DISK_FULL: _ErrorCode.ValueType  # 60
     ERROR_CODE_OVERLOADED: _ErrorCode.ValueType  # 61
-    """A bounded buffer is full; Error.throttle_ms says when to come back."""
+    """A bounded buffer is full; Error.throttle_ms says when to retry."""
     ERROR_CODE_STORAGE_FAILED: _ErrorCode.ValueType  # 62
     ERROR_CODE_SHUTTING_DOWN: _ErrorCode.ValueType  # 63
     ERROR_CODE_REQUEST_TIMED_OUT: _ErrorCode.ValueType  # 64
@@ -131,10 +131,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_COORDINATOR_LOADING: _ErrorCode.ValueType  # 71
     """The coordinator has yet to read its log."""
     ERROR_CODE_UNKNOWN_MEMBER: _ErrorCode.ValueType  # 72
-    """The group has no such member: it left, or was fenced. Join anew."""
+    """The group has no such member: it left, or was fenced. Join again."""
     ERROR_CODE_STALE_MEMBER_EPOCH: _ErrorCode.ValueType  # 73
-    """The request names another member epoch than the current one; for one partition: the member
-    does not own it (any more).
+    """The request names a member epoch that is not the current one; for one partition: the member
+    does not own it, or no longer owns it.
     """
     ERROR_CODE_FENCED_INSTANCE_ID: _ErrorCode.ValueType  # 74
     """Another member has taken over this group.instance.id."""
@@ -145,17 +145,17 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The group has live members."""
     ERROR_CODE_UNKNOWN_GROUP: _ErrorCode.ValueType  # 78
     ERROR_CODE_OFFSET_WENT_BACK: _ErrorCode.ValueType  # 79
-    """The offset is below the committed one; only a reset goes back."""
+    """The offset is below the committed one; only a reset can lower it."""
     ERROR_CODE_CONCURRENT_TRANSACTIONS: _ErrorCode.ValueType  # 80
-    """The partition or group has yet to hear how the producer's last transaction ended. Nothing was
+    """The partition or group does not know yet how the producer's last transaction ended. Nothing was
     appended.
     """
     ERROR_CODE_TRANSACTION_ABORTED: _ErrorCode.ValueType  # 81
-    """The transaction was aborted by its timeout, an operator or a newer batch, which the message
-    says. The producer may begin the next one.
+    """The transaction was aborted by its timeout, an operator or a newer batch; the message says
+    which. The producer may begin the next one.
     """
     ERROR_CODE_INVALID_TRANSACTION_STATE: _ErrorCode.ValueType  # 82
-    """The call does not fit what the transaction is: it was committed, and an abort is asked for."""
+    """The call contradicts the transaction's state: an abort of a committed transaction."""
     ERROR_CODE_UNSTABLE_OFFSETS: _ErrorCode.ValueType  # 83
     """An open transaction may change the group's offset of this partition."""
     ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID: _ErrorCode.ValueType  # 84
@@ -165,7 +165,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """More partitions, groups or branches than a transaction may have."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
-    """Numbers are never reused. 87-89 are kept for transactions, 90-99 for security and quotas
+    """Numbers are never reused. 87-89 are reserved for transactions, 90-99 for security and quotas
     (ADR 0002).
     """
 
@@ -183,7 +183,7 @@ ERROR_CODE_CORRUPT_BATCH: ErrorCode.ValueType  # 16
 ERROR_CODE_RECORD_TOO_LARGE: ErrorCode.ValueType  # 17
 ERROR_CODE_INVALID_TIMESTAMP: ErrorCode.ValueType  # 18
 ERROR_CODE_INVALID_RECORD: ErrorCode.ValueType  # 19
-"""The topic does not take such records: a compacted one needs a key in each. Nothing was appended."""
+"""The topic does not accept such records: a compacted one requires keys. Nothing was appended."""
 ERROR_CODE_UNKNOWN_TOPIC: ErrorCode.ValueType  # 20
 ERROR_CODE_TOPIC_ALREADY_EXISTS: ErrorCode.ValueType  # 21
 ERROR_CODE_TOPIC_ID_MISMATCH: ErrorCode.ValueType  # 22
@@ -193,7 +193,7 @@ ERROR_CODE_NOT_LEADER: ErrorCode.ValueType  # 30
 ERROR_CODE_FENCED_LEADER_EPOCH: ErrorCode.ValueType  # 31
 """The request names an older leader epoch than the broker's."""
 ERROR_CODE_UNKNOWN_LEADER_EPOCH: ErrorCode.ValueType  # 32
-"""The request names a newer leader epoch: the broker has yet to hear of it."""
+"""The request names a newer leader epoch: the broker does not know it yet."""
 ERROR_CODE_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 33
 ERROR_CODE_NOT_ENOUGH_REPLICAS: ErrorCode.ValueType  # 34
 """|ISR| < min.insync.replicas. Nothing was appended."""
@@ -209,12 +209,12 @@ ERROR_CODE_CONTROLLER_UNAVAILABLE: ErrorCode.ValueType  # 41
 ERROR_CODE_NOT_CONTROLLER: ErrorCode.ValueType  # 42
 ERROR_CODE_BROKER_ID_IN_USE: ErrorCode.ValueType  # 43
 ERROR_CODE_OUT_OF_ORDER_SEQUENCE: ErrorCode.ValueType  # 50
-"""A gap before this sequence: an earlier batch never arrived. Nothing was appended."""
+"""There is a gap before this sequence: an earlier batch never arrived. Nothing was appended."""
 ERROR_CODE_PRODUCER_FENCED: ErrorCode.ValueType  # 51
 """A newer epoch of this producer id exists."""
 ERROR_CODE_DISK_FULL: ErrorCode.ValueType  # 60
 ERROR_CODE_OVERLOADED: ErrorCode.ValueType  # 61
-"""A bounded buffer is full; Error.throttle_ms says when to come back."""
+"""A bounded buffer is full; Error.throttle_ms says when to retry."""
 ERROR_CODE_STORAGE_FAILED: ErrorCode.ValueType  # 62
 ERROR_CODE_SHUTTING_DOWN: ErrorCode.ValueType  # 63
 ERROR_CODE_REQUEST_TIMED_OUT: ErrorCode.ValueType  # 64
@@ -228,10 +228,10 @@ ERROR_CODE_NOT_COORDINATOR: ErrorCode.ValueType  # 70
 ERROR_CODE_COORDINATOR_LOADING: ErrorCode.ValueType  # 71
 """The coordinator has yet to read its log."""
 ERROR_CODE_UNKNOWN_MEMBER: ErrorCode.ValueType  # 72
-"""The group has no such member: it left, or was fenced. Join anew."""
+"""The group has no such member: it left, or was fenced. Join again."""
 ERROR_CODE_STALE_MEMBER_EPOCH: ErrorCode.ValueType  # 73
-"""The request names another member epoch than the current one; for one partition: the member
-does not own it (any more).
+"""The request names a member epoch that is not the current one; for one partition: the member
+does not own it, or no longer owns it.
 """
 ERROR_CODE_FENCED_INSTANCE_ID: ErrorCode.ValueType  # 74
 """Another member has taken over this group.instance.id."""
@@ -242,17 +242,17 @@ ERROR_CODE_GROUP_NOT_EMPTY: ErrorCode.ValueType  # 77
 """The group has live members."""
 ERROR_CODE_UNKNOWN_GROUP: ErrorCode.ValueType  # 78
 ERROR_CODE_OFFSET_WENT_BACK: ErrorCode.ValueType  # 79
-"""The offset is below the committed one; only a reset goes back."""
+"""The offset is below the committed one; only a reset can lower it."""
 ERROR_CODE_CONCURRENT_TRANSACTIONS: ErrorCode.ValueType  # 80
-"""The partition or group has yet to hear how the producer's last transaction ended. Nothing was
+"""The partition or group does not know yet how the producer's last transaction ended. Nothing was
 appended.
 """
 ERROR_CODE_TRANSACTION_ABORTED: ErrorCode.ValueType  # 81
-"""The transaction was aborted by its timeout, an operator or a newer batch, which the message
-says. The producer may begin the next one.
+"""The transaction was aborted by its timeout, an operator or a newer batch; the message says
+which. The producer may begin the next one.
 """
 ERROR_CODE_INVALID_TRANSACTION_STATE: ErrorCode.ValueType  # 82
-"""The call does not fit what the transaction is: it was committed, and an abort is asked for."""
+"""The call contradicts the transaction's state: an abort of a committed transaction."""
 ERROR_CODE_UNSTABLE_OFFSETS: ErrorCode.ValueType  # 83
 """An open transaction may change the group's offset of this partition."""
 ERROR_CODE_UNKNOWN_TRANSACTIONAL_ID: ErrorCode.ValueType  # 84
@@ -275,21 +275,21 @@ class ErrorTraits(_message.Message):
     NAMES_LEADER_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
     grpc_code: _builtins.int
-    """The gRPC status a whole call ends with when this error covers all of it.
-    Numbers are those of grpc::StatusCode.
+    """The gRPC status of a call that this error ends as a whole. Numbers are those of
+    grpc::StatusCode.
     """
     retriable: _builtins.bool
     """The same request may succeed later, unchanged."""
     refresh_metadata: _builtins.bool
     """Ask for Metadata, or FindCoordinator, before the next attempt."""
     applied: Global___Applied.ValueType
-    """Whether what was asked for can have been done. Set at every code; of a code it does not know a
-    client must think APPLIED_MAYBE.
+    """Whether the request can have taken effect. Set at every code; for a code that it does not know,
+    a client must assume APPLIED_MAYBE.
     """
     names_leader: _builtins.bool
-    """Error.current_leader says who leads, when that is known."""
+    """Error.current_leader names the leader, if it is known."""
     lost: Global___Lost.ValueType
-    """What the caller was, and must become anew before it goes on."""
+    """What the caller has lost, and must renew before it continues."""
     def __init__(
         self,
         *,
@@ -319,9 +319,11 @@ class Error(_message.Message):
     THROTTLE_MS_FIELD_NUMBER: _builtins.int
     code: Global___ErrorCode.ValueType
     message: _builtins.str
-    """What, which, value seen, limit, what to do. For people; programs use code and details."""
+    """What failed, where, the value seen, the limit, what to do. For people; programs use code and
+    details.
+    """
     throttle_ms: _builtins.int
-    """Set with OVERLOADED: come back after this many milliseconds."""
+    """Set with OVERLOADED: retry after this many milliseconds."""
     @_builtins.property
     def current_leader(self) -> Global___CurrentLeader:
         """Set with codes that have the trait names_leader, when it is known."""

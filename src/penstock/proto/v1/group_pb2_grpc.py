@@ -93,30 +93,31 @@ class GroupServiceServicer:
     def Join(self, request_iterator, context):
         """Membership: the stream is the member. An error ends it, as status and trailer:
         UNKNOWN_MEMBER, STALE_MEMBER_EPOCH, FENCED_INSTANCE_ID: the partitions are lost; stop
-        handing out records of them, then join anew with member epoch 0 (and a new member id after
-        FENCED_INSTANCE_ID: another process has taken the seat);
+        returning their records, then join with member epoch 0 (and a new member id after
+        FENCED_INSTANCE_ID: another process has taken over the instance id);
         UNRELEASED_INSTANCE_ID: a live member has this instance id; join again later;
         NOT_COORDINATOR, COORDINATOR_LOADING, SHUTTING_DOWN, a broken connection: join again, with
         the member id and epoch as they are; everything is kept if that happens in time;
-        INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, OVERLOADED (too many members or groups): as they say.
+        INVALID_REQUEST, UNSUPPORTED_ASSIGNOR, OVERLOADED (too many members or groups).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsets(self, request, context):
-        """Refused as a whole with UNKNOWN_MEMBER, FENCED_INSTANCE_ID, GROUP_NOT_EMPTY (a consumer
-        without membership while there are members) and STALE_MEMBER_EPOCH: a MemberAssignment with a
-        newer epoch is here or on its way, then commit again what is still owned. Each partition has
-        its own result otherwise.
+        """Refused as a whole with UNKNOWN_MEMBER, FENCED_INSTANCE_ID, GROUP_NOT_EMPTY (a consumer without
+        membership while there are members) and STALE_MEMBER_EPOCH: a MemberAssignment with a newer
+        epoch has arrived or will; then commit again what is still owned. Otherwise each partition has
+        its own result.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommitOffsetsStream(self, request_iterator, context):
-        """The same messages on a stream, which costs a fraction of a call each: every request is answered
-        before the next one is looked at. What refuses a request as a whole ends the stream.
+        """The same messages on a stream, which costs much less than a call each: every request is
+        answered before the next one is read. An error that refuses a request as a whole ends the
+        stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,7 +137,7 @@ class GroupServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Forgets a group without members, and its offsets. UNKNOWN_GROUP, GROUP_NOT_EMPTY.
+        """Deletes a group without members, and its offsets. UNKNOWN_GROUP, GROUP_NOT_EMPTY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,7 @@ class JournalServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def PromiseJournal(self, request, context):
-        """A controller takes over: take nothing of older epochs from now on, say what you keep.
+        """A controller takes over: accept nothing from older epochs from now on, and return the journal.
         STALE_CONTROLLER_EPOCH if a newer epoch was promised.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

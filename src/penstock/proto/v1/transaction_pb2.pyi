@@ -5,15 +5,15 @@ Transactions: record batches on any partitions, and offsets of any groups, that 
 read_committed readers as a whole or never (guarantees: I10 to I16).
 
 A transactional id's coordinator is the leader of one partition of the internal topic
-__transactions; FindTransactionCoordinator, on any broker, names it. What goes by an id goes to
-its coordinator; elsewhere it ends with NOT_COORDINATOR, and with COORDINATOR_LOADING while a new
+__transactions; FindTransactionCoordinator, on any broker, names it. Calls for an id go to its
+coordinator; elsewhere they end with NOT_COORDINATOR, and with COORDINATOR_LOADING while a new
 coordinator reads its log. Both are retriable, the first after FindTransactionCoordinator.
-Whatever a call answers is already stored on all in-sync replicas.
+Everything in an answer is already stored on all in-sync replicas.
 
-A producer's way: BrokerService.InitProducer with its transactional id, Produce with that id, the
-producer id and epoch it got and sequences from 0 on every partition, EndTransaction. There is no
-call to begin: a partition joins the transaction with the first batch. The epoch counts
-transactions: the answer of EndTransaction names the next one's.
+A producer calls BrokerService.InitProducer with its transactional id, then Produce with that id,
+the producer id and epoch it got and sequences from 0 on every partition, then EndTransaction.
+There is no call to begin: a partition joins the transaction with the first batch. The epoch
+counts transactions: the answer of EndTransaction has the epoch of the next one.
 """
 
 from collections import abc as _abc
@@ -41,14 +41,14 @@ class _TransactionStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Tran
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRANSACTION_STATE_UNSPECIFIED: _TransactionState.ValueType  # 0
     TRANSACTION_STATE_IDLE: _TransactionState.ValueType  # 1
-    """Nothing has joined the present epoch."""
+    """Nothing has joined the current epoch."""
     TRANSACTION_STATE_OPEN: _TransactionState.ValueType  # 2
 
 class TransactionState(_TransactionState, metaclass=_TransactionStateEnumTypeWrapper): ...
 
 TRANSACTION_STATE_UNSPECIFIED: TransactionState.ValueType  # 0
 TRANSACTION_STATE_IDLE: TransactionState.ValueType  # 1
-"""Nothing has joined the present epoch."""
+"""Nothing has joined the current epoch."""
 TRANSACTION_STATE_OPEN: TransactionState.ValueType  # 2
 Global___TransactionState: _TypeAlias = TransactionState  # noqa: Y015
 
@@ -87,10 +87,10 @@ class _TransactionEndReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_
     TRANSACTION_END_REASON_SUPERSEDED: _TransactionEndReason.ValueType  # 5
     """A newer batch or run of the application began, or another attempt of the task was committed."""
     TRANSACTION_END_REASON_MEMBER_GONE: _TransactionEndReason.ValueType  # 6
-    """The group member that it belonged to is gone."""
+    """The group member that it belonged to has left."""
 
 class TransactionEndReason(_TransactionEndReason, metaclass=_TransactionEndReasonEnumTypeWrapper):
-    """Who ended a transaction."""
+    """What ended a transaction."""
 
 TRANSACTION_END_REASON_UNSPECIFIED: TransactionEndReason.ValueType  # 0
 TRANSACTION_END_REASON_PRODUCER: TransactionEndReason.ValueType  # 1
@@ -102,7 +102,7 @@ TRANSACTION_END_REASON_FENCED: TransactionEndReason.ValueType  # 4
 TRANSACTION_END_REASON_SUPERSEDED: TransactionEndReason.ValueType  # 5
 """A newer batch or run of the application began, or another attempt of the task was committed."""
 TRANSACTION_END_REASON_MEMBER_GONE: TransactionEndReason.ValueType  # 6
-"""The group member that it belonged to is gone."""
+"""The group member that it belonged to has left."""
 Global___TransactionEndReason: _TypeAlias = TransactionEndReason  # noqa: Y015
 
 @_typing.final
@@ -130,7 +130,7 @@ Global___FindTransactionCoordinatorRequest: _TypeAlias = FindTransactionCoordina
 
 @_typing.final
 class FindTransactionCoordinatorResponse(_message.Message):
-    """LEADER_NOT_AVAILABLE while nobody leads the id's partition."""
+    """LEADER_NOT_AVAILABLE while the id's partition has no leader."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -178,8 +178,8 @@ class EndTransactionRequest(_message.Message):
     producer_epoch: _builtins.int
     commit: _builtins.bool
     wait_visible_ms: _builtins.int
-    """After the decision, wait this long until every partition and group has heard of it. 0 = do not
-    wait. 60,000 at most.
+    """After the decision, wait up to this long until every partition and group has stored it. 0 = do
+    not wait. 60,000 at most.
     """
     def __init__(
         self,
@@ -210,7 +210,7 @@ class EndTransactionResponse(_message.Message):
     next_producer_id: _builtins.int
     next_producer_epoch: _builtins.int
     visible: _builtins.bool
-    """Every partition and group has heard of the outcome."""
+    """Every partition and group has stored the outcome."""
     @_builtins.property
     def error(self) -> _errors_pb2.Error:
         """TRANSACTION_ABORTED, with the next epoch beside it. Everything else ends the call."""
@@ -247,13 +247,13 @@ class BeginBranchRequest(_message.Message):
     cluster_id: _builtins.str
     application_id: _builtins.str
     checkpoint: _builtins.str
-    """Names the series of batches: another one under the same application id is LEDGER_MISMATCH."""
+    """Names the series of batches: a different one for the same application id is LEDGER_MISMATCH."""
     run: _builtins.str
-    """A UUID per execution of a batch. A new one aborts what older runs left open."""
+    """A UUID per execution of a batch. A new run aborts what older runs left open."""
     batch: _builtins.int
     task: _builtins.int
     attempt: _builtins.int
-    """Names the attempt of the task; the same call again answers the same branch."""
+    """Names the attempt of the task; repeating the call returns the same branch."""
     transaction_timeout_ms: _builtins.int
     """0 = 60,000."""
     client_id: _builtins.str
@@ -287,7 +287,7 @@ class BeginBranchResponse(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
     already_committed: _builtins.bool
-    """The batch is in the ledger: nothing is to be written. The rest is empty then."""
+    """The batch is in the ledger: write nothing. Then the other fields are empty."""
     branch: _builtins.int
     producer_id: _builtins.int
     producer_epoch: _builtins.int
@@ -347,7 +347,7 @@ class CommitBatchRequest(_message.Message):
     run: _builtins.str
     batch: _builtins.int
     rows: _builtins.int
-    """Records written by the branches named."""
+    """Records written by the named branches."""
     wait_visible_ms: _builtins.int
     """As in EndTransactionRequest."""
     @_builtins.property
@@ -383,7 +383,7 @@ class CommitBatchResponse(_message.Message):
     VISIBLE_FIELD_NUMBER: _builtins.int
     already_committed: _builtins.bool
     rows_then: _builtins.int
-    """With already_committed: the rows recorded then, -1 = not kept any more."""
+    """With already_committed: the rows recorded then, -1 = no longer stored."""
     visible: _builtins.bool
     def __init__(
         self,
@@ -437,7 +437,7 @@ class AbortBatchResponse(_message.Message):
 
     ALREADY_COMMITTED_FIELD_NUMBER: _builtins.int
     already_committed: _builtins.bool
-    """It was committed before: nothing was done."""
+    """The batch was already committed: nothing was done."""
     def __init__(
         self,
         *,
@@ -461,7 +461,7 @@ class ListTransactionsRequest(_message.Message):
     PRODUCER_ID_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     older_than_ms: _builtins.int
-    """Only those that are open, or wait for a partition to hear of their end, for at least this long."""
+    """Only those that have been open, or finishing, for at least this long."""
     producer_id: _builtins.int
     """0 = all."""
     @_builtins.property
@@ -494,7 +494,7 @@ class ListTransactionsResponse(_message.Message):
     def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionListing]: ...
     @_builtins.property
     def loading_partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Partitions led here whose transactions are not known yet: the list lacks them."""
+        """Partitions led here whose transactions are still being loaded: the list lacks them."""
 
     def __init__(
         self,
@@ -526,14 +526,14 @@ class TransactionListing(_message.Message):
     CLIENT_HOST_FIELD_NUMBER: _builtins.int
     transactional_id: _builtins.str
     branch: _builtins.int
-    """0 but for branches."""
+    """0, except for branches."""
     state: Global___TransactionState.ValueType
     producer_id: _builtins.int
     producer_epoch: _builtins.int
     open_ms: _builtins.int
-    """Since when it is open; 0 = it is not."""
+    """Since when it has been open; 0 = not open."""
     finishing: _builtins.int
-    """Partitions and groups that took part and have yet to hear of the outcome."""
+    """Participants that have not stored the outcome yet."""
     oldest_finishing_ms: _builtins.int
     client_id: _builtins.str
     client_host: _builtins.str
@@ -624,7 +624,7 @@ class TransactionDescription(_message.Message):
     client_id: _builtins.str
     client_host: _builtins.str
     transaction_timeout_ms: _builtins.int
-    """Of branch 0; 0 = nobody has taken the id, as with most application ids."""
+    """Of branch 0; 0 = no producer has taken the id, as with most application ids."""
     used_time_ms: _builtins.int
     """Last InitProducer, decision or BeginBranch."""
     partition: _builtins.int
@@ -693,7 +693,7 @@ class BranchDescription(_message.Message):
     task: _builtins.int
     attempt: _builtins.int
     transaction_timeout_ms: _builtins.int
-    """Of what is open, or was last."""
+    """Of the open transaction, or of the last one."""
     @_builtins.property
     def joined(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionParticipant]: ...
     @_builtins.property
@@ -727,7 +727,7 @@ Global___BranchDescription: _TypeAlias = BranchDescription  # noqa: Y015
 
 @_typing.final
 class TransactionParticipant(_message.Message):
-    """A partition or a group that has something of a transaction."""
+    """A partition or a group that has joined a transaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -811,13 +811,13 @@ class AbortTransactionRequest(_message.Message):
     ENDED_BY_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     transactional_id: _builtins.str
-    """Every open branch of it."""
+    """Every open branch of it is aborted."""
     producer_epoch: _builtins.int
-    """Only while this is its epoch; -1 = whatever is open. Branches take -1."""
+    """Only while this is its epoch; -1 = any open transaction. Branches take -1."""
     reason: _builtins.str
     ended_by: Global___TransactionEndReason.ValueType
-    """Who ends it. UNSPECIFIED: an operator. MEMBER_GONE: a group, whose member had it. Nobody else
-    asks for this.
+    """What ends it. UNSPECIFIED: an operator. MEMBER_GONE: a group whose member had the id. No other
+    value is accepted.
     """
     def __init__(
         self,
@@ -912,7 +912,7 @@ class Ledger(_message.Message):
     application_id: _builtins.str
     checkpoint: _builtins.str
     batch: _builtins.int
-    """The last batch that was committed, when, and by which run."""
+    """The last committed batch, its time and its run."""
     run: _builtins.str
     time_ms: _builtins.int
     rows: _builtins.int
@@ -962,7 +962,7 @@ class ForgetLedgerResponse(_message.Message):
 
     FORGOTTEN_FIELD_NUMBER: _builtins.int
     forgotten: _builtins.bool
-    """False: there was none."""
+    """False: there was no ledger."""
     def __init__(
         self,
         *,
@@ -1098,7 +1098,7 @@ class OpenTransaction(_message.Message):
     producer_epoch: _builtins.int
     first_offset: _builtins.int
     last_time_ms: _builtins.int
-    """Time of the last batch, milliseconds since 1970; 0 = not known."""
+    """Time of the last batch, milliseconds since 1970; 0 = unknown."""
     def __init__(
         self,
         *,

@@ -101,12 +101,12 @@ class TransactionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def EndTransaction(self, request, context):
-        """Decides. Answered once the decision is stored on all in-sync replicas; whatever happens, every
-        partition and group hears of it. Safe to repeat: the same outcome again is OK.
+        """Decides. Answered once the decision is stored on all in-sync replicas; whatever happens then,
+        every partition and group will be notified. Safe to repeat: the same outcome again is OK.
         TRANSACTION_ABORTED: it was ended by its timeout, an operator or a newer batch; the trailer's
-        error says by which, next_producer_epoch lets the producer go on;
-        PRODUCER_FENCED: another producer has taken the id; it is named;
-        INVALID_TRANSACTION_STATE: it was committed, and an abort is asked for.
+        error says by which; the producer continues with next_producer_epoch;
+        PRODUCER_FENCED: another producer has taken the id; the error names it;
+        INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,22 +121,22 @@ class TransactionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CommitBatch(self, request, context):
-        """One decision: the branches named commit, every other open branch of this batch and of older
-        ones aborts, and the ledger of the application id says that the batch is in.
+        """One decision: the named branches commit, every other open branch of this batch and of older
+        ones aborts, and the ledger of the application id records that the batch is committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AbortBatch(self, request, context):
-        """Aborts what is open of the batch, unless the ledger says that it is in.
+        """Aborts what is open of the batch, unless the ledger records it as committed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTransactions(self, request, context):
-        """What this broker coordinates; ask every broker for all.
+        """The transactions this broker coordinates; ask every broker for all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,7 +149,7 @@ class TransactionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AbortTransaction(self, request, context):
-        """An operator's abort: the producer hears TRANSACTION_ABORTED. UNKNOWN_TRANSACTIONAL_ID.
+        """An operator's abort: the producer gets TRANSACTION_ABORTED. UNKNOWN_TRANSACTIONAL_ID.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,14 +162,14 @@ class TransactionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForgetLedger(self, request, context):
-        """Forgets what an application id has committed: its next batch is taken as the first.
+        """Forgets what an application id has committed: its next batch is accepted as the first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribePartitionTransactions(self, request, context):
-        """Open transactions as the partitions' leaders see them. Ask each leader.
+        """Open transactions as known to the partitions' leaders. Ask each leader.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

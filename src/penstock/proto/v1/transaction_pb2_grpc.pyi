@@ -5,15 +5,15 @@ Transactions: record batches on any partitions, and offsets of any groups, that 
 read_committed readers as a whole or never (guarantees: I10 to I16).
 
 A transactional id's coordinator is the leader of one partition of the internal topic
-__transactions; FindTransactionCoordinator, on any broker, names it. What goes by an id goes to
-its coordinator; elsewhere it ends with NOT_COORDINATOR, and with COORDINATOR_LOADING while a new
+__transactions; FindTransactionCoordinator, on any broker, names it. Calls for an id go to its
+coordinator; elsewhere they end with NOT_COORDINATOR, and with COORDINATOR_LOADING while a new
 coordinator reads its log. Both are retriable, the first after FindTransactionCoordinator.
-Whatever a call answers is already stored on all in-sync replicas.
+Everything in an answer is already stored on all in-sync replicas.
 
-A producer's way: BrokerService.InitProducer with its transactional id, Produce with that id, the
-producer id and epoch it got and sequences from 0 on every partition, EndTransaction. There is no
-call to begin: a partition joins the transaction with the first batch. The epoch counts
-transactions: the answer of EndTransaction names the next one's.
+A producer calls BrokerService.InitProducer with its transactional id, then Produce with that id,
+the producer id and epoch it got and sequences from 0 on every partition, then EndTransaction.
+There is no call to begin: a partition joins the transaction with the first batch. The epoch
+counts transactions: the answer of EndTransaction has the epoch of the next one.
 """
 
 from collections import abc as _abc
@@ -46,66 +46,66 @@ class TransactionServiceStub:
     def __new__(cls, channel: _aio.Channel) -> TransactionServiceAsyncStub: ...
     FindTransactionCoordinator: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.FindTransactionCoordinatorRequest, _transaction_pb2.FindTransactionCoordinatorResponse]
     EndTransaction: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.EndTransactionRequest, _transaction_pb2.EndTransactionResponse]
-    """Decides. Answered once the decision is stored on all in-sync replicas; whatever happens, every
-    partition and group hears of it. Safe to repeat: the same outcome again is OK.
+    """Decides. Answered once the decision is stored on all in-sync replicas; whatever happens then,
+    every partition and group will be notified. Safe to repeat: the same outcome again is OK.
       TRANSACTION_ABORTED: it was ended by its timeout, an operator or a newer batch; the trailer's
-        error says by which, next_producer_epoch lets the producer go on;
-      PRODUCER_FENCED: another producer has taken the id; it is named;
-      INVALID_TRANSACTION_STATE: it was committed, and an abort is asked for.
+        error says by which; the producer continues with next_producer_epoch;
+      PRODUCER_FENCED: another producer has taken the id; the error names it;
+      INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
     """
     BeginBranch: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.BeginBranchRequest, _transaction_pb2.BeginBranchResponse]
     """For engines that write one batch with many tasks, each attempt of a task with an epoch of its
     own (a branch), and decide on all of them at once.
     """
     CommitBatch: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.CommitBatchRequest, _transaction_pb2.CommitBatchResponse]
-    """One decision: the branches named commit, every other open branch of this batch and of older
-    ones aborts, and the ledger of the application id says that the batch is in.
+    """One decision: the named branches commit, every other open branch of this batch and of older
+    ones aborts, and the ledger of the application id records that the batch is committed.
     """
     AbortBatch: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.AbortBatchRequest, _transaction_pb2.AbortBatchResponse]
-    """Aborts what is open of the batch, unless the ledger says that it is in."""
+    """Aborts what is open of the batch, unless the ledger records it as committed."""
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.ListTransactionsRequest, _transaction_pb2.ListTransactionsResponse]
-    """What this broker coordinates; ask every broker for all."""
+    """The transactions this broker coordinates; ask every broker for all."""
     DescribeTransactions: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.DescribeTransactionsRequest, _transaction_pb2.DescribeTransactionsResponse]
     AbortTransaction: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.AbortTransactionRequest, _transaction_pb2.AbortTransactionResponse]
-    """An operator's abort: the producer hears TRANSACTION_ABORTED. UNKNOWN_TRANSACTIONAL_ID."""
+    """An operator's abort: the producer gets TRANSACTION_ABORTED. UNKNOWN_TRANSACTIONAL_ID."""
     ListLedgers: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.ListLedgersRequest, _transaction_pb2.ListLedgersResponse]
     ForgetLedger: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.ForgetLedgerRequest, _transaction_pb2.ForgetLedgerResponse]
-    """Forgets what an application id has committed: its next batch is taken as the first."""
+    """Forgets what an application id has committed: its next batch is accepted as the first."""
     DescribePartitionTransactions: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.DescribePartitionTransactionsRequest, _transaction_pb2.DescribePartitionTransactionsResponse]
-    """Open transactions as the partitions' leaders see them. Ask each leader."""
+    """Open transactions as known to the partitions' leaders. Ask each leader."""
 
 @_typing.type_check_only
 class TransactionServiceAsyncStub(TransactionServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     FindTransactionCoordinator: _aio.UnaryUnaryMultiCallable[_transaction_pb2.FindTransactionCoordinatorRequest, _transaction_pb2.FindTransactionCoordinatorResponse]  # type: ignore[assignment]
     EndTransaction: _aio.UnaryUnaryMultiCallable[_transaction_pb2.EndTransactionRequest, _transaction_pb2.EndTransactionResponse]  # type: ignore[assignment]
-    """Decides. Answered once the decision is stored on all in-sync replicas; whatever happens, every
-    partition and group hears of it. Safe to repeat: the same outcome again is OK.
+    """Decides. Answered once the decision is stored on all in-sync replicas; whatever happens then,
+    every partition and group will be notified. Safe to repeat: the same outcome again is OK.
       TRANSACTION_ABORTED: it was ended by its timeout, an operator or a newer batch; the trailer's
-        error says by which, next_producer_epoch lets the producer go on;
-      PRODUCER_FENCED: another producer has taken the id; it is named;
-      INVALID_TRANSACTION_STATE: it was committed, and an abort is asked for.
+        error says by which; the producer continues with next_producer_epoch;
+      PRODUCER_FENCED: another producer has taken the id; the error names it;
+      INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
     """
     BeginBranch: _aio.UnaryUnaryMultiCallable[_transaction_pb2.BeginBranchRequest, _transaction_pb2.BeginBranchResponse]  # type: ignore[assignment]
     """For engines that write one batch with many tasks, each attempt of a task with an epoch of its
     own (a branch), and decide on all of them at once.
     """
     CommitBatch: _aio.UnaryUnaryMultiCallable[_transaction_pb2.CommitBatchRequest, _transaction_pb2.CommitBatchResponse]  # type: ignore[assignment]
-    """One decision: the branches named commit, every other open branch of this batch and of older
-    ones aborts, and the ledger of the application id says that the batch is in.
+    """One decision: the named branches commit, every other open branch of this batch and of older
+    ones aborts, and the ledger of the application id records that the batch is committed.
     """
     AbortBatch: _aio.UnaryUnaryMultiCallable[_transaction_pb2.AbortBatchRequest, _transaction_pb2.AbortBatchResponse]  # type: ignore[assignment]
-    """Aborts what is open of the batch, unless the ledger says that it is in."""
+    """Aborts what is open of the batch, unless the ledger records it as committed."""
     ListTransactions: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListTransactionsRequest, _transaction_pb2.ListTransactionsResponse]  # type: ignore[assignment]
-    """What this broker coordinates; ask every broker for all."""
+    """The transactions this broker coordinates; ask every broker for all."""
     DescribeTransactions: _aio.UnaryUnaryMultiCallable[_transaction_pb2.DescribeTransactionsRequest, _transaction_pb2.DescribeTransactionsResponse]  # type: ignore[assignment]
     AbortTransaction: _aio.UnaryUnaryMultiCallable[_transaction_pb2.AbortTransactionRequest, _transaction_pb2.AbortTransactionResponse]  # type: ignore[assignment]
-    """An operator's abort: the producer hears TRANSACTION_ABORTED. UNKNOWN_TRANSACTIONAL_ID."""
+    """An operator's abort: the producer gets TRANSACTION_ABORTED. UNKNOWN_TRANSACTIONAL_ID."""
     ListLedgers: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListLedgersRequest, _transaction_pb2.ListLedgersResponse]  # type: ignore[assignment]
     ForgetLedger: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ForgetLedgerRequest, _transaction_pb2.ForgetLedgerResponse]  # type: ignore[assignment]
-    """Forgets what an application id has committed: its next batch is taken as the first."""
+    """Forgets what an application id has committed: its next batch is accepted as the first."""
     DescribePartitionTransactions: _aio.UnaryUnaryMultiCallable[_transaction_pb2.DescribePartitionTransactionsRequest, _transaction_pb2.DescribePartitionTransactionsResponse]  # type: ignore[assignment]
-    """Open transactions as the partitions' leaders see them. Ask each leader."""
+    """Open transactions as known to the partitions' leaders. Ask each leader."""
 
 class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -121,12 +121,12 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.EndTransactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.EndTransactionResponse, _abc.Awaitable[_transaction_pb2.EndTransactionResponse]]:
-        """Decides. Answered once the decision is stored on all in-sync replicas; whatever happens, every
-        partition and group hears of it. Safe to repeat: the same outcome again is OK.
+        """Decides. Answered once the decision is stored on all in-sync replicas; whatever happens then,
+        every partition and group will be notified. Safe to repeat: the same outcome again is OK.
           TRANSACTION_ABORTED: it was ended by its timeout, an operator or a newer batch; the trailer's
-            error says by which, next_producer_epoch lets the producer go on;
-          PRODUCER_FENCED: another producer has taken the id; it is named;
-          INVALID_TRANSACTION_STATE: it was committed, and an abort is asked for.
+            error says by which; the producer continues with next_producer_epoch;
+          PRODUCER_FENCED: another producer has taken the id; the error names it;
+          INVALID_TRANSACTION_STATE: it was committed, and an abort is requested.
         """
 
     @_abc_1.abstractmethod
@@ -145,8 +145,8 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.CommitBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.CommitBatchResponse, _abc.Awaitable[_transaction_pb2.CommitBatchResponse]]:
-        """One decision: the branches named commit, every other open branch of this batch and of older
-        ones aborts, and the ledger of the application id says that the batch is in.
+        """One decision: the named branches commit, every other open branch of this batch and of older
+        ones aborts, and the ledger of the application id records that the batch is committed.
         """
 
     @_abc_1.abstractmethod
@@ -155,7 +155,7 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.AbortBatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.AbortBatchResponse, _abc.Awaitable[_transaction_pb2.AbortBatchResponse]]:
-        """Aborts what is open of the batch, unless the ledger says that it is in."""
+        """Aborts what is open of the batch, unless the ledger records it as committed."""
 
     @_abc_1.abstractmethod
     def ListTransactions(
@@ -163,7 +163,7 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ListTransactionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.ListTransactionsResponse, _abc.Awaitable[_transaction_pb2.ListTransactionsResponse]]:
-        """What this broker coordinates; ask every broker for all."""
+        """The transactions this broker coordinates; ask every broker for all."""
 
     @_abc_1.abstractmethod
     def DescribeTransactions(
@@ -178,7 +178,7 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.AbortTransactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.AbortTransactionResponse, _abc.Awaitable[_transaction_pb2.AbortTransactionResponse]]:
-        """An operator's abort: the producer hears TRANSACTION_ABORTED. UNKNOWN_TRANSACTIONAL_ID."""
+        """An operator's abort: the producer gets TRANSACTION_ABORTED. UNKNOWN_TRANSACTIONAL_ID."""
 
     @_abc_1.abstractmethod
     def ListLedgers(
@@ -193,7 +193,7 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.ForgetLedgerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.ForgetLedgerResponse, _abc.Awaitable[_transaction_pb2.ForgetLedgerResponse]]:
-        """Forgets what an application id has committed: its next batch is taken as the first."""
+        """Forgets what an application id has committed: its next batch is accepted as the first."""
 
     @_abc_1.abstractmethod
     def DescribePartitionTransactions(
@@ -201,6 +201,6 @@ class TransactionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.DescribePartitionTransactionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.DescribePartitionTransactionsResponse, _abc.Awaitable[_transaction_pb2.DescribePartitionTransactionsResponse]]:
-        """Open transactions as the partitions' leaders see them. Ask each leader."""
+        """Open transactions as known to the partitions' leaders. Ask each leader."""
 
 def add_TransactionServiceServicer_to_server(servicer: TransactionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -70,9 +70,9 @@ class TransactionPeerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindTransactions(self, request, context):
-        """Which of these transactions may still end by the coordinators here: asked by a leader that has
-        had them open for longer than any may be. Answered once those coordinators have written to all
-        in-sync replicas, so that none answers that is deposed.
+        """Which of these transactions the coordinators here may still end: asked by a leader that has had
+        them open for longer than any may be. Answered once those coordinators have written to all
+        in-sync replicas, so that no deposed one answers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
