@@ -91,7 +91,7 @@ type Sync int32
 const (
 	// Treated as OS.
 	Sync_SYNC_UNSPECIFIED Sync = 0
-	// Handed to the operating system: survives a killed process, not a power loss.
+	// Written to the operating system: survives a killed process, not a power loss.
 	Sync_SYNC_OS Sync = 1
 	// fsync: survives a power loss.
 	Sync_SYNC_DISK Sync = 2
@@ -288,7 +288,7 @@ type ProducePartition struct {
 	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	TopicId   string                 `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Partition uint32                 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The leader epoch the client believes in. 0 = unchecked.
+	// The leader epoch that the client knows. 0 = unchecked.
 	LeaderEpoch   int32        `protobuf:"varint,4,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
 	Batch         *RecordBatch `protobuf:"bytes,5,opt,name=batch,proto3" json:"batch,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -432,10 +432,10 @@ type ProduceResult struct {
 	AppendTimeMs   int64 `protobuf:"varint,5,opt,name=append_time_ms,json=appendTimeMs,proto3" json:"append_time_ms,omitempty"`
 	LogStartOffset int64 `protobuf:"varint,6,opt,name=log_start_offset,json=logStartOffset,proto3" json:"log_start_offset,omitempty"`
 	LeaderEpoch    int32 `protobuf:"varint,7,opt,name=leader_epoch,json=leaderEpoch,proto3" json:"leader_epoch,omitempty"`
-	// What was reached.
+	// What was achieved.
 	Acks Acks `protobuf:"varint,8,opt,name=acks,proto3,enum=penstock.proto.v1.Acks" json:"acks,omitempty"`
 	Sync Sync `protobuf:"varint,9,opt,name=sync,proto3,enum=penstock.proto.v1.Sync" json:"sync,omitempty"`
-	// The batch had been appended before; base_offset is where.
+	// The batch had already been appended, at base_offset.
 	Duplicate     bool `protobuf:"varint,10,opt,name=duplicate,proto3" json:"duplicate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -632,7 +632,7 @@ type FetchPartition struct {
 	Topic     string                 `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
 	TopicId   string                 `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Partition uint32                 `protobuf:"varint,3,opt,name=partition,proto3" json:"partition,omitempty"`
-	// The batch that holds this offset is returned whole: the client skips what lies before.
+	// The batch that contains this offset is returned whole: the client skips earlier records.
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// 0 = 1 MiB.
 	MaxBytes      uint32 `protobuf:"varint,5,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
@@ -882,9 +882,9 @@ type SubscribeRequest struct {
 	// Adds these partitions, or moves them to the given offset if already subscribed.
 	Subscribe   []*FetchPartition `protobuf:"bytes,3,rep,name=subscribe,proto3" json:"subscribe,omitempty"`
 	Unsubscribe []*PartitionName  `protobuf:"bytes,4,rep,name=unsubscribe,proto3" json:"unsubscribe,omitempty"`
-	// Added to the credit. The broker sends while it is positive; a batch may overdraw it.
+	// Added to the credit. The broker sends while it is positive; one batch may exceed it.
 	CreditBytes uint32 `protobuf:"varint,5,opt,name=credit_bytes,json=creditBytes,proto3" json:"credit_bytes,omitempty"`
-	// Echoed from here on, so that answers from before a seek can be told apart.
+	// Echoed from here on, so that answers from before a seek can be recognized.
 	Generation    uint64 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1611,14 +1611,14 @@ type BrokerInfo struct {
 	Port     uint32                 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
 	Rack     string                 `protobuf:"bytes,4,opt,name=rack,proto3" json:"rack,omitempty"`
 	Alive    bool                   `protobuf:"varint,5,opt,name=alive,proto3" json:"alive,omitempty"`
-	// UUID of the broker's run. When it changes, what was known of the broker's logs is void: a
-	// leader forgets what the former run had acknowledged before it proposes another ISR.
+	// UUID of the broker's run. When it changes, what was known of the broker's logs is no longer
+	// valid: a leader forgets what the former run acknowledged before it proposes another ISR.
 	Incarnation string `protobuf:"bytes,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// What clients outside the network connect to; empty: nothing. A broker that is asked on its
-	// external listener answers with these as host and port.
+	// The address for clients outside the network; empty: none. On its external listener, a broker
+	// answers with this as host and port.
 	ExternalHost string `protobuf:"bytes,7,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
 	ExternalPort uint32 `protobuf:"varint,8,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
-	// As it registered them.
+	// As the broker registered them.
 	Features      []string `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1723,10 +1723,10 @@ type TopicInfo struct {
 	TopicId    string                 `protobuf:"bytes,2,opt,name=topic_id,json=topicId,proto3" json:"topic_id,omitempty"`
 	Error      *Error                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	Partitions []*PartitionInfo       `protobuf:"bytes,4,rep,name=partitions,proto3" json:"partitions,omitempty"`
-	// The keys that were set, on the topic or as the cluster's defaults; the rest is built in.
+	// The keys that were set, on the topic or as the cluster's defaults; others have built-in values.
 	Configs  map[string]string `protobuf:"bytes,5,rep,name=configs,proto3" json:"configs,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Internal bool              `protobuf:"varint,6,opt,name=internal,proto3" json:"internal,omitempty"`
-	// Those keys of configs that come from the cluster's defaults, sorted.
+	// The keys of configs that come from the cluster's defaults, sorted.
 	InheritedConfigs []string `protobuf:"bytes,7,rep,name=inherited_configs,json=inheritedConfigs,proto3" json:"inherited_configs,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -1903,14 +1903,15 @@ type InitProducerRequest struct {
 	// -1 = a new one.
 	ProducerId    int64 `protobuf:"varint,2,opt,name=producer_id,json=producerId,proto3" json:"producer_id,omitempty"`
 	ProducerEpoch int32 `protobuf:"varint,3,opt,name=producer_epoch,json=producerEpoch,proto3" json:"producer_epoch,omitempty"`
-	// Set: the producer takes over this id, on the id's coordinator (FindTransactionCoordinator).
-	// Whoever had it is fenced, and what was open under it is aborted. 249 bytes at most.
+	// If set, the producer takes over this id, on the id's coordinator (FindTransactionCoordinator).
+	// The previous owner is fenced, and its open transaction is aborted. 249 bytes at most.
 	TransactionalId string `protobuf:"bytes,4,opt,name=transactional_id,json=transactionalId,proto3" json:"transactional_id,omitempty"`
-	// What is open for longer is aborted. 0 = 60,000; no more than transaction.max.timeout.ms.
+	// A transaction open for longer is aborted. 0 = 60,000; at most transaction.max.timeout.ms.
 	TransactionTimeoutMs uint32 `protobuf:"varint,5,opt,name=transaction_timeout_ms,json=transactionTimeoutMs,proto3" json:"transaction_timeout_ms,omitempty"`
-	// With a transactional id: a UUID per producer object. The same one again changes nothing.
+	// With a transactional id: a UUID per producer object. Repeating the call with it changes
+	// nothing.
 	InstanceId string `protobuf:"bytes,6,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// With a transactional id: says who has it, in errors and descriptions.
+	// With a transactional id: identifies its owner in errors and descriptions.
 	ClientId      string `protobuf:"bytes,7,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

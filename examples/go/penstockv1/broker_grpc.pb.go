@@ -44,13 +44,13 @@ type BrokerServiceClient interface {
 	Produce(ctx context.Context, in *ProduceRequest, opts ...grpc.CallOption) (*ProduceResponse, error)
 	// The same messages pipelined: answers come in any order, matched by correlation_id.
 	ProduceStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ProduceRequest, ProduceResponse], error)
-	// Waits up to max_wait_ms until min_bytes are there.
+	// Waits up to max_wait_ms until min_bytes are available.
 	Fetch(ctx context.Context, in *FetchRequest, opts ...grpc.CallOption) (*FetchResponse, error)
 	// Fetch as a stream: the broker pushes while the client's byte credit lasts.
 	Subscribe(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SubscribeRequest, SubscribeResponse], error)
 	ListOffsets(ctx context.Context, in *ListOffsetsRequest, opts ...grpc.CallOption) (*ListOffsetsResponse, error)
 	Metadata(ctx context.Context, in *MetadataRequest, opts ...grpc.CallOption) (*MetadataResponse, error)
-	// Hands out a producer id (or the next epoch of a given one).
+	// Assigns a producer id (or the next epoch of a given one).
 	InitProducer(ctx context.Context, in *InitProducerRequest, opts ...grpc.CallOption) (*InitProducerResponse, error)
 }
 
@@ -146,13 +146,13 @@ type BrokerServiceServer interface {
 	Produce(context.Context, *ProduceRequest) (*ProduceResponse, error)
 	// The same messages pipelined: answers come in any order, matched by correlation_id.
 	ProduceStream(grpc.BidiStreamingServer[ProduceRequest, ProduceResponse]) error
-	// Waits up to max_wait_ms until min_bytes are there.
+	// Waits up to max_wait_ms until min_bytes are available.
 	Fetch(context.Context, *FetchRequest) (*FetchResponse, error)
 	// Fetch as a stream: the broker pushes while the client's byte credit lasts.
 	Subscribe(grpc.BidiStreamingServer[SubscribeRequest, SubscribeResponse]) error
 	ListOffsets(context.Context, *ListOffsetsRequest) (*ListOffsetsResponse, error)
 	Metadata(context.Context, *MetadataRequest) (*MetadataResponse, error)
-	// Hands out a producer id (or the next epoch of a given one).
+	// Assigns a producer id (or the next epoch of a given one).
 	InitProducer(context.Context, *InitProducerRequest) (*InitProducerResponse, error)
 	mustEmbedUnimplementedBrokerServiceServer()
 }

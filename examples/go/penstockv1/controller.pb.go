@@ -107,27 +107,27 @@ func (*SessionRequest_Heartbeat) isSessionRequest_Message() {}
 
 type Register struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty on a broker's very first start: it takes over the controller's.
+	// Empty on a broker's very first start: it adopts the controller's.
 	ClusterId string `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	BrokerId  int32  `protobuf:"varint,2,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
 	// UUID of this run of the process.
 	Incarnation string `protobuf:"bytes,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// What clients and followers connect to.
+	// The address for clients and followers.
 	Host string `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
 	Port uint32 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
 	Rack string `protobuf:"bytes,6,opt,name=rack,proto3" json:"rack,omitempty"`
-	// UUID made when the data directory was made: another directory is another broker.
+	// UUID of the data directory: another directory is another broker.
 	DirectoryId string `protobuf:"bytes,7,opt,name=directory_id,json=directoryId,proto3" json:"directory_id,omitempty"`
-	// Everything acknowledged by the last run is still there: clean shutdown, or the same
-	// kernel boot id (a killed process loses nothing that the kernel has).
+	// Everything that the last run acknowledged is still there: clean shutdown, or the same kernel
+	// boot id (a killed process loses nothing that the kernel has).
 	DataIntact bool `protobuf:"varint,8,opt,name=data_intact,json=dataIntact,proto3" json:"data_intact,omitempty"`
-	// The newest the broker has applied; the controller must not be older.
+	// The newest that the broker has applied; the controller must not be older.
 	ControllerEpoch int64 `protobuf:"varint,9,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
 	MetadataVersion int64 `protobuf:"varint,10,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
-	// What clients outside the network connect to; empty: nothing.
+	// The address for clients outside the network; empty: none.
 	ExternalHost string `protobuf:"bytes,11,opt,name=external_host,json=externalHost,proto3" json:"external_host,omitempty"`
 	ExternalPort uint32 `protobuf:"varint,12,opt,name=external_port,json=externalPort,proto3" json:"external_port,omitempty"`
-	// What this broker understands beyond the first release, as "transactions".
+	// What this broker supports beyond the first release, such as "transactions".
 	Features      []string `protobuf:"bytes,13,rep,name=features,proto3" json:"features,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -258,7 +258,7 @@ type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest image applied.
 	MetadataVersion int64 `protobuf:"varint,1,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
-	// The broker wants to stop: move leaderships away, then say so (may_stop).
+	// The broker wants to stop: move leaderships away, then answer may_stop.
 	WantsStop bool `protobuf:"varint,2,opt,name=wants_stop,json=wantsStop,proto3" json:"wants_stop,omitempty"`
 	// Writes are refused for lack of disk space.
 	DiskFull      bool `protobuf:"varint,3,opt,name=disk_full,json=diskFull,proto3" json:"disk_full,omitempty"`
@@ -435,7 +435,7 @@ type Registered struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId       string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
 	ControllerEpoch int64                  `protobuf:"varint,2,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
-	// Names this session in AlterIsr.
+	// Identifies this session in AlterIsr.
 	BrokerSession       int64  `protobuf:"varint,3,opt,name=broker_session,json=brokerSession,proto3" json:"broker_session,omitempty"`
 	HeartbeatIntervalMs uint32 `protobuf:"varint,4,opt,name=heartbeat_interval_ms,json=heartbeatIntervalMs,proto3" json:"heartbeat_interval_ms,omitempty"`
 	SessionTimeoutMs    uint32 `protobuf:"varint,5,opt,name=session_timeout_ms,json=sessionTimeoutMs,proto3" json:"session_timeout_ms,omitempty"`
@@ -553,12 +553,12 @@ func (x *HeartbeatAck) GetMayStop() bool {
 	return false
 }
 
-// What the cluster looks like, or what changed since the image before.
+// The cluster's metadata, or what changed since the previous image.
 type ClusterImage struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	ControllerEpoch int64                  `protobuf:"varint,1,opt,name=controller_epoch,json=controllerEpoch,proto3" json:"controller_epoch,omitempty"`
 	MetadataVersion int64                  `protobuf:"varint,2,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
-	// Replaces all that was known; otherwise topics are upserts.
+	// Replaces everything known; otherwise topics are upserts.
 	Full bool `protobuf:"varint,3,opt,name=full,proto3" json:"full,omitempty"`
 	// Always all brokers.
 	Brokers         []*BrokerInfo `protobuf:"bytes,4,rep,name=brokers,proto3" json:"brokers,omitempty"`
@@ -798,7 +798,7 @@ type AlterIsrResponse struct {
 	Error *Error                 `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	// One per change, same order.
 	Results []*IsrChangeResult `protobuf:"bytes,2,rep,name=results,proto3" json:"results,omitempty"`
-	// Of the cluster, with the changes in it: the broker has seen it, and says so when it registers.
+	// The version that includes the changes; the broker reports it when it registers.
 	MetadataVersion int64 `protobuf:"varint,3,opt,name=metadata_version,json=metadataVersion,proto3" json:"metadata_version,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

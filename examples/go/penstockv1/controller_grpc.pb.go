@@ -31,7 +31,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 type ControllerServiceClient interface {
 	// A broker's session: its liveness. The first message is Register; the controller answers
-	// Registered and a full ClusterImage, then pushes images with what changed.
+	// Registered and a full ClusterImage, then pushes images with the changes.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 	// Compare-and-swap of ISRs, many partitions in one call.
 	AlterIsr(ctx context.Context, in *AlterIsrRequest, opts ...grpc.CallOption) (*AlterIsrResponse, error)
@@ -85,7 +85,7 @@ func (c *controllerServiceClient) AllocateProducerIds(ctx context.Context, in *A
 // for forward compatibility.
 type ControllerServiceServer interface {
 	// A broker's session: its liveness. The first message is Register; the controller answers
-	// Registered and a full ClusterImage, then pushes images with what changed.
+	// Registered and a full ClusterImage, then pushes images with the changes.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	// Compare-and-swap of ISRs, many partitions in one call.
 	AlterIsr(context.Context, *AlterIsrRequest) (*AlterIsrResponse, error)

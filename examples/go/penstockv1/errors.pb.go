@@ -25,14 +25,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// What an error proves about the attempt that it answers. Of a produce: about the log.
+// What an error proves about the attempt that it answers. For a produce: about the log.
 type Applied int32
 
 const (
 	Applied_APPLIED_UNSPECIFIED Applied = 0
-	// It has no effect, and never will have.
+	// It has no effect, and never will.
 	Applied_APPLIED_NO Applied = 1
-	// It may have had its effect, or may yet.
+	// It may have taken effect, or may still do so.
 	Applied_APPLIED_MAYBE Applied = 2
 )
 
@@ -82,9 +82,9 @@ type Lost int32
 const (
 	// Nothing.
 	Lost_LOST_UNSPECIFIED Lost = 0
-	// The partition expects other sequences of this producer: go on with a new epoch.
+	// The partition expects other sequences from this producer: continue with a new epoch.
 	Lost_LOST_SEQUENCE Lost = 1
-	// The group has given the member's partitions away: join again.
+	// The group has reassigned the member's partitions: join again.
 	Lost_LOST_MEMBERSHIP Lost = 2
 )
 
@@ -129,7 +129,7 @@ func (Lost) EnumDescriptor() ([]byte, []int) {
 	return file_penstock_proto_v1_errors_proto_rawDescGZIP(), []int{1}
 }
 
-// Numbers are never reused. 87-89 are kept for transactions, 90-99 for security and quotas
+// Numbers are never reused. 87-89 are reserved for transactions, 90-99 for security and quotas
 // (ADR 0002).
 type ErrorCode int32
 
@@ -147,7 +147,7 @@ const (
 	ErrorCode_ERROR_CODE_CORRUPT_BATCH     ErrorCode = 16
 	ErrorCode_ERROR_CODE_RECORD_TOO_LARGE  ErrorCode = 17
 	ErrorCode_ERROR_CODE_INVALID_TIMESTAMP ErrorCode = 18
-	// The topic does not take such records: a compacted one needs a key in each. Nothing was appended.
+	// The topic does not accept such records: a compacted one requires keys. Nothing was appended.
 	ErrorCode_ERROR_CODE_INVALID_RECORD       ErrorCode = 19
 	ErrorCode_ERROR_CODE_UNKNOWN_TOPIC        ErrorCode = 20
 	ErrorCode_ERROR_CODE_TOPIC_ALREADY_EXISTS ErrorCode = 21
@@ -157,7 +157,7 @@ const (
 	ErrorCode_ERROR_CODE_NOT_LEADER        ErrorCode = 30
 	// The request names an older leader epoch than the broker's.
 	ErrorCode_ERROR_CODE_FENCED_LEADER_EPOCH ErrorCode = 31
-	// The request names a newer leader epoch: the broker has yet to hear of it.
+	// The request names a newer leader epoch: the broker does not know it yet.
 	ErrorCode_ERROR_CODE_UNKNOWN_LEADER_EPOCH ErrorCode = 32
 	ErrorCode_ERROR_CODE_LEADER_NOT_AVAILABLE ErrorCode = 33
 	// |ISR| < min.insync.replicas. Nothing was appended.
@@ -173,12 +173,12 @@ const (
 	ErrorCode_ERROR_CODE_CONTROLLER_UNAVAILABLE  ErrorCode = 41
 	ErrorCode_ERROR_CODE_NOT_CONTROLLER          ErrorCode = 42
 	ErrorCode_ERROR_CODE_BROKER_ID_IN_USE        ErrorCode = 43
-	// A gap before this sequence: an earlier batch never arrived. Nothing was appended.
+	// There is a gap before this sequence: an earlier batch never arrived. Nothing was appended.
 	ErrorCode_ERROR_CODE_OUT_OF_ORDER_SEQUENCE ErrorCode = 50
 	// A newer epoch of this producer id exists.
 	ErrorCode_ERROR_CODE_PRODUCER_FENCED ErrorCode = 51
 	ErrorCode_ERROR_CODE_DISK_FULL       ErrorCode = 60
-	// A bounded buffer is full; Error.throttle_ms says when to come back.
+	// A bounded buffer is full; Error.throttle_ms says when to retry.
 	ErrorCode_ERROR_CODE_OVERLOADED     ErrorCode = 61
 	ErrorCode_ERROR_CODE_STORAGE_FAILED ErrorCode = 62
 	ErrorCode_ERROR_CODE_SHUTTING_DOWN  ErrorCode = 63
@@ -191,10 +191,10 @@ const (
 	ErrorCode_ERROR_CODE_NOT_COORDINATOR ErrorCode = 70
 	// The coordinator has yet to read its log.
 	ErrorCode_ERROR_CODE_COORDINATOR_LOADING ErrorCode = 71
-	// The group has no such member: it left, or was fenced. Join anew.
+	// The group has no such member: it left, or was fenced. Join again.
 	ErrorCode_ERROR_CODE_UNKNOWN_MEMBER ErrorCode = 72
-	// The request names another member epoch than the current one; for one partition: the member
-	// does not own it (any more).
+	// The request names a member epoch that is not the current one; for one partition: the member
+	// does not own it, or no longer owns it.
 	ErrorCode_ERROR_CODE_STALE_MEMBER_EPOCH ErrorCode = 73
 	// Another member has taken over this group.instance.id.
 	ErrorCode_ERROR_CODE_FENCED_INSTANCE_ID ErrorCode = 74
@@ -204,15 +204,15 @@ const (
 	// The group has live members.
 	ErrorCode_ERROR_CODE_GROUP_NOT_EMPTY ErrorCode = 77
 	ErrorCode_ERROR_CODE_UNKNOWN_GROUP   ErrorCode = 78
-	// The offset is below the committed one; only a reset goes back.
+	// The offset is below the committed one; only a reset can lower it.
 	ErrorCode_ERROR_CODE_OFFSET_WENT_BACK ErrorCode = 79
-	// The partition or group has yet to hear how the producer's last transaction ended. Nothing was
+	// The partition or group does not know yet how the producer's last transaction ended. Nothing was
 	// appended.
 	ErrorCode_ERROR_CODE_CONCURRENT_TRANSACTIONS ErrorCode = 80
-	// The transaction was aborted by its timeout, an operator or a newer batch, which the message
-	// says. The producer may begin the next one.
+	// The transaction was aborted by its timeout, an operator or a newer batch; the message says
+	// which. The producer may begin the next one.
 	ErrorCode_ERROR_CODE_TRANSACTION_ABORTED ErrorCode = 81
-	// The call does not fit what the transaction is: it was committed, and an abort is asked for.
+	// The call contradicts the transaction's state: an abort of a committed transaction.
 	ErrorCode_ERROR_CODE_INVALID_TRANSACTION_STATE ErrorCode = 82
 	// An open transaction may change the group's offset of this partition.
 	ErrorCode_ERROR_CODE_UNSTABLE_OFFSETS         ErrorCode = 83
@@ -371,19 +371,19 @@ func (ErrorCode) EnumDescriptor() ([]byte, []int) {
 // What a client may conclude from a code without knowing the code.
 type ErrorTraits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The gRPC status a whole call ends with when this error covers all of it.
-	// Numbers are those of grpc::StatusCode.
+	// The gRPC status of a call that this error ends as a whole. Numbers are those of
+	// grpc::StatusCode.
 	GrpcCode int32 `protobuf:"varint,1,opt,name=grpc_code,json=grpcCode,proto3" json:"grpc_code,omitempty"`
 	// The same request may succeed later, unchanged.
 	Retriable bool `protobuf:"varint,2,opt,name=retriable,proto3" json:"retriable,omitempty"`
 	// Ask for Metadata, or FindCoordinator, before the next attempt.
 	RefreshMetadata bool `protobuf:"varint,3,opt,name=refresh_metadata,json=refreshMetadata,proto3" json:"refresh_metadata,omitempty"`
-	// Whether what was asked for can have been done. Set at every code; of a code it does not know a
-	// client must think APPLIED_MAYBE.
+	// Whether the request can have taken effect. Set at every code; for a code that it does not know,
+	// a client must assume APPLIED_MAYBE.
 	Applied Applied `protobuf:"varint,4,opt,name=applied,proto3,enum=penstock.proto.v1.Applied" json:"applied,omitempty"`
-	// Error.current_leader says who leads, when that is known.
+	// Error.current_leader names the leader, if it is known.
 	NamesLeader bool `protobuf:"varint,5,opt,name=names_leader,json=namesLeader,proto3" json:"names_leader,omitempty"`
-	// What the caller was, and must become anew before it goes on.
+	// What the caller has lost, and must renew before it continues.
 	Lost          Lost `protobuf:"varint,6,opt,name=lost,proto3,enum=penstock.proto.v1.Lost" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -464,13 +464,14 @@ func (x *ErrorTraits) GetLost() Lost {
 type Error struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Code  ErrorCode              `protobuf:"varint,1,opt,name=code,proto3,enum=penstock.proto.v1.ErrorCode" json:"code,omitempty"`
-	// What, which, value seen, limit, what to do. For people; programs use code and details.
+	// What failed, where, the value seen, the limit, what to do. For people; programs use code and
+	// details.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// Set with codes that have the trait names_leader, when it is known.
 	CurrentLeader *CurrentLeader `protobuf:"bytes,3,opt,name=current_leader,json=currentLeader,proto3" json:"current_leader,omitempty"`
 	// Set with OFFSET_OUT_OF_RANGE.
 	OffsetRange *OffsetRange `protobuf:"bytes,4,opt,name=offset_range,json=offsetRange,proto3" json:"offset_range,omitempty"`
-	// Set with OVERLOADED: come back after this many milliseconds.
+	// Set with OVERLOADED: retry after this many milliseconds.
 	ThrottleMs    uint32 `protobuf:"varint,5,opt,name=throttle_ms,json=throttleMs,proto3" json:"throttle_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
