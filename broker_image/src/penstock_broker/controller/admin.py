@@ -1,7 +1,7 @@
-"""`AdminService` of the controller: what changes or describes metadata.
+"""`AdminService` of the controller: calls that change or describe metadata.
 
-Brokers pass these calls on. DeleteRecords and DescribeLogs are about what a broker holds and
-are answered there only.
+Brokers forward these calls. DeleteRecords and DescribeLogs are about the logs of a broker, and only
+brokers answer them.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -26,10 +26,10 @@ from penstock_broker.controller.wire import (
 
 
 class ControllerAdminService(AdminServiceServicer):
-    """See the module. Whole-call errors are raised and turned into a status at the edge."""
+    """See the module. Errors of a whole call are raised; the edge turns them into a status."""
 
     def __init__(self, runtime: ControllerRuntime, new_id: Callable[[], str]) -> None:
-        """`new_id`: a UUID each time, for new topics."""
+        """`new_id` returns a new UUID, for a new topic."""
         self._runtime = runtime
         self._new_id = new_id
 
@@ -142,7 +142,7 @@ class ControllerAdminService(AdminServiceServicer):
     async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: Any
     ) -> pb.UnregisterBrokerResponse:
-        """Forgets a broker that is gone and holds nothing."""
+        """Unregisters a broker that is down and has no replica."""
         try:
             await self._runtime.submit(
                 lambda request_id: c.UnregisterBroker(
@@ -174,13 +174,13 @@ class ControllerAdminService(AdminServiceServicer):
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Any
     ) -> pb.DeleteRecordsResponse:
-        """Not here."""
+        """Refused: brokers answer this."""
         return pb.DeleteRecordsResponse(error=error_to_wire(_ask_a_broker("DeleteRecords")))
 
     async def DescribeLogs(
         self, request: pb.DescribeLogsRequest, context: Any
     ) -> pb.DescribeLogsResponse:
-        """Not here."""
+        """Refused: brokers answer this."""
         raise _ask_a_broker("DescribeLogs")
 
 

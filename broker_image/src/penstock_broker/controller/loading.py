@@ -1,10 +1,10 @@
-"""Between documents and the store's texts: encode what is written, decode what was read.
+"""Converts between documents and the store's texts: encodes writes, decodes reads.
 
-A text that cannot be read is never skipped: without a topic's document its partitions would
-seem not to exist. While a controller is active it knows what the text must be, and takes it for
-one that was changed by hand: it reports what it knows as older than anything, and the machine
-puts it back. A controller that takes over knows nothing: DATA_CORRUPTED ends it, and a person
-must restore the object. A newer format is another version's work and never overwritten.
+A text that cannot be read is never skipped: without a topic's document, its partitions would seem
+not to exist. An active controller knows what the text must be, and assumes that it was changed by
+hand: it reports the document that it knows, with a version older than any, and the machine writes
+it again. A controller that takes over knows nothing: DATA_CORRUPTED ends it, and a person must
+restore the object. A newer format was written by another version and is never overwritten.
 """
 
 import json
@@ -48,9 +48,9 @@ def to_change(write: c.DocumentWrite) -> Change:
 def from_texts(
     found: Mapping[str, StoredText], new_cluster_id: str, memory: Stored | None
 ) -> c.Loaded:
-    """What the machine takes in. `memory`: the adopted state of an active controller.
+    """What the machine loads. `memory`: the adopted state of an active controller.
 
-    Raises ClusterError(DATA_CORRUPTED): the process must not go on with half of it.
+    Raises ClusterError(DATA_CORRUPTED): the process must not continue with part of it.
     """
     cluster = None
     topics = []
@@ -63,7 +63,7 @@ def from_texts(
 
 
 def check_cluster_id(wanted: str, loaded: c.Loaded) -> None:
-    """Raises ClusterError: another cluster's documents must not be taken over."""
+    """Raises ClusterError: another cluster's documents must not be adopted."""
     if not wanted or loaded.cluster is None or loaded.cluster[0].cluster_id == wanted:
         return
     raise ClusterError(
@@ -88,7 +88,7 @@ def _topic(key: str, text: str, memory: Stored | None) -> TopicDocument:
     try:
         document = decode_topic(text, key)
         if topic_key(document.name) != key:
-            raise ClusterError(  # noqa: TRY301 - handled as any other damage
+            raise ClusterError(  # noqa: TRY301 - handled like any other damage
                 f"metadata object {key} holds topic {document.name!r}; restore it from a backup, "
                 "nothing was changed",
                 ErrorCode.DATA_CORRUPTED,

@@ -1,7 +1,7 @@
 """`python -m penstock_broker controller …`: arguments, start, signals, clean stop.
 
-Exit codes: 0 after SIGTERM or SIGINT, 2 for anything the operator of the process must fix, 1 for
-a defect of this code; both with one line on stderr that says what.
+Exit codes: 0 after SIGTERM or SIGINT, 2 for anything that whoever runs the process must fix, 1 for
+a defect in the code; the last two with one line on stderr that says why.
 """
 
 import argparse
@@ -35,7 +35,7 @@ _events = EventLog("controller")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Everything the controller process takes."""
+    """The options of a controller."""
     parser.add_argument(
         "--metadata-dir", type=Path, help="keep the cluster's documents in this directory"
     )
@@ -43,20 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--metadata", choices=["kubernetes"], help="keep them in ConfigMaps; needs --cluster"
     )
     parser.add_argument("--cluster", help="name of the Cluster object, as in flights")
-    parser.add_argument("--namespace", help="where the Cluster object is")
+    parser.add_argument("--namespace", help="namespace of the Cluster object")
     parser.add_argument(
-        "--owner-uid", default="", help="the Cluster's uid: its deletion takes the documents along"
+        "--owner-uid", default="", help="the Cluster's uid: deleting it deletes the documents"
     )
-    parser.add_argument("--owner-name", default="", help="of that Cluster (default: --cluster)")
+    parser.add_argument("--owner-name", default="", help="name of the owner (default: --cluster)")
     parser.add_argument(
         "--listen",
         required=True,
         metavar="HOST:PORT",
-        help="gRPC address; port 0: any free one, the log line `controller listening` tells which",
+        help="gRPC address; port 0: any free port, logged as `controller listening`",
     )
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="Prometheus address")
     parser.add_argument(
-        "--cluster-id", default="", help="of a new cluster; must match an existing one"
+        "--cluster-id", default="", help="id of a new cluster; must match that of an existing one"
     )
     parser.add_argument(
         "--config",
@@ -167,9 +167,9 @@ def _check_address(option: str, address: str) -> None:
 
 
 def _try_port(listen: str) -> None:
-    """Binds once by hand: gRPC would write a line of its own to stderr before it raises.
+    """Binds the port once itself: gRPC would write a line of its own to stderr before it raises.
 
-    Raises OSError when the port cannot be had.
+    Raises OSError if the port is not available.
     """
     host, _, port = listen.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -179,7 +179,7 @@ def _try_port(listen: str) -> None:
 
 
 def _open_store(args: argparse.Namespace) -> BlockingStore:
-    """Raises PenstockError. Sends no request: an API server that is away is waited for."""
+    """Raises PenstockError. Sends no request: an unavailable API server is waited for later."""
     kubernetes_only = ("cluster", "namespace", "owner_uid", "owner_name")
     given = [f"--{name.replace('_', '-')}" for name in kubernetes_only if getattr(args, name)]
     if (args.metadata_dir is None) == (args.metadata is None):
@@ -194,8 +194,8 @@ def _open_store(args: argparse.Namespace) -> BlockingStore:
     if not args.cluster or not args.namespace:
         raise MisuseError("--metadata=kubernetes needs --cluster NAME and --namespace NAMESPACE")
     if args.owner_name and not args.owner_uid:
-        raise MisuseError("--owner-name needs --owner-uid: an owner is known by its uid")
-    # Only here: the client costs 25 MB and a second that local mode does not need.
+        raise MisuseError("--owner-name needs --owner-uid: an owner is identified by its uid")
+    # Only here: the client takes 25 MB and a second, which local mode does not need.
     from penstock.kubernetes.connect import connect  # noqa: PLC0415
     from penstock_broker.controller.metadata_store import (  # noqa: PLC0415
         kubernetes,
@@ -210,7 +210,7 @@ def _open_store(args: argparse.Namespace) -> BlockingStore:
 
 
 def _ended_by(group: BaseExceptionGroup[PenstockError]) -> int:
-    """Says why; the exit code. A defect was logged where it was found."""
+    """Prints why; returns the exit code. A defect was logged where it was found."""
     error = first_error(group)
     defect = isinstance(error, PenstockError) and error.code is ErrorCode.INTERNAL
     return _say(str(error), FAILED if defect else REFUSED)
@@ -221,6 +221,6 @@ def _refuse(message: str) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    """One clear line; answers the exit code."""
+    """Prints one line; returns the exit code."""
     sys.stderr.write(f"penstock controller: {message}\n")
     return code

@@ -1,7 +1,7 @@
-"""What the controller tells Prometheus: computed when scraped, from the machine's views.
+"""The controller's metrics: computed when scraped, from the machine's views.
 
-The scrape runs in the HTTP server's thread. It only reads: the machine replaces its state, it
-does not change it in place, so a scrape sees one moment of it.
+The scrape runs in the HTTP server's thread. It only reads: the machine replaces its state instead
+of changing it in place, so a scrape sees a consistent state.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class ControllerMetrics(Collector):
         )
         yield _gauge(
             "detached",
-            "1 while brokers keep changes because the metadata store is away",
+            "1 while brokers keep changes because the metadata store is unavailable",
             int(self._runtime.detached),
         )
         elections = CounterMetricFamily(

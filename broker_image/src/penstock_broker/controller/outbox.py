@@ -1,12 +1,12 @@
-"""What still has to go out on one session stream: bounded, because everything in it coalesces.
+"""Messages still to be sent on one session stream: bounded, because all of them coalesce.
 
     machine ──SessionMessage──▶ ┌──────────────────────────────┐
                                 │ accepted · last ack · refusal│──next()──▶ stream
     metadata moved ──notify()──▶│ image wanted since version v │
                                 └──────────────────────────────┘
 
-A slow broker holds at most one of each: a newer heartbeat answer replaces the older, and an
-image is made when the stream has room for it, from the version that was sent last.
+For a slow broker, at most one of each is kept: a newer heartbeat answer replaces the older one, and
+an image is built when the stream has space for it, from the version that was sent last.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class SessionOutbox:
         self._ready = asyncio.Event()
 
     def put(self, message: c.SessionMessage) -> None:
-        """Queues a message; a heartbeat answer replaces the one before."""
+        """Queues a message; a heartbeat answer replaces the previous one."""
         match message:
             case c.SessionAccepted():
                 self._accepted, self._has_session, self._image_wanted = message, True, True
@@ -42,7 +42,7 @@ class SessionOutbox:
         self._ready.set()
 
     def notify(self) -> None:
-        """The metadata version moved."""
+        """The metadata version changed."""
         if self._has_session:
             self._image_wanted = True
             self._ready.set()
@@ -50,7 +50,7 @@ class SessionOutbox:
     async def next(self) -> pb.SessionResponse:
         """The next message, in this order: accepted, refusal, image, heartbeat answer.
 
-        Waits until there is one; bounded by the caller, who ends it with the stream.
+        Waits until there is one; the caller bounds the wait, and ends it with the stream.
         """
         while True:
             message = self._take()

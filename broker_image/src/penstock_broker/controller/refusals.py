@@ -1,10 +1,10 @@
-"""Why a controller that does not decide takes no sessions and no changes."""
+"""The errors of a controller that is not active, and takes no sessions and no changes."""
 
 from penstock.errors import ClusterError, ErrorCode
 
 
 def not_active() -> ClusterError:
-    """It stands by, or has not taken over yet."""
+    """The controller stands by, or has not taken over yet."""
     return ClusterError(
         "this controller is standing by; the active one answers elsewhere",
         ErrorCode.NOT_CONTROLLER,
@@ -12,9 +12,9 @@ def not_active() -> ClusterError:
 
 
 def suspended() -> ClusterError:
-    """It cannot know whether it is still the active one."""
+    """The controller cannot know whether it is still the active one."""
     return ClusterError(
-        "this controller does not reach its metadata store; whether a change that was under way is "
-        "made is unknown, others were not begun: try again",
+        "this controller cannot reach its metadata store; whether a change in progress was made "
+        "is unknown, others were not begun: try again",
         ErrorCode.CONTROLLER_UNAVAILABLE,
     )

@@ -5,18 +5,18 @@
     lease (every 1 s) ─▶ start / stop being active       └─▶ writes, reload ─▶ store task
     (beside the store task)                                    (one at a time) └─▶ WriteDone …
 
-Only the store is awaited, never between reading and changing the machine. A Ready's replies go out
-at once: they belong to writes that are already durable. While this process does not hold the lease
-there is no machine, and every request is answered NOT_CONTROLLER.
+The loop awaits only the store, and never between reading and changing the machine. A Ready's
+replies are sent at once: they belong to writes that are already durable. While this process does
+not hold the lease, there is no machine, and every request is answered with NOT_CONTROLLER.
 
-Not renewed for `_SUSPEND_S`, and not followed by a majority of the brokers instead (`hold`),
-another may be about to take over: this controller is *suspended*. It ends all sessions, so that
-brokers find that other one before it takes them for dead, and decides nothing; what it knows it
-still shows. When the store answers again it takes over anew or stands by. Safety never rests on
-this: writes are compare-and-swaps.
+If the lease was not renewed for `_SUSPEND_S`, and a majority of the brokers does not stand in for
+it (`hold`), another controller may be about to take over: this one is *suspended*. It ends all
+sessions, so that brokers find the other controller before it considers them dead, and decides
+nothing; it still answers questions from what it knows. When the store answers again, it takes over
+again or stands by. Safety never depends on this: writes are compare-and-swaps.
 
-A defect in the machine ends it (`core.defect`), and with it the process: whoever waits is told,
-`run` raises why, and the caller gives up the lease with `release`.
+A defect in the machine ends it (`core.defect`), and with it the process: waiting callers get an
+error, `run` raises the reason, and the caller releases the lease with `release`.
 """
 
 import asyncio
@@ -47,10 +47,10 @@ _LEASE_RENEW_S: Final = 1.0
 _LEASE_RETRY_S: Final = 0.5
 _FAILURES_PER_LINE: Final = 60
 _HOLD_AFTER_S: Final = 2.5
-"""An API server that restarts is back before: that alone is no reason to do without it."""
+"""An API server that restarts is back sooner: a restart is no reason to continue without it."""
 _SUSPEND_S: Final = 5.0
-"""Before anybody else can get the lease, so that sessions end first. A call of 2 s fits in, and
-brokers that are asked twice."""
+"""Shorter than the lease, so that sessions end before another controller can get it. Long enough
+for a call of 2 s and for asking the brokers twice."""
 _HOLD_ATTEMPTS: Final = 2
 _STORE_RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 _REQUEST_TIMEOUT_S: Final = 8.0
@@ -60,7 +60,7 @@ _events = EventLog("controller")
 
 @dataclass(slots=True)
 class Counters:
-    """What metrics count. Since the start of the process."""
+    """Counts for metrics, since the start of the process."""
 
     writes: int = 0
     write_conflicts: int = 0
@@ -74,7 +74,7 @@ class ControllerRuntime:
     """Runs one machine at a time; owned by the process or a test."""
 
     def __init__(self, config: ControlConfig, seams: ControllerSeams, cluster_id: str = "") -> None:
-        """`cluster_id` is used when the store is new; a UUID is made if it is empty."""
+        """`cluster_id` is the id of a new cluster; if empty, a UUID."""
         self.counters = Counters()
         self._store = seams.store
         self._clock = seams.clock
@@ -106,7 +106,7 @@ class ControllerRuntime:
 
     @property
     def detached(self) -> bool:
-        """Brokers keep what is decided: the metadata store is away."""
+        """The metadata store is unavailable, and brokers keep the decisions."""
         return self.active and self._store.detached
 
     @property
@@ -115,26 +115,26 @@ class ControllerRuntime:
 
     @property
     def machine(self) -> ControllerMachine:
-        """The machine, for views; also while suspended. Raises ClusterError(NOT_CONTROLLER)."""
+        """The machine, to read from, even suspended. Raises ClusterError(NOT_CONTROLLER)."""
         if self._machine is None or not self._has_view:
             raise not_active()
         return self._machine
 
     def check_active(self) -> None:
-        """Raises why no session and no change can be taken now."""
+        """Raises the reason why no session and no change is accepted now."""
         if self._suspended:
             raise suspended()
         _ = self.machine
 
     @property
     def cluster_id(self) -> str:
-        """Empty while there is no view."""
+        """Empty while there is nothing to show."""
         machine = self._machine if self._has_view else None
         return "" if machine is None else machine.stored.cluster.cluster_id
 
     @property
     def usable(self) -> bool:
-        """It has been active, or stood by for another: this process works. Stays so."""
+        """It has been active, or has stood by: this process works. Once true, it stays true."""
         self._settled = self._settled or self.active
         return self._settled
 
@@ -146,10 +146,10 @@ class ControllerRuntime:
                 await self._changed.wait()
 
     async def submit(self, make: Callable[[int], c.Request]) -> c.Result:
-        """Hands a request to the machine and waits until it is durable.
+        """Passes a request to the machine and waits until its result is durable.
 
-        Raises the machine's refusal; NOT_CONTROLLER; CONTROLLER_UNAVAILABLE when the metadata
-        store has not answered in time: whether it is done is unknown then.
+        Raises the machine's refusal; NOT_CONTROLLER; CONTROLLER_UNAVAILABLE if the metadata store
+        has not answered in time: then it is unknown whether the change was made.
         """
         if self._machine is None or self._suspended:
             raise suspended() if self._suspended else not_active()
@@ -163,14 +163,14 @@ class ControllerRuntime:
         except TimeoutError:
             raise ClusterError(
                 f"the metadata store has not answered for {_REQUEST_TIMEOUT_S:.0f} s; whether the "
-                "change is made is unknown, look before trying again",
+                "change was made is unknown; check before you try again",
                 ErrorCode.CONTROLLER_UNAVAILABLE,
             ) from None
         finally:
             self._waiting.pop(request_id, None)
 
     def open_stream(self) -> tuple[int, SessionOutbox]:
-        """A session stream began; what it must send appears in the outbox."""
+        """A session stream began; its messages appear in the outbox."""
         stream_id = self._next_id()
         outbox = SessionOutbox(self._image_since)
         self._outboxes[stream_id] = outbox
@@ -182,7 +182,8 @@ class ControllerRuntime:
             self.feed(c.StreamClosed(stream_id))
 
     def feed(self, event: c.Event) -> None:
-        """One event into the machine, and obey. Without one that decides events are void."""
+        """Passes one event to the machine and carries out the result; drops it if none is
+        active."""
         if self._machine is None or self._suspended:
             return
         self.counters.events += 1
@@ -196,9 +197,9 @@ class ControllerRuntime:
     # ------------------------------------------------------------ tasks
 
     async def run(self) -> None:
-        """Ticks, keeps the lease, talks to the store, until cancelled.
+        """Ticks, renews the lease and calls the store, until cancelled.
 
-        Raises the PenstockError that stopped the machine, or what the store raises for good.
+        Raises the PenstockError that stopped the machine, or a permanent error of the store.
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._keep_lease(), name="lease")
@@ -206,7 +207,7 @@ class ControllerRuntime:
             tasks.create_task(self._use_store(), name="store")
 
     async def release(self) -> None:
-        """A clean stop: lets the next controller begin at once."""
+        """For a clean stop: lets the next controller begin at once."""
         self._stop_machine()
         try:
             await self._store.release_lease(self._holder)
@@ -219,7 +220,8 @@ class ControllerRuntime:
             await self._clock.sleep(_TICK_S)
             now = self._clock.now_s()
             if now - last > _STALL_S:
-                # This process stood still. The store will say at the next renewal who is active.
+                # This process was paused. The store will say at the next renewal which controller
+                # is active.
                 self._renewed_at += now - last
             last = now
             if self._defect is not None:
@@ -237,12 +239,13 @@ class ControllerRuntime:
                 held = await self._store.acquire_lease(self._holder, _LEASE_MS)
             except StoreUnavailableError as error:
                 if failures % _FAILURES_PER_LINE == 0:
-                    _events.warning("lease not renewed, going on", reason=error.message)
+                    _events.warning("lease not renewed, continuing", reason=error.message)
                 failures, pause_s = failures + 1, _LEASE_RETRY_S
                 await self._hold_without_lease()
             else:
                 failures = 0
-                # A yes from before this process stood still may be another's yes by now.
+                # If this process was paused meanwhile, this yes may be outdated: another may hold
+                # the lease.
                 if not held or self._clock.now_s() - began < _SUSPEND_S:
                     self._on_lease(held, began)
             await self._clock.sleep(pause_s)
@@ -250,8 +253,8 @@ class ControllerRuntime:
     async def _hold_without_lease(self) -> None:
         """A majority of the brokers can stand in for the lease (core.control.journal).
 
-        Not for a controller that may not have read yet what a broker acts on: what it journals
-        instead would count (ADR 29).
+        Not for a controller that may not have read yet what a broker already acts on: its own
+        journal would then replace it (ADR 29).
         """
         if self._clock.now_s() - self._renewed_at < _HOLD_AFTER_S:
             return
@@ -269,11 +272,11 @@ class ControllerRuntime:
             _events.warning("brokers do not stand in for the lease", attempt=attempt + 1)
 
     def _on_lease(self, held: bool, asked_at: float) -> None:
-        """The store answered. `asked_at`: when the lease's time began at the earliest."""
+        """The store answered. `asked_at`: the earliest time at which the lease began."""
         if held:
             self._renewed_at = asked_at
             if self._suspended or (self.active and self._store.detached):
-                _events.info("the metadata store is back")
+                _events.info("the metadata store is available again")
                 self._stop_machine()
             if self._machine is None and self._defect is None:
                 _events.info("lease acquired, taking over", holder=self._holder)
@@ -285,7 +288,7 @@ class ControllerRuntime:
                 self._stop_machine()
 
     async def _use_store(self) -> None:
-        """Carries out what the machine asked of the store, one call at a time."""
+        """Carries out the machine's store requests, one call at a time."""
         failures = 0
         while True:
             await self._store_work.wait()
@@ -390,14 +393,14 @@ class ControllerRuntime:
         self._store_work.set()
 
     def _stop_machine(self) -> None:
-        """Standby: everyone who waits is told, every stream ends."""
+        """Stands by: waiting callers get an error, every stream ends."""
         if self._machine is None:
             return
         self._end_work(not_active())
         self._machine, self._suspended, self._image_cache = None, False, None
 
     def _stopped(self, event: c.Event, error: PenstockError) -> None:
-        """A defect: `run` ends with it at the next tick, once those who wait have been told."""
+        """A defect: ends `run` at the next tick, when waiting callers have got their errors."""
         self._defect = error
         _events.defect(
             "controller stopped",
@@ -407,7 +410,7 @@ class ControllerRuntime:
         )
 
     def _suspend(self) -> None:
-        """See the module. The machine stays for views."""
+        """See the module. The machine stays, to answer questions."""
         _events.warning("suspended: the lease could not be renewed", limit_s=_SUSPEND_S)
         self._end_work(suspended())
         self._suspended = True
@@ -424,7 +427,7 @@ class ControllerRuntime:
             outbox.put(c.SessionRefused(stream_id, reason))
 
     def _image_since(self, since: int) -> pb.ClusterImage:
-        """One message serves all streams that are equally far."""
+        """One message serves all streams that have reached the same version."""
         machine = self.machine
         version = machine.stored.metadata_version
         if self._image_cache is None or self._image_cache[:2] != (since, version):

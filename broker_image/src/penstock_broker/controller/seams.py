@@ -1,4 +1,4 @@
-"""By what a controller's shells reach everything outside: the process decides, or the simulator."""
+"""How a controller's shells reach everything outside; the process or the simulator sets it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from penstock_broker.controller.metadata_store.interface import MetadataStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSeams:
-    """Time, peers, documents, and where names that nobody else has come from."""
+    """Time, peers, documents, and the source of unique ids."""
 
     clock: Clock
     transport: Transport
     store: MetadataStore
     holder: str
-    """This process, as the lease names it: another run of it has another name."""
+    """This process's name in the lease: each run has a different one."""
     new_id: Callable[[], str]
-    """A UUID each time: of a new cluster, of a new topic."""
+    """Returns a new UUID, for a new cluster or a new topic."""

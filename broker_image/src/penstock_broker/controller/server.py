@@ -1,10 +1,10 @@
-"""The controller's gRPC server: our services behind the edge, health, reflection.
+"""The controller's gRPC server: Penstock's services behind the edge, health, reflection.
 
-Health, never dependent on peers or the API server once up:
+Health never depends on peers or the API server once the server is up:
 
-    penstock.liveness                       SERVING as long as the event loop turns
-    "" (readiness)                          once it was active or stood by for another; stays so
-    penstock.proto.v1.ControllerService     only while it is the active one, for people and tests
+    penstock.liveness                       SERVING while the event loop runs
+    "" (readiness)                          once it was active or stood by; stays so
+    penstock.proto.v1.ControllerService     only while it is active, for people and tests
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class ControllerServer:
 
     server: grpc.aio.Server
     address: str
-    """Where it listens, with the port it was given if it was told to take any."""
+    """The address it listens on, with the actual port if port 0 was requested."""
     port: int
     health: Any
     runtime: ControllerRuntime
@@ -68,7 +68,7 @@ class ControllerServer:
 
 
 def bind(runtime: ControllerRuntime, listen: str, seams: ControllerSeams) -> ControllerServer:
-    """A server on `host:port` (port 0: any). Raises RuntimeError when the port cannot be had."""
+    """A server on `host:port` (port 0: any). Raises RuntimeError if the port is not available."""
     edge = Edge(lambda: runtime.cluster_id, lambda _method, _seconds: None)
     server = seams.transport.server([edge])
     add_ControllerServiceServicer_to_server(ControllerService(runtime), server)

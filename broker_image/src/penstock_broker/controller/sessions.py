@@ -1,8 +1,8 @@
 """`ControllerService`: brokers' sessions, ISR changes, producer ids.
 
 A session is one stream. Its reader feeds the machine, its writer empties the outbox; when either
-ends the stream ends, and the machine's grace begins. gRPC's keepalive closes half-open streams;
-heartbeats notice frozen brokers long before that.
+ends, the stream ends, and the machine's grace period begins. gRPC's keepalive closes half-open
+streams; missing heartbeats reveal frozen brokers long before that.
 """
 
 # ruff: noqa: ARG002, N802 - gRPC fixes the names and the arguments of these methods
@@ -27,11 +27,11 @@ from penstock_broker.controller.wire import (
 
 _FIRST_MESSAGE_S: Final = 5.0
 _WRITE_S: Final = 30.0
-"""A broker that takes no message for so long is not reading: end the stream."""
+"""A broker that accepts no message for this long is not reading: end the stream."""
 
 
 class _StreamEnd(Exception):  # noqa: N818 - not an error: the way out of the task group
-    """One side of the stream is done."""
+    """One side of the stream has ended."""
 
 
 class ControllerService(ControllerServiceServicer):
@@ -51,7 +51,7 @@ class ControllerService(ControllerServiceServicer):
             first = None
         if first is None or first.WhichOneof("message") != "register":
             raise ClusterError(
-                "the first message of a session must be Register, and come at once",
+                "the first message of a session must be Register, sent at once",
                 ErrorCode.INVALID_REQUEST,
             )
         self._runtime.check_active()  # refuse the call before it counts as a stream
@@ -70,7 +70,7 @@ class ControllerService(ControllerServiceServicer):
         async for request in requests:
             if request.WhichOneof("message") != "heartbeat":
                 raise ClusterError(
-                    "a session takes Register once, then heartbeats", ErrorCode.INVALID_REQUEST
+                    "a session accepts Register once, then heartbeats", ErrorCode.INVALID_REQUEST
                 )
             beat = request.heartbeat
             self._runtime.feed(

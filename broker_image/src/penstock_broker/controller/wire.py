@@ -1,4 +1,4 @@
-"""The machine's types to protocol messages and back. No decisions, no I/O."""
+"""Converts the machine's types to protocol messages and back. No decisions, no I/O."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ def image_to_wire(image: Image) -> controller_pb2.ClusterImage:
 
 
 def broker_to_wire(broker: BrokerRegistration) -> broker_pb2.BrokerInfo:
-    """A broker as images and DescribeCluster show it."""
+    """A broker as it appears in images and DescribeCluster."""
     return broker_pb2.BrokerInfo(
         broker_id=broker.broker_id,
         host=broker.host,
@@ -93,7 +93,7 @@ def registration_from_wire(stream_id: int, message: controller_pb2.Register) -> 
 
 
 def session_message_to_wire(message: c.SessionMessage) -> controller_pb2.SessionResponse:
-    """The answer to put on the stream."""
+    """The message for the stream."""
     match message:
         case c.SessionAccepted():
             return controller_pb2.SessionResponse(
@@ -150,7 +150,7 @@ def isr_outcome_to_wire(outcome: c.IsrOutcome) -> controller_pb2.IsrChangeResult
 
 
 def new_topic_from_wire(topic: admin_pb2.NewTopic, topic_id: TopicId) -> c.NewTopic:
-    """`topic_id` is the one it gets if it is created."""
+    """`topic_id` is its id if it is created."""
     return c.NewTopic(
         name=topic.topic,
         topic_id=topic_id,
@@ -167,7 +167,7 @@ def new_topic_from_wire(topic: admin_pb2.NewTopic, topic_id: TopicId) -> c.NewTo
 def topic_results(
     outcomes: Sequence[c.TopicOutcome], *, with_id_on_error: bool
 ) -> list[admin_pb2.TopicResult]:
-    """One result per topic. A topic that was not created has no id to tell."""
+    """One result per topic. A topic that was not created has no id to return."""
     return [
         admin_pb2.TopicResult(
             topic=outcome.topic,

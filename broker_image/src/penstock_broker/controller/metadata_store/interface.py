@@ -1,9 +1,9 @@
-"""The seams between the controller and whatever keeps its documents.
+"""The seams between the controller and the store of its documents.
 
     take-over, reload ──read_all──▶ every document, consistently
     Ready.writes ───────write─────▶ compare-and-swaps, stage by stage (I21)
     who is active ──────acquire_lease / release_lease (only avoids duplicate work, never safety)
-    store away ─────────hold (may go on without)
+    no store ───────────hold (may continue without it)
 
     ControllerRuntime ─▶ MetadataStore: JournaledStore ─▶ ThreadedStore ─▶ BlockingStore
 
@@ -39,55 +39,55 @@ __all__ = [
 class MetadataStore(Protocol):
     """What the controller's loop awaits. Keys: `cluster` and `topic/<name>`, text up to 1 MiB.
 
-    All calls are bounded in time by the implementation. One about documents at a time; those
-    about the lease come beside it, and never wait for it: a write that takes long must not cost
-    the lease. For who is cancelled the outcome is unknown, as after StoreUnavailableError.
+    The implementation bounds the time of every call. Call one about documents at a time; calls
+    about the lease run beside it, and never wait for it: a slow write must not lose the lease. If
+    the caller is cancelled, the outcome is unknown, as after StoreUnavailableError.
     """
 
     @property
     def detached(self) -> bool:
-        """Changes are being kept elsewhere: once the lease is renewed, take over anew."""
+        """Brokers keep changes now: once the lease is renewed, take over again."""
         ...
 
     async def read_all(self, *, take_over: bool = False) -> dict[str, StoredText]:
         """Every document by key, none older than any write that was confirmed before.
 
-        `take_over`: of a controller that takes over, which is until it has read successfully.
+        `take_over`: the controller is taking over, and has not read successfully yet.
         """
         ...
 
     async def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
         """Carries out all changes; returns the new version of every key that was put.
 
-        A stage begins when every change of the stage before is durable. No key occurs twice.
-        Raises WriteConflictError, StoreUnavailableError (see there what may have happened).
+        A stage begins when every change of the previous stage is durable. No key occurs twice.
+        Raises WriteConflictError, StoreUnavailableError (see there for the possible outcomes).
         """
         ...
 
     async def acquire_lease(self, holder: str, duration_ms: int) -> bool:
-        """Takes or renews the lease; False: somebody else has it. `holder` names this process.
+        """Takes or renews the lease; False: another process has it. `holder` names this process.
 
         A holder keeps it for `duration_ms` from the last success, or until it releases it.
         """
         ...
 
     async def hold(self) -> bool:
-        """The lease cannot be renewed: may this controller go on deciding all the same?
+        """The lease cannot be renewed: may this controller continue to decide nevertheless?
 
-        True: nobody else can decide now, and what is written is kept (`JournaledStore`). Asked
+        True: no other controller can decide now, and writes are kept (`JournaledStore`). Call it
         after `acquire_lease` raised.
         """
         ...
 
     async def release_lease(self, holder: str) -> None:
-        """Gives the lease up early; nothing happens if `holder` does not have it."""
+        """Releases the lease early; does nothing if `holder` does not have it."""
         ...
 
 
 class BlockingStore(Protocol):
-    """A store whose calls block, for `ThreadedStore`: see there for threads, and above.
+    """A store whose calls block, for `ThreadedStore`; see `MetadataStore` for the methods.
 
-    Those about documents come from one thread, those about the lease from another one.
+    Calls about documents come from one thread, those about the lease from another.
     """
 
     def read_all(self) -> dict[str, StoredText]: ...

@@ -1,9 +1,9 @@
-"""Asks the brokers' `JournalService`: all at once, until a majority has answered.
+"""Calls the brokers' `JournalService`: all at once, until a majority has answered.
 
-A broker that does not know the service is of an older version: it keeps nothing, and can promise
-that. One that is away costs no time once the others have answered. Who is late is asked all the
-same, until the time is up: a broker that has not heard of a newer controller stays with the older
-one, and the newer one takes it for dead.
+A broker that does not have the service is of an older version: it keeps nothing, and that counts as
+a promise. An unavailable broker costs no time once the others have answered. Calls to slow brokers
+continue until the timeout: a broker that has not been told of a newer controller stays with the
+older one, and the newer one considers it dead.
 """
 
 import asyncio
@@ -28,26 +28,26 @@ from penstock.rpc.journal import journal_from_wire, journal_to_wire
 from penstock.rpc.transport import Transport
 
 TIMEOUT_S: Final = 1.5
-"""Of all brokers together. Less than a controller goes on without its lease."""
+"""For all brokers together. Less time than a controller continues without its lease."""
 
 
 _KEEPS_NOTHING: Final = pb.PromiseJournalResponse()
 _REFUSED: Final = object()
 _Outcomes: TypeAlias = "asyncio.Queue[Any]"
-"""How calls ended: a message, `_REFUSED`, a defect, or None: without an answer that counts."""
+"""How calls ended: a message, `_REFUSED`, a defect, or None: no answer that counts."""
 
 
 class GrpcJournalHolders:
-    """One channel per run of a broker, kept. Two may be asking at once.
+    """One channel per run of a broker, kept open. Two callers may use it at once.
 
-    A channel that has been idle while a pod was replaced still tries the old pod's address first,
-    for longer than the time there is: so a broker that has registered anew is looked up anew.
+    A channel that was idle while a pod was replaced tries the old pod's address first, for longer
+    than the timeout: so a broker that has registered again is resolved again.
     """
 
     def __init__(
         self, transport: Transport, tasks: asyncio.TaskGroup, timeout_s: float = TIMEOUT_S
     ) -> None:
-        """`tasks` owns the calls. They end with `close`."""
+        """`tasks` owns the calls, which `close` ends."""
         self._transport = transport
         self._tasks = tasks
         self._timeout_s = timeout_s
@@ -87,9 +87,9 @@ class GrpcJournalHolders:
     async def _ask_all(
         self, holders: Holders, call: Callable[[Any], Any], *, without_service: Any
     ) -> tuple[list[Any], bool]:
-        """What was answered, and whether one refused.
+        """The answers, and whether one broker refused.
 
-        `without_service`: what a broker that does not know the service counts as having said.
+        `without_service`: the answer assumed for a broker that does not have the service.
         """
         channels, replaced = self._channels_to(holders.brokers)
         outcomes: _Outcomes = asyncio.Queue(len(channels))
@@ -105,7 +105,7 @@ class GrpcJournalHolders:
     async def _decisive(
         self, outcomes: _Outcomes, asked: int, enough: int
     ) -> tuple[list[Any], bool]:
-        """As `_ask_all`, as soon as what is still to come changes nothing."""
+        """As `_ask_all`; returns as soon as further answers cannot change the result."""
         answers: list[Any] = []
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -126,7 +126,7 @@ class GrpcJournalHolders:
     def _channels_to(
         self, brokers: tuple[BrokerRegistration, ...]
     ) -> tuple[list[grpc.aio.Channel], list[grpc.aio.Channel]]:
-        """Those to ask on, and those to close: of earlier runs."""
+        """The channels to use, and those of earlier runs, to close."""
         channels, replaced = [], []
         for broker in brokers:
             address = f"{broker.host}:{broker.port}"
@@ -141,7 +141,7 @@ class GrpcJournalHolders:
 
 
 async def _hear(call: Any, without_service: Any, outcomes: _Outcomes) -> None:
-    """Says once how the call ended, also if its channel was closed meanwhile."""
+    """Queues once how the call ended, also if its channel was closed meanwhile."""
     outcome: Any = None
     try:
         outcome = await call
@@ -150,7 +150,7 @@ async def _hear(call: Any, without_service: Any, outcomes: _Outcomes) -> None:
             outcome = _REFUSED
         elif error.code() is grpc.StatusCode.UNIMPLEMENTED:
             outcome = without_service
-    except Exception as error:  # noqa: BLE001 - a defect is for who asked
+    except Exception as error:  # noqa: BLE001 - the caller gets the defect
         outcome = error
     finally:
         outcomes.put_nowait(outcome)

@@ -1,4 +1,4 @@
-"""A metadata store that may be away: changes are kept by the brokers meanwhile.
+"""A metadata store that can be unavailable: brokers keep the changes meanwhile.
 
 ControllerRuntime ──▶ JournaledStore ──▶ the store (Kubernetes)
                          │ core.control.journal.proposer decides
@@ -33,19 +33,19 @@ _events = EventLog("metadata-store")
 
 
 class JournalHolders(Protocol):
-    """Asks the brokers. Bounded in time; may be asked by two at once."""
+    """Calls the brokers. Bounded in time; two callers may use it at once."""
 
     async def promise(self, ask: AskPromises) -> Promises: ...
     async def keep(self, ask: AskKeep) -> Kept: ...
 
 
 class JournaledStore:
-    """See the seam for errors. `hold` runs beside what is done with documents."""
+    """See the seam for errors. `hold` runs beside calls about documents."""
 
     def __init__(
         self, store: MetadataStore, holders: JournalHolders, takeover_min_brokers: int = 0
     ) -> None:
-        """`takeover_min_brokers`: who must answer at a take-over; 0 = a majority."""
+        """`takeover_min_brokers`: how many must answer at a take-over; 0 = a majority."""
         self._store = store
         self._holders = holders
         self._documents = JournaledDocuments(takeover_min_brokers)
@@ -57,14 +57,14 @@ class JournaledStore:
         return self._documents.detached
 
     async def read_all(self, *, take_over: bool = False) -> dict[str, StoredText]:
-        """See the seam. When taking over: after a majority of the brokers said what they keep."""
+        """See the seam. A take-over first gets the journals of a majority of the brokers."""
         async with self._one_at_a_time:
             if take_over:
                 self._documents.begin_take_over()
             return await self._drive(self._documents.read())
 
     async def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
-        """See the seam. While the store is away: durable with a majority of the brokers."""
+        """See the seam. While the store is unavailable: durable on a majority of the brokers."""
         async with self._one_at_a_time:
             return await self._drive(self._documents.write(stages))
 
@@ -83,7 +83,7 @@ class JournaledStore:
         await self._store.release_lease(holder)
 
     async def _drive(self, steps: Steps[_R]) -> _R:
-        """Answers question after question; what this raises is raised in `steps`."""
+        """Answers one question of `steps` after another; an error is raised in `steps`."""
         was_detached, was_stopped = self.detached, self._documents.error is not None
         try:
             ask = next(steps)
@@ -99,7 +99,7 @@ class JournaledStore:
                     ask = steps.send(answer)
         except StopIteration as done:
             if self.detached and not was_detached:
-                _events.warning("the metadata store is away: brokers keep the changes")
+                _events.warning("the metadata store is unavailable: brokers keep the changes")
             result: _R = done.value
             return result
         finally:
@@ -120,7 +120,7 @@ class JournaledStore:
 
 
 def _leave_unanswered(steps: Steps[_R]) -> None:
-    """Nobody waits any more, but a write that was asked for may still pass: it is in doubt."""
+    """The caller has gone, but a requested write may still succeed: its outcome is unknown."""
     with suppress(PenstockError, StopIteration):
-        steps.throw(StoreUnavailableError("given up before there was an answer"))
+        steps.throw(StoreUnavailableError("cancelled before there was an answer"))
     steps.close()

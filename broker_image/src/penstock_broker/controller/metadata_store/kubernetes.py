@@ -6,13 +6,13 @@
                                                 DELETE   precondition      409, 404 = conflict
     lease ─────▶ penstock.kubernetes.lease
 
-A document's version is its object's resourceVersion. Several objects cannot change together:
-that is what stages are for. Any other error leaves the outcome of a write unknown (guarantees
-§4.3); the rest of that write is not sent, and the caller reads again.
+A document's version is its object's resourceVersion. Several objects cannot change together: stages
+are for that. After any other error, the outcome of a write is unknown (guarantees §4.3); the rest
+of that write is not sent, and the caller reads again.
 
-Objects are owned by the Cluster object or by nobody, as told at start. Whoever takes the lease
-corrects what differs with its first read, so that metadata is never garbage of a Cluster that
-was told to retain it.
+Objects are owned by the Cluster object or have no owner, as configured at start. A controller that
+takes the lease corrects wrong owners at its first read, so that a Cluster that retains its metadata
+never has it garbage-collected.
 """
 
 import time
@@ -43,7 +43,7 @@ from penstock_broker.controller.metadata_store.kubernetes_objects import (
 from penstock_broker.observability import EventLog
 
 TIMEOUTS: Final = Timeouts(connect_s=2.0, total_s=5.0)
-"""Of requests about documents."""
+"""For requests about documents."""
 _THREADS: Final = 8
 _PAGE: Final = 100
 """Documents per LIST page: 100 of 1 MiB still fit into memory, 100 small ones are one answer."""
@@ -51,7 +51,7 @@ _events = EventLog("metadata-store")
 
 
 class KubernetesMetadataStore:
-    """Documents by one thread, the lease by one other. Owns `api`."""
+    """One thread for documents, another for the lease. Owns `api`."""
 
     def __init__(
         self, api: Api, objects: ClusterObjects, clock: Callable[[], float] = time.monotonic
@@ -94,7 +94,7 @@ class KubernetesMetadataStore:
 
     def write(self, stages: Sequence[Sequence[Change]]) -> Mapping[str, str]:
         """See the seam. Raises WriteConflictError, StoreUnavailableError."""
-        # All sizes before the first request: a document too large writes nothing.
+        # All sizes before the first request: if one document is too large, nothing is written.
         write_id = str(uuid.uuid4())
         bodies = {
             change.key: self._objects.config_map(change.key, change.text, change.expected, write_id)
@@ -108,13 +108,13 @@ class KubernetesMetadataStore:
         return versions
 
     def _carry_out(self, stage: Sequence[Change], bodies: Mapping[str, Json]) -> dict[str, str]:
-        """One stage; ends when every request that was sent is answered or given up."""
+        """Carries out one stage; ends when every sent request is answered or has failed."""
         failures: list[WriteConflictError | StoreUnavailableError] = []
         versions: dict[str, str] = {}
 
         def one(change: Change) -> None:
             if failures:
-                return  # the caller will read again: every request now would only cost time
+                return  # the caller will read again: another request would only cost time
             try:
                 version = self._change(change, bodies.get(change.key))
             except (WriteConflictError, StoreUnavailableError) as error:
@@ -129,12 +129,12 @@ class KubernetesMetadataStore:
             for _ in self._threads.map(one, stage):
                 pass
         if failures:
-            # Unknown outweighs conflict: it is what the caller must reckon with.
+            # Unknown outweighs conflict: the caller must expect the worse.
             raise next((e for e in failures if isinstance(e, StoreUnavailableError)), failures[0])
         return versions
 
     def _change(self, change: Change, body: Json | None) -> str | None:
-        """One request; the new version of what was put."""
+        """Makes one request; returns the new version of a put."""
         path = f"{self._objects.config_maps}/{self._objects.name_of(change.key)}"
         if change.expected is not None and not is_version(change.expected):
             raise WriteConflictError(change.key, change.expected, "another")
@@ -159,7 +159,7 @@ class KubernetesMetadataStore:
         return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
 
     def _list(self) -> list[Json]:
-        """All objects, as of one moment."""
+        """All objects, as of one point in time."""
         selector = self._objects.selector
         return self._api.list(self._objects.config_maps, labelSelector=selector, limit=_PAGE)
 
@@ -196,7 +196,7 @@ def _failure(change: Change, error: KubernetesError) -> WriteConflictError | Sto
     """The seam's error for a change whose request failed."""
     if error.is_conflict:
         return WriteConflictError(change.key, change.expected, "another")
-    # For a new document it means that the namespace does not exist, which is no conflict.
+    # For a new document, 404 means that the namespace does not exist, which is not a conflict.
     if error.is_missing and change.expected is not None:
         return WriteConflictError(change.key, change.expected, None)
     return StoreUnavailableError(error.message)

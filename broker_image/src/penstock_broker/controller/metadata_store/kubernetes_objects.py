@@ -1,14 +1,14 @@
-"""What the Kubernetes store's objects look like: names, labels, owner, and the text inside.
+"""The objects of the Kubernetes store: names, labels, owner, and the text inside.
 
     key "cluster"     ConfigMap  flights-metadata
     key "topic/<t>"   ConfigMap  flights-topic-<readable part of t>-<hash: 20 hex digits>
     any other key     ConfigMap  flights-document-<readable part>-<hash>
     the lease         Lease      flights-controller
 
-A topic's name may have upper case, `_` and 249 characters, an object's may not: the hash makes
-it unique, the readable part is for people. The object holds its key, so names are only ever
-made, never taken apart; an object under another name than its key's is somebody's copy and is
-not read. Pure: no I/O here.
+A topic's name can have upper case, `_` and 249 characters, an object's name cannot: the hash makes
+it unique, the readable part is for people. The object contains its key, so names are only built,
+never parsed; an object whose name does not match its key is a copy and is not read. Pure: no I/O
+here.
 """
 
 import hashlib
@@ -33,21 +33,21 @@ WRITE_ANNOTATION: Final = f"{GROUP}/write"
 KEY_FIELD: Final = "key"
 TEXT_FIELD: Final = "document"
 OBJECT_BYTES_MAX: Final = 1024 * 1024
-"""The API server's own limit of a ConfigMap's data, all values together."""
+"""The API server's own limit for a ConfigMap's data, all values together."""
 _READABLE_MAX: Final = 40
 _HASH_DIGITS: Final = 20
 _NAME_MAX: Final = 40
-"""Leaves room for the longest suffix of pods and Services made of it (63)."""
+"""Leaves space for the longest suffix of names of pods and Services made from it (63)."""
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _NAMESPACE_MAX: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterObjects:
-    """Where a cluster's objects are and who owns them.
+    """The namespace and the owner of a cluster's objects.
 
-    `owner_uid` of the Cluster object `cluster`: they go when it goes. Empty: they stay, and an
-    owner they have from before is taken off.
+    `owner_uid` is that of the Cluster object `cluster`: they are deleted with it. Empty: they stay,
+    and an owner that they have is removed.
     """
 
     cluster: str
@@ -56,7 +56,7 @@ class ClusterObjects:
     owner_name: str = ""
 
     def __post_init__(self) -> None:
-        """Raises MisuseError for what cannot be a name in Kubernetes."""
+        """Raises MisuseError for invalid Kubernetes names."""
         _check_label("--cluster", self.cluster, _NAME_MAX)
         _check_label("--namespace", self.namespace, _NAMESPACE_MAX)
 
@@ -67,7 +67,7 @@ class ClusterObjects:
 
     @property
     def lease(self) -> LeaseObject:
-        """Says which controller is active."""
+        """Records which controller is active."""
         name = f"{self.cluster}-controller"
         return LeaseObject(self.namespace, name, self.labels(), self.owners)
 
@@ -91,7 +91,7 @@ class ClusterObjects:
         ]
 
     def labels(self, **more: str) -> dict[str, str]:
-        """What every object of a cluster carries."""
+        """The labels of every object of a cluster."""
         return {
             "app.kubernetes.io/name": "penstock",
             "app.kubernetes.io/instance": self.cluster,
@@ -102,7 +102,7 @@ class ClusterObjects:
         }
 
     def name_of(self, key: str) -> str:
-        """The ConfigMap's name: legal, and another one for every key."""
+        """The ConfigMap's name: valid, and different for every key."""
         if key == CLUSTER_KEY:
             return f"{self.cluster}-metadata"
         kind = "topic" if key.startswith(TOPIC_KEY_PREFIX) else "document"
@@ -114,12 +114,12 @@ class ClusterObjects:
     def config_map(
         self, key: str, text: str, expected: str | None, write_id: str = ""
     ) -> dict[str, Any]:
-        """The object to create (`expected` None) or to put in place of version `expected`.
+        """The object to create (`expected` None), or to replace the version `expected`.
 
-        `write_id` is another one for every write: the API server takes an update that changes
-        nothing for no update, and would leave the version as it is.
+        `write_id` is different for every write: the API server ignores an update that changes
+        nothing, and would not change the version.
 
-        Raises MisuseError when the API server would refuse its size.
+        Raises MisuseError if the API server would refuse its size.
         """
         size = len(key.encode()) + len(text.encode())
         if size > OBJECT_BYTES_MAX:
@@ -142,7 +142,7 @@ class ClusterObjects:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
     def has_right_owner(self, metadata: Mapping[str, Any]) -> bool:
-        """Whether the Cluster owns the object exactly if it should."""
+        """Whether the Cluster owns the object, or does not, as it should."""
         found = [
             (owner.get("name"), owner.get("uid"))
             for owner in metadata.get("ownerReferences") or []
@@ -153,10 +153,10 @@ class ClusterObjects:
 
 
 def is_version(text: str) -> bool:
-    """Whether an API server can have given this resourceVersion.
+    """Whether an API server can have assigned this resourceVersion.
 
-    "0" and "" mean "whatever is there" in a request: sent as the expected version they would
-    turn a compare-and-swap into an overwrite.
+    In a request, "0" and "" mean "any version": as the expected version they would turn a
+    compare-and-swap into an overwrite.
     """
     return text.isascii() and text.isdigit() and int(text) > 0
 

@@ -1,8 +1,8 @@
 """The metadata store of local mode: one RocksDB in one directory, every write fsynced.
 
-One process at a time: an exclusive lock on the file `LOCK.penstock` stands in for the lease, so
-the lease is always granted. A write is one atomic batch. A version is the number of the write
-that made it, kept in front of the text:
+One process at a time: an exclusive lock on the file `LOCK.penstock` replaces the lease, so the
+lease is always granted. A write is one atomic batch. A version is the number of the write that made
+it, stored before the text:
 
     key    b"d/" + key          value   version as decimal digits, b"\\n", the text in UTF-8
     key    b"n"                 value   number of the last write, decimal digits
@@ -90,7 +90,7 @@ class LocalMetadataStore:
         try:
             self._db.write(batch, self._write_options)
         except Exception as error:  # noqa: BLE001 - rocksdict raises plain Exception
-            # Whether it is in the log is unknown: believe the disk, not memory.
+            # It is unknown whether the write is in the log: read the disk again.
             self._writes, self._documents = number, self._read_documents()
             raise StoreUnavailableError(
                 f"metadata in {self._directory} could not be written: {error}"
@@ -99,11 +99,11 @@ class LocalMetadataStore:
         return {change.key: str(number) for change in changes if isinstance(change, Put)}
 
     def acquire_lease(self, holder: str, duration_ms: int) -> bool:  # noqa: ARG002 - the seam's
-        """Always: the lock on the directory is the lease."""
+        """Always True: the lock on the directory is the lease."""
         return True
 
     def release_lease(self, holder: str) -> None:
-        """Nothing to do: the lock goes with `close`."""
+        """Nothing to do: `close` releases the lock."""
 
     def close(self) -> None:
         self._db.close()

@@ -1,7 +1,7 @@
 """The metadata store in memory: for tests, and for several controllers in one process.
 
 Every `MemoryMetadataStore` is a client of a `SharedDocuments`, as pods are of an API server.
-`fail_next` plants the answers guarantees §3 lists: nothing passed, or passed and not said.
+`fail_next` injects the failures of guarantees §3: the write is lost, or only its answer is.
 """
 
 import threading
@@ -21,7 +21,7 @@ from penstock_broker.controller.metadata_store.interface import (
 
 @dataclass(slots=True)
 class SharedDocuments:
-    """What the clients share. `now_ms` is the store's own clock, used for the lease only."""
+    """State of the clients. `now_ms` is the store's own clock, used for the lease only."""
 
     now_ms: Callable[[], int]
     documents: dict[str, StoredText] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class MemoryMetadataStore:
                 self._shared.holder = ""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
     def _write_locked(self, changes: Sequence[Change]) -> dict[str, str]:
         documents = self._shared.documents

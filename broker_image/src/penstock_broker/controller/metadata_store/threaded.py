@@ -8,9 +8,9 @@ from penstock_broker.controller.metadata_store.interface import BlockingStore, C
 
 
 class ThreadedStore:
-    """See the seam. Changes are in the store alone: nothing is decided without it.
+    """See the seam. Changes are only in the store: without it, nothing is decided.
 
-    A call that began goes on when its caller is cancelled, and the next one waits for it.
+    A running call continues when its caller is cancelled, and the next one waits for it.
     """
 
     detached = False
@@ -39,7 +39,7 @@ class ThreadedStore:
         )
 
     async def hold(self) -> bool:
-        """No."""
+        """Never: without the lease, nothing is decided."""
         return False
 
     async def release_lease(self, holder: str) -> None:
