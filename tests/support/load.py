@@ -23,7 +23,8 @@ from penstock.errors import ErrorCode
 from penstock.verify.check import Verdict, check_files
 from penstock.verify.history import Event, HistoryWriter
 from penstock.verify.report import summary, verdict_lines
-from penstock.verify.workload import SilentProgress, Workload, WorkloadConfig
+from penstock.verify.workload import Workload
+from penstock.verify.workload_config import SilentProgress, WorkloadConfig
 
 DEFAULTS: dict[str, Any] = {
     "partitions": 6,

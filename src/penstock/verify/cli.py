@@ -23,7 +23,8 @@ from penstock.verify.check import Verdict, check_files
 from penstock.verify.history import HistoryWriter
 from penstock.verify.records import RECORD_BYTES_MIN, WORD_BYTES
 from penstock.verify.report import summary, verdict_lines
-from penstock.verify.workload import Workload, WorkloadConfig
+from penstock.verify.workload import Workload
+from penstock.verify.workload_config import WorkloadConfig
 
 PROGRESS_S: Final = 0.25
 """Interval between two checks of the workload."""

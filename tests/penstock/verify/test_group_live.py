@@ -21,7 +21,8 @@ from penstock.core.groups.config import (
 )
 from penstock.verify.check import Verdict, check_files
 from penstock.verify.history import Event, HistoryWriter
-from penstock.verify.workload import Workload, WorkloadConfig
+from penstock.verify.workload import Workload
+from penstock.verify.workload_config import WorkloadConfig
 
 MakeCluster = Callable[..., Cluster]
 SETTLE_S = 60.0
