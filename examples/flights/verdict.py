@@ -14,7 +14,8 @@ import pandas as pd
 import pyarrow as pa
 
 from examples.flights.flights import Flights, HourlyKey, HourlyValue, hourly, with_names
-from penstock.verify.check import Checker, Verdict
+from penstock.verify.check import Checker
+from penstock.verify.verdict import Verdict
 
 _FLIGHT = [("row", pa.int64()), ("n", pa.int64()), ("carrier", pa.string())]
 FLIGHT_FIELDS = pa.schema(_FLIGHT)

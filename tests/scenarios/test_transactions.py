@@ -9,7 +9,7 @@ from support.cluster import Cluster
 from support.load import Load, MakeLoad
 
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC, coordinator_partition
-from penstock.verify.check import Verdict
+from penstock.verify.verdict import Verdict
 
 SETTINGS = {"transactions": True, "rate": 2_000, "settle_s": 60.0}
 

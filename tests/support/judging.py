@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
-from penstock.verify.check import Checker, Verdict
+from penstock.verify.check import Checker
 from penstock.verify.history import Event
+from penstock.verify.verdict import Verdict
 
 
 def judge(events: Iterable[Event]) -> Verdict:

@@ -20,9 +20,10 @@ from support.cluster import Cluster
 from support.waiting import wait_until
 
 from penstock.errors import ErrorCode
-from penstock.verify.check import Verdict, check_files
+from penstock.verify.check import check_files
 from penstock.verify.history import Event, HistoryWriter
 from penstock.verify.report import summary, verdict_lines
+from penstock.verify.verdict import Verdict
 from penstock.verify.workload import Workload
 from penstock.verify.workload_config import SilentProgress, WorkloadConfig
 

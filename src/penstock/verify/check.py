@@ -13,149 +13,20 @@ Rules, by invariant: lost (I7), resurrected (I8), duplicated (I9), reordered, ch
 transactions, banks, pipes and rings.
 """
 
-from array import array
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from penstock.errors import MisuseError
 from penstock.verify.breach import Breach
-from penstock.verify.check_bank import BANK_RULES
-from penstock.verify.check_groups import GROUP_EVENTS, GROUP_RULES, GroupChecker
-from penstock.verify.check_pipe import PIPE_RULES, PipeChecker
-from penstock.verify.check_ring import RING_EVENTS, RING_RULES, RingChecker
-from penstock.verify.check_transactions import TRANSACTION_RULES, TransactionChecker
+from penstock.verify.check_groups import GROUP_EVENTS, GroupChecker
+from penstock.verify.check_pipe import PipeChecker
+from penstock.verify.check_ring import RING_EVENTS, RingChecker
+from penstock.verify.check_transactions import TransactionChecker
+from penstock.verify.final_log import FinalLog
 from penstock.verify.history import Event, read_history
 from penstock.verify.intervals import IntervalSet
-
-RULES: Final = {
-    "lost": "acknowledged, but not in the log",
-    "resurrected": "definitely failed, but in the log",
-    "duplicated": "in the log more than once",
-    "reordered": "behind a later record of the same key",
-    "changed": "not the bytes that were sent",
-    "vanished": "read by a consumer, then missing from its offset",
-    "skipped": "skipped by a consumer without a reason",
-    "unfinished": "the history has no final read-back to check",
-    "ended": "a producer or reader of the workload could not continue",
-    **GROUP_RULES,
-    **TRANSACTION_RULES,
-    **BANK_RULES,
-    **PIPE_RULES,
-    **RING_RULES,
-}
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What the histories show. Gaps in ms: the longest time between two acknowledgements
-    (of all, and of the worst partition) and between two reads of one reader."""
-
-    breaches: dict[str, Breach]
-    allowed: dict[str, Breach]
-    sent: int = 0
-    acknowledged: int = 0
-    failed: int = 0
-    unknown: int = 0
-    final: int = 0
-    read: int = 0
-    delivered: int = 0
-    redelivered: int = 0
-    committed: int = 0
-    aborted: int = 0
-    undecided: int = 0
-    transfers: int = 0
-    balance: int = 0
-    piped: int = 0
-    passed_on: int = 0
-    ring_committed: int = 0
-    write_gap_ms: float = 0.0
-    partition_write_gap_ms: float = 0.0
-    read_gap_ms: float = 0.0
-
-    @property
-    def passed(self) -> bool:
-        return not self.breaches
-
-    def to_dict(self) -> dict[str, object]:
-        """For `-o json`."""
-        return {
-            "verdict": "PASS" if self.passed else "FAIL",
-            "sent": self.sent,
-            "acknowledged": self.acknowledged,
-            "failed": self.failed,
-            "unknown": self.unknown,
-            "in_log": self.final,
-            "read": self.read,
-            "delivered": self.delivered,
-            "redelivered": self.redelivered,
-            "transactions_committed": self.committed,
-            "transactions_aborted": self.aborted,
-            "transactions_unknown": self.undecided,
-            "transfers_in_log": self.transfers,
-            "balance": self.balance,
-            "piped": self.piped,
-            "passed_on": self.passed_on,
-            "ring_transactions_committed": self.ring_committed,
-            "write_gap_ms": round(self.write_gap_ms, 1),
-            "partition_write_gap_ms": round(self.partition_write_gap_ms, 1),
-            "read_gap_ms": round(self.read_gap_ms, 1),
-            "breaches": {
-                rule: {"records": breach.records, "examples": breach.examples}
-                for rule, breach in self.breaches.items()
-            },
-            "allowed": {rule: breach.records for rule, breach in self.allowed.items()},
-        }
-
-
-class _FinalLog:
-    """The read-back of one partition: runs in offset order, 32 bytes each."""
-
-    def __init__(self) -> None:
-        self.offsets, self.streams = array("q"), array("q")
-        self.sequences, self.counts = array("q"), array("q")
-
-    def add(self, event: Event) -> None:
-        last = len(self.offsets) - 1
-        if (
-            last >= 0
-            and self.streams[last] == event["s"]
-            and self.offsets[last] + self.counts[last] == event["o"]
-            and self.sequences[last] + self.counts[last] == event["q"]
-        ):
-            self.counts[last] += event["n"]
-            return
-        self.offsets.append(event["o"])
-        self.streams.append(event["s"])
-        self.sequences.append(event["q"])
-        self.counts.append(event["n"])
-
-    def intervals(self) -> IntervalSet:
-        """The offsets that were read back."""
-        offsets = IntervalSet()
-        for offset, count in zip(self.offsets, self.counts, strict=True):
-            offsets.add(offset, offset + count)
-        return offsets
-
-    def missing(self, event: Event) -> int:
-        """How many records of a read run are no longer where the reader saw them."""
-        offset, end = event["o"], event["o"] + event["n"]
-        matched = 0
-        index = max(bisect_right(self.offsets, offset) - 1, 0)
-        while index < len(self.offsets) and self.offsets[index] < end:
-            lo = max(offset, self.offsets[index])
-            hi = min(end, self.offsets[index] + self.counts[index])
-            same = (
-                self.streams[index] == event["s"]
-                and self.sequences[index] - self.offsets[index] == event["q"] - event["o"]
-            )
-            if same and lo < hi:
-                matched += hi - lo
-            index += 1
-        return int(event["n"]) - matched
+from penstock.verify.verdict import RULES, Verdict
 
 
 class _Gaps:
@@ -184,7 +55,7 @@ class Checker:
         self._acked: dict[int, IntervalSet] = defaultdict(IntervalSet)
         self._failed: dict[int, IntervalSet] = defaultdict(IntervalSet)
         self._logged: dict[int, IntervalSet] = defaultdict(IntervalSet)
-        self._final: dict[int, _FinalLog] = defaultdict(_FinalLog)
+        self._final: dict[int, FinalLog] = defaultdict(FinalLog)
         self._newest: dict[int, int] = {}
         self._final_end: dict[int, int] = {}
         self._starts: dict[int, int] = {}

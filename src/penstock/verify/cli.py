@@ -19,10 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.errors import MisuseError, PenstockError
-from penstock.verify.check import Verdict, check_files
+from penstock.verify.check import check_files
 from penstock.verify.history import HistoryWriter
 from penstock.verify.records import RECORD_BYTES_MIN, WORD_BYTES
 from penstock.verify.report import summary, verdict_lines
+from penstock.verify.verdict import Verdict
 from penstock.verify.workload import Workload
 from penstock.verify.workload_config import WorkloadConfig
 

@@ -1,6 +1,6 @@
 """A verdict, as text for people and programs."""
 
-from penstock.verify.check import RULES, Verdict
+from penstock.verify.verdict import RULES, Verdict
 
 
 def summary(verdict: Verdict) -> list[tuple[str, str]]:

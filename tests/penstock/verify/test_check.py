@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import MisuseError
-from penstock.verify.check import RULES, check_files
+from penstock.verify.check import check_files
 from penstock.verify.history import Event, HistoryWriter
 from penstock.verify.report import verdict_lines
+from penstock.verify.verdict import RULES
 
 Edit = Callable[[list[Event]], None]
 

@@ -19,8 +19,9 @@ from penstock.core.groups.config import (
     OFFSETS_TOPIC,
     coordinator_partition,
 )
-from penstock.verify.check import Verdict, check_files
+from penstock.verify.check import check_files
 from penstock.verify.history import Event, HistoryWriter
+from penstock.verify.verdict import Verdict
 from penstock.verify.workload import Workload
 from penstock.verify.workload_config import WorkloadConfig
 
