@@ -9,7 +9,7 @@ FRESH_SECONDS ?= 60
 ROUNDS ?= 20
 BUF := node_modules/.bin/buf
 
-.PHONY: help setup demo test check types unit scenarios sim proto proto-check crds wheel bench images e2e e2e-up e2e-down lock clean
+.PHONY: help setup demo test check types unit scenarios sim mutate proto proto-check crds wheel bench images e2e e2e-up e2e-down lock clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -44,6 +44,9 @@ scenarios: setup  ## Bank, pipe, ring and random harm under kills, minutes each;
 
 sim: setup  ## Deterministic simulator, fixed seeds, then new ones; SEEDS=2000 FRESH_SECONDS=60
 	$(BIN)/python tests/simulation/run.py --seeds $(SEEDS) --kept --fresh-seconds $(FRESH_SECONDS)
+
+mutate: setup  ## Change the product a little, see whether tests notice; PATHS=… SAMPLE=n SEED=k WORKERS=n
+	@$(BIN)/python -m tools.mutation $(PATHS) $(addprefix --sample=,$(SAMPLE)) $(addprefix --seed=,$(SEED)) $(addprefix --workers=,$(WORKERS)) $(addprefix --report=,$(REPORT)) $(addprefix --again=,$(AGAIN)) $(if $(LIST),--list)
 
 proto: setup  ## Regenerate the protocol stubs
 	bash tools/proto.sh src

@@ -370,7 +370,7 @@ def test_acks_of_another_epoch_or_without_a_stream_do_not_count(leader: Any) -> 
     leader.ack(2, 5)
     assert leader.ack(3, 5, epoch=0) is c.NOTHING
     assert leader.ack(3, 6) is c.NOTHING, "more than the leader has"
-    leader.do(c.PeerLost(THREE))
+    assert leader.do(c.PeerLost(THREE)).feeds == (lc.Feed(THREE, LeaderEpoch(1), None),)
     assert leader.ack(3, 5) is c.NOTHING
     assert leader.marks.high_watermark == 0
     leader.follow(3, 5)
@@ -405,6 +405,7 @@ def test_retention_moves_the_log_start_but_never_past_the_high_watermark(leader:
     leader.written()
     ready = leader.do(lc.LogStartMoved(Offset(9)))
     assert ready.checkpoint.log_start_offset == 5
+    assert not ready.persist_sync, "it may come back after a power loss"
     assert leader.marks.log_start_offset == 5
     leader.written()
     assert leader.do(lc.LogStartMoved(Offset(3))) is c.NOTHING
