@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as gc
 from penstock.core.groups.config import OFFSETS_TOPIC
-from penstock.core.groups.state import Loader
+from penstock.core.groups.loading import Loader
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import PenstockError
 from penstock_sim.hosting import BASE_TIME_MS, Hosts, SimHost

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
+from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import (
     CurrentKey,
     CurrentRecord,
@@ -27,7 +28,7 @@ from penstock.core.groups.records import (
     decode_key,
     decode_value,
 )
-from penstock.core.groups.state import Group, Loader
+from penstock.core.groups.state import Group
 from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
 from penstock.core.types import ProducerId, ReplicaKey

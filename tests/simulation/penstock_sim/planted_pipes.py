@@ -13,8 +13,9 @@ from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
 from penstock.core.groups import offsets, pending
+from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import EndedKey, PendingKey, PendingRecord
-from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock.core.groups.state import Book, Group, Member
 from penstock.core.replication.contract import Marks
 from penstock.core.types import NO_PRODUCER, Offset, ProducerIdentity
 from penstock.errors import ClusterError, ErrorCode

@@ -16,8 +16,9 @@ from penstock.core.replication.stable import OpenTransactions
 from penstock.core.replication.transactions import Transactions
 from penstock.core.transactions import contract as tc
 from penstock.core.transactions import ending, producers
+from penstock.core.transactions.loading import Loader
 from penstock.core.transactions.records import BranchRecord, EndReason
-from penstock.core.transactions.state import Book, Branch, Loader
+from penstock.core.transactions.state import Book, Branch
 from penstock.core.types import Offset
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.services import metadata

@@ -39,8 +39,9 @@ from penstock.core.groups.contract import (
     TransactionEnded,
     TransactionJoined,
 )
+from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import PendingKey, PendingRecord
-from penstock.core.groups.state import Book, Group, Loader, Member
+from penstock.core.groups.state import Book, Group, Member
 from penstock.core.groups.views import Census
 from penstock.core.types import TopicId
 from penstock.errors import ErrorCode, PenstockError

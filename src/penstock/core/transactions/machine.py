@@ -43,15 +43,9 @@ from penstock.core.transactions.contract import (
     Tick,
     TopicsGone,
 )
+from penstock.core.transactions.loading import Loader
 from penstock.core.transactions.records import LedgerRecord
-from penstock.core.transactions.state import (
-    Book,
-    Branch,
-    Holder,
-    Loader,
-    Watcher,
-    topics_of,
-)
+from penstock.core.transactions.state import Book, Branch, Holder, Watcher, topics_of
 from penstock.core.transactions.views import Census
 from penstock.core.types import TopicId
 from penstock.errors import ErrorCode, PenstockError

@@ -1,7 +1,8 @@
 """What a coordinator knows: ids, branches, ledgers; and the records of each change.
 
     Book.put_* ──▶ changes the state and notes the record (the newest per key) for the Ready
-    Loader     ──▶ the state that a log's records add up to
+
+`loading.py` goes the other way: from a log's records to the state that they add up to.
 
 Durable state is changed through `Book` only, so that state and log cannot part (I16); what a
 coordinator knows only for now (timers, parked joins, what was heard since the last record) is
@@ -10,7 +11,6 @@ marked below and starts over with the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.core.transactions.config import TransactionConfig
@@ -38,8 +38,6 @@ from penstock.core.transactions.records import (
     Participant,
     PartitionParticipant,
     Value,
-    decode_key,
-    decode_value,
     encode_key,
     encode_value,
 )
@@ -311,59 +309,3 @@ def topics_of(record: BranchRecord) -> set[TopicId]:
     """Topics of partitions that have joined, or have yet to hear of an end."""
     participants = (*record.joined, *record.finishing)
     return {p.topic_id for p in participants if isinstance(p, PartitionParticipant)}
-
-
-class Loader:
-    """Reads a log's records, oldest first."""
-
-    def __init__(self) -> None:
-        self._found: dict[Key, tuple[Value, int]] = {}
-
-    def add(self, key: bytes | None, value: bytes | None) -> None:
-        """The next record. Raises ClusterError(DATA_CORRUPTED)."""
-        known = decode_key(key)
-        if known is None:
-            return
-        if value is None or key is None:
-            self._found.pop(known, None)
-        else:
-            self._found[known] = decode_value(known, value), len(key) + len(value)
-
-    def fill(self, book: Book) -> None:
-        """The state as of the last record. Raises ClusterError(DATA_CORRUPTED)."""
-        book.is_loading = True
-        for key, (value, size) in self._found.items():
-            book.state_bytes += size
-            if isinstance(key, IdKey) and isinstance(value, IdRecord):
-                holder = Holder(key.transactional_id, value, size_bytes=size)
-                book.put_holder(holder, value)
-            elif isinstance(key, LedgerKey) and isinstance(value, LedgerRecord):
-                book.put_ledger(key.transactional_id, value)
-                book.ledger_bytes[key.transactional_id] = size
-        for key, (value, size) in self._found.items():
-            if isinstance(key, BranchKey) and isinstance(value, BranchRecord):
-                _check_branch(book.holders, book.producers, key, value)
-                branch = Branch(key.transactional_id, key.branch, value, size_bytes=size)
-                book.put_branch(branch, value)
-                book.holders[key.transactional_id].branch_bytes += size
-        book.is_loading = False
-
-
-def _check_branch(
-    holders: Mapping[str, Holder],
-    producers: Mapping[ProducerId, Branch],
-    key: BranchKey,
-    value: BranchRecord,
-) -> None:
-    problem = ""
-    if key.transactional_id not in holders:
-        problem = "belongs to an id that was never stored"
-    for producer_id in producer_ids(value):
-        if producer_id in producers:
-            problem = f"has producer id {producer_id}, as {producers[producer_id]} has"
-    if problem:
-        raise ClusterError(
-            f"the transactions topic is inconsistent: {key} {problem}; the ids of its partition "
-            "are unavailable",
-            ErrorCode.DATA_CORRUPTED,
-        )

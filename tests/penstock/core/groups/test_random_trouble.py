@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.group_world import GroupWorld
 
 from penstock.core.groups import membership, offsets, reconcile
-from penstock.core.groups.state import Loader
+from penstock.core.groups.loading import Loader
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])

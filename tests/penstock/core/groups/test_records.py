@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import (
     CurrentKey,
     CurrentRecord,
@@ -25,7 +26,6 @@ from penstock.core.groups.records import (
     encode_key,
     encode_value,
 )
-from penstock.core.groups.state import Loader
 from penstock.core.types import TopicId
 from penstock.errors import ClusterError, ErrorCode
 

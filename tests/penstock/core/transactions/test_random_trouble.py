@@ -14,8 +14,9 @@ from support.transaction_world import TransactionWorld
 
 from penstock.core.transactions import branches, ending, producers
 from penstock.core.transactions.contract import BatchAborted, Ended, Joined, Reply
+from penstock.core.transactions.loading import Loader
 from penstock.core.transactions.records import BranchRecord, EndReason, LedgerRecord
-from penstock.core.transactions.state import Book, Branch, Loader
+from penstock.core.transactions.state import Book, Branch
 from penstock.errors import ClusterError, ErrorCode
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.transactions.loading import Loader
 from penstock.core.transactions.records import (
     Attempt,
     BranchKey,
@@ -26,7 +27,7 @@ from penstock.core.transactions.records import (
     encode_key,
     encode_value,
 )
-from penstock.core.transactions.state import Book, Loader
+from penstock.core.transactions.state import Book
 from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode
 
