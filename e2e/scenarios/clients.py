@@ -95,9 +95,9 @@ def worker_address(stage: Stage) -> str:
     return run("docker", "inspect", "-f", template, stage.nodes.workers()[0]).strip()
 
 
-@scenario("Clients outside come in by node ports: the CLI, a recorded workload, a client in Go")
+@scenario("External clients use node ports: the CLI, a recorded workload, a client in Go")
 def node_ports(stage: Stage) -> None:
-    """Each broker's external address is the one that clients outside are told."""
+    """Each broker's external address is the one that external clients get."""
     penstock = stage.penstock
     before = uids(stage)
     penstock.streams.patch(

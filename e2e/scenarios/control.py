@@ -21,7 +21,7 @@ def operator_pods(stage: Stage) -> list[str]:
 
 @scenario("Operators are killed at every step of a roll")
 def operator_killed_in_a_roll(stage: Stage) -> None:
-    """Every pod of the operator goes whenever a broker was restarted; the roll still ends well."""
+    """All pods of the operator are killed whenever a broker restarts; the roll still succeeds."""
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()
@@ -49,7 +49,7 @@ def _has_restarted(stage: Stage, before: dict[str, str], brokers: int) -> bool:
 
 @scenario("Two operators act at once")
 def two_operators(stage: Stage) -> None:
-    """The Lease is taken away under the active one, again and again, in the middle of a roll."""
+    """The Lease is taken from the active one, again and again, in the middle of a roll."""
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()
@@ -74,7 +74,7 @@ def _steal(kubectl: Kubectl) -> None:
 
 @scenario("Both controllers are killed", short=True)
 def controllers_killed(stage: Stage) -> None:
-    """Reads and writes go on; then a leader dies and is replaced, so controllers decide again."""
+    """Reads and writes continue; then a leader dies and is replaced, so controllers decide again."""
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()
@@ -92,9 +92,9 @@ def controllers_killed(stage: Stage) -> None:
     penstock.wait_ready()
 
 
-@scenario("The API server is away for two minutes")
+@scenario("The API server is unavailable for two minutes")
 def api_server_away(stage: Stage) -> None:
-    """Reads and writes go on for a minute; then a broker dies, and they still go on.
+    """Reads and writes continue for a minute; then a broker dies, and they still continue.
 
     The brokers keep what the controller decides meanwhile: others lead, the ISR shrinks and, with
     the broker back, grows. All of it is in the API server's objects after the outage.

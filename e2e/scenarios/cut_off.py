@@ -31,9 +31,9 @@ def outage(stage: Stage, victim: str) -> None:
         wait_until("the other half", lambda: time.monotonic() > until, OUTAGE_S)
 
 
-@scenario("Transactions go on while the API server is away, also when their coordinator dies")
+@scenario("Transactions continue without the API server, even if their coordinator dies")
 def transactions_without_api_server(stage: Stage) -> None:
-    """The brokers that are left decide without the API who coordinates now.
+    """The remaining brokers decide without the API which one coordinates now.
 
     All are at other addresses than when the controller took over and asked them last.
     """
@@ -52,9 +52,9 @@ def transactions_without_api_server(stage: Stage) -> None:
     penstock.wait_ready(240.0)
 
 
-@scenario("A coordinator of transactions and a leader of their data are cut off from each other")
+@scenario("A transaction coordinator and a leader of the data are cut off from each other")
 def transactions_cut(stage: Stage) -> None:
-    """Everybody else sees both, so neither is replaced. What needs both waits, or is aborted, until
+    """All others reach both, so neither is replaced. Whatever needs both waits, or is aborted, until
     the cut is over; the rest goes on when each has left the other's ISR: if there are producers for
     whom the third broker decides, as there are as a rule. Then all commit again."""
     penstock = stage.penstock
@@ -77,7 +77,7 @@ def transactions_cut(stage: Stage) -> None:
     penstock.wait_ready()
 
 
-@scenario("Loops of a pipe go on while the API server is away and a leader dies; each record once")
+@scenario("A pipe continues without the API server while a leader dies; each record once")
 def pipe_without_api_server(stage: Stage) -> None:
     penstock = stage.penstock
     with piped(stage) as pipe:

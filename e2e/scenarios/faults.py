@@ -30,7 +30,7 @@ def worker_of_a_leader(stage: Stage, topic: str) -> str:
     return min(workers)
 
 
-@scenario("The leader's process is killed -9 inside its pod", short=True)
+@scenario("The leader's process is killed with SIGKILL inside its pod", short=True)
 def leader_process_killed(stage: Stage) -> None:
     """The kubelet starts the container again, in the same pod and on the same data."""
     penstock, load = stage.penstock, stage.load()
@@ -84,7 +84,7 @@ def node_killed(stage: Stage) -> None:
 
 @scenario("A node freezes beyond every timeout and thaws")
 def node_frozen(stage: Stage) -> None:
-    """What its leaders still believe when they wake up must not become true."""
+    """What its deposed leaders believe when they wake up must have no effect."""
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()

@@ -28,9 +28,9 @@ def group(name: str, **spec: object) -> Manifest:
     }
 
 
-@scenario("A group reads on while its coordinator is killed and brokers are restarted", short=True)
+@scenario("A group keeps reading while its coordinator is killed and brokers restart", short=True)
 def group_through_a_roll(stage: Stage) -> None:
-    """Every record is delivered; commits never go back (I17-I19), judged from the history."""
+    """Every record is delivered; commits never go back (I17-I19), as the history shows."""
     penstock, load = stage.penstock, stage.load(group="e2e-readers", members=3)
     with stage.workload(load) as running:
         running.started()
@@ -48,7 +48,7 @@ def group_through_a_roll(stage: Stage) -> None:
     restore(stage, {"spec": {"config": {"cache.bytes": None}}})
 
 
-@scenario("A ConsumerGroup tells its lag, is reset once by its resource, and forgotten")
+@scenario("A ConsumerGroup shows its lag, is reset once by its resource, and deleted")
 def group_resource(stage: Stage) -> None:
     penstock, streams = stage.penstock, stage.penstock.streams
     streams.apply(topic("queue", deletionPolicy="Delete"))
@@ -73,9 +73,9 @@ def group_resource(stage: Stage) -> None:
     streams.delete(TOPICS, "queue")
 
 
-@scenario("__consumer_offsets is compacted, and all brokers are lost: what was committed is right")
+@scenario("__consumer_offsets is compacted and all brokers die: committed offsets are right")
 def offsets_compacted(stage: Stage) -> None:
-    """Judged with the records of the group's own partition; offsets are never given again."""
+    """Checked with the records of the group's own partition; offsets are never reassigned."""
     penstock, load = stage.penstock, stage.load(group="e2e-commits", members=3)
     place = coordinator_partition(load.group, OFFSETS_PARTITIONS)
     with stage.workload(load) as running:

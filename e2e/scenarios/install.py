@@ -26,7 +26,7 @@ REST_S = 60.0
 TICKS_PER_S = 100
 
 
-@scenario("Installed from nothing", fresh=True, short=True)
+@scenario("Installed from scratch", fresh=True, short=True)
 def install(stage: Stage) -> None:
     """Chart, operator, the example's Cluster; then a short load, to see that Ready is true."""
     stage.penstock.remove()
@@ -42,7 +42,7 @@ def install(stage: Stage) -> None:
         load.goes_on()
 
 
-@scenario("At rest no object changes but Leases, and the operator costs next to nothing")
+@scenario("At rest only Leases change, and the operator costs next to nothing")
 def at_rest(stage: Stage) -> None:
     """A quiet minute: no object has another version, and the API server was not even asked for a
     change. (One that changes nothing keeps the version; its own counters tell of it.)"""

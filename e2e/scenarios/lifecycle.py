@@ -21,7 +21,7 @@ def write_and_count(stage: Stage, *, write: bool) -> int:
     return sum(int(each["latest"]) - int(each["earliest"]) for each in rows)
 
 
-@scenario("A Cluster is deleted with Retain and made again: the data is there", short=True)
+@scenario("A Cluster is deleted with Retain and created again: the data is there", short=True)
 def cluster_retained(stage: Stage) -> None:
     penstock, streams = stage.penstock, stage.penstock.streams
     streams.apply(topic("kept"))

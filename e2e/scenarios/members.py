@@ -86,7 +86,7 @@ def wait_read(stage: Stage, work: Work, deadline_s: float = 90.0) -> list[Event]
 
 @scenario("Three members become thirty, and three again, while records are written")
 def members_scaled(stage: Stage) -> None:
-    """No record is left out; the figures tell when the resource said so (it looks every 10 s)."""
+    """No record is skipped; the figures say when the resource showed it (updated every 10 s)."""
     # Every partition has a key of some producer, so each of thirty members has something to do.
     load = stage.load(partitions=30, producers=4)
     work = Work(load.topic, "e2e-thirty", each=MEMBERS_PER_POD)
@@ -119,9 +119,9 @@ def _wait_members(stage: Stage, name: str, members: int) -> None:
     wait_until(f"ConsumerGroup {name} says {members} members, Stable", says, 120.0)
 
 
-@scenario("A member that works longer than max.poll.interval gives its partitions away")
+@scenario("A member that exceeds max.poll.interval.ms loses its partitions")
 def slow_member(stage: Stage) -> None:
-    """Not before: works of half of the interval cost nothing. Afterwards it takes part again."""
+    """Not before: work for half of the interval has no effect. Afterwards it joins again."""
     penstock, load = stage.penstock, stage.load(rate=600)
     work = Work(load.topic, "e2e-slow", each=2)
     slow = replace(
@@ -194,7 +194,7 @@ def _taken_s(stage: Stage, events: list[Event]) -> tuple[float, float]:
     return min(taken.values()), max(taken.values())
 
 
-@scenario("A Deployment is scaled by its group's lag, within bounds, and not by an unknown one")
+@scenario("A Deployment is scaled by its group's lag, within bounds; not while the lag is unknown")
 def deployment_scaled_by_lag(stage: Stage) -> None:
     """Up at once, down when fewer were enough for a while."""
     penstock = stage.penstock

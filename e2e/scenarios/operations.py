@@ -53,7 +53,7 @@ def restore(stage: Stage, patch: Manifest) -> None:
     wait_until("brokers as before", lambda: rolled(stage, before), ROLL_S)
 
 
-@scenario("A bad image stops before the first broker and is taken back, a good one is rolled")
+@scenario("A bad image stops before the first broker and is reverted, a good one is rolled out")
 def image_changed(stage: Stage) -> None:
     """Controllers come first, one beside the others: no broker is touched, the status says why."""
     penstock, load = stage.penstock, stage.load()
@@ -89,9 +89,7 @@ def _stuck(stage: Stage) -> bool:
     return "does-not-exist" in str(found["status"].get("conditions"))
 
 
-@scenario(
-    "Three brokers become four and three again, refused while replicas live there", short=True
-)
+@scenario("Three brokers become four and three again, refused while replicas are there", short=True)
 def scaled(stage: Stage) -> None:
     penstock, load = stage.penstock, stage.load()
     streams = penstock.streams
@@ -121,9 +119,9 @@ def scaled(stage: Stage) -> None:
     penstock.wait_ready()
 
 
-@scenario("A node is drained and takes part again")
+@scenario("A node is drained and rejoins")
 def node_drained(stage: Stage) -> None:
-    """Evictions go through the disruption budget, so writes go on throughout."""
+    """Evictions go through the disruption budget, so writes continue throughout."""
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()

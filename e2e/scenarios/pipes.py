@@ -110,7 +110,7 @@ def piped(stage: Stage, suffix: str = "", *, replicas: int = 3) -> Iterator[Pipe
 
 
 @scenario(
-    "Loops of a pipe: brokers restart, a pod is deleted, one is killed -9; each record once",
+    "A pipe while brokers restart, a pod is deleted, one is SIGKILLed; each record once",
     short=True,
 )
 def pipe_through_a_roll(stage: Stage) -> None:
@@ -138,7 +138,7 @@ def pod_of(loop: str) -> str:
     return loop.rpartition(".")[0]
 
 
-@scenario("Loops of a pipe while a node is killed and comes back; each record once")
+@scenario("A pipe while a node is killed and comes back; each record once")
 def pipe_through_node_loss(stage: Stage) -> None:
     """The loops themselves are on another node."""
     with piped(stage) as pipe:

@@ -39,7 +39,7 @@ def delete_all_brokers(stage: Stage) -> None:
 
 @scenario("All broker pods are deleted at once under load", short=True)
 def all_broker_pods_deleted(stage: Stage) -> None:
-    """Nobody serves for a while; then everything that was acknowledged is there."""
+    """No broker serves for a while; then everything that was acknowledged is there."""
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()

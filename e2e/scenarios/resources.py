@@ -101,7 +101,7 @@ BAD: list[tuple[Manifest, str]] = [
 ]  # fmt: skip
 
 
-@scenario("Bad manifests are refused by the API server, in our words", short=True)
+@scenario("The API server refuses bad manifests, and says what to correct", short=True)
 def bad_manifests(stage: Stage) -> None:
     streams = stage.penstock.streams
     for manifest, words in BAD:

@@ -29,9 +29,9 @@ LEAVING_S = 5.0
 """What was under way when the pods were gone is still told, and comes into the history."""
 
 
-@scenario("A Cluster of one broker becomes three, one and three under a bank and a pipe")
+@scenario("A Cluster goes from one broker to three, one and three under a bank and a pipe")
 def scaled_to_one(stage: Stage) -> None:
-    """All that is written is on broker 0; the others hold nothing, and go without a question."""
+    """All data is on broker 0; the others have none, and are removed at once."""
     streams = stage.penstock.streams
     settings = {"default.replication.factor": 1, "min.insync.replicas": 1}
     small = replace(stage, penstock=Penstock(stage.kubectl, SMALL))
@@ -63,7 +63,7 @@ def go_on(both: Loads, pipe: Piped) -> None:
     pipe.running.goes_on(20)
 
 
-@scenario("Two of three brokers are taken away and come back, under a bank and a pipe", short=True)
+@scenario("Two of three brokers are removed and come back, under a bank and a pipe", short=True)
 def one_broker_left(stage: Stage) -> None:
     """`brokers: 1` is refused first: topics are to have three replicas. Then worker nodes take no
     pods, and the brokers on them are deleted. The one that is left acknowledges nothing, as

@@ -145,7 +145,7 @@ def wait_totals(stage: Stage, label: str, records: int) -> None:
 
 @scenario("Spark reads a stream in client mode while the leader's pod is killed", images=("spark",))
 def spark_stream(stage: Stage) -> None:
-    """Then the driver's own pod is killed: its successor goes on from the checkpoint."""
+    """Then the driver's own pod is killed: its successor continues from the checkpoint."""
     penstock, name = stage.penstock, "totals-stream"
     driver = f"app.kubernetes.io/name={name},app.kubernetes.io/component=driver"
     with stage.topic() as read, applied(stage, manifests("stream.yaml", read)):

@@ -50,7 +50,7 @@ def twins(lines: Iterable[str]) -> Twins:
 
 @scenario("Spark writes a stream exactly once with speculation on", images=("spark",))
 def spark_speculation(stage: Stage) -> None:
-    """Tasks are slow for various times, so that now the twin is first, now the other."""
+    """Tasks are slow for varying times, so that sometimes the twin is first, sometimes not."""
     with stage.topic() as source, stage.topic("-copy") as target:
         query = Copies(stage, source, target, SETTINGS, [f"--slow={SLOW_S}"])
         with applied(stage, query.manifests()):

@@ -104,7 +104,7 @@ def longest_pause_s(history: Path) -> float:
     return max(longest, *(now - at for at in last.values())) / 1000
 
 
-@scenario("Transactions go on while brokers restart one by one", short=True)
+@scenario("Transactions continue while brokers restart one by one", short=True)
 def transactions_through_a_roll(stage: Stage) -> None:
     """Each broker decides for some producers, and leads partitions of every transaction."""
     penstock = stage.penstock
@@ -119,7 +119,7 @@ def transactions_through_a_roll(stage: Stage) -> None:
     restore(stage, {"spec": {"config": {"cache.bytes": None}}})
 
 
-@scenario("A node is killed under the coordinator of transactions, and comes back", short=True)
+@scenario("The transaction coordinator's node is killed and comes back", short=True)
 def transactions_through_node_loss(stage: Stage) -> None:
     penstock = stage.penstock
     with loads(stage) as both:
