@@ -1,14 +1,14 @@
-"""An operator who looks at transactions and aborts some: `penstock txn list`, `penstock txn abort`.
+"""An operator who lists transactions and aborts some: `penstock txn list`, `penstock txn abort`.
 
-    list ─▶ one that is open, or was seen long ago ─▶ AbortTransaction ─▶ how many ─▶ perhaps again
-                                                        └ lost: asked again; copies come far behind
+        list ─▶ one that is open, or was seen before ─▶ AbortTransaction ─▶ how many ─▶ maybe again
+                                                            └ lost: asked again; copies arrive late
 
-An abort names an id, and an epoch or none (-1: whatever is open). One that names an epoch ends that
-transaction or nothing: most of those that come late name one that is over. What the operator is
-told is checked against the committed log of `__transactions` (I11); that the producer hears of it,
-and readers see nothing of it, is checked as of every other transaction that was aborted.
+An abort names an id, and an epoch or none (-1: any open transaction). With an epoch, it ends that
+transaction or nothing: most late ones name a transaction that has ended. The answer to the operator
+is checked against the committed log of `__transactions` (I11); that the producer is told, and that
+readers see nothing of it, is checked as for every other aborted transaction.
 
-Choices come from a generator of its own, calls are the network's as all others.
+Choices come from a generator of its own; calls use the network like all others.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _UNKNOWN: Final = "no-such-id"
 _REMEMBERS: Final = 40
 _THINKS_MS: Final = (0.01, 3, 30, 200)
 _ON_ITS_WAY_MS: Final = LATE_MS + 100
-"""So long after an answer a copy of the call may come."""
+"""A copy of the call may arrive for this long after an answer."""
 
 
 @dataclass(slots=True, eq=False)
 class Order:
-    """An abort. `seen`: what the operator saw of it; None: the id is made up.
+    """An abort. `seen`: the transaction as the operator saw it; None: the id is made up.
 
-    epoch: of the transaction, -1 = whatever is open. until_ms: when its last copy has come; None:
-    it is not answered. told: how many were aborted, None: not answered, or refused.
+    epoch: of the transaction, -1 = any open one. until_ms: when its last copy has arrived; None: it
+    is not answered. told: how many were aborted, None: not answered, or refused.
     """
 
     transactional_id: str
@@ -62,7 +62,8 @@ class Order:
 
 
 class AbortChecks:
-    """Of all orders of a history. `hit`: what operators ended, by the committed log, and when."""
+    """Checks all orders of a history. `hit`: what operators aborted, by the committed log, and
+    when."""
 
     def __init__(self, world: World) -> None:
         self.orders: list[Order] = []
@@ -85,7 +86,7 @@ class AbortChecks:
             )
 
     def told(self, order: Order, count: int) -> None:
-        """The operator hears how many were aborted, and what it saw open has ended by now."""
+        """The operator gets the number aborted; the transaction it saw open must have ended."""
         order.told = count
         checks = self._world.transaction_checks
         if checks.void:
@@ -105,14 +106,14 @@ class AbortChecks:
             raise RuleError(f"I11: {order} is answered, and {who} is open still")
 
     def refused(self, order: Order, error: PenstockError) -> None:
-        """The operator hears that there is nothing such."""
+        """The operator is told that there is no such transaction."""
         if self._world.transaction_checks.void:
             return
         if error.code is not ErrorCode.UNKNOWN_TRANSACTIONAL_ID or order.seen is not None:
             raise RuleError(f"I11: {order} hears {error.code.name}: {error}")
 
     def check_end(self) -> None:
-        """What was aborted stays so; everybody has been told."""
+        """What was aborted stays aborted; every order was answered."""
         outcomes = self._world.transaction_checks.outcomes
         for who, (transactional_id, _) in self.hit.items():
             if outcomes.get(who) is not False:
@@ -134,11 +135,11 @@ class Operator(Process):
         self._busy = 0
 
     def start(self) -> None:
-        """Looks every now and then."""
+        """Lists transactions now and then."""
         self._later(self._random.uniform(0.2, 1.8) * self._pace_ms, self._look)
 
     def unsettled(self) -> str:
-        """Why it is not done yet; "" = it knows what came of everything it asked for."""
+        """Why it is not done yet; "" = all its orders are answered."""
         return f"the operator waits for {self._busy} answers" if self._busy else ""
 
     # ------------------------------------------------------------ looking
@@ -163,7 +164,7 @@ class Operator(Process):
         self._memory.extend(answer.transactions)
 
     def _choose(self, listed: tuple[tc.ListedTransaction, ...]) -> None:
-        """One that is open now; or one of before, which is over, as a rule; or none at all."""
+        """One that is open now; or an earlier one, usually ended; or one that does not exist."""
         is_open = [one for one in listed if one.state is tc.TransactionState.OPEN]
         kind = self._random.random()
         if kind < 0.03:

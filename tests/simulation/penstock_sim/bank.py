@@ -1,9 +1,9 @@
 """A bank: tellers move money between accounts, a debit and a credit in one transaction.
 
-An account's records are all in one partition, so that most transfers write to two. Whatever is
-aborted, torn by a crash or repeated: the total over all accounts, folded from all that readers of
-committed records see, is what it was (I15). One reader per partition sees a prefix that covers
-whole transactions of that partition (`ledger`); the total is looked at when all have read all.
+An account's records are all in one partition, so most transfers write to two. Whatever is aborted,
+torn by a crash or repeated: the total over all accounts, computed from all records that readers of
+committed records see, does not change (I15). One reader per partition sees a prefix with whole
+transactions of that partition (`ledger`); the total is checked when all have read everything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DIES_IN: Final = (40, 200, 1_000, 10_000)
 
 
 class Teller(SimProducer):
-    """A process that transfers, one transaction after the other."""
+    """A process that makes transfers, one transaction after another."""
 
     def __init__(self, world: World, number: int, transactional_id: str) -> None:
         chance = world.scheduler.random
@@ -40,7 +40,7 @@ class Teller(SimProducer):
         self._pause_ms = chance.choice((2, 8, 25))
 
     def start(self) -> None:
-        """Another process."""
+        """Starts a new process."""
         self.open()
         self.idle = False
         self._steps_left = self.world.scheduler.random.choice(_DIES_IN)
@@ -61,7 +61,7 @@ class Teller(SimProducer):
             self.start()
 
     def _next(self, _error: PenstockError | None) -> None:
-        """Whatever came of the last one: it is over."""
+        """The last transfer has ended, with or without an error."""
         if self.machine.state is State.FENCED:
             self._life += 1
             self._restart_later()
@@ -115,7 +115,7 @@ class Bank(SimTransactions):
             self.tellers.append(Teller(self.world, number, name))
 
     def start(self) -> None:
-        """They come one after the other."""
+        """Tellers start one after another."""
         super().start()
         scheduler = self.world.scheduler
         for teller in self.tellers:
@@ -126,12 +126,12 @@ class Bank(SimTransactions):
         teller.freeze(teller.timeout_ms * self.world.scheduler.between(0.3, 2))
 
     def unsettled(self) -> str:
-        """Why the bank is not closed yet."""
+        """Why the bank is not finished yet."""
         busy = [teller.name for teller in self.tellers if not teller.idle]
         return f"tellers {busy} are busy" if busy else super().unsettled()
 
     def check_end(self, readers: list[CommittedReader]) -> None:
-        """The total over all accounts is 0; what retention took before it was read counts too."""
+        """The total over all accounts is 0; records that retention removed unread count too."""
         super().check_end(readers)
         if self.world.transaction_checks.void:
             return
@@ -145,5 +145,5 @@ class Bank(SimTransactions):
 
 
 def _moved(value: bytes) -> int:
-    """What pipes made of a transfer moves nothing."""
+    """The amount of a value; what pipes made of a transfer counts as 0."""
     return 0 if hops_of(value) else int(value.rpartition(b"|")[2])

@@ -1,4 +1,4 @@
-"""Batches whose payload nobody opens: brokers look at header and CRC alone."""
+"""Batches whose payload is never decoded: brokers check only header and CRC."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from penstock.core.batch import Batch, BatchHeader, compute_crc
 
 
 def sealed(header: BatchHeader, payload: bytes) -> Batch:
-    """With the CRC that followers and the store check."""
+    """A batch with the CRC that followers and the store check."""
     return Batch(replace(header, crc=compute_crc(header, payload)), payload)

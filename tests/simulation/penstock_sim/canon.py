@@ -1,7 +1,7 @@
-"""One partition's committed history, as the checks keep it beside the machines (I6, I9, I10).
+"""One partition's committed history, as the checks record it beside the machines (I6, I9, I10).
 
-Grows by what leaders commit. After a loss beyond the promise it goes back to what the last
-replica left has, and may go on behind a gap.
+Grows by what leaders commit. After a loss beyond the promise it returns to what the last replica
+still has, and may continue after a gap.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Canon:
         self.disk_end = 0
         self._sequences: dict[int, tuple[int, int]] = {}
         self._ends: dict[int, int] = {}
-        """Behind the last record of each producer."""
+        """End of the last batch of each producer."""
         self._skipped = False
 
     def extend(self, batch: Batch, who: str, log_start: int = 0) -> None:
-        """Takes in the next committed batch; checks I9.
+        """Adds the next committed batch; checks I9.
 
-        `log_start`: of the log that has it. Whoever copied a log from there knows nothing of
-        producers whose records have all been removed: their first batch may come again.
+        `log_start`: of the log that has it. A replica that copied a log from there does not know
+        producers whose records have all been removed: their first batch may be stored again.
         """
         header = batch.header
         if header.is_marker:
@@ -60,9 +60,9 @@ class Canon:
         self.end = batch.next_offset
 
     def rewind_to(self, end: int, left: Sequence[Batch]) -> None:
-        """Forgets what lies at or past `end` (a loss beyond what is promised).
+        """Forgets what is at or after `end` (a loss beyond what is promised).
 
-        A batch that holds `end` stays if it is in the log that is left.
+        A batch that contains `end` stays if it is in the remaining log.
         """
         kept = [
             batch
@@ -70,14 +70,14 @@ class Canon:
             if batch.next_offset <= end or (batch.base_offset < end and batch in left)
         ]
         disk_end = self.disk_end
-        self.__init__()  # type: ignore[misc]  # starting over is what is meant
+        self.__init__()  # type: ignore[misc]  # starts over on purpose
         self.disk_end = disk_end
         for batch in kept:
-            self.extend(batch, "rewind", batch.base_offset)  # it was checked when it came
+            self.extend(batch, "rewind", batch.base_offset)  # it was checked when it was added
         self.end = max(self.end, end)
 
     def skip_to(self, end: int, left: Sequence[Batch]) -> None:
-        """Retention removed all before `end` in a history of which less was left."""
+        """Retention removed everything before `end` in a history that had lost records."""
         self._sequences, self._ends, self._skipped, self.end = {}, {}, True, end
         for batch in left:
             if batch.base_offset < end < batch.next_offset:

@@ -1,8 +1,8 @@
-"""Producers that retry and time out as real ones do, and consumers that look over their shoulder.
+"""Producers that retry and time out as real ones do, and consumers that check what they read.
 
 An idempotent producer keeps up to five batches in flight; after any doubt it opens another
-connection and sends everything unacknowledged again, in order, while older copies may still be
-on their way. What it then may conclude from an answer is checked: I7, I8, I9.
+connection and sends everything unacknowledged again, in order, while older copies may still arrive.
+What it may then conclude from an answer is checked: I7, I8, I9.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _TIMEOUT_MS: Final = 200
 IDENTIFIED_EVERY: Final = 8
-"""In one of so many seeds idempotent producers ask brokers who they are (InitProducer)."""
+"""In one of this many seeds, idempotent producers request their ids from brokers (InitProducer)."""
 
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """One batch of a producer, from creation to its fate."""
+    """One batch of a producer, from creation to its outcome."""
 
     batch: Batch
     acked: bool = False
@@ -46,7 +46,7 @@ class Outgoing:
 
 @dataclass(slots=True)
 class Plan:
-    """What kind of producer."""
+    """The kind of a producer."""
 
     idempotent: bool
     acks: Acks
@@ -122,7 +122,7 @@ class Producer:
         return sealed(header, payload)
 
     def _real_batch(self, text: str, count: int) -> Batch:
-        """With records inside: members of groups open what they read."""
+        """A batch with real records: members of groups decode what they read."""
         columns = encode_columns(
             [f"{text}:{index}".encode() for index in range(count)],
             some_keys(self.world, count),
@@ -145,7 +145,7 @@ class Producer:
         self._forget_queue()
 
     def _identify(self, known: Identity) -> None:
-        """Asks for an id, or for the next epoch of ours; nothing is sent until there is one."""
+        """Asks for an id, or for the next epoch of its id; sends nothing until it has one."""
         self._identifying = True
         Identifying(self.world, self.name, known, self._identified)
 
@@ -168,8 +168,8 @@ class Producer:
         outgoing.oldest = outgoing is self._queue[0]
         broker, epoch = world.find_leader(self.key)
         if self.plan.idempotent:
-            # A deposed leader knows less of this producer than was acknowledged since: it must
-            # not judge its sequences.
+            # A deposed leader does not know what this producer had acknowledged since: it must not
+            # check the producer's sequences.
             epoch = LeaderEpoch(max(epoch, self._leader_epoch))
         elif scheduler.chance(0.5):
             epoch = LeaderEpoch(0)
@@ -187,7 +187,7 @@ class Producer:
         )
         scheduler.after(_TIMEOUT_MS * 1.5, self._timed_out, outgoing, outgoing.attempts, connection)
         if scheduler.chance(0.02):
-            # The network delivers it twice, the second time whenever it likes.
+            # The network delivers it twice, the second time at any moment.
             scheduler.after(scheduler.between(1, 600), self._arrive, broker, request, outgoing, -1)
 
     def _arrive(
@@ -256,7 +256,7 @@ class Producer:
             self._reconnect()
 
     def _reconnect(self) -> None:
-        """Everything unacknowledged is sent again, in order, on a new connection."""
+        """Sends everything unacknowledged again, in order, on a new connection."""
         self._connection += 1
         self._reconnecting = True
         delay_ms = self.world.scheduler.between(5, 50)
@@ -272,7 +272,7 @@ class Producer:
 
 @dataclass(slots=True)
 class Consumer:
-    """Reads one partition from wherever it is led, and never believes a deposed leader."""
+    """Reads one partition from its leader, and never believes a deposed one."""
 
     world: World
     name: str
@@ -310,6 +310,6 @@ class Consumer:
                 self.position = batches[-1].next_offset
 
     def rewind(self, end: int) -> None:
-        """A loss beyond the promise: what it saw does not count."""
+        """A loss beyond the promise: what it saw no longer counts."""
         self.position = Offset(min(self.position, end))
         self.high_watermark = 0

@@ -1,9 +1,9 @@
-"""The commits of a group member: one at a time, in order, tried again.
+"""The commits of a group member: one at a time, in order, retried.
 
 This is `client/consumer/commits.py` under virtual time.
 
-What is committed is looked up when a commit's turn has come, so that an older one never leaves
-behind a newer one; copies and late arrivals are the network's.
+The offsets of a commit are looked up when its turn comes, so that an older one never overwrites a
+newer one; the network adds copies and late arrivals.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from penstock_sim.members import SimMember
 
 COMMIT_MS: Final = 400
-"""How long a call to the coordinator is tried, of the world's clock."""
+"""How long a call to the coordinator is retried, by the world's clock."""
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Told(Protocol):
-    """Hears what is about to be sent."""
+    """Is called with the offsets that are about to be sent."""
 
     def __call__(self, offsets: Offsets, *, automatic: bool) -> None: ...
 
 
 class Commits:
-    """Of one process."""
+    """The commits of one process."""
 
     def __init__(self, member: SimMember, assignment: Assignment, told: Told) -> None:
         self._member = member
@@ -47,7 +47,7 @@ class Commits:
     def commit(
         self, wanted: Callable[[], Offsets], then: Callable[[], None], *, automatic: bool
     ) -> None:
-        """One at a time, in order; `then` whatever came of it."""
+        """Commits one at a time, in order; `then` is called with any outcome."""
         self._waiting.append((wanted, automatic, then))
         self._next()
 
@@ -110,7 +110,8 @@ class Commits:
         )
 
     def _refused(self, error: PenstockError, epoch: int, commit: tuple[Any, ...]) -> None:
-        """A stale epoch waits for the newer one; whoever gets none is no member any more."""
+        """After a stale epoch, waits for the newer one; without one, the process is no longer a
+        member."""
         now_ms = self._world.scheduler.now_ms
         if error.code is ErrorCode.STALE_MEMBER_EPOCH and now_ms < commit[1]:
             if self._member.membership.member_epoch != epoch:

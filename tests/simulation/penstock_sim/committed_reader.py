@@ -1,7 +1,7 @@
-"""A reader of committed records only, wherever its partition is led.
+"""A reader of committed records, wherever its partition is led.
 
-It is given batches below the last stable offset; those of aborted transactions are left out by the
-leader's index, control batches always. What it sees must have been committed, what it does not see
+It gets batches below the last stable offset, without those that the leader's index marks as
+aborted, and without control batches. What it sees must have been committed, what it does not see
 aborted (I11); the last stable offset that it sees never falls (I2).
 """
 
@@ -30,7 +30,7 @@ class CommittedReader:
         self.position = Offset(0)
         self.seen: set[bytes] = set()
         self.missed: set[bytes] = set()
-        """Retention was faster."""
+        """Values that retention removed before they were read."""
         self._epoch = 0
         self._stable = 0
         self._reads = 0

@@ -1,10 +1,10 @@
-"""Compaction of a broker under simulation: production passes, step by step, as its shell goes.
+"""Compaction of a broker in the simulator: production passes, step by step, as in the shell.
 
-    a replica ─▶ plan_compaction ─▶ Pass: keys ─▶ rewrites, newest first ─▶ what the pass did
-                                              └ before the first marker goes: stored, MarkersSwept
+    a replica ─▶ plan_compaction ─▶ Pass: keys ─▶ rewrites, newest first ─▶ result stored
+                                              └ before the first marker is removed: MarkersSwept
 
-Between any two steps the world goes on: the log is truncated or begins anew, the process dies, the
-disk is full. What a pass that is cut off leaves is what the next one finds.
+Between any two steps the world continues: the log is truncated or starts over, the process dies,
+the disk is full. The next pass finds what an interrupted one left.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _KEY_MAP_BYTES: Final = 1 << 20
 
 
 def some_keys(world: World, count: int) -> list[bytes | None] | None:
-    """Of records; few different ones, so that most are superseded soon."""
+    """Keys for records; few different ones, so that most are superseded soon."""
     return [world.scheduler.random.choice(_KEYS) for _ in range(count)] if world.compacts else None
 
 
 def compacted_up_to(marks: Marks) -> Offset:
-    """What is not decided, nobody touches."""
+    """Compaction never touches what is undecided."""
     return marks.last_stable_offset
 
 
@@ -48,7 +48,7 @@ class _SimPass(Pass):
 
 
 class Compactor:
-    """Of one run of a broker: one log after the other."""
+    """The compactor of one run of a broker: one log after another."""
 
     def __init__(self, broker: SimBroker) -> None:
         chance = broker.world.scheduler.random
@@ -62,7 +62,7 @@ class Compactor:
         self._truncations = 0
 
     def start(self) -> None:
-        """After a while, the next log."""
+        """Begins with the next log after a while."""
         scheduler = self._broker.world.scheduler
         self._after(scheduler.between(0.3, 2) * self._pause_ms, self._begin)
 
@@ -133,7 +133,7 @@ class Compactor:
     def _write(
         self, rewrite: Rewrite | None, cleaned: Cleaned | None, then: Callable[[], None]
     ) -> None:
-        """`then` when it is stored; the pass is over if the log is another one by now."""
+        """Calls `then` when it is stored; ends the pass if the log has changed meanwhile."""
         broker, replica = self._broker, self._replica
         assert replica is not None
         is_same = broker.replicas.get(replica.key) is replica

@@ -1,9 +1,9 @@
-"""What must hold of compacted partitions: I3, I6, I11 and I20, record by record.
+"""Checks of compacted partitions, record by record: I3, I6, I11 and I20.
 
-The committed log of a partition says which records are visible: those of no transaction, or of one
-that committed, below its last stable offset. A batch that compaction wrote may lack a record only
-if it was aborted, or a newer visible one has its key; what it has is what was committed there, and
-nothing that was aborted. No log has data of a transaction without its marker.
+The committed log of a partition defines which records are visible: those without a transaction, or
+of one that committed, below its last stable offset. A batch written by compaction may lack a record
+only if it was aborted, or if a newer visible record has its key; its other records are those
+committed there, none of them aborted. No log has data of a transaction without its marker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _next_offset = attrgetter("next_offset")
 
 @dataclass(slots=True)
 class _Visible:
-    """Of one partition, up to `end`: its visible records, and the newest offset of each key."""
+    """One partition up to `end`: its visible records, and the newest offset of each key."""
 
     end: int = 0
     batches: int = 0
@@ -40,11 +40,11 @@ class _Visible:
 
 @dataclass(slots=True)
 class _Looked:
-    """At a replica's log: its first batches, all committed, that were found to be right.
+    """The checked part of a replica's log: its first batches, all committed, found to be right.
 
-    They stay right while they stay: what is committed and what ended only grows, until more was
-    lost than is promised to survive, and then nothing is judged. next: where they end. flagged,
-    marked: transactions with data among them, and those with a marker.
+    They stay right while they are in the log: what is committed and what has ended only grows,
+    until more is lost than is promised to survive; then nothing is checked. next: where they end.
+    flagged, marked: transactions with data among them, and those with a marker.
     """
 
     batches: list[Batch] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Looked:
 
 
 class CompactionChecks:
-    """Of all partitions that are compacted."""
+    """Checks all compacted partitions."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -63,7 +63,7 @@ class CompactionChecks:
         self._looked: defaultdict[tuple[int, ReplicaKey], _Looked] = defaultdict(_Looked)
 
     def _known(self, key: ReplicaKey) -> _Visible:
-        """With all that is committed and stable by now."""
+        """What is known of a partition, up to date with all that is committed and stable."""
         known = self._visible[key]
         canon, view = self.world.checks.canon(key), self.world.transaction_checks.view(key)
         stable = view.stable[canon.end]
@@ -81,7 +81,8 @@ class CompactionChecks:
         return known
 
     def _records_of(self, batch: Batch) -> dict[int, _Record]:
-        """Opened once: replicas and readers share a batch. It is kept, so its id is its own."""
+        """Decoded once: replicas and readers share a batch. It is kept alive, so its id is
+        unique."""
         known = self._decoded.get(id(batch))
         if known is None:
             known = self._decoded[id(batch)] = (batch, records_of(batch))
@@ -91,14 +92,14 @@ class CompactionChecks:
         return self.world.transaction_checks.void or key in self.world.checks.lossy
 
     def check(self, key: ReplicaKey, batch: Batch, who: str) -> None:
-        """A batch that is not the one that was committed there: compaction wrote it."""
+        """Checks a batch that differs from the one committed there: compaction wrote it."""
         if self._is_void(key):
             return
         if self._visible[key].checked.get(id(batch)) is batch:
             return
         known = self._known(key)
         if batch.header.is_control or batch.header.is_transactional:
-            raise RuleError(f"I20: {who} has {batch.header}, compaction never writes such")
+            raise RuleError(f"I20: {who} has {batch.header}, which compaction never writes")
         if batch.next_offset > known.end:
             raise RuleError(f"I20: {who} compacted {batch.header} past the stable end {known.end}")
         found = self._records_of(batch)
@@ -112,13 +113,13 @@ class CompactionChecks:
         known.checked[id(batch)] = batch
 
     def check_log(self, broker: SimBroker, key: ReplicaKey) -> None:
-        """A replica that holds a seat has every committed offset, compacted or not."""
+        """A replica with an ISR seat has every committed offset, compacted or not."""
         checks, slot = self.world.checks, broker.disk.slot(key)
         if slot is None or self._is_void(key) or not checks._is_holder(broker, key):
             return
         who, log = f"{broker.name} {key}", broker.disk.batches(slot)
         looked = self._looked[broker.id, key]
-        if log[: len(looked.batches)] != looked.batches:  # cheap while they are the same objects
+        if log[: len(looked.batches)] != looked.batches:  # cheap for identical objects
             looked = self._looked[broker.id, key] = _Looked()
         end = self._look_on(looked, log, key, who)
         ended = self.world.transaction_checks.view(key).ended
@@ -128,7 +129,7 @@ class CompactionChecks:
                 raise RuleError(f"I20: {who} has data of {transaction}, its marker is gone")
 
     def _look_on(self, looked: _Looked, log: list[Batch], key: ReplicaKey, who: str) -> int:
-        """From where the last look ended, up to what is committed; where this one ended."""
+        """Checks from where the last look ended up to what is committed; returns where it ended."""
         canon, position = self.world.checks.canon(key), looked.next
         for batch in log[len(looked.batches) :]:
             if position not in {-1, batch.base_offset}:
@@ -153,8 +154,8 @@ class CompactionChecks:
     ) -> list[Batch]:
         """The committed batches from `position` on, for what a reader of committed records got.
 
-        The first one that it got may begin before that: compaction merged them meanwhile.
-        A batch counts as seen if it is visible and each of its records is there or superseded.
+        The first one may begin before that: compaction merged them meanwhile. A batch counts as
+        seen if it is visible and each of its records is there or superseded.
         """
         canon, known = self.world.checks.canon(key), self._known(key)
         end = batches[-1].next_offset
@@ -180,7 +181,7 @@ class CompactionChecks:
 
 
 def records_of(batch: Batch) -> dict[int, _Record]:
-    """By offset."""
+    """The records by offset."""
     columns = decode_batch(batch)
     return dict(
         zip(columns.offsets(), zip(columns.keys(), columns.values(), strict=True), strict=True)

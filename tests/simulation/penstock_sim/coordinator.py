@@ -1,9 +1,9 @@
-"""A broker's group coordinator under simulation: the production machine, hosted by `hosting`.
+"""A broker's group coordinator in the simulator: the production machine, hosted by `hosting`.
 
-Members' streams and requests end here; `group_checks` hears of every step.
+Members' streams and requests end here; `group_checks` is told of every step.
 
 Groups live faster than replicas here: `GROUP_CLOCK` of their milliseconds pass in one of the
-world's, because the shortest session timeout that members may ask for is a second.
+world's, because the shortest session timeout that members may request is a second.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class SimCoordinator(SimHost):
             respond(error)
 
     def join(self, stream: Stream, hello: gc.MemberJoined) -> None:
-        """A member's stream begins."""
+        """Begins a member's stream."""
         self.streams[stream.number] = stream
         self.handle(hello)
 
     def hear(self, stream: Stream, event: gc.MemberHeard | gc.MemberLeft) -> None:
-        """A member says something; it is shown a sign of life in time."""
+        """Handles a member's message; sends the member a sign of life in time."""
         self.handle(event)
         session_ms = self._sessions.get(stream.number, 0)
         silent_ms = self.now_ms() - self._told_ms.get(stream.number, 0)
@@ -102,7 +102,7 @@ class SimCoordinator(SimHost):
             stream.send(self.broker.id, ALIVE)
 
     def drop_stream(self, stream: Stream) -> None:
-        """The stream is over."""
+        """Ends a stream."""
         self.streams.pop(stream.number, None)
         if self.loaded and self.closed is None:
             self.handle(gc.StreamBroken(stream.number))
@@ -140,7 +140,7 @@ class SimCoordinator(SimHost):
 
 
 class Coordinators(Hosts[SimCoordinator]):
-    """A run of a broker: its coordinator while it leads the offsets partition."""
+    """The coordinator on a run of a broker, while it leads the offsets partition."""
 
     topic = OFFSETS_TOPIC
 
@@ -167,7 +167,7 @@ class Coordinators(Hosts[SimCoordinator]):
     # ------------------------------------------------------------ members' streams (network.End)
 
     def receive(self, stream: Stream, message: Any) -> None:
-        """A member says hello, sends a heartbeat, leaves."""
+        """Handles a member's hello, heartbeat or leave."""
         if self._dead:
             return
         try:
@@ -180,7 +180,7 @@ class Coordinators(Hosts[SimCoordinator]):
             stream.send(self.broker.id, gc.EndStream(stream.number, error))
 
     def stream_broken(self, stream: Stream) -> None:
-        """A member's stream is gone."""
+        """A member's stream broke."""
         found = self._by_stream.pop(stream.number, None)
         if found is not None and not self._dead:
             found.drop_stream(stream)

@@ -1,8 +1,8 @@
-"""A broker's disk: what the page cache holds, and what would survive a power loss.
+"""A broker's disk: the page cache, and what would survive a power loss.
 
-Two memory stores, the production broker's own: `current` has every finished write, `durable`
-lags behind until a write asks for a sync. Writes reach the disk in order, as a write-ahead log
-does, so a power loss takes away a suffix of them.
+Two memory stores, the production broker's own: `current` has every finished write, `durable` lags
+until a write requests a sync. Writes reach the disk in order, as in a write-ahead log, so a power
+loss removes a suffix of them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class SimDisk:
         return self._current.slots()
 
     def slot(self, key: ReplicaKey) -> Slot | None:
-        """None if it never had this replica, or dropped it."""
+        """None if this replica was never here, or was dropped."""
         return self._current._slots.get(key)
 
     def write(self, writes: Sequence[PartitionWrite], *, sync: bool) -> None:
-        """All or nothing; raises ClusterError(DISK_FULL)."""
+        """Writes all or nothing; raises ClusterError(DISK_FULL)."""
         if self.full and any(write.batches for write in writes):
             raise ClusterError("no space left on the simulated disk", ErrorCode.DISK_FULL)
         self._current.write(writes, sync=sync)
@@ -57,7 +57,7 @@ class SimDisk:
             self._flush(len(self._unsynced))
 
     def drop(self, slot: Slot) -> None:
-        """With all that is there, and for good."""
+        """Removes the slot with all its data, for good."""
         for store in (self._current, self._durable):
             store.drop(slot)
         self._unsynced = [
@@ -70,7 +70,7 @@ class SimDisk:
         del self._unsynced[:count]
 
     def lose_power(self) -> None:
-        """Some of the unsynced writes, from the front, had reached the disk; the rest is gone."""
+        """Some of the unsynced writes, from the front, had reached the disk; the rest is lost."""
         self._flush(self._scheduler.random.randrange(len(self._unsynced) + 1))
         self._unsynced.clear()
         self._current = MemoryLogStore()
@@ -82,7 +82,7 @@ class SimDisk:
         return self._current.recover(slot)
 
     def batches(self, slot: Slot, *, durable: bool = False) -> list[Batch]:
-        """The log as it is, not to be changed."""
+        """The log as it is; do not change it."""
         store = self._durable if durable else self._current
         return store._log(slot).batches
 
@@ -98,7 +98,7 @@ class SimDisk:
 
     @property
     def store(self) -> MemoryLogStore:
-        """To be read."""
+        """The current store, to read from."""
         return self._current
 
     def log_end(self, slot: Slot) -> Offset:

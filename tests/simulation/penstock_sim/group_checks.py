@@ -1,9 +1,9 @@
-"""The invariants of consumer groups, checked while it happens (I16-I19).
+"""The invariants of consumer groups, checked in each step (I16-I19).
 
-Two truths are kept beside the machines: the committed log of `__consumer_offsets`, loaded record
-by record as it is committed, and what each member was handed out, counted here and not by the
-client. A coordinator's state must be what its log adds up to after every decision; whatever it
-tells must be in the committed log by then.
+Two records are kept beside the machines: the committed log of `__consumer_offsets`, loaded record
+by record as it is committed, and what each member was handed, counted here and not by the client. A
+coordinator's state must always equal what its log adds up to; whatever it answers must be in the
+committed log by then.
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ Place = tuple[str, ReplicaKey]
 
 @dataclass(slots=True)
 class Asked:
-    """A request to a coordinator, and what was true when it came.
+    """A request to a coordinator, and the state when it arrived.
 
-    A deposed coordinator may answer what was true before: it can only read, and does not know.
-    `marks`: per place how long its history was. `current`: what the member had by then.
+    A deposed coordinator may answer with what was true before: it can only read, and does not know
+    that it is deposed. `marks`: length of the history of each place. `current`: what the member
+    had.
     """
 
     event: gc.Request
@@ -59,9 +60,9 @@ class Asked:
 
 @dataclass(slots=True)
 class Reading:
-    """One member's tenure of one partition. `handed`: behind what it was handed out.
+    """One member's tenure of one partition. `handed`: end of what it was handed.
 
-    `finished`: the member has come back for more since, so all below is done with.
+    `finished`: the member has polled again since, so everything below is processed.
     """
 
     handed: int | None
@@ -70,7 +71,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Coverage:
-    """Which offsets of a partition a group was handed out, or was told to skip."""
+    """The offsets of a partition that a group was handed, or was told to skip."""
 
     below: int = 0
     beyond: set[int] = field(default_factory=set)
@@ -86,7 +87,7 @@ class Coverage:
 
 
 class GroupChecks:
-    """Hears of every record, decision, answer and hand-out; raises `RuleError`."""
+    """Is told of every record, decision, answer and handed batch; raises `RuleError`."""
 
     def __init__(self, world: World, *topics: gc.CatalogTopic) -> None:
         self.world = world
@@ -96,7 +97,7 @@ class GroupChecks:
         self.rebalances = 0
         self.piped = 0
         self.void = False
-        """Acknowledged records were lost beyond the promise: nothing here holds any more."""
+        """Acknowledged records were lost beyond the promise: nothing here applies any more."""
         self._log = Loader()
         self._history: dict[Place, list[int]] = {}
         self._owners: dict[Place, str] = {}
@@ -153,7 +154,7 @@ class GroupChecks:
         """Offsets in transactions: `pipe_checks`."""
 
     def _find_owners(self) -> None:
-        """At most one owner per group and partition, whoever has yet to give up included."""
+        """At most one owner per group and partition, members that are giving it up included."""
         self._owners.clear()
         for key, value in self._log._found.items():
             if isinstance(key, CurrentKey) and isinstance(value, CurrentRecord):
@@ -224,7 +225,7 @@ class GroupChecks:
         return Asked(event, coordinator, marks, current)
 
     def answered(self, asked: Asked, answer: Any) -> None:
-        """An answer leaves the coordinator: it is true and nobody can take it back."""
+        """An answer leaves the coordinator: it is true and cannot be undone."""
         if self.void:
             return
         match asked.event, answer:
@@ -266,7 +267,7 @@ class GroupChecks:
     # ------------------------------------------------------------ members
 
     def log_start(self, key: ReplicaKey) -> int:
-        """The highest log start that any leader has had: retention took what is below."""
+        """The highest log start that any leader has had: retention removed what is below."""
         starts = [
             replica.machine.marks.log_start_offset
             for broker in self.world.brokers.values()
@@ -281,11 +282,11 @@ class GroupChecks:
         self._readings[who, key] = Reading(offset, offset or 0)
 
     def ended(self, who: str, key: ReplicaKey) -> None:
-        """The member has let go of it."""
+        """The member has given it up."""
         self._readings.pop((who, key), None)
 
     def came_back(self, who: str) -> None:
-        """The member asks for more: it is done with all it was handed out."""
+        """The member asks for more: it has processed all it was handed."""
         for (reader, _), reading in self._readings.items():
             if reader == who and reading.handed is not None:
                 reading.finished = reading.handed
@@ -321,7 +322,7 @@ class GroupChecks:
             raise RuleError(f"I18: {who} commits {kind}: {offset} of {key}, it is at {reading}")
 
     def position(self, who: str, key: ReplicaKey) -> int:
-        """Behind what the member was handed out."""
+        """End of what the member was handed."""
         reading = self._readings.get((who, key))
         return 0 if reading is None or reading.handed is None else reading.handed
 
@@ -338,7 +339,7 @@ class GroupChecks:
     # ------------------------------------------------------------ lag and the end
 
     def check_lag(self, place: Place) -> None:
-        """I19: what `core.lag` tells of a group is how many records it has yet to read."""
+        """I19: the lag by `core.lag` is the number of records that a group has yet to read."""
         group_id, key = place
         canon, committed = self.world.checks.canon(key), self.committed_offset(place)
         log_start, now_ms = self.log_start(key), BASE_TIME_MS + self.world.scheduler.now_ms
@@ -355,7 +356,7 @@ class GroupChecks:
                 raise RuleError(f"I19: {oldest.header} waits in {key}, told was {told}")
 
     def check_end(self, places: list[Place]) -> None:
-        """I19: every group was handed out everything that retention has left."""
+        """I19: every group was handed everything that retention has left."""
         if self.void:
             return
         for place in places:
@@ -373,7 +374,7 @@ class GroupChecks:
 
 
 def _durable(group: Group) -> tuple[Any, ...]:
-    """What must survive a failover."""
+    """The state that must survive a failover."""
     members = {
         member_id: (member.record, member.target, member.current)
         for member_id, member in group.members.items()

@@ -1,10 +1,10 @@
-"""Groups as participants of transactions: what their coordinators ask, and what they are told.
+"""Groups as participants of transactions: the calls of their coordinators, and to them.
 
     group coordinator ─ SendJoin ──▶ coordinator of the id, one attempt ─▶ TransactionJoined
-                      └ SendAbort ─▶ the same, best effort: a member is gone
+                      └ SendAbort ─▶ the same, best effort: a member left
     coordinator ─ End to a group ──▶ its coordinator ─ "ended", committed ─▶ FinishedHeard
 
-As `penstock_broker.transactions.links` and `here` do it. Calls get lost, come twice or late.
+As in `penstock_broker.transactions.links` and `here`. Calls get lost, arrive twice or late.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ON_THE_WAY: Final = frozenset(
 
 
 class GroupLink:
-    """Of one broker: to coordinators of transactions, and from them to groups."""
+    """The links of one broker: to transaction coordinators, and from them to groups."""
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
         self._world = broker.world
 
     def join(self, coordinator: SimCoordinator, join: gc.SendJoin) -> None:
-        """Asks once; what went wrong on the way there is retriable for whoever commits."""
+        """Asks once; a failure on the way is retriable for the member that commits."""
         settled = False
 
         def heard(answer: tc.Joined | PenstockError) -> None:
@@ -76,7 +76,7 @@ class GroupLink:
         self._world.scheduler.after(CALL_TIMEOUT_MS, heard, late)
 
     def abort(self, abort: gc.SendAbort) -> None:
-        """What a member that is gone has left open; the timeout does the same later."""
+        """Aborts what a member that left has open; the timeout does the same later."""
         self._ask(
             lambda number: tc.AbortRequested(
                 request_id=number,
@@ -91,7 +91,7 @@ class GroupLink:
         ask_coordinator(self._world, int(self._broker.id), make, heard)
 
     def end(self, end: tc.End, heard: Callable[[tc.End], None]) -> None:
-        """One attempt at whoever seems to coordinate the group, perhaps twice."""
+        """One attempt, perhaps twice, at the broker that seems to coordinate the group."""
         world, source = self._world, int(self._broker.id)
         target = world.find_leader(OFFSETS_KEY)[0]
 
@@ -120,4 +120,4 @@ class GroupLink:
 
 
 def _ignore(_answer: Any) -> None:
-    """Nobody waits for it."""
+    """No caller waits for it."""

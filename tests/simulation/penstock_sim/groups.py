@@ -1,4 +1,4 @@
-"""The groups of a history: their members, who breaks them, who resets their offsets.
+"""The groups of a history: their members, what disturbs them, and resets of their offsets.
 
 set up with the topics ──▶ members join under chaos ──▶ heal: all run ──▶ each group is stable,
 has read everything and committed it ──▶ `group_checks.check_end`
@@ -26,7 +26,7 @@ _ADMIN_PAUSE_MS: Final = 120
 
 
 class SimGroups:
-    """Every third history has them."""
+    """The groups of a history; every third one has them."""
 
     def __init__(self, world: World, topic: str) -> None:
         self.world = world
@@ -54,7 +54,7 @@ class SimGroups:
         return [f"g{number}" for number in range(self._random.choice((1, 1, 2)))]
 
     def sources(self, _group_id: str) -> list[ReplicaKey]:
-        """What a group reads."""
+        """The partitions that a group reads."""
         return self.world.keys
 
     def _plan_group(self, group_id: str, topic: str) -> None:
@@ -78,7 +78,7 @@ class SimGroups:
         return SimMember(self.world, number, plan)
 
     def start(self) -> None:
-        """Members come one after the other."""
+        """Members start one after another."""
         scheduler = self.world.scheduler
         for member in self.members:
             scheduler.after(scheduler.between(0, 150), self._start_member, member, member.life)
@@ -155,7 +155,7 @@ class SimGroups:
         self._cut(member.node, list(self.world.brokers))
 
     def _cut_coordinator(self) -> None:
-        """From the other brokers and the controllers, not from members: it does not know."""
+        """From the other brokers and the controllers, not from members: it does not notice."""
         coordinator = int(self._coordinator().id)
         others = [node for node in self.world.brokers if node != coordinator]
         self._cut(coordinator, [*others, *self.world.controllers])
@@ -185,7 +185,7 @@ class SimGroups:
             broker.start()
 
     def _stop_group(self) -> None:
-        """All members end at about the same time, so that offsets can be reset."""
+        """Ends all members at about the same time, so that offsets can be reset."""
         group_id = self._random.choice(self.ids)
         for member in self.members:
             if member.plan.group_id == group_id and member.up and not member.frozen:
@@ -197,7 +197,7 @@ class SimGroups:
                     self._restart_later(member)
 
     def heal(self) -> None:
-        """All members run."""
+        """Starts or thaws all members."""
         for member in self.members:
             if member.frozen:
                 member.thaw()
@@ -207,7 +207,7 @@ class SimGroups:
     # ------------------------------------------------------------ administrator
 
     def _administer(self) -> None:
-        """Resets offsets, commits without being a member, looks at the lag."""
+        """Resets offsets, commits without being a member, checks the lag."""
         scheduler, checks = self.world.scheduler, self.world.group_checks
         place = self._random.choice(self.ids), self._random.choice(self.world.keys)
         if not self.world.chaotic or checks.void:
@@ -252,7 +252,7 @@ class SimGroups:
         return gc.NamedPartition(topic.name, topic.topic_id, key.partition)
 
     def _ask(self, make: Callable[[int], gc.Request], attempts: int) -> None:
-        """The same again while it is refused; an answer that is lost is one of them."""
+        """Repeats a request while it is refused; lost answers count as refusals."""
         broker, world = self._coordinator(), self.world
 
         def respond(answer: Any) -> None:
@@ -267,7 +267,7 @@ class SimGroups:
     # ------------------------------------------------------------ the end
 
     def unsettled(self) -> str:
-        """Why the groups are not done yet; "" = all have read and committed everything."""
+        """Why the groups are not finished yet; "" = all have read and committed everything."""
         self.heal()
         if self.world.group_checks.void:
             return ""

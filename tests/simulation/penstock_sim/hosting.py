@@ -1,9 +1,9 @@
-"""A machine that lives on a log, on a broker under simulation: fed as its production shell does.
+"""A machine whose state is a log, on a simulated broker: fed as by its production shell.
 
 Keeps the contract of `penstock.core.groups.contract` in the order of `penstock_broker.logged.host`:
-a new leadership waits until its whole log is committed, loads it, starts; records go into the log
-one append at a time; what they entitle to say leaves once they are committed. Whatever ends a
-leadership ends the machine. `SimHost` is one leadership; `Hosts` makes them on one run of a broker.
+a new leadership waits until its whole log is committed, loads it, starts; records are appended to
+the log one append at a time; outputs are sent once the records are committed. When a leadership
+ends, the machine ends. `SimHost` is one leadership; `Hosts` creates them on one run of a broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock_sim.broker import Replica, SimBroker
 
 BASE_TIME_MS: Final = 1_700_000_000_000
-"""What the wall clock shows when a history begins."""
+"""The wall clock at the beginning of a history."""
 _TICK_MS: Final = 15
 _RETRY_MS: Final = 60
 _APPEND_TIMEOUT_MS: Final = 600_000
@@ -56,7 +56,7 @@ class SimHost(ABC):
 
     @property
     def quiet(self) -> bool:
-        """All that was decided is committed."""
+        """Everything decided is committed."""
         return self._handed == self._durable
 
     def now_ms(self) -> int:
@@ -67,38 +67,38 @@ class SimHost(ABC):
 
     @abstractmethod
     def _load(self, key: bytes | None, value: bytes | None) -> None:
-        """The next record of the log."""
+        """Loads the next record of the log."""
 
     @abstractmethod
     def _start(self) -> Any:
-        """Everything is loaded: the machine's first Ready."""
+        """Everything is loaded: returns the machine's first Ready."""
 
     def _began(self) -> None:  # noqa: B027 - most kinds need nothing
-        """It serves: what it has to be told at once."""
+        """It serves from now on: sends what the machine needs at once."""
 
     @abstractmethod
     def _decided(self, ready: Any) -> None:
-        """For the checks: before anything of it is carried out."""
+        """For the checks: called before a Ready is carried out."""
 
     @abstractmethod
     def _appended(self) -> None:
-        """For the checks: what was sent is committed."""
+        """For the checks: the appended records are committed."""
 
     @abstractmethod
     def _tell(self, output: Any) -> None:
-        """An output may leave."""
+        """Sends an output."""
 
     @abstractmethod
     def _refuse_all(self, error: PenstockError) -> None:
-        """Everyone waiting hears `error`."""
+        """Gives `error` to all waiting callers."""
 
     @abstractmethod
     def _is_idle_tick(self, event: Any, ready: Any) -> bool:
-        """Not worth a line of the trace."""
+        """Whether to leave this out of the trace."""
 
     @abstractmethod
     def tick(self) -> None:
-        """Called often: what is due."""
+        """Called often: handles what is due."""
 
     # ------------------------------------------------------------ loading
 
@@ -138,7 +138,7 @@ class SimHost(ABC):
             raise ClusterError("loading", ErrorCode.COORDINATOR_LOADING)
 
     def handle(self, event: Any) -> None:
-        """Event in, `Ready` out, obeyed. Raises what `check` raises."""
+        """Handles an event and carries out its `Ready`. Raises what `check` raises."""
         self.check()
         ready = self.machine.handle(event, self.now_ms())
         raise_defect(ready.stopped)
@@ -209,7 +209,7 @@ class SimHost(ABC):
                 self._tell(output)
 
     def close(self, error: PenstockError) -> None:
-        """Everyone waiting hears `error`."""
+        """Gives `error` to all waiting callers."""
         if self.closed is not None:
             return
         self._world.scheduler.note(self.broker.name, "coordinates no more", error)
@@ -221,7 +221,7 @@ HostT = TypeVar("HostT", bound=SimHost)
 
 
 class Hosts(ABC, Generic[HostT]):
-    """A run of a broker: its host while it leads the internal partition."""
+    """The host on a run of a broker, while it leads the internal partition."""
 
     topic: str
 
@@ -234,16 +234,16 @@ class Hosts(ABC, Generic[HostT]):
 
     @abstractmethod
     def _host(self, replica: Replica) -> HostT:
-        """For a leadership that has begun."""
+        """Creates the host for a leadership that has begun."""
 
     def kill(self) -> None:
-        """With the process: nobody is told anything."""
+        """Dies with the process: no caller is told."""
         self._dead = True
         if self.current is not None:
             self.current.closed = ClusterError("killed", ErrorCode.NOT_COORDINATOR)
 
     def wake(self, replica: Replica) -> None:
-        """The partition's replica has news: role, epoch, high watermark."""
+        """The partition's replica changed: role, epoch or high watermark."""
         marks, current = replica.machine.marks, self.current
         if current is not None and not (
             marks.is_leader and current.leader_epoch == marks.leader_epoch

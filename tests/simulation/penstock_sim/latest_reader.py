@@ -1,15 +1,16 @@
-"""Readers that come late and begin at the end ("latest"), committed and uncommitted, one by one.
+"""Readers that start late and begin at the end ("latest"), committed and uncommitted.
 
-    a while ─▶ who leads says where the end is ─▶ reads from there on, for a while ─▶ judged ─┐
+    a while ─▶ the leader says where the end is ─▶ reads on from there, for a while ─▶ check ─┐
        ▲                                                                                      │
        └──────────────────────────────── another reader ◀─────────────────────────────────────┘
 
-The end is the last stable offset for a reader of committed records, else the high watermark. From
-there on a reader is given all that is for it, once and in order, and nothing else (I6, I11): by the
-committed log, batch by batch. What was not decided when it was told where to begin must lie behind
-that as a whole; of what was, it may see a part, if something else was open in between.
+The end is the last stable offset for a reader of committed records, otherwise the high watermark.
+From there on, a reader must get exactly the batches meant for it, once and in order (I6, I11): this
+is checked with the committed log. A transaction that was undecided when the reader was told where
+to begin must be after that offset as a whole; of a decided one, it may see a part, if another was
+open in between.
 
-They draw from a generator of their own and change nothing: a history is the same without them.
+Readers draw from a generator of their own and change nothing: a history is the same without them.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ _POLL_MS: Final = (10, 60)
 _STAYS_MS: Final = (60, 200, 600, 5_000)
 _AWAY_MS: Final = (5, 40, 250)
 _CATCHES_UP_IN: Final = 1_000
-"""Answers, at the end: enough for all that a history has."""
+"""Answers, at the end: enough for everything in a history."""
 _next_offset = attrgetter("next_offset")
 
 
 class LatestReader:
-    """Of one partition. `begun`: how many readers were told where to begin."""
+    """Readers of one partition. `begun`: how many were told where to begin."""
 
     def __init__(self, world: World, key: ReplicaKey, level: Isolation) -> None:
         self.begun = 0
@@ -52,10 +53,10 @@ class LatestReader:
         self._forget()
 
     def _forget(self) -> None:
-        """The next one knows nothing of the last."""
+        """The next reader starts without the state of the last."""
         self._start: Offset | None = None
         self._decided = Offset(0)
-        """What has its marker below was decided when this one was told where to begin."""
+        """What has its marker below this was decided when this reader was told where to begin."""
         self._position = Offset(0)
         self._seen: list[Batch] = []
         self._gaps: list[range] = []
@@ -66,7 +67,7 @@ class LatestReader:
     # ------------------------------------------------------------ one after the other
 
     def start(self) -> None:
-        """The first one comes at any time."""
+        """The first reader starts at any time."""
         self._after(self._random.random() * self._world.chaos_ms, self._come)
 
     def _after(self, delay_ms: float, step: Callable[[], None]) -> None:
@@ -91,7 +92,7 @@ class LatestReader:
     # ------------------------------------------------------------ calls
 
     def _poll(self) -> None:
-        """ListOffsets, or the next fetch, at who seems to lead."""
+        """ListOffsets, or the next fetch, at the broker that seems to lead."""
         broker, _ = self._world.find_leader(self._key, self._random)
         replica = broker.replicas.get(self._key) if broker.up else None
         if replica is None:
@@ -113,7 +114,7 @@ class LatestReader:
             self._fetch(broker, replica, marks)
 
     def _latest(self, marks: rc.Marks) -> Offset:
-        """As ListOffsets answers."""
+        """The end as in ListOffsets."""
         return readable_end(marks, self._level)
 
     def _fetch(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
@@ -139,7 +140,7 @@ class LatestReader:
     # ------------------------------------------------------------ what must hold
 
     def catch_up(self) -> None:
-        """Reads all that is left; everything is healed."""
+        """Reads everything left; faults have been healed."""
         for _ in range(_CATCHES_UP_IN):
             if self._start is None or self._position >= self._world.checks.canon(self._key).end:
                 return
@@ -147,7 +148,7 @@ class LatestReader:
         raise RuleError(f"I24: {self._name} stays at {self._position}")
 
     def check(self) -> None:
-        """The present one has seen what it must, as far as it has come."""
+        """The current reader has seen what it must, up to its position."""
         if self._start is None:
             return
         canon = self._world.checks.canon(self._key)
@@ -170,7 +171,7 @@ class LatestReader:
         return self._world.transaction_checks.outcomes.get(who) is True
 
     def _check_undecided(self, start: Offset) -> None:
-        """Nothing that was committed since then lies before the start."""
+        """No transaction that was committed later has batches before the start."""
         view = self._world.transaction_checks.view(self._key)
         for who, (marker, commit) in view.ended.items():
             first, _ = view.spans.get(who, (marker, marker))
@@ -184,7 +185,7 @@ class LatestReader:
 def difference(own: Sequence[Batch], seen: Iterable[Batch], gaps: Sequence[range]) -> str:
     """What is wrong with `seen`, or "": it should be `own`, in order.
 
-    gaps: offsets that retention had taken before they were read; of these batches any may be
+    gaps: offsets that retention had removed before they were read; any of these batches may be
     missing.
     """
     left = iter(own)
@@ -205,6 +206,6 @@ def _is_gone(batch: Batch, gaps: Sequence[range]) -> bool:
 
 
 def latest_readers(world: World) -> list[LatestReader]:
-    """Of each partition with data. What compaction leaves is judged for committed readers only."""
+    """For each partition with data. Compacted ones are checked with committed readers only."""
     levels = [Isolation.COMMITTED] if world.compacts else list(Isolation)
     return [LatestReader(world, key, level) for key in world.data_keys for level in levels]

@@ -1,9 +1,9 @@
-"""What transactions wrote, beside what readers of committed records see of them, value by value.
+"""What transactions wrote, compared value by value with what readers of committed records see.
 
-`Ledger` knows of every transaction what its producer put into it. A `FoldingReader` opens what it
-reads: a transaction that it sees must be there as a whole once the reader has come past its marker
-(G1b; before, the last stable offset may lie between two of its records), and with no record of
-another one (I8, I11).
+`Ledger` records for every transaction what its producer put into it. A `FoldingReader` decodes what
+it reads: a transaction that it sees must be complete once the reader has passed its marker (G1b;
+before, the last stable offset can be between two of its records), and have no record of another
+transaction (I8, I11).
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 
 
 def writer_of(value: bytes) -> str:
-    """Which transaction a value was written in."""
+    """The transaction in which a value was written."""
     return value.partition(b"|")[0].decode()
 
 
 def hops_of(value: bytes) -> int:
-    """How many pipes have made something of it: each puts four words before it."""
+    """How many pipes have processed it: each puts four words before it."""
     return value.count(b"|") // 4
 
 
 class Ledger:
-    """All transactions of a history whose records have something inside."""
+    """All transactions of a history that have real records."""
 
     def __init__(self) -> None:
         self.written: dict[str, Written] = {}
 
     def begun(self, written: Written) -> None:
-        """A producer begins it."""
+        """A producer begins a transaction."""
         self.written[written.name] = written
 
 
 class FoldingReader(CommittedReader):
-    """Reads one partition from its beginning. `there_of`: by transaction, what was there of it."""
+    """Reads one partition from its beginning. `there_of`: by transaction, the values seen."""
 
     def __init__(self, world: World, key: ReplicaKey) -> None:
         super().__init__(world, key)
         self.values: list[tuple[Offset, bytes]] = []
-        """All that it saw of transactions, in order; what retention took first is not there."""
+        """All transactional values it saw, in order, without those that retention removed first."""
         self.there_of: dict[str, list[bytes]] = defaultdict(list)
         self.lost_of: dict[str, list[bytes]] = defaultdict(list)
-        """The part of it for which retention was faster."""
+        """By transaction, the values that retention removed before they were read."""
         self._fresh: set[str] = set()
 
     def _fetch(self, broker: SimBroker, replica: Replica, marks: rc.Marks) -> None:
@@ -97,7 +97,7 @@ class FoldingReader(CommittedReader):
         super()._skip(to)
 
     def _lose(self, value: bytes) -> None:
-        """It is committed, and nobody will read it here."""
+        """The value is committed, but no reader here will read it."""
         self.lost_of[writer_of(value)].append(value)
         self.there_of[writer_of(value)].append(value)
 

@@ -1,15 +1,16 @@
-"""A member of a pipe hears nothing while its offsets are on their way, and nobody else notices.
+"""A member of a pipe gets no messages while its offsets are in flight, and no other process
+notices.
 
     member                                         coordinator
-      store offsets ────✗ (a lull begins)            has heard of it a moment ago
+      store offsets ────✗ (a lull begins)            got its heartbeat just before
       silence, a session long: gives up its partitions
       comes back (the lull is over) ────────────────▶ in time: it has them again, in the same epoch
       where to begin? ──────────────────────────────▶ as before: nothing is pending
       the offsets, tried again ─────────────────────▶ kept: for all that it knows, it never left
 
-What was made of the records between is in the open transaction, and is about to be read again: so
-it must not commit. Chance alone hardly ever brings this about; where it is wanted, nothing else
-befalls members, and they have the time to wait for their offsets.
+Results of the records in between are in the open transaction, and the records are about to be read
+again: so it must not commit. Chance alone rarely causes this; in histories that want it, members
+have no other faults, and have the time to wait for their offsets.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 EVERY: Final = 7
-"""In one of so many seeds with pipes."""
+"""In one of this many seeds with pipes."""
 _REMAINDER: Final = 4
 _AHEAD_MS: Final = 25
-"""By so much at least the member's patience ends before its coordinator's."""
+"""The member's patience ends at least this long before its coordinator's."""
 _ENDS_MS: Final = (-3, 8)
-"""When the member gives up, more or less: it comes back at once, or never was away."""
+"""When the member gives up, relative to the end: it comes back at once, or never left."""
 _LONGEST_MS: Final = 230
-"""By then the offsets are about to be tried again."""
+"""After this, the offsets are about to be retried."""
 _PAUSE_MS: Final = 60
 _MAX_POLL_MS: Final = 4_000
 
 
 class Lulls:
-    """Of one history."""
+    """The lulls of one history."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -46,11 +47,11 @@ class Lulls:
         self._next_ms = 0.0
 
     def patient(self, plan: MemberPlan) -> MemberPlan:
-        """Else a member leaves by itself, because it does not poll."""
+        """Without this, a member leaves by itself, because it does not poll."""
         return replace(plan, max_poll_ms=_MAX_POLL_MS) if self.is_wanted else plan
 
     def storing(self, member: SimMember) -> None:
-        """Its offsets are about to be sent."""
+        """A member's offsets are about to be sent."""
         world = self._world
         if not self.is_wanted or not world.chaotic or world.scheduler.now_ms < self._next_ms:
             return

@@ -1,8 +1,8 @@
-"""A member of a consumer group as a process: its stream, its clock, and what befalls it.
+"""A member of a consumer group as a process: its stream, its clock, and its faults.
 
-The production `Membership` decides; this is `client/group/link.py` under virtual time. `reading`
-is the consumer beside it. A process can be killed, and frozen: then nothing of it runs, neither
-timers nor what arrives, until it is thawed with all of that at once.
+The production `Membership` decides; this is `client/group/link.py` in virtual time. `reading` is
+the consumer beside it. A process can be killed, and frozen: then nothing of it runs, neither timers
+nor arrivals, until it is thawed and handles them all at once.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 _PATIENCE_MS: Final = 250
-"""With a hello, and with one attempt of a call; of the world's."""
+"""How long to wait for a hello, and for one attempt of a call; by the world's clock."""
 _RETRY_MS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """What kind of member. `session_ms`, `max_poll_ms`: of the group's clock; others: of the world.
+    """The kind of a member. `session_ms`, `max_poll_ms`: by the group's clock; others: the world's.
 
-    record_wise: takes records one by one, and leaves its loop where it likes.
+    record_wise: takes records one by one, and can leave its loop at any record.
     """
 
     group_id: str
@@ -62,7 +62,7 @@ class MemberPlan:
 
 
 class SimMember:
-    """One consumer process, and the next one in its place."""
+    """One consumer process, and later its replacement."""
 
     def __init__(self, world: World, number: int, plan: MemberPlan) -> None:
         self.world = world
@@ -78,7 +78,7 @@ class SimMember:
 
     @property
     def transactional_id(self) -> str:
-        """Of the transactions that end with the membership; "": none."""
+        """Its open transaction ends with the membership; "": none."""
         return ""
 
     def _new_reader(self) -> Reader:
@@ -87,7 +87,7 @@ class SimMember:
     # ------------------------------------------------------------ process
 
     def start(self) -> None:
-        """A new process, which subscribes."""
+        """Starts a new process, which subscribes."""
         assert not self.up
         self.up = True
         self.life += 1
@@ -117,7 +117,7 @@ class SimMember:
         self.frozen = True
 
     def thaw(self) -> None:
-        """SIGCONT: timers and what has arrived are taken up at once, either first."""
+        """SIGCONT: timers and arrivals are handled at once, in either order."""
         if not self.frozen:
             return
         self.world.scheduler.note(self.name, "thaw")
@@ -133,7 +133,7 @@ class SimMember:
         self.world.scheduler.after(delay_ms, self._run, self.life, True, callback, args)
 
     def arrives(self, callback: Callable[..., None], *args: Any) -> None:
-        """Something has come from the network for this process."""
+        """Something has arrived from the network for this process."""
         self._run(self.life, False, callback, args)
 
     def _run(
@@ -150,17 +150,18 @@ class SimMember:
 
     @property
     def now_ms(self) -> int:
-        """Of the group's clock."""
+        """By the group's clock."""
         return self.world.scheduler.now_us * GROUP_CLOCK // 1000
 
     @property
     def silence_ms(self) -> tuple[int, int]:
-        """Of the group's clock: since it has heard something, and since it has said something."""
+        """By the group's clock: how long ago it received something, and sent something."""
         membership = self.membership
         return self.now_ms - membership._heard_ms, self.now_ms - membership._sent_ms
 
     def handle(self, event: Event) -> None:
-        """Tells the machine and obeys, in the order of `Ready`'s fields."""
+        """Passes an event to the machine and carries out its `Ready`, in the order of the
+        fields."""
         ready = self.membership.handle(event, self.now_ms)
         if self.world.scheduler.traced and not isinstance(event, Tick | Heard):
             self.world.scheduler.note(self.name, str(event), ready.notice)
@@ -180,7 +181,7 @@ class SimMember:
         if ready.open is not None:
             self._open(ready.open)
         if ready.failed is not None:
-            # A static member whose seat is held: its user tries again.
+            # A static member whose instance id is in use: its user tries again.
             self.later(60, self.handle, Subscribed(Wish((self.plan.topic,))))
         self._wakes += 1
         if ready.wake_at_ms is not None:
@@ -256,11 +257,11 @@ class SimMember:
             self._end(ClusterError("no answer to a join", ErrorCode.REQUEST_TIMED_OUT))
 
     def receive(self, stream: Stream, message: Any) -> None:
-        """The coordinator says something (network.End)."""
+        """Receives a message of the coordinator (network.End)."""
         self.arrives(self._heard, stream, message)
 
     def stream_broken(self, stream: Stream) -> None:
-        """The stream is gone (network.End)."""
+        """The stream broke (network.End)."""
         self.arrives(self._broken, stream)
 
     def _broken(self, stream: Stream) -> None:
@@ -304,12 +305,12 @@ class SimMember:
         deadline_ms: float,
         then: Callable[[Any], None],
     ) -> None:
-        """Asks the coordinator until it answers or the deadline (of the world's clock) is over."""
+        """Calls the coordinator until it answers or the deadline (by the world's clock) passes."""
         _Call(self, make, deadline_ms, then).attempt()
 
 
 class _Call:
-    """A unary call, tried again as `client/cluster/coordinator.py` does."""
+    """A unary call, retried as `client/cluster/coordinator.py` does."""
 
     def __init__(
         self,
@@ -326,7 +327,7 @@ class _Call:
         self._life = member.life
 
     def attempt(self) -> None:
-        """Once more."""
+        """Makes one more attempt."""
         member, world = self._member, self._member.world
         self._attempt += 1
         number = self._attempt
@@ -343,7 +344,7 @@ class _Call:
         if broker.coordinators is not None:
             world.net.call(member.node, broker.id, broker.coordinators.ask, request, respond)
             if world.chaotic and world.scheduler.chance(0.02):
-                # A copy of it comes whenever it likes.
+                # A copy of it arrives at any time.
                 copy = self._make(world.next_request())
                 world.scheduler.after(
                     world.scheduler.between(1, 300), broker.coordinators.ask, copy, _ignore
@@ -365,4 +366,4 @@ class _Call:
 
 
 def _ignore(_answer: Any) -> None:
-    """Nobody waits for it."""
+    """No caller waits for it."""

@@ -1,9 +1,9 @@
-"""Streams between nodes: ordered within, independent among each other, breakable.
+"""Streams between nodes: ordered within, independent of each other, breakable.
 
-A blocked direction holds messages back, as TCP does, until it is open again or the keepalive
-time is over; then the stream breaks, and each end hears of it in its own time. Datagram-like
-calls (`call`) are for requests that a client repeats on another connection: they may overtake
-each other, come late, or never.
+A blocked direction holds messages back, as TCP does, until it is open again or the keepalive time
+is over; then the stream breaks, and each end is told in its own time. Datagram-like calls (`call`)
+are for requests that a client repeats on another connection: they may overtake each other, arrive
+late, or never.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_MS: Final = 10
 
 
 class End(Protocol):
-    """What a node does with a stream it holds an end of."""
+    """How a node handles a stream of which it holds an end."""
 
     def receive(self, stream: Stream, message: Any) -> None: ...
     def stream_broken(self, stream: Stream) -> None: ...
@@ -32,7 +32,7 @@ class End(Protocol):
 
 @dataclass(slots=True)
 class _Direction:
-    """One way of a stream."""
+    """One direction of a stream."""
 
     source: int
     target: int
@@ -52,7 +52,7 @@ class Stream:
         self.acceptor = acceptor
         self.open = True
         self.incarnation = ""
-        """The opener's run, as its hello says."""
+        """The opener's run, from its hello."""
         self._ends = ends
         self._ways = {
             opener: _Direction(opener, acceptor),
@@ -99,7 +99,7 @@ class Stream:
         self.net.scheduler.after(POLL_MS, self._pump, way)
 
     def break_off(self, *, silent_for: int | None = None) -> None:
-        """Breaks the stream; each end hears after a while, except the (dead) `silent_for`."""
+        """Breaks the stream; each end is told after a while, except the (dead) `silent_for`."""
         if not self.open:
             return
         self.open = False
@@ -110,7 +110,7 @@ class Stream:
 
 
 class Network:
-    """Who reaches whom, and how long it takes."""
+    """Which nodes reach each other, and how long it takes."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -118,10 +118,10 @@ class Network:
         self.slow = False
         self.streams: list[Stream] = []
         self.names: dict[str, list[str]] = {}
-        """Names of several addresses, without ports; with none, a name cannot be resolved."""
+        """Addresses of names, without ports; a name without addresses cannot be resolved."""
         self.places: dict[str, Place] = {}
         self.connections: dict[int, Connection] = {}
-        """Those of shells that are open, by number; what they are made of is in `wire`."""
+        """Open connections of shells, by number; `wire` implements them."""
         self._numbers = 0
 
     def next_number(self) -> int:
@@ -138,7 +138,7 @@ class Network:
         return (source, target) in self.blocked
 
     def connect(self, opener: int, acceptor: int, ends: Mapping[int, End]) -> Stream | None:
-        """A new stream, None if there is no way there and back."""
+        """A new stream, None if either direction is blocked."""
         if self.is_blocked(opener, acceptor) or self.is_blocked(acceptor, opener):
             return None
         self.streams = [stream for stream in self.streams if stream.open]
@@ -147,7 +147,7 @@ class Network:
         return stream
 
     def call(self, source: int, target: int, deliver: Callable[..., None], *args: Any) -> None:
-        """A message on a connection of its own."""
+        """Sends a message on a connection of its own."""
         self.scheduler.after(self.delay_ms(), self._arrive, source, target, deliver, args)
 
     def _arrive(

@@ -1,18 +1,18 @@
-"""One node's asyncio event loop, in virtual time: the shells that ship run on it as they are.
+"""One node's asyncio event loop, in virtual time: production shells run on it unchanged.
 
     call_soon, call_later, futures ─▶ [ ready ] ─▶ a turn, planned with the world's scheduler
     run_in_executor ─▶ a queue per executor ─▶ after its latency: the call, then its future
 
-A node is a process: it has a loop of its own, and nothing of it runs once it was killed. No
-`finally` of a killed task runs while the history goes on, as none does after `kill -9`. Its tasks
-are kept until the world ends, and then ended by cancelling them (`bury`): Python would close them
-as soon as nobody keeps them, wherever the history is then.
+A node is a process: it has a loop of its own, and nothing of it runs after it was killed. No
+`finally` of a killed task runs while the history continues, as after `kill -9`. Its tasks are kept
+until the world ends, and then cancelled (`bury`): otherwise Python would close them as soon as they
+are unreferenced, at any point of the history.
 
-A node lives `RATE` times faster than the world: shells wait for seconds, histories last for few.
+A node runs `RATE` times faster than the world: shells wait for seconds, histories last only a few.
 
-What is left to chance is what a real loop leaves open: how long a turn takes, when a thread is
-done, and, in some histories, in which order a turn's callbacks run. Futures and tasks are hashed
-by number, so that sets of them are walked in the same order in every run of a seed.
+Chance decides what a real loop leaves open: how long a turn takes, when a thread is done, and, in
+some histories, the order of a turn's callbacks. Futures and tasks are hashed by number, so that
+sets of them are iterated in the same order in every run of a seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock_sim.scheduler import Scheduler
 
 _T = TypeVar("_T")
 RATE: Final = 8
-"""Seconds of a node in one of the world's. A session timeout of 1.8 s is 225 ms of a history."""
+"""Seconds of a node per second of the world. A session timeout of 1.8 s is 225 ms of a history."""
 _TURN_MS: Final = (0.005, 0.05)
 _LONG_TURN_MS: Final = (1, 15)
 _LONG_TURNS: Final = 0.004
@@ -38,7 +38,7 @@ _BURIAL_STEPS: Final = 10_000
 
 
 class SimFuture(asyncio.Future[_T]):
-    """A future whose place in a set depends on the seed alone."""
+    """A future whose position in a set depends only on the seed."""
 
     def __init__(self, *, loop: NodeLoop) -> None:
         super().__init__(loop=loop)
@@ -69,8 +69,8 @@ class SimTask(asyncio.Task[_T]):
 class SimExecutor(Executor):
     """Threads of a node: `workers` calls at a time, each taking `latency_ms` of virtual time.
 
-    A call happens at the end of its time, at once. Calls under way when the node is killed happen
-    or not, as chance has it: the operating system may have taken a write.
+    A call happens at the end of its time, at once. Calls running when the node is killed happen or
+    not, by chance: the operating system may have accepted a write.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class SimExecutor(Executor):
         loop.at_kill(self._killed)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Not from here: a node has one thread of its own, the loop's."""
+        """Not supported: a node has only one thread of its own, the loop's."""
         raise NotImplementedError("shells reach their executors by `run_in_executor`")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing is left behind."""
+        """Nothing to do."""
 
     def run(self, call: Callable[..., _T], args: tuple[Any, ...]) -> asyncio.Future[_T]:
         """Plans a call; the future is the loop's."""
@@ -115,25 +115,25 @@ class SimExecutor(Executor):
         self._free += 1
         try:
             result = acts()
-        except Exception as error:  # noqa: BLE001 - whatever it raises is its caller's
+        except Exception as error:  # noqa: BLE001 - the caller gets whatever it raises
             self._loop.call_soon(_fail, future, error)
         else:
             self._loop.call_soon(_fulfil, future, result)
         self._next()
 
     def _killed(self) -> None:
-        """What had begun may have been done: in order, up to some point."""
+        """Of running calls, some may have been done: in order, up to some point."""
         for acts in self._running:
             if not self._loop.scheduler.chance(0.5):
                 break
             try:
                 acts()
-            except Exception:  # noqa: BLE001 - nobody is left to hear of it
+            except Exception:  # noqa: BLE001 - no caller is left
                 continue
 
 
 class _Call:
-    """A call and its arguments; equal to itself alone."""
+    """A call and its arguments; equal only to itself."""
 
     __slots__ = ("_args", "_call")
 
@@ -176,11 +176,11 @@ class NodeLoop(asyncio.AbstractEventLoop):
     # ------------------------------------------------------------ the node's life
 
     def start(self, coroutine: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
-        """Runs a coroutine as the node's, from outside of it. Its end is nobody's business."""
+        """Runs a coroutine on the node, from outside. Its result is not reported."""
         return self.run(lambda: self.create_task(coroutine))
 
     def run(self, act: Callable[[], _T]) -> _T:
-        """Calls `act` at once, as a callback of this loop would: for a world that pokes a node."""
+        """Calls `act` at once, as a callback of this loop would: for the world to act on a node."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -189,7 +189,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(before)
 
     def at_kill(self, act: Callable[[], None]) -> None:
-        """`act` is called when the node is killed: by parts of the world, not by shells."""
+        """`act` is called when the node is killed: used by the world, not by shells."""
         self._at_kill.append(act)
 
     def kill(self) -> None:
@@ -199,9 +199,9 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self.dead = True
 
     def bury(self) -> None:
-        """Ends the tasks of a killed node, at the end of the world: nobody hears what they say.
+        """Ends the tasks of a killed node, at the end of the world; their errors are ignored.
 
-        A task may swallow a cancellation, and gets another then.
+        A task may swallow a cancellation; then it gets another one.
         """
         assert self.dead
         events._set_running_loop(self)
@@ -236,7 +236,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
             self.scheduler.after(low + (high - low) * self.chance.random(), self._turn)
 
     def _turn(self) -> None:
-        """All that was ready when it began, as `BaseEventLoop._run_once`."""
+        """Runs everything that was ready when the turn began, like `BaseEventLoop._run_once`."""
         self._planned = False
         if self.dead:
             return
@@ -304,7 +304,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays planned, and does nothing then."""
+        """Nothing to do: the timer stays planned, and then does nothing."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return SimFuture(loop=self)
@@ -329,7 +329,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return executor.run(func, args)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback raised, or a task that nobody awaits did: a defect."""
+        """A callback raised, or a task that is never awaited did: a defect."""
         if not self.dead:
             error = context.get("exception")
             assert isinstance(error, BaseException), context

@@ -1,12 +1,12 @@
-"""Pipes: members of a group that read committed records, write f(record) and commit in one go.
+"""Pipes: members of a group that read committed records, write f(record) and commit atomically.
 
     poll ─▶ records ─▶ begin, send f(record) … ─▶ offsets + commit ─▶ the next poll
       ▲                     │ partitions lost, a batch or offsets refused, fenced
       └── seek to what is committed ◀── abort
 
 A member is a consumer as in `reading` and a producer as in `producing`, in one process, which is
-killed and frozen, and whose transactional id ends with its membership. A partition leaves it only
-with a commit behind it. What comes out is judged by `pipe_checks` (I15).
+killed and frozen, and whose transactional id ends with its membership. It gives up a partition only
+after a commit. `pipe_checks` checks the output (I15).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _HASTY_RESETS: Final = 6
 
 
 def priced(group_id: str, source: ReplicaKey, offset: int, value: bytes) -> bytes:
-    """f(record), as it is found behind the name of the transaction that wrote it."""
+    """f(record), as it is found after the name of the transaction that wrote it."""
     return f"{group_id}|{source.partition}|{offset}|".encode() + value
 
 
 class PipeProducer(SimProducer):
-    """In the process of a member: killed and frozen with it."""
+    """The producer in the process of a member: killed and frozen with it."""
 
     def __init__(self, member: PipeMember) -> None:
         self._member = member
@@ -58,7 +58,7 @@ class PipeProducer(SimProducer):
         super().__init__(member.world, name, member.node, member.transactional_id, timeout_ms)
 
     def stop(self) -> None:
-        """With the process."""
+        """Stops with the process."""
         self._life += 1
 
     def _later(self, delay_ms: float, callback: Callable[..., None], *args: object) -> None:
@@ -74,7 +74,7 @@ class PipeProducer(SimProducer):
 
 
 class PipeMember(SimMember):
-    """A process of a pipe. `keeps_id`: the next process in its place takes the id over."""
+    """A process of a pipe. `keeps_id`: the process that replaces it takes over the id."""
 
     def __init__(self, world: World, number: int, plan: MemberPlan, *, keeps_id: bool) -> None:
         super().__init__(world, number, plan)
@@ -91,23 +91,23 @@ class PipeMember(SimMember):
 
 
 class PipeReader(Reader):
-    """Of one process; ends with it."""
+    """The reader of one process; ends with it."""
 
     def __init__(self, member: PipeMember) -> None:
         super().__init__(member)
         self.producer = PipeProducer(member)
         self._inputs: list[Input] = []
         self._doomed = False
-        """Records of partitions that are gone are in the open transaction, or were to be."""
+        """The open transaction has, or will have, records of partitions that were lost."""
 
     def stop(self) -> None:
-        """With the process."""
+        """Stops with the process."""
         super().stop()
         self.producer.stop()
 
     @property
     def behind(self) -> str:
-        """What it has yet to do when nothing new comes; "" = nothing."""
+        """What is left to do if no new records arrive; "" = nothing."""
         if self.member.membership.readable != frozenset(self._installed.values()):
             return f"owns {self.member.membership.readable}, reads {set(self._installed)}"
         for where, state in self.assignment.states.items():
@@ -117,7 +117,7 @@ class PipeReader(Reader):
         return ""
 
     def _read(self, broker: SimBroker, replica: Replica, offset: Offset) -> list[Batch]:
-        """As `Fetching.read` for read_committed."""
+        """As in `Fetching.read` for read_committed."""
         found = broker.read(replica, offset, replica.machine.marks.last_stable_offset, 8)
         if not found:
             return []
@@ -191,7 +191,7 @@ class PipeReader(Reader):
             self._poll()
 
     def _finish(self, then: Callable[[], None]) -> None:
-        """Commits what is written with the offsets behind it; or gives it up and goes back."""
+        """Commits what is written with the offsets after it; or aborts and goes back."""
         if self._doomed:
             self._give_in(then)
         else:
@@ -219,7 +219,7 @@ class PipeReader(Reader):
         self.producer.commit(committed)
 
     def _give_in(self, then: Callable[[], None]) -> None:
-        """Aborts what is open, and reads again from what is committed."""
+        """Aborts the open transaction, and reads again from the committed offsets."""
         self._inputs.clear()
 
         def resolved(_error: PenstockError | None) -> None:
@@ -263,14 +263,14 @@ class PipeReader(Reader):
     # ------------------------------------------------------------ partitions come and go
 
     def lose(self, partitions: Partitions) -> None:
-        """Stops reading at once; what was written of these must not count."""
+        """Stops reading these at once; records written from them must not count."""
         gone = partitions & frozenset(self._installed.values())
         unsent = bool(self._inputs) or self.producer.machine.state is not State.READY
         self._doomed = self._doomed or (bool(gone) and unsent)
         super().lose(partitions)
 
     def _give_up(self, partitions: Partitions, then: Callable[[], None]) -> None:
-        """The last moment of these: commits, stops reading."""
+        """Last chance before these are revoked: commits, then stops reading."""
 
         def dropped() -> None:
             self._drop(partitions & frozenset(self._installed.values()))
@@ -354,17 +354,17 @@ class PipeReader(Reader):
 
 
 class PipeGroups(SimGroups):
-    """The pipes of a history: its groups, and who breaks them."""
+    """The pipes of a history: its groups, and what disturbs them."""
 
     hops_max = 1
-    """How many pipes make something of a record, one after the other."""
+    """How many pipes process a record, one after another."""
 
     def __init__(self, world: World, topic: str) -> None:
         self.lulls = Lulls(world)
         super().__init__(world, topic)
 
     def _strike(self) -> None:
-        """Who is killed or frozen is not put to sleep as well."""
+        """Members that get lulls are not killed or frozen as well."""
         if not self.lulls.is_wanted:
             super()._strike()
 
@@ -373,7 +373,7 @@ class PipeGroups(SimGroups):
         return not self.world.chaotic or self.world.scheduler.chance(0.5)
 
     def sinks(self, _group_id: str) -> list[ReplicaKey]:
-        """What a group writes to."""
+        """The partitions that a group writes to."""
         return self.world.sinks
 
     def _plan_group(self, group_id: str, topic: str) -> None:
@@ -398,13 +398,14 @@ class PipeGroups(SimGroups):
         return PipeMember(self.world, number, plan, keeps_id=self._random.random() < 0.4)
 
     def _stop_group(self) -> None:
-        """And an administrator waits for the moment in which the last member is put out."""
+        """Also lets an administrator wait for the moment in which the last member is removed."""
         super()._stop_group()
         for _ in range(_HASTY_RESETS):
             self.world.scheduler.after(self.world.scheduler.between(50, 160), self._reset)
 
     def _administer(self) -> None:
-        """Asks for what is committed to be committed: refused while a transaction may change it."""
+        """Requests to commit the committed offsets again: refused while a transaction may change
+        them."""
         scheduler, checks = self.world.scheduler, self.world.group_checks
         if not self.world.chaotic or checks.void:
             return
@@ -426,7 +427,7 @@ class PipeGroups(SimGroups):
         )
 
     def _place(self) -> tuple[str, gc.NewOffset]:
-        """A group, and one of its offsets as it is."""
+        """A group, and one of its current offsets."""
         group_id = self._random.choice(self.ids)
         key = self._random.choice(self.sources(group_id))
         offset = self.world.group_checks.committed_offset((group_id, key))

@@ -1,11 +1,11 @@
-"""What must hold of groups in transactions, and of what pipes make of their input (I11, I15, I18).
+"""Checks of groups in transactions, and of the output of pipes (I11, I15, I18).
 
-- In the log of `__consumer_offsets`: offsets that are pending change by the end of their
-  transaction only, by its outcome, in the batch that says so; what was answered was kept.
-- Of what goes in: `reads` (I13).
-- Of what comes out: each record of the input that can be read, below the group's committed offset
-  and not expired before it was read, is there as f(record) exactly once; per partition of the
-  input in order; nothing else is there.
+- The log of `__consumer_offsets`: pending offsets change only by the end of their transaction, by
+  its outcome, in the batch that ends it; what was answered was stored.
+- Input: `reads` (I13).
+- Output: each readable record of the input below the group's committed offset, that did not expire
+  before it was read, is there as f(record) exactly once; per partition of the input in order;
+  nothing else is there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _next_offset = attrgetter("next_offset")
 
 
 class SinkReader(FoldingReader):
-    """Reads what pipes write; hears of what comes twice or out of order at once."""
+    """Reads what pipes write; reports duplicates and records out of order at once."""
 
     def __init__(self, world: World, key: ReplicaKey) -> None:
         super().__init__(world, key)
@@ -82,13 +82,13 @@ class SinkReader(FoldingReader):
 
 
 class PipeChecks(GroupChecks):
-    """Of a history in which groups take part in transactions."""
+    """Checks of a history in which groups take part in transactions."""
 
     def __init__(self, world: World, *topics: gc.CatalogTopic) -> None:
         super().__init__(world, *topics)
         self.reads = Reads(world)
         self.excused: set[str] = set()
-        """Groups whose offsets were reset to others, or have expired: they rightly read again."""
+        """Groups whose offsets were reset or have expired: they rightly read again."""
         self._pending: dict[str, dict[ProducerId, PendingRecord]] = {}
         self._ending: dict[tuple[str, ProducerId], tuple[int, dict[Part, OffsetRecord], bool]] = {}
         self._unstable: dict[int, dict[Part, Transaction]] = {}
@@ -178,7 +178,7 @@ class PipeChecks(GroupChecks):
         }
 
     def answered(self, asked: Asked, answer: Any) -> None:
-        """An answer leaves the coordinator: it is true and nobody can take it back."""
+        """An answer leaves the coordinator: it is true and cannot be undone."""
         if self.void:
             return
         match asked.event, answer:
@@ -210,7 +210,7 @@ class PipeChecks(GroupChecks):
         pending = self._pending.get(event.group_id, {}).get(event.producer_id)
         self.commits += 1
         if self.has_ended(event.group_id, transaction):
-            pass  # it has been decided and told meanwhile
+            pass  # it has been decided and reported meanwhile
         elif pending is None or pending.producer_epoch != event.producer_epoch:
             raise RuleError(f"I16: {event} was answered, {pending} is kept")
         else:
@@ -225,7 +225,7 @@ class PipeChecks(GroupChecks):
     # ------------------------------------------------------------ members
 
     def shown(self, key: ReplicaKey, batches: Iterable[Batch], who: str) -> None:
-        """A member that reads committed records is given these."""
+        """A member that reads committed records gets these."""
         if self.void:
             return
         for batch in batches:
@@ -253,7 +253,7 @@ class PipeChecks(GroupChecks):
         super().commits_to(who, key, offset, automatic=automatic)
 
     def _pass_over(self, who: str, key: ReplicaKey, to: int) -> None:
-        """What nobody gets to see counts as handed out."""
+        """Records that no reader sees count as handed."""
         reading = self._readings.get((who, key))
         if reading is None:
             return

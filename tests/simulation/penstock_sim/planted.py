@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def truncate_to_the_high_watermark(patch: Any) -> None:
-    """What Kafka did before KIP-101: the follower trusts its high watermark, not the leader."""
+    """As Kafka before KIP-101: the follower trusts its high watermark, not the leader."""
 
     def divergence(self: Follower, _answer: EpochAnswered) -> tuple[Offset, bool]:
         return self._log.high_watermark, True
@@ -39,7 +39,7 @@ def truncate_to_the_high_watermark(patch: Any) -> None:
 
 
 def follow_without_looking_up_the_divergence(patch: Any) -> None:
-    """The follower goes on where its own log ends."""
+    """The follower continues where its own log ends."""
 
     def divergence(self: Follower, _answer: EpochAnswered) -> tuple[Offset, bool]:
         return self._log.log_end, True
@@ -100,7 +100,7 @@ def count_acks_of_an_old_epoch(patch: Any) -> None:
 
 
 def grow_the_isr_before_the_epoch_start_is_reached(patch: Any) -> None:
-    """The high watermark a new leader happens to know is taken for enough."""
+    """Any high watermark that a new leader knows is considered enough."""
 
     def joining(self: Leader) -> list[int]:
         return [
@@ -127,7 +127,7 @@ def grow_the_isr_without_a_sync(patch: Any) -> None:
 
 
 def commit_with_too_few_in_sync(patch: Any) -> None:
-    """min.insync.replicas is not looked at."""
+    """min.insync.replicas is ignored."""
     patch.setattr(Leader, "min_isr", 1)
 
 
@@ -148,7 +148,7 @@ def ignore_the_isr_change_in_flight(patch: Any) -> None:
 
 
 def take_no_answer_for_a_refusal(patch: Any) -> None:
-    """A lost answer to an ISR change: it is assumed not to have passed."""
+    """After a lost answer to an ISR change, it is assumed to have been refused."""
     answered = ReplicaMachine._isr_answered
 
     def forget(self: ReplicaMachine, event: IsrAnswered, out: Outbox, now_ms: int) -> None:
@@ -178,7 +178,7 @@ def answer_duplicates_at_once(patch: Any) -> None:
 
 
 def keep_streams_of_a_former_run(patch: Any) -> None:
-    """The shell takes any run of a follower, and does not end the stream of a former one."""
+    """The shell accepts any run of a follower, and does not end the stream of an earlier one."""
     patch.setattr(Leading, "_check_run", lambda _self, _hello: None)
     patch.setattr(Leading, "restarted", lambda _self, _follower, _incarnation: None)
 

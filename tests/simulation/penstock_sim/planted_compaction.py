@@ -1,4 +1,4 @@
-"""Bugs of compacting what transactions wrote, put in on purpose as those of `planted` are."""
+"""Bugs in compacting transactional data, planted on purpose as in `planted`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sweep_markers_in_the_pass_of_their_data(patch: Any) -> None:
 
 
 def wait_for_markers_that_were_swept(patch: Any) -> None:
-    """A replica that was away does not look at what its leader says of swept markers."""
+    """A replica that was down ignores what its leader says of swept markers."""
     answered = Follower.answered
 
     def deaf(self: Follower, answer: Any, out: Any, now_ms: int) -> None:
@@ -49,7 +49,8 @@ def feed_a_follower_that_does_not_know_of_swept_markers(patch: Any) -> None:
 
 
 def let_aborted_records_supersede(patch: Any) -> None:
-    """Keys of aborted transactions are in the key map: what they would have replaced goes."""
+    """Keys of aborted transactions are in the key map: records they would have replaced are
+    removed."""
 
     def careless(self: Pass, batch: Any) -> None:
         if not batch.header.is_control:
@@ -59,13 +60,13 @@ def let_aborted_records_supersede(patch: Any) -> None:
 
 
 def compact_with_half_of_the_outcomes(patch: Any) -> None:
-    """Some of what was aborted loses its flag, and is there for everyone (redpanda#7143)."""
+    """Some aborted data loses its flag, and becomes visible to all readers (redpanda#7143)."""
     init = Outcomes.__init__
     patch.setattr(Outcomes, "__init__", lambda self, aborted=(): init(self, tuple(aborted)[::2]))
 
 
 def compact_what_is_not_decided(patch: Any) -> None:
-    """A pass goes up to the high watermark, past the last stable offset."""
+    """A pass goes up to the high watermark, beyond the last stable offset."""
     patch.setattr(compaction, "compacted_up_to", lambda marks: marks.high_watermark)
 
 

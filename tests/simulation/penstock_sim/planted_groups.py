@@ -1,4 +1,4 @@
-"""Bugs of consumer groups, put in on purpose as those of `planted` are (guarantees §5)."""
+"""Bugs of consumer groups, planted on purpose as in `planted` (guarantees §5)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def accept_commits_of_an_old_member_epoch(patch: Any) -> None:
 
 
 def accept_commits_of_former_owners(patch: Any) -> None:
-    """Who owns a partition is not looked at."""
+    """The owner of a partition is not checked."""
     commit_one = offsets._commit_one
 
     def anybody(book: Book, group: Group, _member: Member | None, new: gc.NewOffset) -> None:
@@ -45,7 +45,7 @@ def accept_commits_of_former_owners(patch: Any) -> None:
 
 
 def let_commits_go_back(patch: Any) -> None:
-    """The last commit wins, also when it was sent before the others."""
+    """The last commit wins, even if it was sent before the others."""
     commit_one = offsets._commit_one
 
     def last(book: Book, group: Group, member: Member | None, new: gc.NewOffset) -> None:
@@ -62,7 +62,7 @@ def let_commits_go_back(patch: Any) -> None:
 
 
 def give_a_partition_to_two_members(patch: Any) -> None:
-    """What a member is to give up goes to the next at once, not when it has let go of it."""
+    """What a member must give up goes to the next member at once, not when it was given up."""
     original = reconcile._reconcile
 
     def eager(book: Book, group: Group, member: Member) -> gc.Parts:
@@ -76,7 +76,7 @@ def give_a_partition_to_two_members(patch: Any) -> None:
 
 
 def release_before_the_user_lets_go(patch: Any) -> None:
-    """A member says that it gave up what its user still reads until the next poll."""
+    """A member says that it gave up partitions that its user still reads until the next poll."""
     reconcile_member = Membership._reconcile
 
     def early(self: Membership, ready: Ready) -> None:
@@ -87,7 +87,7 @@ def release_before_the_user_lets_go(patch: Any) -> None:
 
 
 def keep_offsets_in_memory_only(patch: Any) -> None:
-    """A commit changes the state, and nothing is written of it."""
+    """A commit changes the state, but is not written."""
 
     def put_offset(self: Book, group: Group, part: gc.Part, record: OffsetRecord | None) -> None:
         if record is None:
@@ -112,7 +112,7 @@ def lose_offsets_at_failover(patch: Any) -> None:
 
 
 def coordinate_before_the_log_is_committed(patch: Any) -> None:
-    """A new leader loads what is committed so far and serves, before it has all it will have."""
+    """A new leader loads what is committed so far and serves, before its whole log is committed."""
     init = SimCoordinator.__init__
 
     def hasty(self: SimCoordinator, broker: SimBroker, replica: Any) -> None:
@@ -124,7 +124,7 @@ def coordinate_before_the_log_is_committed(patch: Any) -> None:
 
 
 def answer_before_it_is_committed(patch: Any) -> None:
-    """The shell tells what the machine says at once."""
+    """The shell sends the machine's outputs at once."""
     release = SimCoordinator._release
 
     def at_once(self: SimCoordinator) -> None:
@@ -136,7 +136,7 @@ def answer_before_it_is_committed(patch: Any) -> None:
 
 
 def auto_commit_what_is_in_hand(patch: Any) -> None:
-    """An automatic commit covers all that was handed out, also what is still being worked on."""
+    """An automatic commit covers everything handed out, even what is still being processed."""
     to_commit = Assignment.to_commit
 
     def everything(self: Assignment, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -146,7 +146,7 @@ def auto_commit_what_is_in_hand(patch: Any) -> None:
 
 
 def auto_commit_what_was_fetched(patch: Any) -> None:
-    """An automatic commit covers what lies in the buffers, handed out or not."""
+    """An automatic commit covers what is in the buffers, handed out or not."""
     to_commit = Assignment.to_commit
 
     def fetched(self: Assignment, *, only_done: bool) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -160,7 +160,7 @@ def auto_commit_what_was_fetched(patch: Any) -> None:
 
 
 def skip_what_a_loop_left(patch: Any) -> None:
-    """A loop over records that is left in the middle: the next poll goes on behind its batch."""
+    """After a loop over records is left in the middle, the next poll continues after its batch."""
     poll_began = Assignment.poll_began
 
     def forget(self: Assignment) -> None:
@@ -184,7 +184,7 @@ def go_back_to_what_was_committed(patch: Any) -> None:
 
 
 def count_expired_records_as_lag(patch: Any) -> None:
-    """The lag is the distance from what was committed, whatever retention has removed."""
+    """The lag is the distance from the committed offset, even if retention removed records."""
 
     def distance(committed: int, start: int, end: int, *others: Any) -> PartitionLag:
         told = partition_lag(committed, start, end, *others)
