@@ -74,7 +74,7 @@ def _steal(kubectl: Kubectl) -> None:
 
 @scenario("Both controllers are killed", short=True)
 def controllers_killed(stage: Stage) -> None:
-    """Reads and writes continue; then a leader dies and is replaced, so controllers decide again."""
+    """Reads and writes continue; a leader then dies and is replaced: controllers decide again."""
     penstock, load = stage.penstock, stage.load()
     with stage.workload(load) as running:
         running.started()

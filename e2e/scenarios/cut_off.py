@@ -54,9 +54,9 @@ def transactions_without_api_server(stage: Stage) -> None:
 
 @scenario("A transaction coordinator and a leader of the data are cut off from each other")
 def transactions_cut(stage: Stage) -> None:
-    """All others reach both, so neither is replaced. Whatever needs both waits, or is aborted, until
-    the cut is over; the rest goes on when each has left the other's ISR: if there are producers for
-    whom the third broker decides, as there are as a rule. Then all commit again."""
+    """All others reach both, so neither is replaced. Whatever needs both waits, or is aborted,
+    until the cut is over. Producers of the third broker, if there are any, as there usually are,
+    continue when each of the two has left the other's ISR. Then all commit again."""
     penstock = stage.penstock
     with loads(stage) as both:
         deciding = coordinators(stage, both.batches)
