@@ -1,4 +1,4 @@
-"""Bugs of groups in transactions, and of clients that write them, put in as those of `planted`."""
+"""Bugs of groups in transactions, and of clients that write them, planted as in `planted`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AGAIN_MS: Final = 1_000
 
 
 def apply_pending_offsets_of_an_abort(patch: Any) -> None:
-    """The end is heard, and its outcome is not looked at."""
+    """The end is stored, but its outcome is ignored."""
     apply = pending._apply
 
     def careless(book: Book, group: Group, event: Any, record: PendingRecord) -> None:
@@ -38,7 +38,8 @@ def apply_pending_offsets_of_an_abort(patch: Any) -> None:
 
 
 def refuse_a_repeated_end_in_a_group(patch: Any) -> None:
-    """The coordinator did not hear that the end is stored, asks again, and hears it is fenced."""
+    """The coordinator does not learn that the end is stored, asks again, and is told it is
+    fenced."""
     end = pending.end
 
     def strict(book: Book, event: gc.TransactionEnded) -> gc.EndStored:
@@ -51,7 +52,7 @@ def refuse_a_repeated_end_in_a_group(patch: Any) -> None:
 
 
 def lose_pending_offsets_at_failover(patch: Any) -> None:
-    """A new coordinator does not load what is pending: the commit moves nothing."""
+    """A new coordinator does not load pending offsets: the commit moves nothing."""
     groups = Loader.groups
 
     def without(self: Loader) -> dict[str, Group]:
@@ -66,7 +67,7 @@ def lose_pending_offsets_at_failover(patch: Any) -> None:
 
 
 def drop_pending_offsets_of_a_commit(patch: Any) -> None:
-    """What is pending is forgotten with the end, and nothing is written."""
+    """Pending offsets are dropped at the end, and nothing is written."""
 
     def forget(book: Book, group: Group, event: gc.TransactionEnded, _record: Any) -> None:
         book.put_pending(group, event.producer_id, None)
@@ -75,7 +76,8 @@ def drop_pending_offsets_of_a_commit(patch: Any) -> None:
 
 
 def tell_offsets_that_a_transaction_may_change(patch: Any) -> None:
-    """Who takes a partition over begins where the last transaction began, and doubles it."""
+    """A member that takes over a partition begins where the last transaction began, and duplicates
+    it."""
     answer = offsets._stable_answer
 
     def hasty(group: Group, part: Any, topic: str, _allow_unstable: bool) -> gc.OffsetAnswer:
@@ -85,7 +87,7 @@ def tell_offsets_that_a_transaction_may_change(patch: Any) -> None:
 
 
 def reset_offsets_that_a_transaction_may_change(patch: Any) -> None:
-    """A reset does not look at what is pending."""
+    """A reset ignores pending offsets."""
     reset, check_stable = offsets.reset, offsets.check_stable
 
     def blind(book: Book, event: gc.ResetRequested) -> gc.ResetDone:
@@ -99,7 +101,7 @@ def reset_offsets_that_a_transaction_may_change(patch: Any) -> None:
 
 
 def expire_offsets_that_a_transaction_may_change(patch: Any) -> None:
-    """Nobody is a member, and that is enough."""
+    """Offsets expire when a group has no members, even if a transaction may change them."""
     sweep = offsets.sweep
 
     def eager(book: Book, group: Group, gone: Any) -> None:
@@ -114,7 +116,7 @@ def expire_offsets_that_a_transaction_may_change(patch: Any) -> None:
 
 
 def store_offsets_without_a_member_epoch(patch: Any) -> None:
-    """In a transaction any epoch of a member will do: a zombie's work counts (KIP-447)."""
+    """In a transaction any member epoch is accepted: a zombie's work counts (KIP-447)."""
     committer = offsets.committer
 
     def careless(book: Book, group: Group | None, event: gc.CommitRequested) -> Member | None:
@@ -127,7 +129,7 @@ def store_offsets_without_a_member_epoch(patch: Any) -> None:
 
 
 def keep_offsets_before_the_group_has_joined(patch: Any) -> None:
-    """The coordinator of the transaction is not asked: it never tells the group how it ended."""
+    """The transaction's coordinator is not asked: it never tells the group how it ended."""
 
     def commit(book: Book, event: gc.CommitRequested) -> gc.Committed | None:
         key = pending.EndedKey(event.group_id, event.producer_id)
@@ -141,7 +143,7 @@ def keep_offsets_before_the_group_has_joined(patch: Any) -> None:
 
 
 def commit_with_a_batch_on_its_way(patch: Any) -> None:
-    """The end leaves with the flush, not behind it."""
+    """The end is sent with the flush, not after it."""
     commit = Transactions._commit
 
     def hasty(self: Transactions, event: Commit, now_ms: int) -> Ready:
@@ -153,7 +155,7 @@ def commit_with_a_batch_on_its_way(patch: Any) -> None:
 
 
 def commit_what_was_not_stored_in_time(patch: Any) -> None:
-    """The flush gives up waiting, and the commit goes on."""
+    """The flush gives up waiting, and the commit continues."""
     flushed = Transactions._flushed
 
     def careless(self: Transactions, _unsettled: int, now_ms: int) -> Ready:
@@ -164,7 +166,7 @@ def commit_what_was_not_stored_in_time(patch: Any) -> None:
 
 
 def _forget_windows(patch: Any) -> None:
-    """Else a lane says itself that something of the last transaction is on its way."""
+    """Otherwise a lane itself reports that something of the last transaction is in flight."""
     adopt = Lane.adopt
 
     def forget(self: Lane[Any], identity: ProducerIdentity) -> list[Entry[Any]]:
@@ -175,7 +177,7 @@ def _forget_windows(patch: Any) -> None:
 
 
 def send_a_given_up_batch_in_the_next_transaction(patch: Any) -> None:
-    """What was not stored when its transaction was aborted goes out in the next one."""
+    """What was not stored when its transaction was aborted is sent in the next one."""
     discard, adopt = Lane.discard, Lane.adopt
     left: dict[Lane[Any], list[Entry[Any]]] = {}
 
@@ -203,7 +205,7 @@ def stop_behind_what_is_hidden(patch: Any) -> None:
 
 
 def leave_a_partition_without_a_commit(patch: Any) -> None:
-    """What was written of it is committed later, when others have read it already."""
+    """What was written from it is committed later, when others have already read it."""
 
     def drop(self: PipeReader, partitions: Any, then: Callable[[], None]) -> None:
         self._drop(partitions & frozenset(self._installed.values()))
@@ -213,13 +215,14 @@ def leave_a_partition_without_a_commit(patch: Any) -> None:
 
 
 def store_offsets_of_partitions_that_left(patch: Any) -> None:
-    """They are back, in the same epoch maybe: that others may have begun is not looked at."""
+    """The partitions are back, perhaps in the same epoch; that others may have read them is
+    ignored."""
     patch.setattr(PipeReader, "_never_left", lambda _self, _held: True)
     patch.setattr(lulls, "EVERY", 1)  # in all histories they leave meanwhile
 
 
 def commit_positions_outside_the_transaction(patch: Any) -> None:
-    """They count at once, and what is aborted then is never read again."""
+    """They count at once, and what is then aborted is never read again."""
     store = PipeReader._store
 
     def outside(self: PipeReader, *args: Any) -> None:
@@ -242,22 +245,22 @@ def commit_positions_outside_the_transaction(patch: Any) -> None:
 
 
 def read_what_is_open(patch: Any) -> None:
-    """A fetch is answered to the high watermark, without what is known to be aborted."""
+    """A fetch is answered up to the high watermark, without what is known to be aborted."""
     _serve(patch, to=lambda marks: marks.high_watermark, hides_aborted=True)
 
 
 def ask_for_read_uncommitted(patch: Any) -> None:
-    """The pipe does not say what it wants."""
+    """The pipe does not set its isolation level."""
     _serve(patch, to=lambda marks: marks.high_watermark, hides_aborted=False)
 
 
 def read_what_was_aborted(patch: Any) -> None:
-    """An answer ends where it should, and nobody looks into the index."""
+    """An answer ends where it should, but the index is not read."""
     _serve(patch, to=lambda marks: marks.last_stable_offset, hides_aborted=False)
 
 
 def _serve(patch: Any, *, to: Callable[[Marks], Offset], hides_aborted: bool) -> None:
-    """The checks are not told what is served: they have to find it in what comes of it."""
+    """The checks are not told what is served: they must find it in the results."""
 
     def read(_self: PipeReader, broker: Any, replica: Any, offset: Offset) -> list[Batch]:
         found = broker.read(replica, offset, to(replica.machine.marks), 8)

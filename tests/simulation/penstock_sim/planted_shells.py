@@ -1,7 +1,7 @@
-"""Bugs put into the shells that ship: an await too many, a lost wake-up, bytes not given back.
+"""Bugs planted in the production shells: an extra await, a lost wake-up, bytes not released.
 
-Each is a text in a function of the product that is replaced by another; a text that is not there
-any more is an error, so that no plant withers unseen.
+Each replaces a piece of text in a function of the product; a text that is no longer there is an
+error, so that no plant silently stops working.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _in(owner: type, name: str, old: str, new: str) -> Callable[[Any], None]:
 
 
 def _all(*plants: Callable[[Any], None]) -> Callable[[Any], None]:
-    """For a rule that is kept in more than one place."""
+    """For a rule that is enforced in more than one place."""
 
     def plant(patch: Any) -> None:
         for one in plants:

@@ -1,6 +1,6 @@
-"""Bugs of batches that many tasks write, and of topics that are deleted under transactions.
+"""Bugs in batches that many tasks write, and with topics deleted under transactions.
 
-Put in on purpose, as those of `planted` are.
+Planted on purpose, as in `planted`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from penstock_sim.transactions import TransactionHost
 
 
 def commit_a_batch_in_two_appends(patch: Any) -> None:
-    """The branches first, then the ledger: a failover in between has the rows without it."""
+    """The branches first, then the ledger: after a failover in between, the ledger lacks the
+    rows."""
     obey = TransactionHost._obey
 
     def in_two(self: TransactionHost, ready: tc.Ready) -> None:
@@ -34,7 +35,8 @@ def commit_a_batch_in_two_appends(patch: Any) -> None:
 
 
 def abort_without_asking_the_ledger(patch: Any) -> None:
-    """A driver whose commit raised, though it passed, hears that nothing of the batch is in."""
+    """A driver whose commit raised, but succeeded, is told that nothing of the batch is
+    committed."""
 
     def abort_batch(book: Book, event: tc.AbortBatchRequested) -> tc.BatchAborted:
         ledger = branches._ledger(book, event.application_id, event.checkpoint)
@@ -49,7 +51,7 @@ def abort_without_asking_the_ledger(patch: Any) -> None:
 
 
 def leave_the_losing_twin_open(patch: Any) -> None:
-    """Only the branches that are named are decided."""
+    """Only the named branches are decided."""
     commit_batch, abort = branches.commit_batch, branches._abort
 
     def named_only(book: Book, event: tc.CommitBatchRequested) -> Any:
@@ -74,7 +76,7 @@ def commit_the_losing_twin(patch: Any) -> None:
 
 
 class _OfRun(int):
-    """A ledger's batch that is compared by the run that wrote it."""
+    """A ledger's batch, compared by the run that wrote it."""
 
     is_same: bool = False
 
@@ -83,7 +85,7 @@ class _OfRun(int):
 
 
 def compare_runs_instead_of_batches(patch: Any) -> None:
-    """A batch is in if this very run has committed it: a replay writes it again."""
+    """A batch is committed only if this very run has committed it: a replay writes it again."""
     begin, commit_batch, ledger_of = branches.begin, branches.commit_batch, branches._ledger
     runs: list[str] = []
 
@@ -112,7 +114,7 @@ def compare_runs_instead_of_batches(patch: Any) -> None:
 
 
 def commit_what_is_left_of_a_batch(patch: Any) -> None:
-    """Branches that have ended meanwhile are passed over."""
+    """Branches that have ended meanwhile are ignored."""
     named = branches._named
 
     def lenient(book: Book, holder: Any, event: tc.CommitBatchRequested) -> dict[int, Branch]:
@@ -141,12 +143,12 @@ SPARK_BUGS: Final[dict[str, Callable[[Any], None]]] = {
 
 
 def wait_for_a_deleted_topic(patch: Any) -> None:
-    """Nobody tells the coordinator of deletions: it sends Ends to where nothing is."""
+    """The coordinator is not told of deletions: it sends Ends to topics that do not exist."""
     patch.setattr(TransactionHost, "tell_gone", lambda _self: None)
 
 
 def let_go_of_all_with_a_deleted_topic(patch: Any) -> None:
-    """Once a topic is deleted, no participant of a transaction is waited for."""
+    """Once a topic is deleted, the coordinator waits for no participant of a transaction."""
 
     def careless(book: Book, branch: Branch) -> list[tc.JoinRequested]:
         return ending._heard(book, branch, list(branch.finishing) if book.gone else [])

@@ -1,4 +1,4 @@
-"""Bugs of transactions, put in on purpose as those of `planted` are (guarantees §5)."""
+"""Bugs of transactions, planted on purpose as in `planted` (guarantees §5)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SELDOM_MS: Final = 10_000
 
 
 def keep_the_epoch_after_a_decision(patch: Any) -> None:
-    """The next transaction has the epoch of the last: late batches and Ends meet it."""
+    """The next transaction has the epoch of the last: late batches and Ends apply to it."""
     patch.setattr(ending, "next_epoch", lambda record: (record.producer_id, record.epoch))
 
 
@@ -50,7 +50,7 @@ def keep_the_epoch_of_an_empty_transaction(patch: Any) -> None:
 
 
 def keep_joins_in_memory_only(patch: Any) -> None:
-    """A failover forgets who has joined: their records stay open, or end otherwise."""
+    """A failover forgets who has joined: their records stay open, or end with the wrong outcome."""
     put_branch = Book.put_branch
 
     def forgetful(self: Book, branch: Branch, record: BranchRecord) -> None:
@@ -63,7 +63,7 @@ def keep_joins_in_memory_only(patch: Any) -> None:
 
 
 def refuse_a_repeated_end(patch: Any) -> None:
-    """A producer whose answer was lost asks again, and hears that its epoch is old."""
+    """A producer whose answer was lost asks again, and is told that its epoch is old."""
 
     def strict(_book: Book, _branch: Branch, _event: Any) -> Any:
         raise ClusterError("an older epoch", ErrorCode.PRODUCER_FENCED)
@@ -72,7 +72,7 @@ def refuse_a_repeated_end(patch: Any) -> None:
 
 
 def look_for_timeouts_every_ten_seconds(patch: Any) -> None:
-    """A transaction that is forgotten stays open until then, and holds up whoever reads."""
+    """An abandoned transaction stays open until then, and blocks readers."""
     put_branch = Book.put_branch
 
     def seldom(self: Book, branch: Branch, record: BranchRecord) -> None:
@@ -85,7 +85,7 @@ def look_for_timeouts_every_ten_seconds(patch: Any) -> None:
 
 
 def change_the_outcome_when_asked_again(patch: Any) -> None:
-    """What timed out is committed after all, when its producer says so."""
+    """A transaction that timed out is committed after all, if its producer asks for it."""
     decided_before = producers._decided_before
 
     def obliging(book: Book, branch: Branch, event: tc.EndRequested) -> Any:
@@ -104,7 +104,7 @@ def change_the_outcome_when_asked_again(patch: Any) -> None:
 
 
 def answer_before_the_decision_is_committed(patch: Any) -> None:
-    """The shell tells what the machine says at once."""
+    """The shell sends the machine's outputs at once."""
     release = TransactionHost._release
 
     def at_once(self: TransactionHost) -> None:
@@ -128,7 +128,7 @@ def coordinate_before_the_log_is_committed(patch: Any) -> None:
 
 
 def forget_who_has_yet_to_hear(patch: Any) -> None:
-    """A new coordinator sends no Ends of what was decided before it."""
+    """A new coordinator sends no Ends for decisions made before it."""
     fill = Loader.fill
 
     def lossy(self: Loader, book: Book) -> None:
@@ -139,7 +139,7 @@ def forget_who_has_yet_to_hear(patch: Any) -> None:
 
 
 def give_a_zombie_the_next_epoch(patch: Any) -> None:
-    """A producer that lost its id aborts, and is told how to go on."""
+    """A producer that lost its id aborts, and is given the next epoch."""
     decided_before = producers._decided_before
 
     def generous(book: Book, branch: Branch, event: tc.EndRequested) -> Any:
@@ -154,7 +154,7 @@ def give_a_zombie_the_next_epoch(patch: Any) -> None:
 
 
 def abort_a_timeout_without_a_new_epoch(patch: Any) -> None:
-    """The transaction is aborted, and its producer writes on in it."""
+    """The transaction is aborted, and its producer continues to write in it."""
     decide = ending.decide
 
     def soft(book: Book, branch: Branch, *, commit: bool, reason: EndReason) -> None:
@@ -180,12 +180,12 @@ def join_again_before_the_end_was_heard(patch: Any) -> None:
 
 
 def give_plain_producers_the_ids_of_others(patch: Any) -> None:
-    """Whoever names the id of a transactional producer is given its next epoch."""
+    """A caller that names the id of a transactional producer gets its next epoch."""
     patch.setattr(metadata, "is_transactional_producer", lambda _producer_id: False)
 
 
 def abort_whatever_epoch_is_open(patch: Any) -> None:
-    """An operator's abort that comes late hits a transaction that nobody has looked at."""
+    """An operator's late abort hits a transaction that the operator never saw."""
     abort = producers.abort
 
     def blunt(book: Book, event: tc.AbortRequested) -> tc.Aborted:
@@ -211,7 +211,7 @@ def append_without_joining(patch: Any) -> None:
 
 
 def refuse_a_repeated_end_where_the_marker_is(patch: Any) -> None:
-    """The coordinator did not hear that it is, asks again, and hears that the epoch is old."""
+    """The coordinator does not learn that it is there, asks again, and is told the epoch is old."""
     original = Transactions.end
 
     def end(self: Transactions, request: lc.EndRequested, out: Outbox, now_ms: int) -> bool:
@@ -225,10 +225,10 @@ def refuse_a_repeated_end_where_the_marker_is(patch: Any) -> None:
 
 
 def keep_guards_at_the_end(patch: Any) -> None:
-    """The guard outlives the End, and whoever waits there waits on.
+    """The guard outlives the End, and batches that wait there keep waiting.
 
-    Alone it does no harm: the marker has moved the epoch, and what joins then is judged again and
-    refused as fenced. So it is no bug to be found, and half of `append_behind_the_marker`.
+    Alone it does no harm: the marker has raised the epoch, and what joins then is checked again and
+    refused as fenced. So it is not a bug to be found, but half of `append_behind_the_marker`.
     """
     original = Transactions.end
 
@@ -243,10 +243,10 @@ def keep_guards_at_the_end(patch: Any) -> None:
 
 
 def append_without_a_second_look(patch: Any) -> None:
-    """Of what waited for "joined" it is not looked at again whether its epoch is over.
+    """When "joined" arrives, the waiting batches are appended without checking their epoch again.
 
-    Alone it does no harm: an End that comes in between takes the guard along, with all who wait,
-    and "joined" finds nobody. So it is the other half.
+    Alone it does no harm: an End that comes in between removes the guard and all that wait, and
+    "joined" finds none. So it is the other half.
     """
     original = Transactions.joined
 
@@ -264,13 +264,13 @@ def append_without_a_second_look(patch: Any) -> None:
 
 
 def append_behind_the_marker(patch: Any) -> None:
-    """The guard outlives the End, and "joined", which comes late, appends what waited there."""
+    """The guard outlives the End, and a late "joined" appends what waited there."""
     keep_guards_at_the_end(patch)
     append_without_a_second_look(patch)
 
 
 def answer_without_a_marker_when_nothing_is_open(patch: Any) -> None:
-    """A deposed leader sees nothing open in its old log, and says that all is done."""
+    """A deposed leader sees nothing open in its old log, and answers that all is done."""
     original = Transactions.end
 
     def end(self: Transactions, request: lc.EndRequested, out: Outbox, now_ms: int) -> bool:
@@ -284,7 +284,7 @@ def answer_without_a_marker_when_nothing_is_open(patch: Any) -> None:
 
 
 def pass_markers_that_are_not_committed(patch: Any) -> None:
-    """The last stable offset moves with the marker, not with the high watermark behind it."""
+    """The last stable offset moves with the marker, not with the high watermark after it."""
 
     def eager(self: ProducerTable, high_watermark: Offset) -> Offset:
         first = self._transactions.first_open()
@@ -294,7 +294,7 @@ def pass_markers_that_are_not_committed(patch: Any) -> None:
 
 
 def take_the_high_watermark_for_the_last_stable_offset(patch: Any) -> None:
-    """As long as a new leader has not seen a batch itself, it knows of nothing open."""
+    """As long as a new leader has not seen a batch itself, it knows of no open transaction."""
     init, stable_offset = Leader.__init__, LocalLog._stable_offset
 
     def start(self: Leader, *args: Any, **kwargs: Any) -> None:
@@ -311,7 +311,7 @@ def take_the_high_watermark_for_the_last_stable_offset(patch: Any) -> None:
 
 
 def evict_producers_with_open_transactions(patch: Any) -> None:
-    """The table of producers is full, and the oldest entry goes, open or not."""
+    """The table of producers is full, and the oldest entry is removed, open or not."""
     apply = ProducerTable.apply
 
     def crowded(self: ProducerTable, header: Any, now_ms: int = 0) -> Any:
@@ -326,7 +326,7 @@ def evict_producers_with_open_transactions(patch: Any) -> None:
 
 
 def forget_open_transactions_at_recovery(patch: Any) -> None:
-    """A snapshot of producers says nothing of what was open."""
+    """A snapshot of producers has no open transactions."""
     load = LocalLog._load
 
     def forgetful(self: LocalLog, recovered: Any, now_ms: int) -> None:
@@ -337,7 +337,7 @@ def forget_open_transactions_at_recovery(patch: Any) -> None:
 
 
 def expire_what_is_not_decided(patch: Any) -> None:
-    """Retention goes up to the high watermark, past what is open."""
+    """Retention goes up to the high watermark, beyond open transactions."""
     original = LocalLog.raise_log_start
 
     def eager(self: LocalLog, offset: Offset) -> bool:
@@ -351,12 +351,12 @@ def expire_what_is_not_decided(patch: Any) -> None:
 
 
 def lose_the_index_of_aborted_transactions(patch: Any) -> None:
-    """The index is not written: what was aborted is shown."""
+    """The index is not written: aborted data is returned."""
     patch.setattr(MemoryLogStore, "aborted", lambda _self, _slot, _start, _end: ())
 
 
 def keep_the_index_when_the_log_is_cut(patch: Any) -> None:
-    """Markers that were truncated are still told."""
+    """Markers that were truncated are still reported."""
     truncate = _Log._truncate
 
     def careless(self: _Log, to: Offset, log_start: Offset) -> None:
@@ -371,7 +371,7 @@ def keep_the_index_when_the_log_is_cut(patch: Any) -> None:
 
 
 def hide_by_producer_id_only(patch: Any) -> None:
-    """All of a producer is hidden once one of its transactions was aborted."""
+    """All data of a producer is hidden once one of its transactions was aborted."""
     fetch = CommittedReader._read
 
     def careless(self: CommittedReader, batch: Any, *, is_hidden: bool) -> None:
@@ -385,7 +385,7 @@ def hide_by_producer_id_only(patch: Any) -> None:
 
 
 def list_the_high_watermark_for_committed_readers(patch: Any) -> None:
-    """Who begins at the end passes over what is open there, and is committed later."""
+    """A reader that begins at the end skips what is open there and committed later."""
     patch.setattr(LatestReader, "_latest", lambda _self, marks: marks.high_watermark)
 
 
@@ -428,4 +428,4 @@ OPERATOR_BUGS: Final[dict[str, Callable[[Any], None]]] = {
 LATE_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     look_for_timeouts_every_ten_seconds.__name__: look_for_timeouts_every_ten_seconds
 }
-"""Everything comes right in the end, and too late."""
+"""Everything is right in the end, but too late."""

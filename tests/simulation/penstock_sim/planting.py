@@ -1,9 +1,9 @@
-"""All bugs that are planted, and how many seeds each takes to be found: one way to look for them.
+"""All planted bugs, how many seeds it takes to find each, and one way to look for them.
 
-A bug is planted in the process that plays, seed after seed from 0, until an invariant breaks; what
-is found names the invariant. `run.py --planted` prints the table, the tests ask for each. They play
-the seed first that found it when the table was last stored (`planted_seeds.txt`): most of their
-time would go into seeds that do not show it.
+A bug is planted in the process that plays, seed after seed from 0, until an invariant breaks; the
+violation names the invariant. `run.py --planted` prints the table; the tests look for each bug.
+They first play the seed that found it when the table was last stored (`planted_seeds.txt`):
+otherwise most of their time would go into seeds that do not show it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ FILE: Final = Path(__file__).resolve().parent.parent / "planted_seeds.txt"
 
 @dataclass(frozen=True, slots=True)
 class PlantedBug:
-    """One of them. `options`: of `simulate`, which histories it is looked for in.
+    """One planted bug. `options`: of `simulate`, for the histories in which it is looked for.
 
-    seeds: it is found within so many. found_by: how what is found may begin; (): as it likes.
-    only_by: seeds in which others find it first are passed over.
+    seeds: it is found within this many. found_by: how the violation may begin; (): in any way.
+    only_by: seeds in which other invariants find it first are skipped.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class PlantedBug:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of looking for a bug: it showed at the last of so many `seeds` from 0.
+    """The result of looking for a bug: it showed in the last of `seeds` seeds from 0.
 
     `violation` None: none of them found it.
     """
@@ -60,25 +60,25 @@ class Found:
 
     @property
     def as_expected(self) -> bool:
-        """It was found, by an invariant that knows of it."""
+        """It was found, by an invariant that may find it."""
         allowed = ALL_BUGS[self.bug].found_by
         return self.violation is not None and (not allowed or self.violation.startswith(allowed))
 
 
 class Patch:
-    """What a plant needs of pytest's `monkeypatch`."""
+    """The part of pytest's `monkeypatch` that plants need."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[object, str, object]] = []
 
     def setattr(self, target: object, name: str, value: object) -> None:
-        """Until `undo`."""
+        """Sets an attribute until `undo`."""
         here = vars(target).get(name, _NOT_HERE)
         self._undo.append((target, name, here))
         setattr(target, name, value)
 
     def undo(self) -> None:
-        """Newest first."""
+        """Restores all attributes, newest first."""
         while self._undo:
             target, name, value = self._undo.pop()
             if value is _NOT_HERE:
@@ -96,7 +96,7 @@ def find(number: int) -> Found:
 
 
 def find_again(number: int) -> Found:
-    """As `find`, but the stored seed first: if that still shows the bug, no other is played."""
+    """As `find`, but plays the stored seed first: if that still shows the bug, no other."""
     seed = stored_seeds().get(str(ALL_BUGS[number]))
     if seed is not None and seed < ALL_BUGS[number].seeds:
         found = _look(number, range(seed, seed + 1))
@@ -120,14 +120,14 @@ def _look(number: int, seeds: range) -> Found:
 
 
 def stored_seeds() -> dict[str, int]:
-    """Of each bug, by its kind and name, the first seed that found it when it was stored."""
+    """For each bug, by kind and name, the first seed that found it when the table was stored."""
     lines = FILE.read_text(encoding="utf-8").splitlines() if FILE.exists() else []
     pairs = (line.split(" ", 1) for line in lines)
     return {name: int(seed) for seed, name in pairs}
 
 
 def store_seeds(table: Iterable[Found]) -> None:
-    """Replaces what is stored of these bugs; the others stay, unless they are planted no more."""
+    """Replaces the stored seeds of these bugs; others stay, unless they are no longer planted."""
     stored = stored_seeds()
     stored.update({str(ALL_BUGS[found.bug]): found.seeds - 1 for found in table})
     lines = [f"{stored[str(bug)]} {bug}\n" for bug in ALL_BUGS if str(bug) in stored]

@@ -1,8 +1,8 @@
-"""A client's process: it may die at any step or freeze, and what it has sent goes on without it.
+"""A client's process: it can die at any step or freeze; its requests in flight are unaffected.
 
-later ─▶ a step, unless it has died meanwhile; when it is not frozen any more
-ask ─▶ the transactions' coordinator, until there is an answer that is not "try again"
-deliver ─▶ a batch to whoever leads, perhaps twice; one answer, or that there is none
+later ─▶ a step, unless it has died meanwhile; once it is not frozen
+ask ─▶ the transactions' coordinator, until there is an answer that is not retriable
+deliver ─▶ a batch to the leader, perhaps twice; one answer, or None
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PRODUCE_TIMEOUT_MS: Final = 150
 
 
 class Process:
-    """`_life` counts its runs: whatever was planned or asked in an earlier one is forgotten."""
+    """`_life` counts its runs: steps and calls of an earlier run are dropped."""
 
     def __init__(self, world: World, name: str, node: int) -> None:
         self.world = world
@@ -32,18 +32,18 @@ class Process:
         self.node = node
         self._life = 0
         self._steps_left = 0
-        """Until it dies by itself, while the world is chaotic; 0 = it does not."""
+        """Steps until it dies by itself, while the world is chaotic; 0 = it does not."""
         self._frozen_until_ms = 0.0
 
     def freeze(self, ms: float) -> None:
-        """It does nothing for so long, and then goes on as if nothing had been."""
+        """Does nothing for this long, then continues as if nothing had happened."""
         self._frozen_until_ms = max(self._frozen_until_ms, self._now_ms() + ms)
 
     def _now_ms(self) -> float:
         return self.world.scheduler.now_us / 1000
 
     def _die(self) -> None:
-        """Requests that are under way go on without it."""
+        """Dies; requests in flight continue without it."""
         self.world.scheduler.note(self.name, "dies")
         self._life += 1
 
@@ -71,8 +71,8 @@ class Process:
         answered: Callable[[Any], None],
         until_ms: float | None = None,
     ) -> None:
-        """`answered` gets an answer, or an error that trying again cannot cure, or, after
-        `until_ms` (None: never), the last one."""
+        """`answered` gets an answer, or a permanent error, or, after `until_ms` (None: never), the
+        last error."""
         settled, life = False, self._life
 
         def heard(answer: Any) -> None:
@@ -108,9 +108,10 @@ class Process:
         transactional_id: str,
         answered: Callable[[ProduceReply | None], None],
     ) -> None:
-        """To whoever seems to lead; `answered` hears its reply, or None if that takes too long.
+        """Sends to the broker that seems to lead; `answered` gets its reply, or None after a
+        timeout.
 
-        Perhaps twice, the second time whenever the network likes, to whoever leads then.
+        Perhaps twice, the second time at any moment, to the leader at that time.
         """
         world, scheduler, life = self.world, self.world.scheduler, self._life
         broker, epoch = world.find_leader(key)

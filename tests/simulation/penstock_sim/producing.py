@@ -1,11 +1,11 @@
-"""The client's producer of transactions under virtual time: its machine and its lanes, obeyed.
+"""The client's transactional producer in virtual time: carries out its machine and its lanes.
 
     begin ─▶ send, send … ─▶ store offsets ─▶ commit or abort ─▶ `done(error or None)`
 
 The production `Transactions` and `Lane` decide; this is the client's `transaction/manager.py` and
-`producer/sender.py` with callbacks where those await. What a transaction wrote, and what was told
-of it, is kept in `Written`; `transaction_checks` judges that, and whoever reads compares what is
-there with it.
+`producer/sender.py` with callbacks instead of awaits. `Written` records what a transaction wrote
+and which outcome was reported; `transaction_checks` checks it, and readers compare what they see
+with it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _ELSEWHERE: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.TRANSACTION_
 class Written:
     """One transaction. `lines`: the values of its records, in order; `offsets`: of its group.
 
-    `name` begins each of its values. `told`: the outcome that its producer heard, None: none.
+    `name` begins each of its values. `told`: the outcome that its producer got, None: none.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Outgoing:
 
 
 class SimProducer(Process):
-    """One process' producer; `open` makes another producer object."""
+    """One process's producer; `open` creates another producer object."""
 
     def __init__(
         self, world: World, name: str, node: int, transactional_id: str, timeout_ms: int
@@ -99,7 +99,7 @@ class SimProducer(Process):
         self.open()
 
     def open(self) -> None:
-        """Another object; of the last one nothing is left but what is on its way."""
+        """Creates another object; of the last one only requests in flight remain."""
         self._objects += 1
         self._life += 1
         self.machine = Transactions(self.transactional_id, _BACKOFF_MS, _BACKOFF_MAX_MS)
@@ -123,9 +123,9 @@ class SimProducer(Process):
         self._obey(Begin(self._ms() + _END_MS), again)
 
     def send(self, key: ReplicaKey, records: list[tuple[bytes, bytes]]) -> None:
-        """Key and value each, as one batch; what becomes of it is the transaction's affair."""
+        """Sends pairs of key and value as one batch; the transaction tracks its outcome."""
         if self.machine.refusal is not None:
-            return  # it has failed meanwhile, and is aborted
+            return  # the transaction has failed meanwhile, and will be aborted
         written = self.written
         assert written is not None
         written.lines.setdefault(key, []).extend(value for _, value in records)
@@ -148,7 +148,7 @@ class SimProducer(Process):
         self._pump(key)
 
     def store(self, store: Callable[[Who, Done], None]) -> None:
-        """Has a group keep offsets for the transaction: `store` says how that went."""
+        """Has a group store offsets for the transaction: `store` reports the result."""
         identity = self.machine.identity
         if identity is None or self.machine.refusal is not None:
             return
@@ -166,16 +166,16 @@ class SimProducer(Process):
         store((identity.producer_id, identity.epoch), stored)
 
     def commit(self, done: Done) -> None:
-        """`done` hears None: it is committed."""
+        """`done` gets None: it is committed."""
         wait_visible = self.world.scheduler.chance(0.2)
         self._obey(Commit(self._ms() + _END_MS, wait_visible), done)
 
     def abort(self, done: Done) -> None:
-        """`done` hears None: it is aborted."""
+        """`done` gets None: it is aborted."""
         self._obey(Abort(self._ms() + _END_MS), done)
 
     def resolve(self, done: Done) -> None:
-        """Asks on, or gives up, until the machine is READY or FENCED."""
+        """Asks again, or gives up, until the machine is READY or FENCED."""
 
         def again(error: PenstockError | None) -> None:
             if self.machine.state in (State.READY, State.FENCED):
@@ -264,7 +264,7 @@ class SimProducer(Process):
         self.world.transaction_checks.granted((producer_id, epoch), owner)
 
     def _judge(self, error: PenstockError) -> None:
-        """What the coordinator may refuse a producer for."""
+        """Checks the errors for which the coordinator may refuse a producer."""
         if error.retriable or self.world.transaction_checks.void:
             return
         if error.code not in _ELSEWHERE:
@@ -291,7 +291,7 @@ class SimProducer(Process):
         return waiting + sent + self._unstored
 
     def _settled(self) -> None:
-        """Something is: whoever waits for all looks again."""
+        """A batch is settled: checks whether all are, for `_flush`."""
         if self._flushing is not None and not self._unsettled():
             flushed, self._flushing = self._flushing, None
             flushed(0)
@@ -329,7 +329,7 @@ class SimProducer(Process):
     # ------------------------------------------------------------ batches
 
     def _pump(self, key: ReplicaKey) -> None:
-        """Sends what may be sent now, as `Sender._next_batch`; looks again when more may."""
+        """Sends what may be sent now, as `Sender._next_batch`; runs again when more may be sent."""
         lane, waiting, now_ms = self._lanes[key], self._waiting[key], self._ms()
         while True:
             entry = lane.resend(now_ms)
@@ -375,7 +375,7 @@ class SimProducer(Process):
         self._pump(key)
 
     def _tick(self, number: int) -> None:
-        """Gives up what was not delivered in time."""
+        """Fails what was not delivered in time."""
         if number != self._count or not self._unsettled():
             if number == self._count and self.machine.state is State.OPEN:
                 self._later(_TICK_MS, self._tick, number)

@@ -1,10 +1,10 @@
-"""I14 by simulated time: with everything reachable, nothing stays open or unfinished for long.
+"""I14 by simulated time: while everything is reachable, nothing stays open or unfinished for long.
 
-    healed ─▶ every partition is led by enough, one coordinator is loaded ─▶ the clock runs
-        open past its timeout, or decided and without its marker, for `LATE_MS` more: broken
-    another leader or coordinator ─▶ the clock begins anew: that is the one failover
+    healed ─▶ every ISR is large enough, one coordinator is loaded ─▶ the clock runs
+        open past its timeout, or decided without a marker, for `LATE_MS` more: broken
+    another leader or coordinator ─▶ the clock starts again: that is the one failover
 
-Looked at every 100 ms once the nemesis is over. While it is not, nothing is reachable for long.
+Checked every 100 ms once the nemesis is over. Before that, nothing is reachable for long.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 LATE_MS: Final = 5_000
-"""As I14 says. Most are on time; a pipe's group took 600 ms when it had just been led anew."""
+"""As I14 says. Most are on time; a pipe's group took 600 ms when it had just got a new leader."""
 
 
 class Promptness:
-    """Looks at one history; raises `RuleError`."""
+    """Checks one history; raises `RuleError`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -34,7 +34,7 @@ class Promptness:
         self._undecided: dict[tuple[str, Who], int] = {}
 
     def look(self) -> None:
-        """Called often; what is not seen twice is no finding."""
+        """Called often; only what is seen twice is a violation."""
         world = self._world
         if world.transactions is None or world.transaction_checks.void:
             return
@@ -77,7 +77,7 @@ class Promptness:
         return live[0] if len(live) == 1 else None
 
     def _reachable(self) -> tuple[object, ...] | None:
-        """Who leads what, and coordinates; None: not all of it is reachable."""
+        """Leaders and coordinator; None: not everything is reachable."""
         host = self._host()
         if host is None:
             return None
@@ -85,7 +85,7 @@ class Promptness:
         return None if None in leaders else (host, *leaders)
 
     def _leader(self, key: ReplicaKey) -> tuple[int, int] | None:
-        """Broker and epoch; None: none leads with enough in sync."""
+        """Broker and epoch; None: no leader with a large enough ISR."""
         found = []
         for broker in self._world.brokers.values():
             replica = broker.replicas.get(key)

@@ -1,8 +1,8 @@
-"""The consumer of a group member: polls, positions, commits; partitions change hands in polls.
+"""The consumer of a group member: polls, positions, commits; polls change partitions.
 
-`client/consumer/group_session.py` and `fetcher.py` under virtual time. What they decide by is the
-production `Assignment` and `FetchState`; what awaits there is a callback here. Every hand-out and
-every commit is told to `group_checks`.
+`client/consumer/group_session.py` and `fetcher.py` in virtual time. The production `Assignment` and
+`FetchState` decide; what is awaited there is a callback here. `group_checks` is told of every
+handed batch and every commit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BUFFER_BYTES: Final = 4_000
 
 
 class Reader:
-    """Of one process; ends with it."""
+    """The reader of one process; ends with it."""
 
     def __init__(self, member: SimMember) -> None:
         self.member = member
@@ -57,12 +57,12 @@ class Reader:
         self._asleep = False
         self._naps = 0
         self.extra_work_ms = 0.0
-        """The nemesis: the next piece of work takes so much longer."""
+        """Set by the nemesis: the next piece of work takes this much longer."""
         self.ending = False
-        """The user wants no more: the next poll is a leave."""
+        """The user stops: the next poll leaves the group."""
 
     def start(self) -> None:
-        """With the process."""
+        """Starts with the process."""
         scheduler = self.world.scheduler
         self.member.later(scheduler.between(0, 5), self._poll)
         self.member.later(scheduler.between(0, _FETCH_MS), self._fetch)
@@ -70,12 +70,12 @@ class Reader:
             self.member.later(self._plan.commit_every_ms, self._auto_commit)
 
     def stop(self) -> None:
-        """With the process."""
+        """Stops with the process."""
         self._drop(frozenset(self._installed.values()))
 
     @property
     def behind(self) -> str:
-        """What it has yet to do when nothing new comes; "" = nothing."""
+        """What is left to do if no new records arrive; "" = nothing."""
         if self.member.membership.readable != frozenset(self._installed.values()):
             return f"owns {self.member.membership.readable}, reads {set(self._installed)}"
         for where, each in self._installed.items():
@@ -133,7 +133,7 @@ class Reader:
             self._work(self._worked)
 
     def _arrived(self) -> None:
-        """A poll that waits has something to do."""
+        """Wakes a poll that waits."""
         if self._asleep:
             self._asleep = False
             self.member.later(0.05, self._wake, self._naps)
@@ -145,7 +145,7 @@ class Reader:
             self._turn()
 
     def _take(self, taking: Iterator[Record], batches: list[ConsumedBatch]) -> None:
-        """Some records of a loop, then a while of work with them."""
+        """Takes some records in a loop, then works on them for a while."""
         count = self.world.scheduler.random.randrange(1, 6)
         for _ in range(count):
             record = next(taking, None)
@@ -187,7 +187,7 @@ class Reader:
             self._poll()
 
     def _leave(self) -> None:
-        """`close`: commits what was done, gives up, says farewell; the process ends."""
+        """`close`: commits what is processed, gives up partitions, leaves; the process ends."""
 
         def gone() -> None:
             self.member.handle(Subscribed(None))
@@ -198,19 +198,19 @@ class Reader:
     # ------------------------------------------------------------ partitions come and go
 
     def take(self, partitions: Partitions) -> None:
-        """Looks up where to begin; the poll after that begins."""
+        """Looks up where to begin; the next poll begins there."""
         tenure = object()
         self._tenures.update(dict.fromkeys(partitions, tenure))
         self._prepare(tenure)
 
     def revoke(self, partitions: Partitions) -> None:
-        """Given up by the next poll."""
+        """The next poll gives these up."""
         self._leaving |= partitions
         self._forget(partitions)
         self._arrived()
 
     def lose(self, partitions: Partitions) -> None:
-        """Stops reading at once."""
+        """Stops reading these at once."""
         self._forget(partitions)
         self._leaving -= partitions
         installed = partitions & frozenset(self._installed.values())
@@ -241,7 +241,7 @@ class Reader:
                 self.member.later(20, self._prepare, tenure)
                 return
             if any(seen.error is not None for seen in answer.offsets):
-                self.member.later(20, self._prepare, tenure)  # a transaction has yet to decide
+                self.member.later(20, self._prepare, tenure)  # a transaction is not decided yet
                 return
             for each, seen in zip(wanted, answer.offsets, strict=True):
                 if self._tenures.get(each) is tenure:
@@ -269,7 +269,7 @@ class Reader:
             self._checks.began(who, _key(each), start)
 
     def _give_up(self, partitions: Partitions, then: Callable[[], None]) -> None:
-        """The last moment of these: commits, stops reading."""
+        """Last chance before these are revoked: commits, then stops reading."""
         if not partitions:
             then()
             return
@@ -303,7 +303,7 @@ class Reader:
         self._commits.commit(self._done, again, automatic=True)
 
     def _committing(self, offsets: Offsets, *, automatic: bool) -> None:
-        """What is about to be sent."""
+        """Offsets are about to be sent."""
         for where, offset in offsets.items():
             if where in self._installed:
                 key = _key(self._installed[where])
@@ -321,7 +321,7 @@ class Reader:
                 self._ask(state)
 
     def _ask(self, state: FetchState) -> None:
-        """Asks whoever seems to lead; nothing there costs nothing."""
+        """Asks the broker that seems to lead; an empty answer costs nothing."""
         key = ReplicaKey(TopicId(state.topic_id), state.where.partition)
         broker, _ = self.world.find_leader(key)
         replica = broker.replicas.get(key) if broker.up else None
@@ -348,7 +348,7 @@ class Reader:
         )  # fmt: skip
 
     def _read(self, broker: SimBroker, replica: Replica, offset: Offset) -> list[Batch]:
-        """What the leader answers with, from `offset` on."""
+        """The leader's answer, from `offset` on."""
         found = broker.read(replica, offset, replica.machine.marks.high_watermark, 8)
         if found:
             who = f"{broker.name} to {self.member.name}"
@@ -377,4 +377,4 @@ def _key(each: GroupPartition) -> ReplicaKey:
 
 
 def _ignore() -> None:
-    """Nobody waits for it."""
+    """No caller waits for it."""

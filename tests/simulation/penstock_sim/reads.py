@@ -1,12 +1,12 @@
-"""What transactions read, judged by the records alone (I13; G1a, G1b and G1c in Adya's terms).
+"""Checks what transactions read, from the records alone (I13; G1a, G1b and G1c in Adya's terms).
 
-A value names the transaction that wrote it (`ledger.writer_of`); a pipe says what it took in which
-transaction. Among the committed ones:
+A value names the transaction that wrote it (`ledger.writer_of`); a pipe records what it read in
+which transaction. Among the committed ones:
 
-- nobody read what the other wrote, whoever else was between them (G1c);
+- no two read what the other wrote, directly or through others (G1c);
 - what was read is committed (G1a);
-- each record that can be read was taken by one transaction of a group, so that nobody went on
-  with a part of what a transaction wrote (G1b).
+- each readable record was read by one transaction of a group, so that no transaction continued with
+  only part of what another wrote (G1b).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A record that was handed out."""
+    """A record that was handed to a member."""
 
     source: ReplicaKey
     offset: int
@@ -37,7 +37,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """`reader` took it for its group. `writer` None: it was written in no transaction."""
+    """`reader` read it for its group. `writer` None: it was not written in a transaction."""
 
     group_id: str
     reader: Written
@@ -46,26 +46,26 @@ class Read:
 
 
 class Reads:
-    """Of all transactions of a history."""
+    """The reads of all transactions of a history."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._taken: list[Read] = []
 
     def took(self, group_id: str, reader: Written, inputs: Iterable[Input]) -> None:
-        """A pipe makes something of these, or lets them end."""
+        """A pipe processes these, or ends their path."""
         written = self._world.ledger.written
         for one in inputs:
             writer = written.get(writer_of(one.value))
             self._taken.append(Read(group_id, reader, writer, one))
 
     def committed(self) -> Iterator[Read]:
-        """Those of committed transactions."""
+        """The reads of committed transactions."""
         outcomes = self._world.transaction_checks.outcomes
         return (one for one in self._taken if outcomes.get(one.reader.who))
 
     def check_provenance(self) -> None:
-        """No cycle, and nothing of a transaction that is not committed."""
+        """There is no cycle, and no data of a transaction that is not committed."""
         outcomes = self._world.transaction_checks.outcomes
         sources: dict[str, dict[str, None]] = {}
         aborted: Read | None = None
@@ -91,7 +91,7 @@ class Reads:
     def check_once(
         self, place: tuple[str, ReplicaKey], inputs: Mapping[Offset, bytes], span: range
     ) -> None:
-        """Each of `inputs` within `span`, by offset, was taken once for a group."""
+        """Each of `inputs` within `span`, by offset, was read once for a group."""
         group_id, key = place
         found: dict[int, Read] = {}
         for one in self.committed():

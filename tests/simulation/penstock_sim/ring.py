@@ -1,10 +1,10 @@
-"""A ring: two pipes, the second writes where the first reads.
+"""A ring: two pipes; the second writes to where the first reads.
 
     keys ─ "there" ─▶ sinks ─ "back" ─▶ keys …      a record ends when `hops_max` have taken it
 
-Committed transactions of either pipe read what those of the other wrote, so that edges of "read
-what it wrote" go both ways: only here could they be a cycle (I13). A value keeps the words that
-each pipe put before it, and so says where it comes from. All else, faults too, is as in `pipe`.
+Committed transactions of each pipe read what those of the other wrote, so that edges of "read what
+it wrote" go both ways: only here could they form a cycle (I13). A value keeps the words that each
+pipe put before it, and so shows its origin. Everything else, including faults, is as in `pipe`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ class Ring(PipeGroups):
         super()._plan_group(group_id, topic if group_id == THERE else self._opposite)
 
     def ends_here(self) -> bool:
-        """Also when all is healed: else a transaction is over before what it wrote comes back."""
+        """Even when faults are healed: otherwise a transaction ends before its results come
+        back."""
         return self.world.scheduler.chance(self._commit_chance)
 
     def sources(self, group_id: str) -> list[ReplicaKey]:
-        """What a group reads."""
+        """The partitions that a group reads."""
         return self.world.keys if group_id == THERE else self.world.sinks
 
     def sinks(self, group_id: str) -> list[ReplicaKey]:
-        """What a group writes to."""
+        """The partitions that a group writes to."""
         return self.world.sinks if group_id == THERE else self.world.keys

@@ -1,8 +1,8 @@
 """Virtual time: one heap of callbacks, one seeded source of chance, one fingerprint.
 
-Nothing in a simulation reads a real clock or draws from a generator that is not the seed's, so a
-seed is a history. The fingerprint folds in the time of every step; two runs of one seed must agree
-on it.
+Nothing in a simulation reads a real clock or uses a generator that is not the seed's, so a seed
+determines a history. The fingerprint includes the time of every step; two runs of one seed must
+have the same one.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Scheduler:
         self.now_us = max(self.now_us, end_us)
 
     def fail(self, error: BaseException) -> None:
-        """Ends the history with `error` after this step: for where raising it might be in vain.
+        """Ends the history with `error` after this step: where raising may have no effect.
 
-        A shell's task may swallow what is raised in it. The first one counts.
+        A shell's task may swallow an exception raised in it. Only the first error counts.
         """
         self._failure = self._failure or error
 
     def generator(self, name: str) -> random.Random:
-        """Another source of chance: whoever draws from it changes nothing for the others."""
+        """Another generator: using it does not affect the others."""
         return random.Random(f"{name} of {self._seed}")
 
     def chance(self, probability: float) -> bool:

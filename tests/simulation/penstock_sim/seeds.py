@@ -1,4 +1,4 @@
-"""Which seeds to play: those that failed once (`tests/simulation/seeds.txt`), and new ones."""
+"""Which seeds to play: those that once failed (`tests/simulation/seeds.txt`), and new ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 FILE: Final = Path(__file__).resolve().parent.parent / "seeds.txt"
 _SEEDS_PER_MS: Final = 10
-"""More than any machine plays, so that a range never reaches the next run's."""
+"""More than any machine plays, so that a range never overlaps the next run's."""
 
 
 def kept_seeds(text: str | None = None) -> dict[int, str]:
@@ -33,7 +33,7 @@ def kept_seeds(text: str | None = None) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class FreshSeeds:
-    """Seeds from `first` on, for `seconds` from the moment that the first is asked for."""
+    """Seeds from `first` on, for `seconds` counted from the request for the first."""
 
     first: int
     seconds: float
@@ -47,5 +47,5 @@ class FreshSeeds:
 
 
 def fresh_seeds(now_ms: int, seconds: float) -> FreshSeeds:
-    """A range that no run has played which began in another millisecond of the wall clock."""
+    """A range that no run has played that began in another millisecond of the wall clock."""
     return FreshSeeds(now_ms * _SEEDS_PER_MS, seconds)

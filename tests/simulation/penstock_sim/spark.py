@@ -1,12 +1,12 @@
-"""A streaming query under simulation: its driver and executors as processes that die anywhere.
+"""A streaming query in the simulator: its driver and executors are processes that can die.
 
     driver: offset log ─▶ a run: tasks ─▶ messages ─▶ decision_of ─▶ CommitBatch ─▶ commit log ─▶ …
     executor: BeginBranch at the first row ─▶ rows, each batch until it is acknowledged ─▶ message
 
-What Spark does is told here as chance: tasks are tried again, the slow ones beside a twin; a driver
-dies between any two steps, or is only thought dead, and the next one executes the batch again, with
-the rows of before or others. What the sink does is production code: `penstock.spark.decision`, and
-the coordinator. `spark_checks` judges what becomes of the rows.
+Chance does what Spark does: tasks are retried, slow ones beside a twin; a driver dies between any
+two steps, or is only considered dead, and the next one executes the batch again, with the same rows
+or others. What the sink does is production code: `penstock.spark.decision`, and the coordinator.
+`spark_checks` checks what happens to the rows.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from penstock_sim.world import World
 
 Plan = tuple[tuple[int, ...], ...]
-"""Of each task, the rows of each batch that it sends."""
+"""For each task, the number of rows of each batch that it sends."""
 _NODE: Final = 900
 _PRODUCE_ATTEMPTS: Final = 6
 _CALL_MS: Final = 600
-"""How long a driver or a task asks before it gives up."""
+"""How long a driver or a task retries before it gives up."""
 _FAILURES_MAX: Final = 4
 _SILENT_MS: Final = 250
-"""A task that has said nothing for so long gets a twin."""
+"""A task that has not reported for this long gets a twin."""
 _WITHOUT_ROWS: Final = object()
 logging.getLogger("penstock.spark").addHandler(logging.NullHandler())
 
@@ -63,10 +63,10 @@ class Written:
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """One execution of a batch. `messages`: per task, the one the driver takes.
+    """One execution of a batch. `messages`: per task, the one that the driver accepts.
 
-    is_aborted: the driver was told that nothing of it is in. is_over: whatever still comes of it
-    is too late.
+    is_aborted: the driver was told that nothing of it is committed. is_over: anything that still
+    arrives is too late.
     """
 
     run: BatchRun
@@ -82,7 +82,7 @@ class Execution:
 
 @dataclass(slots=True, eq=False)
 class Query:
-    """What outlives drivers: the checkpoint (offset log, commit log), and the user's settings."""
+    """Outlives drivers: the checkpoint (offset log, commit log), and the user's settings."""
 
     application_id: str
     checkpoint: str
@@ -98,12 +98,12 @@ class Query:
 
     @property
     def is_busy(self) -> bool:
-        """A batch was begun and is not in the commit log."""
+        """A batch has begun and is not in the commit log."""
         return self.next_batch in self.offsets
 
 
 class Driver(Process):
-    """One driver of a query; another process is another one."""
+    """One driver of a query; each process is another one."""
 
     def __init__(self, spark: SimSpark, query: Query, number: int) -> None:
         super().__init__(spark.world, f"d{number}", _NODE + number)
@@ -151,7 +151,7 @@ class Driver(Process):
             self._launch(execution, task)
 
     def _launch(self, execution: Execution, task: int) -> None:
-        """Another attempt; a twin, if one is still at it."""
+        """Starts another attempt; a twin, if one is still running."""
         if execution.is_over or task in execution.messages:
             return
         self._attempts += 1
@@ -162,7 +162,7 @@ class Driver(Process):
         self._later(patience_ms, self._launch, execution, task)
 
     def hear(self, execution: Execution, task: int, message: object | None) -> None:
-        """What an attempt says. None: it failed."""
+        """Takes an attempt's message. None: it failed."""
         if execution.is_over or task in execution.messages:
             return
         if message is None:
@@ -222,14 +222,14 @@ class Driver(Process):
         try:
             check_outcome(decision, outcome, self.query.on_mismatch)
         except PenstockError:
-            # The way out that the error names.
+            # The remedy that the error names.
             self.query.on_mismatch = OnReplayMismatch.SKIP
             self._abort(execution)
             return
         if again:
             self._ask_commit(execution, decision, again=False)
         elif self.world.chaotic and self.world.scheduler.chance(0.06):
-            self._abort(execution)  # it raised behind the answer, for Spark it has failed
+            self._abort(execution)  # it raised after the answer: for Spark it has failed
         else:
             self._committed(execution)
 
@@ -239,7 +239,7 @@ class Driver(Process):
     def _write_commit_log(self, execution: Execution) -> None:
         batch = execution.run.batch
         if batch in self.query.commits:
-            self._die()  # another driver is at it: Spark's commit log takes each batch once
+            self._die()  # another driver did it: Spark's commit log accepts each batch once
             return
         self.query.commits.add(batch)
         self.spark.checks.finished(execution)
@@ -252,13 +252,13 @@ class Driver(Process):
         self._interrupt(execution.attempts)
 
     def _interrupt(self, attempts: list[TaskAttempt]) -> None:
-        """Some of them never hear of it, and go on."""
+        """Some of them never get the message, and continue."""
         for attempt in attempts:
             if not attempt.is_over and self.world.scheduler.chance(0.6):
                 self.world.net.call(self.node, attempt.node, attempt.interrupt)
 
     def _abort(self, execution: Execution) -> None:
-        """The query has failed: it ends, and is started again."""
+        """The query has failed: it ends, and is restarted."""
         run, decision = execution.run, execution.decision
         self._end(execution)
         if decision is None:
@@ -289,7 +289,7 @@ class TaskAttempt(Process):
         super().__init__(driver.world, f"{driver.name}.{task}.{attempt}", driver.node)
         self.task = task
         self.is_over = False
-        """It has said what it has to say."""
+        """It has sent its message."""
         self._driver = driver
         self._execution = execution
         self._rows = execution.plan[task]
@@ -300,7 +300,7 @@ class TaskAttempt(Process):
         self._steps_left = self.world.scheduler.random.choice((2, 5, 10, 20, *[10_000] * 6))
 
     def start(self) -> None:
-        """Its executor has it."""
+        """Its executor starts it."""
         if not self._rows:
             self._say(_WITHOUT_ROWS)
             return
@@ -322,12 +322,12 @@ class TaskAttempt(Process):
         )
 
     def interrupt(self) -> None:
-        """Its result is not wanted any more: it fails, as a task that is killed does."""
+        """Its result is no longer wanted: it fails, like a task that is killed."""
         if self._producer is not None and not self.is_over:
             self._fail()
 
     def _say(self, message: object | None) -> None:
-        """To the driver, if it still is there."""
+        """Sends the message to the driver, if it is still there."""
         self.is_over = True
         driver, life = self._driver, self._driver._life
         said = (driver._run, life, driver.hear, (self._execution, self.task, message))
@@ -386,7 +386,7 @@ class TaskAttempt(Process):
             self._say(TaskResult(self._execution.run, self._written.rows, branch))
 
     def _fail(self) -> None:
-        """It aborts its own branch, and says so."""
+        """Aborts its own branch, and reports the failure."""
         assert self._producer is not None
         (producer_id, epoch), self._producer = self._producer, None
         self._life += 1
@@ -405,7 +405,7 @@ class TaskAttempt(Process):
 
 
 class SimSpark:
-    """The query of a history, its drivers, and who breaks them."""
+    """The query of a history, its drivers, and their faults."""
 
     def __init__(self, world: World, checks: SparkChecks) -> None:
         self.world = world
@@ -413,7 +413,7 @@ class SimSpark:
         chance = world.scheduler.random
         self.query = Query("spark/query", "query", is_repeatable=chance.random() < 0.5)
         self.same_rows = chance.random() < 0.5
-        """A query that is not repeatable has as many rows again, but others."""
+        """A query that is not repeatable produces as many rows again, but others."""
         self.timeout_ms = chance.choice((250, 600))
         self.drivers: list[Driver] = []
         self._tasks = chance.choice((1, 2, 3))
@@ -421,17 +421,17 @@ class SimSpark:
 
     @property
     def driver(self) -> Driver:
-        """The one that the cluster manager thinks is alive."""
+        """The driver that the cluster manager considers alive."""
         return self.drivers[-1]
 
     def start(self) -> None:
-        """The query's first driver."""
+        """Starts the query's first driver."""
         self._start_driver()
         scheduler = self.world.scheduler
         scheduler.after(scheduler.between(0.2, 1.8) * self._pace_ms, self._strike)
 
     def new_plan(self) -> Plan:
-        """Some tasks have no rows, and now and then none has."""
+        """Some tasks have no rows, and sometimes none has."""
         chance = self.world.scheduler.random
         return tuple(
             tuple(
@@ -442,7 +442,7 @@ class SimSpark:
         )
 
     def lost(self, driver: Driver) -> None:
-        """A driver is gone; if it was the last one, another is started."""
+        """A driver has ended; if it was the current one, another is started."""
         if driver is self.driver:
             delay_ms = self.world.scheduler.random.choice((1, 20, 80, 250))
             self.world.scheduler.after(delay_ms, self._replace, driver)
@@ -457,7 +457,7 @@ class SimSpark:
         driver.start()
 
     def _strike(self) -> None:
-        """A driver dies, or is only thought dead and goes on beside the next one."""
+        """A driver dies, or is only considered dead and continues beside the next one."""
         scheduler = self.world.scheduler
         if not self.world.chaotic:
             return
@@ -472,13 +472,13 @@ class SimSpark:
             self._start_driver()
 
     def check_end(self, readers: list[CommittedReader]) -> None:
-        """With all that was read."""
+        """Checks against everything that was read."""
         seen = {payload for reader in readers for payload in reader.seen}
         missed = {payload for reader in readers for payload in reader.missed}
         self.checks.check_end(self.query, seen, missed)
 
     def unsettled(self) -> str:
-        """Why the query is not done; "" = every batch that was begun is in its commit log."""
+        """Why the query is not finished; "" = every batch begun is in its commit log."""
         if self.query.is_busy:
             return f"batch {self.query.next_batch} of {self.query.application_id} is under way"
         return ""

@@ -1,7 +1,7 @@
-"""What must hold of the batches that a query writes (I11): each is in once, whole, from one run.
+"""Checks of the batches that a query writes (I11): each is committed once, whole, from one run.
 
-Heard while it happens: the committed log of `__transactions`, append by append, and what drivers
-are told. At the end: what readers of committed records have seen of every attempt of every task.
+Checked in each step: the committed log of `__transactions`, append by append, and the answers to
+drivers. At the end: what readers of committed records have seen of every attempt of every task.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is in, by the committed log. attempts: of its tasks, whose branches committed.
+    """A committed batch, by the committed log. attempts: of its tasks, whose branches committed.
 
-    rows: as the ledger has it.
+    rows: according to the ledger.
     """
 
     run: str
@@ -34,7 +34,7 @@ class _Batch:
 
 
 class SparkChecks:
-    """Of the one query of a history."""
+    """Checks the one query of a history."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -82,7 +82,7 @@ class SparkChecks:
             batch.rows = dict(now.rows)[now.batch]
 
     def appended(self) -> None:
-        """A whole append is committed: a failover may come between it and the next."""
+        """A whole append is committed: a failover can happen between it and the next."""
         ledger = self._ledger
         newest = max(self.batches, default=-1)
         if newest > ledger.batch:
@@ -94,7 +94,7 @@ class SparkChecks:
     # ------------------------------------------------------------ drivers
 
     def told(self, execution: Execution, answer: tc.BatchCommitted) -> None:
-        """A driver hears that its batch is in."""
+        """A driver is told that its batch is committed."""
         run, decision = execution.run, execution.decision
         assert decision is not None
         if self.void:
@@ -110,7 +110,7 @@ class SparkChecks:
             raise RuleError(f"I11: {run} is told {answer}, the batch that is in is {batch}")
 
     def refused(self, execution: Execution, error: PenstockError) -> None:
-        """A driver hears that its commit has failed, or nothing."""
+        """A driver is told that its commit has failed, or gets no answer."""
         run, batch = execution.run, self.batches.get(execution.run.batch)
         known = {ErrorCode.TRANSACTION_ABORTED, ErrorCode.PRODUCER_FENCED}
         if self.void or error.retriable:
@@ -121,7 +121,7 @@ class SparkChecks:
             raise RuleError(f"I11: {run} hears {error.code.name}, and is in: {batch}")
 
     def aborted(self, execution: Execution, answer: tc.BatchAborted) -> None:
-        """A driver hears whether its abort came in time."""
+        """A driver is told whether its abort came in time."""
         run, batch = execution.run, self.batches.get(execution.run.batch)
         if self.void:
             return
@@ -131,7 +131,7 @@ class SparkChecks:
             raise RuleError(f"I11: {run} is told that it is aborted, and is in: {batch}")
 
     def finished(self, execution: Execution) -> None:
-        """A batch goes into the commit log: it is never executed again."""
+        """A batch is written to the commit log: it is never executed again."""
         run, decision = execution.run, execution.decision
         if decision is not None and self._ledger.batch < run.batch and not self.void:
             raise RuleError(f"I11: {run} is in the commit log, and not in: {self._ledger}")
@@ -139,7 +139,7 @@ class SparkChecks:
     # ------------------------------------------------------------ the end
 
     def check_end(self, query: Query, seen: set[bytes], missed: set[bytes]) -> None:
-        """What was read is what was decided. `missed`: retention was faster than the readers."""
+        """What was read is what was decided. `missed`: retention removed it before it was read."""
         if self.void:
             return
         for execution in query.executions:

@@ -1,4 +1,4 @@
-"""What many histories add up to, how a run of them goes on, and what a failing one shows."""
+"""Sums over many histories, progress of a run, and the report of a failing history."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _COUNTS: Final = {
     "transactions": "transactions ended",
     "spark_batches": "Spark batches",
     "piped": "records piped",
-    "aborts_asked": "aborts asked for by an operator",
+    "aborts_asked": "aborts requested by an operator",
     "aborts_hit": "transactions they ended",
     "latest_readers": "readers from the end",
 }
-"""Fields of a history that are counted, and what they are called."""
+"""Fields of a history that are counted, and their names."""
 
 
 @dataclass(slots=True)
 class Totals:
-    """Of the histories of one part of a run, counted as they end."""
+    """Counts the histories of one part of a run as they end."""
 
     clock: Callable[[], float] = monotonic
     seeds: int = 0
     failed: int = 0
     failing: list[int] = field(default_factory=list)
-    """The first of those that failed."""
+    """The first seeds that failed."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     started_s: float = field(init=False)
 
@@ -53,7 +53,7 @@ class Totals:
         return self.clock() - self.started_s
 
     def add(self, history: History | Lost) -> bool:
-        """Whether it held."""
+        """Counts a history; whether it held."""
         held = isinstance(history, History) and history.violation is None
         self.seeds += 1
         self.failed += not held
@@ -64,7 +64,7 @@ class Totals:
         return held
 
     def line(self, which: str) -> str:
-        """Everything, at the end."""
+        """The final line with all totals."""
         counts = ", ".join(f"{self.counts[name]} {word}" for name, word in _COUNTS.items())
         return f"{self.seeds} {which}, {self.told_failures}, {self.seconds:.1f} s: {counts}"
 
@@ -76,7 +76,7 @@ class Totals:
 
 
 class Progress:
-    """Says now and then how far a part of a run is."""
+    """Reports the progress of a part of a run now and then."""
 
     def __init__(self, totals: Totals, every_s: float, say: Callable[[str], None]) -> None:
         self._totals = totals
@@ -98,7 +98,7 @@ class Progress:
 
 
 def report(history: History | Lost, *, everything: bool) -> bool:
-    """Prints one history, a failed one with the end of its trace; whether it held."""
+    """Prints one history, a failed one with the end of its trace; returns whether it held."""
     if isinstance(history, Lost):
         print(f"FAILED: the process that played seed {history.seed} ended: {history.exit_code}")
         _print_replay(history.seed)

@@ -1,9 +1,9 @@
-"""What must hold of transactions, checked while it happens (I10, I11, I12, I14, I16).
+"""Checks of transactions in each step (I10, I11, I12, I14, I16).
 
-Outcomes are what the committed log of `__transactions` says; `View` is what the committed log of a
-partition says of its transactions, worked out batch by batch. Against these: every replica's last
-stable offset and index of aborted transactions, every marker, every answer to a producer, every
-batch that a reader of committed records is given or is not.
+Outcomes are taken from the committed log of `__transactions`; `View` has the transactions of a
+partition's committed log, computed batch by batch. These are compared with every replica's last
+stable offset and index of aborted transactions, every marker, every answer to a producer, and every
+batch that a reader of committed records gets or does not get.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 
 
 Place = ReplicaKey | GroupParticipant
-"""Who takes part in a transaction."""
+"""A participant of a transaction."""
 
 
 @dataclass(slots=True)
 class View:
-    """The transactions of one partition, as its committed log tells them.
+    """The transactions of one partition, according to its committed log.
 
-    stable: the last stable offset when the high watermark is the key. ended: first marker and its
-    outcome. spans: first and last offset of the data.
+    stable: the last stable offset for each high watermark. ended: first marker and its outcome.
+    spans: first and last offset of the data.
     """
 
     stable: dict[int, int] = field(default_factory=lambda: {0: 0})
@@ -60,7 +60,7 @@ class View:
     spans: dict[tuple[ProducerId, int], tuple[int, int]] = field(default_factory=dict)
 
     def extend(self, batch: Batch, who: str) -> None:
-        """The next committed batch; checks I12."""
+        """Adds the next committed batch; checks I12."""
         header = batch.header
         transaction = (header.producer_id, header.producer_epoch)
         if header.is_marker:
@@ -82,7 +82,7 @@ class View:
 
 
 class Named(Protocol):
-    """A producer. `instance`: the last one that it took the id as."""
+    """A producer. `instance`: its last one that took the id."""
 
     name: str
     transactional_id: str
@@ -90,20 +90,20 @@ class Named(Protocol):
 
 
 class Told(Protocol):
-    """A transaction, and the outcome that its producer heard."""
+    """A transaction, and the outcome that its producer got."""
 
     who: Who
     told: bool | None
 
 
 class TransactionChecks:
-    """Hears of every step, raises `RuleError`."""
+    """Is told of every step; raises `RuleError`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.outcomes: dict[tuple[ProducerId, int], bool] = {}
         self.void = False
-        """More was lost than is promised to survive: nothing is judged any more."""
+        """More was lost than is promised to survive: nothing is checked any more."""
         self.decisions = 0
         self._joined: dict[tuple[ProducerId, int], set[Place]] = {}
         self._branches: dict[BranchKey, BranchRecord] = {}
@@ -113,7 +113,7 @@ class TransactionChecks:
 
     @property
     def newest_granted(self) -> Who | None:
-        """The identity of a transactional producer that was given out last."""
+        """The identity of a transactional producer that was assigned last."""
         ours = (who for who in reversed(self._owners) if is_transactional_producer(who[0]))
         return next(ours, None)
 
@@ -126,7 +126,7 @@ class TransactionChecks:
     # ------------------------------------------------------------ coordinators
 
     def decided(self, host: TransactionHost, ready: tc.Ready) -> None:
-        """After every Ready: the state is what its records add up to."""
+        """After every Ready: the state equals what its records add up to."""
         self.decisions += len(ready.ended)
         if not ready.records or self.void:
             return
@@ -200,11 +200,11 @@ class TransactionChecks:
                 raise RuleError(f"I14: {where} is let go and has no marker of {transaction}")
 
     def has_joined(self, where: Place, transaction: Who) -> bool:
-        """By the committed log of the coordinators."""
+        """According to the committed log of the coordinators."""
         return where in self._joined.get(transaction, ())
 
     def _has_ended(self, where: Place, transaction: Who) -> bool:
-        """In the committed log of the participant."""
+        """According to the committed log of the participant."""
         if isinstance(where, GroupParticipant):
             return self.world.group_checks.has_ended(where.group_id, transaction)
         return transaction in self.view(where).ended
@@ -212,7 +212,7 @@ class TransactionChecks:
     def marked(
         self, broker: SimBroker, key: ReplicaKey, end: tc.End, reply: lc.ProduceReply
     ) -> None:
-        """A leader says that the marker is stored."""
+        """A leader answers that the marker is stored."""
         known = self.view(key).ended.get((end.producer_id, end.producer_epoch))
         if self.world.is_deleted(key):
             return
@@ -222,10 +222,10 @@ class TransactionChecks:
     # ------------------------------------------------------------ replicas
 
     def handled(self, broker: SimBroker, replica: Replica, after: rc.Marks) -> None:
-        """After every event of a replica: its last stable offset is the one of the log.
+        """After every event of a replica: its last stable offset is that of the log.
 
-        It may be ahead of its own high watermark's, which may be old: by as much as is decided
-        below the newest.
+        It may be ahead of the one for its own high watermark, which may be old: by as much as is
+        decided below the newest high watermark.
         """
         if self.void or self.world.transactions is None or replica.key == TRANSACTIONS_KEY:
             return
@@ -245,7 +245,7 @@ class TransactionChecks:
             )
 
     def check_index(self, broker: SimBroker, replica: Replica) -> None:
-        """What is told to have been aborted was, and what has data here and was is told."""
+        """Only aborted transactions are reported as such, and all that have data here are."""
         marks, view = replica.machine.marks, self.view(replica.key)
         end = marks.high_watermark
         if self.void or end == 0:
@@ -273,13 +273,13 @@ class TransactionChecks:
     # ------------------------------------------------------------ producers
 
     def granted(self, who: Who, instance: str) -> None:
-        """A producer was given this epoch."""
+        """A producer was assigned this epoch."""
         owner = self._owners.setdefault(who, instance)
         if owner != instance and not self.void:
             raise RuleError(f"I10: {who} was given to {owner} and to {instance}")
 
     def told(self, transactor: Named, transaction: Told, answer: tc.Ended) -> None:
-        """A producer hears how its transaction ended."""
+        """A producer is told how its transaction ended."""
         if self.void:
             return
         if self.outcomes.get(transaction.who) is not transaction.told:
@@ -294,7 +294,7 @@ class TransactionChecks:
                 raise RuleError(f"I11: {transaction.who} is said to be visible, not on {late}")
 
     def fenced(self, transactor: Named) -> None:
-        """A producer hears that another instance has its id."""
+        """A producer is told that another instance has its id."""
         owner = self._ids.get(transactor.transactional_id)
         if not self.void and owner is not None and owner.instance_id == transactor.instance:
             raise RuleError(f"I10: {transactor.name} is fenced, and nobody has taken its id")
@@ -302,7 +302,7 @@ class TransactionChecks:
     # ------------------------------------------------------------ the end
 
     def unsettled(self) -> str:
-        """Who has yet to see the end of a transaction; "" = nobody."""
+        """Why a transaction has not ended everywhere; "" = all have."""
         for key in self.world.data_keys:
             if self.view(key).open:
                 return f"{key} has open transactions: {self.view(key).open}"
@@ -316,7 +316,7 @@ class TransactionChecks:
         return ""
 
     def check_end(self, readers: list[CommittedReader], transactors: list[Transactor]) -> None:
-        """Everything that is committed was read once, and nothing else; the bank adds up."""
+        """Everything committed was read once, and nothing else; the bank adds up."""
         if self.void:
             return
         for broker in self.world.brokers.values():
