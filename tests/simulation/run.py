@@ -1,4 +1,4 @@
-"""Plays histories of the deterministic simulator and says which break an invariant.
+"""Plays histories of the deterministic simulator and reports which break an invariant.
 
 A failing seed prints what broke, its trace, and the command that replays it exactly. Seeds are
 played on all cores; a seed is the same history on every machine.
@@ -49,7 +49,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         type=float,
         default=0,
         metavar="N",
-        help="then as many as N seconds allow, of a range that no run has played before; 0",
+        help="then as many as N seconds allow, from a range that no run has played before; 0",
     )
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="print every event of it")
@@ -96,7 +96,7 @@ def main() -> int:
 
 
 def parts(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[int]]]:
-    """What to play, one part after the other: what it is called, its seeds."""
+    """The parts to play, one after another: name and seeds."""
     first, count = options.first, options.seeds
     if count:
         yield f"seeds from {first}", range(first, first + count)
@@ -108,7 +108,7 @@ def parts(options: argparse.Namespace) -> Iterator[tuple[str, Iterable[int]]]:
 
 
 def play(workers: Workers, which: str, seeds: Iterable[int], *, keep_going: bool) -> bool:
-    """Whether all of them hold. Says how many were played, also when it is interrupted."""
+    """Whether all of them hold. Prints how many were played, even when interrupted."""
     print(f"playing {which}, {workers.count} at a time", flush=True)
     totals = Totals()
     every_s = TERMINAL_EVERY_S if sys.stdout.isatty() else LOG_EVERY_S
@@ -126,7 +126,7 @@ def play(workers: Workers, which: str, seeds: Iterable[int], *, keep_going: bool
 
 
 def look_for_bugs(options: argparse.Namespace) -> bool:
-    """Prints a line per planted bug as it is found, or is not; whether all were."""
+    """Prints a line per planted bug, found or not; whether all were found."""
     text: str = options.planted
     wanted = [number for number, bug in enumerate(ALL_BUGS) if text in str(bug)]
     if not wanted:

@@ -1,4 +1,4 @@
-"""An operator's aborts: what they may end, what may be told of them. Planted: `test_simulation`."""
+"""An operator's aborts: what they may end, and their answers. Planted: `test_simulation`."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def ended(*, epoch: int = WHO[1], at_ms: int = 20) -> BranchRecord:
 
 
 class Log:
-    """The committed log, as the checks hear of it, and one order of the operator."""
+    """The committed log, as the checks get it, and one order of the operator."""
 
     def __init__(self, order: Order) -> None:
         self.world = World(1, groups=False, transactions=True)

@@ -1,4 +1,4 @@
-"""What the simulator's own checks must tell apart, on documents written by hand."""
+"""Cases that the simulator's checks must tell apart, on documents written by hand."""
 
 import re
 from dataclasses import replace
@@ -41,7 +41,7 @@ SEED_WITH_THREE_BROKERS = 1
 
 
 class Cluster:
-    """Three brokers that hold one partition; all were told so, then changes are journaled."""
+    """Three brokers with one partition, which all of them know; changes are journaled."""
 
     def __init__(self) -> None:
         self.world = World(SEED_WITH_THREE_BROKERS)
@@ -56,21 +56,21 @@ class Cluster:
         self._sequence = 0
 
     def all_lose_power(self) -> None:
-        """And start again."""
+        """All brokers lose power and restart."""
         for broker in self.world.brokers:
             self.lose_power(broker)
 
     def lose_power(self, broker_id: int) -> None:
-        """And start again."""
+        """One broker loses power and restarts."""
         broker = self.world.brokers[BrokerId(broker_id)]
         broker.intact = False
         self.checks.broker_down(broker)
         broker.incarnation = 2
 
     def journal(self, changed: PartitionDocument, *registered: int, answered: bool = True) -> None:
-        """A majority keeps `changed` and that the second runs of these brokers registered.
+        """A majority stores `changed` and the registration of these brokers' second runs.
 
-        `answered`: the controller has heard so.
+        `answered`: the controller knows it.
         """
         self.runs |= {BrokerId(broker): 2 for broker in registered}
         cluster, version = self._next_cluster(self.runs)
@@ -93,9 +93,10 @@ class Cluster:
         learned: bool = False,
         deleted: bool = False,
     ) -> None:
-        """A write to the store that nobody hears of; or what a journal tells who takes over.
+        """A write to the store without an answer; or what a journal tells a new controller.
 
-        `deleted`: the document of the cluster says so of the topic, whose own goes after it.
+        `deleted`: the document of the cluster says that the topic is deleted; its own is removed
+        later.
         """
         runs = self.runs | {BrokerId(broker): 2 for broker in registered}
         cluster, version = self._next_cluster(runs)
@@ -171,7 +172,7 @@ def document(
 
 
 def test_the_last_holder_may_lead_without_its_data_by_the_journal_before() -> None:
-    """Two lost their seats by one journal; the third, alone then, is elected by the next."""
+    """One journal removes two from the ISR; the next one elects the third, then alone."""
     cluster = Cluster()
     cluster.all_lose_power()
     cluster.journal(document(leader=NO_LEADER, epoch=2, isr=(2,), version=4, lossy=(3, 1)), 1, 3)
@@ -225,7 +226,7 @@ def test_a_registration_that_a_journal_takes_back_was_never_told() -> None:
 def test_a_journal_may_follow_what_was_before_a_loss_that_a_late_write_dealt_with(
     others: tuple[int, ...],
 ) -> None:
-    """Nobody heard of that write, so that the journal takes the same losses into account again."""
+    """No controller learned of that write, so the journal handles the same losses again."""
     cluster = Cluster()
     for broker in (2, *others):
         cluster.lose_power(broker)
@@ -241,7 +242,7 @@ def test_a_journal_may_follow_what_was_before_a_loss_that_a_late_write_dealt_wit
 
 
 def test_a_history_that_goes_on_behind_a_gap_may_begin_inside_a_batch() -> None:
-    """Another log start than that of the last replica left; its producers went on meanwhile."""
+    """The log start differs from that of the last replica left; its producers continued."""
     canon = Canon()
     canon.extend(batch(0, 10, sequence=0), "b1")
     straddling = batch(38, 5, sequence=70)
@@ -280,7 +281,7 @@ def test_a_reader_is_not_given_less_nor_more(seen: list[Batch], told: str) -> No
 
 
 def test_what_retention_took_may_be_missing() -> None:
-    """Of a batch that holds the new log start, too: the rest of it is read, or not."""
+    """Also of a batch that contains the new log start: the rest of it is read, or not."""
     gap = range(10, 17)
     assert difference(OWN, [OWN[2]], [gap]) == ""
     assert difference(OWN, OWN[1:], [gap]) == ""

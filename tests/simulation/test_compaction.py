@@ -1,4 +1,4 @@
-"""Partitions with transactions are compacted under simulation. Their bugs: `test_simulation`."""
+"""Partitions with transactions are compacted in the simulator. Planted bugs: `test_simulation`."""
 
 import pytest
 
@@ -6,11 +6,11 @@ from penstock_sim.scheduler import RuleError
 from penstock_sim.world import History, World, simulate
 
 FAILED_ONCE = {
-    81100048: "a log began inside a batch that was never merged: nothing fed a follower from there",
+    81100048: "a log began inside a batch that was never merged: no follower was fed from there",
     81000238: "as 81100048, inside a batch that compaction had emptied and whose sequence it kept",
     81100399: "deletion overtook a pass, which then forgot an abort whose data it had not removed",
 }
-"""As in seeds.txt, but compacted only here."""
+"""As in seeds.txt, but only here with compaction."""
 
 
 def compacted(seed: int) -> History:

@@ -17,7 +17,7 @@ LONG_MS = 60_000
 def play(
     main: Callable[[NodeLoop], Coroutine[Any, Any, None]], seed: int = 1, *, shuffled: bool = False
 ) -> int:
-    """Runs `main` on a node; the fingerprint of its history. What it raises is raised here."""
+    """Runs `main` on a node; the fingerprint of its history. Errors of `main` are raised here."""
     scheduler = Scheduler(seed)
     loop = NodeLoop(scheduler, "n1", shuffled=shuffled)
     task = loop.start(main(loop))
@@ -128,7 +128,7 @@ def test_an_error_that_nobody_awaits_ends_the_history() -> None:
 
 
 async def _mixed(loop: NodeLoop) -> None:
-    """Sets of futures and tasks are walked, in the order of their hashes."""
+    """Iterates over sets of futures and tasks, in the order of their hashes."""
     order: list[str] = []
 
     async def one(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Groups in transactions under simulation: pipes, rings, a bank. Their bugs: `test_simulation`."""
+"""Groups in transactions, simulated: pipes, rings, a bank. Planted bugs: `test_simulation`."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_in_a_ring_each_pipe_reads_what_the_other_wrote() -> None:
 
 
 class Committed:
-    """A history of nothing but transactions and what they took."""
+    """A history with only transactions and what they read."""
 
     def __init__(self, *names: str, aborted: str = "") -> None:
         world = World(1, ring=True)

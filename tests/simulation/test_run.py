@@ -1,4 +1,4 @@
-"""The command that plays seeds: what it plays, on how many cores, what it says, how it ends."""
+"""The command that plays seeds: what it plays, on how many cores, what it prints, how it ends."""
 
 import os
 import signal

@@ -76,7 +76,7 @@ def test_a_stored_seed_that_no_longer_finds_its_bug_only_costs_time(
 def test_each_of_two_looks_keeps_a_late_batch_from_behind_the_marker(
     half: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a history that breaks without both: what leads there is the same with either."""
+    """In a history that breaks without both: with either one, everything before is the same."""
     [both] = [n for n, bug in enumerate(ALL_BUGS) if bug.name == "append_behind_the_marker"]
     found = find_again(both)
     assert (found.violation or "").startswith(("I10", "I12")), row(found)

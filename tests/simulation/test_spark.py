@@ -1,4 +1,4 @@
-"""Spark batches, and deleted topics, under simulation. Their bugs: `test_simulation`."""
+"""Spark batches, and deleted topics, in the simulator. Planted bugs: `test_simulation`."""
 
 from penstock_sim.world import World, simulate
 

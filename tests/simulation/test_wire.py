@@ -1,5 +1,5 @@
-"""What the simulator's network has and gRPC over loopback cannot show: blocked ways, killed nodes,
-histories that repeat. The contract both keep is in test_wire_calls.py and the modules it names.
+"""Cases of the simulator's network that gRPC over loopback cannot show: blocked ways, killed nodes,
+histories that repeat. The common contract is in test_wire_calls.py and the modules it names.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from penstock_sim.wire.transport import SimTransport
 
 THERE, BACK = (1, 2), (2, 1)
 HEARD_S = (KEEPALIVE_MS + 100) / 1000
-"""By then everyone has heard of a connection that was blocked for too long."""
+"""By then all ends have been told of a connection that was blocked for too long."""
 SEEDS = range(1, 9)
 
 
@@ -32,7 +32,7 @@ def scene(request: pytest.FixtureRequest) -> SimScene:
 
 
 class Handler:
-    """Echoes a stream, and knows whether it was cleaned up after."""
+    """Echoes a stream, and records whether it was cleaned up."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
@@ -54,7 +54,7 @@ class Handler:
 
 
 async def mixed(scene: SimScene) -> None:
-    """Something of everything."""
+    """Uses every kind of call."""
     handler = Handler()
     await serve(scene, {"/t/echo": unary(echo), "/t/m": stream(handler.handle)})
     async with scene.transport.open(scene.address) as channel:
@@ -219,7 +219,7 @@ def test_a_channel_that_has_failed_fails_calls_at_once(scene: SimScene) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_waits_in_a_handler_ends_before_the_handler_is_cancelled(seed: int) -> None:
-    """As gRPC has it: requests end as if half-closed, writes fail, then comes the cancellation."""
+    """As in gRPC: requests end as if half-closed, writes fail, then the task is cancelled."""
 
     async def body(scene: SimScene) -> None:
         saw: list[str] = []
@@ -268,7 +268,7 @@ def test_what_waits_in_a_handler_ends_before_the_handler_is_cancelled(seed: int)
 
 
 def restart(scene: SimScene) -> None:
-    """The server's next run."""
+    """Starts the server's next run."""
     scene.server = NodeLoop(scene.scheduler, "server again")
     scene.servers = SimTransport(scene.net, 2, scene.server)
 

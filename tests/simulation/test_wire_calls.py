@@ -1,4 +1,4 @@
-"""The contract of a transport, its calls: the same on gRPC over loopback and on the simulator.
+"""The contract of a transport: calls, on gRPC over loopback and on the simulator.
 
 Servers and connections are in test_wire_servers.py, streams in test_wire_streams.py, their flow
 control in test_wire_flow.py; what only the simulator has is in test_wire.py.
@@ -64,7 +64,7 @@ def test_many_calls_at_once_get_their_own_answers(play: Play) -> None:
 
 
 class Service(BrokerServiceServicer):
-    """One of the project's, behind its stubs."""
+    """One of the project's services, behind its stubs."""
 
     async def Metadata(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         if request.topics:
@@ -128,7 +128,7 @@ def test_at_its_deadline_a_call_fails_and_its_handler_is_cancelled(play: Play) -
         hanging = Hanging()
         await serve(scene, {"/t/m": unary(hanging.handle)})
         async with scene.transport.open(scene.address) as channel:
-            while not hanging.began.is_set():  # on a crowded machine it may not get that far
+            while not hanging.began.is_set():  # on a busy machine it may not get that far
                 error = await failed(channel.unary_unary("/t/m")(b"", timeout=0.3))
                 assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 assert error_from_rpc(error).code is ErrorCode.REQUEST_TIMED_OUT
@@ -248,7 +248,7 @@ def test_calls_above_the_limit_are_refused_as_overload(play: Play) -> None:
                 call.cancel()
                 await hanging.ended.wait()
             code = grpc.StatusCode.RESOURCE_EXHAUSTED
-            while code is grpc.StatusCode.RESOURCE_EXHAUSTED:  # for as long as the two end
+            while code is grpc.StatusCode.RESOURCE_EXHAUSTED:  # while the two are ending
                 code = await channel.unary_unary("/t/echo")(b"").code()
             assert code is grpc.StatusCode.OK
 

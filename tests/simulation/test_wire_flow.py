@@ -26,7 +26,7 @@ def play(request: pytest.FixtureRequest) -> Play:
 
 
 async def stalled(channel: grpc.aio.Channel, written: Any) -> int:
-    """What was written when nothing more is."""
+    """The amount written when writing has stalled."""
     seen = -1
     while seen != written():
         seen = written()
@@ -75,7 +75,7 @@ class Filling:
 
 
 def test_reading_and_writing_lets_others_run(play: Play) -> None:
-    """Even where nothing is waited for: shells rely on it, and bugs hide in it."""
+    """Even if nothing has to wait: shells rely on it, and bugs hide in it."""
 
     async def body(scene: Scene) -> None:
         turns = 0

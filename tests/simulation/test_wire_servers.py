@@ -1,4 +1,4 @@
-"""The contract of a transport, its servers and connections. See test_wire_calls.py."""
+"""The contract of a transport: servers and connections. See test_wire_calls.py."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ def play(request: pytest.FixtureRequest) -> Play:
 
 
 async def serves_again(channel: grpc.aio.Channel) -> None:
-    """A call that finds the old connection fails as others did."""
+    """A call that still uses the old connection fails like others."""
     code = grpc.StatusCode.UNAVAILABLE
     while code is grpc.StatusCode.UNAVAILABLE:
         code = await channel.unary_unary("/t/echo")(b"x", wait_for_ready=True).code()

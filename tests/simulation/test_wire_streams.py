@@ -1,4 +1,4 @@
-"""The contract of a transport, its streams. See test_wire_calls.py."""
+"""The contract of a transport: streams. See test_wire_calls.py."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -202,7 +202,7 @@ def test_a_closed_channel_cancels_its_streams(play: Play) -> None:
 
 
 class Sessions(ControllerServiceServicer):
-    """Acknowledges so many heartbeats, then refuses."""
+    """Acknowledges this many heartbeats, then refuses."""
 
     async def Session(  # noqa: N802 - gRPC's name
         self, request_iterator: AsyncIterator[pb.SessionRequest], context: Any
@@ -300,7 +300,7 @@ def test_at_its_deadline_a_stream_ends_on_both_sides(play: Play) -> None:
         handler = Streaming(reads=True)
         await serve(scene, {"/t/m": stream(handler.handle)})
         async with scene.transport.open(scene.address) as channel:
-            while not handler.began.is_set():  # on a crowded machine it may not get that far
+            while not handler.began.is_set():  # on a busy machine it may not get that far
                 call = channel.stream_stream("/t/m")(timeout=0.3)
                 error = await failed(call.read())
                 assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -322,7 +322,7 @@ def test_what_comes_at_a_deadline_or_later_is_not_read(play: Play) -> None:
 
         await serve(scene, {"/t/m": stream(tick), "/t/echo": unary(echo)})
         async with scene.transport.open(scene.address) as channel:
-            for timeout in (0.3, 3, 30):  # on a crowded machine nothing may come in time
+            for timeout in (0.3, 3, 30):  # on a busy machine nothing may arrive in time
                 call = channel.stream_stream("/t/m")(timeout=timeout)
                 answers = aiter(call)
                 with suppress(grpc.aio.AioRpcError):

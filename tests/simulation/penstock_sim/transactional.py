@@ -1,12 +1,12 @@
-"""Transactional producers that stall, die, share their ids, and what the nemesis does to them.
+"""Transactional producers that stall, die and share ids, and the nemesis for them.
 
     init ─▶ batches to 1–3 partitions, each until it is acknowledged ─▶ end ─▶ the next one
-      ▲         └ given up: the transaction is aborted                  └ asked until it is answered
+      ▲         └ given up: the transaction is aborted                  └ repeated until answered
       └──── dead, or fenced: another instance of the same id, a while later
 
-Each transaction appends batches that nobody else writes, with an amount: the amounts of one
-transaction add up to 0, so that what is visible does (a bank). What a producer was told, and by
-which answer, is kept in `Transaction`; `transaction_checks` judges it.
+Each transaction appends batches with an amount that no other producer writes: the amounts of one
+transaction add up to 0, and so do those of all visible batches (a bank). `Transaction` records the
+outcome that a producer was told, and by which answer; `transaction_checks` checks it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ATTEMPTS: Final = 8
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One of a producer's. `told`: the outcome it heard; None: none, or it was fenced."""
+    """One transaction. `told`: the outcome its producer got; None: none, or it was fenced."""
 
     who: Who
     lanes: dict[ReplicaKey, list[Batch]]
@@ -56,13 +56,13 @@ class Transaction:
 
     @property
     def payloads(self) -> set[bytes]:
-        """Those that are there to be read in the end."""
+        """The payloads that can be read in the end."""
         lanes = [lane for key, lane in self.lanes.items() if key != SHORT_LIVED_KEY]
         return {batch.payload for lane in lanes for batch in lane}
 
     @property
     def is_readable(self) -> bool:
-        """All of it is."""
+        """All of it can be read."""
         return SHORT_LIVED_KEY not in self.lanes
 
 
@@ -82,7 +82,7 @@ class Transactor(Process):
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Another instance: a new object in a new process."""
+        """Starts another instance: a new object in a new process."""
         self._life += 1
         self.instance = f"{self.name}.{self._life}"
         self.idle = False
@@ -127,7 +127,7 @@ class Transactor(Process):
         self._next((answer.producer_id, answer.producer_epoch))
 
     def _refused(self, error: PenstockError) -> None:
-        """Another instance has the id: this one is over."""
+        """Another instance has the id: this one ends."""
         if error.code is not ErrorCode.PRODUCER_FENCED:
             raise RuleError(f"I10: {self.name} hears {error.code.name}: {error}")
         self.world.transaction_checks.fenced(self)
@@ -165,7 +165,7 @@ class Transactor(Process):
         return Transaction(who, lanes)
 
     def _lane(self, who: Who, key: ReplicaKey, amount: int) -> list[Batch]:
-        """The amount is in the first batch, the others move nothing."""
+        """The first batch has the amount, the others have 0."""
         sequence, lane = 0, []
         for index in range(self.world.scheduler.random.choice((1, 1, 2, 3))):
             count = self.world.scheduler.random.randrange(1, 4)
@@ -204,7 +204,7 @@ class Transactor(Process):
             self._end(transaction, commit=not self.world.scheduler.chance(0.25))
 
     def _is_over(self, transaction: Transaction) -> bool:
-        """It was given up, or its end is asked for: answers about its batches come late."""
+        """It was given up, or its end was requested: answers about its batches are late."""
         return transaction is not self.sent[-1] or transaction.asked is not None
 
     def _end(self, transaction: Transaction, *, commit: bool) -> None:
@@ -262,10 +262,10 @@ def transactional_batch(world: World, text: str, who: Who, sequence: int, count:
 
 
 class SimTransactions:
-    """The transactional producers of a history, and who breaks them."""
+    """The transactional producers of a history, and their faults."""
 
     def __init__(self, world: World, *, transactors: int | None = None) -> None:
-        """`transactors`: at most so many; None: two or more."""
+        """`transactors`: at most this many; None: two or more."""
         self.world = world
         self.transactors: list[Transactor] = []
         self._hire(transactors or 4)
@@ -280,7 +280,7 @@ class SimTransactions:
             self.transactors.append(Transactor(self.world, number, name))
 
     def start(self) -> None:
-        """They come one after the other."""
+        """They start one after another."""
         scheduler = self.world.scheduler
         for transactor in self.transactors:
             scheduler.after(scheduler.between(0, 60), transactor.start)
@@ -305,7 +305,7 @@ class SimTransactions:
         transactor.freeze(transactor._timeout_ms * self.world.scheduler.between(0.3, 2))
 
     def kill(self, broker: SimBroker) -> None:
-        """And starts it again after a while."""
+        """Kills a broker, and restarts it after a while."""
         if broker.up:
             broker.kill(power=False)
             delay_ms = self.world.scheduler.random.choice((5, 60, 350))
@@ -316,13 +316,14 @@ class SimTransactions:
             broker.start()
 
     def abandon(self) -> None:
-        """Whoever is in the middle of something dies for good: only a timeout ends it now."""
+        """Busy producers die for good: now only a timeout ends their transactions."""
         for transactor in self.transactors:
             if not transactor.idle:
                 transactor._die()
 
     def unsettled(self) -> str:
-        """Why transactions are not done yet; "" = nothing is open, everybody has heard."""
+        """Why transactions are not finished yet; "" = nothing is open, all participants are
+        notified."""
         world = self.world
         if world.transaction_checks.void:
             return ""

@@ -2,9 +2,9 @@
 
     seeds ──▶ Workers.histories ──seed──▶ a process: `simulate` ──History──▶ back, as they end
 
-Processes are forked: they play the code that is loaded here. They end with this process, however
-it goes: on the way out of the `with` they are terminated, and a pipe that nobody holds any more
-ends whoever is left. Ctrl-C reaches all of them at once; only this process heeds it.
+Processes are forked: they play the code that is loaded here. They end with this process, in any
+case: they are terminated on leaving the `with`, and a pipe that is closed at the other end ends the
+rest. Ctrl-C reaches all of them at once; only this process reacts to it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any, Final, Self
 from penstock_sim.world import simulate
 
 PAUSE_S: Final = 1.0
-"""How often whoever waits for histories is given a turn when none ends."""
+"""How often the caller that waits for histories gets control when none ends."""
 _END_S: Final = 10.0
 _GARBAGE_EVERY: Final = 20_000
-"""Objects made and not freed since it was last looked for; a history takes some ten megabytes."""
+"""Objects created and not freed between collections; a history takes some ten megabytes."""
 _SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
@@ -43,7 +43,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     seed: int | None = None
-    """What it plays."""
+    """The seed that it plays."""
 
 
 def cores() -> int:
@@ -55,7 +55,7 @@ class Workers:
     """Use as a context manager. One worker is this process itself."""
 
     def __init__(self, count: int, play: Callable[[int], object] | None = None) -> None:
-        """`play`: what comes of a number; None: of a seed, its history."""
+        """`play`: what to run for a number; None: plays the history of a seed."""
         self.count = count
         self._play = play
         self._workers: list[_Worker] = []
@@ -85,9 +85,9 @@ class Workers:
     def histories(self, seeds: Iterable[int]) -> Iterator[Any]:
         """Plays `seeds` in order, yields histories, or what `play` returns, as they end, or `Lost`.
 
-        None: a second has passed. `seeds` is asked for the next one whenever a process is free; at
-        its end, or when the caller wants no more, what is being played is played to its end or
-        given up with the `with`.
+        None: a second has passed. The next seed is taken from `seeds` whenever a process is free;
+        at its end, or when the caller stops, running histories are played to their end or
+        terminated with the `with`.
         """
         waiting = iter(seeds)
         if self.count == 1:
@@ -110,7 +110,7 @@ class Workers:
         mine, theirs = context.Pipe()
         others = [mine, *(worker.pipe for worker in self._workers)]
         process = context.Process(target=_play, args=(theirs, others, self._play), daemon=True)
-        # Until the new process has said what it does about signals, it hears of none.
+        # Until the new process has set its signal handlers, signals are blocked.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             process.start()
@@ -140,13 +140,14 @@ class Workers:
 
 
 def _play(pipe: Connection, others: list[Connection], play: Callable[[int], object] | None) -> None:
-    """A worker: plays what it is told until nobody is there to tell."""
+    """A worker: plays the seeds it gets until its parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for other in others:
-        other.close()  # or the end of this worker's parent would not be seen by its siblings
-    # What is loaded stays; of a history little lies in cycles. Python looks for some all the time.
+        other.close()  # otherwise its siblings would not notice the end of the parent
+    # Loaded code stays, and a history creates few cycles, but Python would search for cycles all
+    # the time.
     gc.freeze()
     gc.set_threshold(_GARBAGE_EVERY)
     try:

@@ -1,9 +1,9 @@
-"""A channel: one connection at a time, made when first wanted, and calls that wait for it.
+"""A channel: one connection at a time, opened on first use, and calls that wait for it.
 
     IDLE ─ a call ─▶ CONNECTING ─ there and back ─▶ READY ─ broken ─▶ IDLE
                           └─ refused, no answer ─▶ TRANSIENT_FAILURE ─ back-off ─▶ again
 
-A channel that has failed stays so, and fails calls at once, until an attempt succeeds; it goes on
+A channel that has failed stays failed, and fails calls at once, until an attempt succeeds; it keeps
 trying by itself, with gRPC's back-off and the settings of `penstock.rpc.channel`.
 """
 
@@ -36,9 +36,10 @@ _State = grpc.ChannelConnectivity
 
 
 def _quietly(kind: Any) -> Any:
-    """gRPC's class without its `__del__`, which cancels a call that nobody holds any more.
+    """gRPC's class without its `__del__`, which cancels a call that is no longer referenced.
 
-    When garbage is collected is no part of a history; a shell that drops a call leaks it here.
+    The time of garbage collection is not part of a history; a shell that drops a call leaks it
+    here.
     """
     return type(kind.__name__, (kind,), {"__del__": lambda _self: None})
 
@@ -49,7 +50,7 @@ _StreamStreamCall: Final = _quietly(aio_calls.StreamStreamCall)
 
 
 class SimChannel:
-    """Stands for `grpc.aio.Channel`, and for the core's channel under its calls."""
+    """Replaces `grpc.aio.Channel`, and the core's channel under its calls."""
 
     def __init__(self, transport: SimTransport, address: str) -> None:
         self.net: Network = transport.net
@@ -115,7 +116,7 @@ class SimChannel:
     def call(
         self, method: str, timeout_s: Any, _credentials: Any, waits: bool | None, _handle: int
     ) -> ClientCall:
-        """Called by `grpc.aio`'s calls for what is below them."""
+        """Called by `grpc.aio`'s calls to create the core call below them."""
         if self._state is _State.SHUTDOWN:
             raise cygrpc.UsageError("Channel is closed.")
         scheduler = self.net.scheduler
@@ -127,7 +128,7 @@ class SimChannel:
         return call
 
     def register(self, core: ClientCall, call: Any) -> None:
-        """From now on `close` ends it."""
+        """From now on, `close` ends this call."""
         self._calls[core] = call
 
     def attach(self, call: ClientCall) -> None:
@@ -143,14 +144,14 @@ class SimChannel:
                 self._connect()
 
     def forget(self, call: ClientCall) -> None:
-        """It is over."""
+        """The call has ended."""
         self._waiting.pop(call, None)
         self._calls.pop(call, None)
 
     # ------------------------------------------------------------ connecting
 
     def lost(self, connection: Connection) -> None:
-        """The connection is broken, or its server wants no more calls on it."""
+        """The connection is broken, or its server accepts no more calls on it."""
         if self._connection is connection:
             self._connection = None
             if self._state is not _State.SHUTDOWN:
@@ -193,7 +194,7 @@ class SimChannel:
                 call.connected(connection)
 
     def _again(self, act: Callable[..., None], *args: object) -> bool:
-        """The network holds it back; False when it has for too long."""
+        """The network delays it; False if it has for too long."""
         scheduler = self.net.scheduler
         if scheduler.now_us / 1000 - self._asked_since_ms < KEEPALIVE_MS:
             scheduler.after(POLL_MS, act, *args)
@@ -236,7 +237,7 @@ class SimChannel:
 
 
 class _Method:
-    """One method of a stub, as `grpc.aio`'s multi-callables."""
+    """One method of a stub, like `grpc.aio`'s multi-callables."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""A call as its client has it: what `grpc.aio`'s own call classes find below them.
+"""A call on its client's side: replaces what `grpc.aio`'s own call classes use below them.
 
-    UnaryUnaryCall, StreamStreamCall, … of grpc.aio, as they are
+    UnaryUnaryCall, StreamStreamCall, … of grpc.aio, unchanged
             └─▶ ClientCall instead of cygrpc._AioCall ─▶ Way ─▶ ServerCall
 
-So request iterators, cancellation and styles of reading are gRPC's own code. Here is what its C
-core does: statuses, metadata, messages, deadlines, in the order the core has been seen to have.
-The final status counts once all messages before it were read; a call that breaks drops them.
+So request iterators, cancellation and styles of reading are gRPC's own code. This module has what
+its C core does: statuses, metadata, messages, deadlines, in the order observed in the core. The
+final status counts once all messages before it were read; a call that breaks drops them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOMENT_S: Final = 0.0001
 
 
 class ClientCall(CallEnd):
-    """Stands for `cygrpc._AioCall`: its public methods have that class's names."""
+    """Replaces `cygrpc._AioCall`: its public methods have that class's names."""
 
     def __init__(
         self, channel: SimChannel, method: str, deadline_us: int | None, *, waits: bool
@@ -45,11 +45,11 @@ class ClientCall(CallEnd):
         self._number = channel.net.next_number()
         self._locally_cancelled = False
         self._arrived: Any = None
-        """The final status, behind messages that were not read."""
+        """The final status, after messages that were not read yet."""
         self._status: Any = None
         self._initial_metadata: Metadata | None = None
         self._progress: asyncio.Future[None] | None = None
-        """Waits for the connection, the initial metadata or, of a unary call, the end."""
+        """Waits for the connection, the initial metadata or the end of a unary call."""
         self._waiters: list[asyncio.Future[None]] = []
         self._callbacks: list[Callable[[], object]] = []
 
@@ -67,25 +67,25 @@ class ClientCall(CallEnd):
         self._go_on()
 
     def failed(self, final: Any) -> None:
-        """There is none, and will be none for this call."""
+        """There is no connection, and will be none for this call."""
         if self._status is None:
             self._set_status(final)
 
     def connection_lost(self, details: str) -> None:
-        """The other end is gone."""
+        """The other end has gone."""
         self._ended(final_status(grpc.StatusCode.UNAVAILABLE, details))
 
     # ------------------------------------------------------------ what the server says
 
     def take_initial_metadata(self, metadata: Metadata) -> None:
-        """A frame."""
+        """Handles a frame with initial metadata."""
         if self._initial_metadata is None:
             self._initial_metadata = metadata
             self._go_on()
             self._wake_waiters()
 
     def take_answer(self, answer: Answer) -> None:
-        """A frame: the call ends. The status waits for the messages before it."""
+        """Handles the last frame: the call ends. The status waits for the messages before it."""
         if self._status is not None:
             return
         self.take_initial_metadata(())
@@ -100,7 +100,7 @@ class ClientCall(CallEnd):
             self._end_beside_writer(answer.status)
 
     def expired(self) -> None:
-        """The deadline: each end has it by its own clock."""
+        """The deadline passed: each end notices it by its own clock."""
         if self._loop.dead or self._status is not None or self._arrived is not None:
             return
         self._ended(final_status(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))
@@ -111,7 +111,7 @@ class ClientCall(CallEnd):
     # ------------------------------------------------------------ the end
 
     def _ended(self, final: Any) -> None:
-        """By something other than the handler's end: messages that were not read are lost."""
+        """Something other than the handler ended the call: unread messages are lost."""
         if self._status is None and self._arrived is None:
             self._inbox.clear()
             self._end_beside_writer(final)
@@ -129,7 +129,7 @@ class ClientCall(CallEnd):
             self._set_status(final)
 
     def _set_status(self, final: Any) -> None:
-        """Also changes it: a write that fails has the last word, as in gRPC."""
+        """Can also change it: the status of a failed write wins, as in gRPC."""
         self._status = final
         self._arrived = None
         self._no_more = self._broken = True
@@ -149,7 +149,7 @@ class ClientCall(CallEnd):
             self._loop.run(callback)
 
     def _fail_writer(self) -> bool:
-        """False if none waits."""
+        """False if no write waits."""
         way = self._out
         return way is not None and way.fail_writer(cygrpc.ExecuteBatchError("the call is over"))
 

@@ -1,8 +1,8 @@
-"""A connection between a channel and a server: what breaks, and who hears of it.
+"""A connection between a channel and a server: what breaks it, and how each end is told.
 
-Calls on one connection are ordered within themselves only, as gRPC promises no more. They share
-its end: a direction that stays blocked for KEEPALIVE_MS, a killed node, or `break_off`. Each end
-then hears in its own time; a killed one never does.
+Calls on one connection are ordered only within themselves, as gRPC promises no more. They share its
+end: a direction that stays blocked for KEEPALIVE_MS, a killed node, or `break_off`. Each end is
+then told in its own time; a killed one never is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SERVER: Final = 1
 
 
 class Connection:
-    """Accepted by `server`; the channel learns of it when the handshake is through."""
+    """Accepted by `server`; the channel gets it after the handshake."""
 
     def __init__(self, net: Network, channel: SimChannel, server: SimServer) -> None:
         self.net = net
@@ -36,12 +36,12 @@ class Connection:
         self.window_bytes: int = channel.window_bytes
         self.broken = False
         self._heard = [False, False]
-        """By side: it knows that the connection is broken."""
+        """By side: whether it knows that the connection is broken."""
         self._loops = channel.loop, server.loop
         self.client_calls: dict[int, ClientCall] = {}
         self.server_calls: dict[int, ServerCall] = {}
         self.last_due_us = 0
-        """When the last of what is on its way will have arrived, unless it is held back."""
+        """When the last frame in flight will have arrived, unless it is held back."""
         self._left = False
         net.connections[self.number] = self
 
@@ -52,7 +52,7 @@ class Connection:
         return self.acceptor, self.opener
 
     def is_deaf(self, side: int) -> bool:
-        """Nothing arrives there any more."""
+        """Nothing more arrives at this side."""
         return self._heard[side] or self._loops[side].dead
 
     def ways(self) -> tuple[Way, Way]:
@@ -62,7 +62,7 @@ class Connection:
         return there, back
 
     def break_off(self) -> None:
-        """Breaks it; each end hears after a while."""
+        """Breaks it; each end is told after a while."""
         if not self.broken:
             self._end()
             for side in (CLIENT, SERVER):
@@ -70,7 +70,7 @@ class Connection:
                 self.net.scheduler.after(delay_ms, self._hear, side)
 
     def leave(self) -> None:
-        """The channel wants it no more; what is under way still arrives."""
+        """The channel no longer uses it; what is in flight still arrives."""
         self._left = True
         self.settle()
 
@@ -84,11 +84,11 @@ class Connection:
         del self.net.connections[self.number]
 
     def begin_shutdown(self) -> None:
-        """The server takes no more calls; the channel hears of it."""
+        """The server accepts no more calls, and tells the channel."""
         Way(self, CLIENT).send(self.channel.lost, self)
 
     def shut(self) -> None:
-        """The server closes it. What it has sent arrives before the channel hears of that."""
+        """The server closes it. What it has sent arrives before the channel is told."""
         self._hear(SERVER)
         Way(self, CLIENT).send_last(self._server_left, None)
 

@@ -1,7 +1,7 @@
-"""What both ends of a call have in common: messages in, messages out, one reader, one writer.
+"""The common part of both ends of a call: messages in and out, one reader, one writer.
 
-Every read and write yields to the loop at least once, as gRPC's do: what else was ready runs in
-between. A message leaves in the moment of the call all the same.
+Every read and write yields to the loop at least once, as gRPC's do: everything else that is ready
+runs in between. Nevertheless, a message leaves at the moment of the call.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 @types.coroutine
 def one_turn() -> Generator[None, None, None]:
-    """What else is ready runs in between. As a sleep of no time, for less."""
+    """Lets everything else that is ready run. Like a sleep of 0, but cheaper."""
     yield
 
 
 class CallEnd:
-    """One end of a call. Whoever inherits wakes and ends what waits here."""
+    """One end of a call. Subclasses wake and end what waits here."""
 
     def __init__(self, loop: NodeLoop) -> None:
         self._loop = loop
         self._inbox: deque[bytes] = deque()
         self._no_more = False
-        """Nothing comes any more but what is in the inbox."""
+        """Nothing more arrives; only the inbox is left."""
         self._broken = False
-        """What is written fails, as if the other end were gone."""
+        """Writes fail, as if the other end had gone."""
         self._writing = False
         self._reader: asyncio.Future[Any] | None = None
         self._out: Way | None = None
         self._in: Way | None = None
 
     def take_message(self, message: bytes) -> None:
-        """A frame: one message came."""
+        """Handles a frame with one message."""
         if not self._no_more:
             self._inbox.append(message)
             self._wake_reader()
@@ -68,9 +68,9 @@ class CallEnd:
         return message
 
     async def _transmit(self, message: bytes, other: CallEnd) -> None:
-        """Sends a message once there is room for it; raises ExecuteBatchError if it cannot."""
+        """Sends a message once there is space for it; raises ExecuteBatchError if it cannot."""
         way = self._out
-        assert way is not None, "who writes is connected"
+        assert way is not None, "a writer is connected"
         assert not self._writing, "one writes at a time"
         self._writing = True
         try:

@@ -1,7 +1,8 @@
-"""A server of a node: what generated code registers with, and what a process starts and stops.
+"""A server of a node: generated code registers with it, a process starts and stops it.
 
 It listens at its address from `start` on, until `stop` or the end of its node. A stopping server
-takes no connections and tells its channels so, as HTTP/2's GOAWAY does; calls go on for the grace.
+accepts no connections and tells its channels so, like HTTP/2's GOAWAY; calls continue during the
+grace period.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Place:
-    """An address that something has listened at. `server` is None while nothing does."""
+    """An address that something has listened on. `server` is None while nothing does."""
 
     node_id: int
     server: SimServer | None
@@ -36,14 +37,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _CallDetails(grpc.HandlerCallDetails):
-    """What interceptors and generic handlers are asked with."""
+    """The argument of interceptors and generic handlers."""
 
     method: str
     invocation_metadata: Metadata
 
 
 class SimServer:
-    """Stands for `grpc.aio.Server`."""
+    """Replaces `grpc.aio.Server`."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class SimServer:
             self._registered[f"/{service}/{name}"] = handler
 
     def add_insecure_port(self, address: str) -> int:
-        """Others open this very address; port 0 gives a port of its own."""
+        """Clients open exactly this address; port 0 assigns a new port."""
         host, _, asked = address.rpartition(":")
         port = int(asked) or 20_000 + self.net.next_number()
         address = f"{host}:{port}"
@@ -99,7 +100,7 @@ class SimServer:
         await one_turn()
 
     async def stop(self, grace: float | None) -> None:
-        """As gRPC's: handlers that are cancelled are not waited for."""
+        """As in gRPC: does not wait for cancelled handlers."""
         if self.running:
             self._leave()
         elif not self._stopping or self.stopped:
@@ -116,14 +117,14 @@ class SimServer:
     # ------------------------------------------------------------ connections and calls
 
     def vanish(self) -> None:
-        """Nothing listens at its addresses any more."""
+        """Nothing listens on its addresses any more."""
         for address in self._addresses:
             place = self.net.places.get(address)
             if place is not None and place.server is self:
                 place.server = None
 
     def _leave(self) -> None:
-        """Nobody comes in any more; who is in is told to begin nothing."""
+        """Accepts no more connections; existing ones are told to begin no calls."""
         self.running = False
         self._stopping = True
         self.vanish()
@@ -155,7 +156,7 @@ class SimServer:
             self._idle.set()
 
     async def find_handler(self, method: str, metadata: Metadata) -> Any:
-        """Through the interceptors, in their order; None for a method that nobody registered."""
+        """Through the interceptors, in their order; None for a method that is not registered."""
         return await self._intercepted(0, _CallDetails(method, metadata))
 
     async def _intercepted(self, index: int, details: grpc.HandlerCallDetails) -> Any:

@@ -1,11 +1,11 @@
-"""A call as its server has it: the context that handlers are given, and what runs them.
+"""A call on its server's side: the context that handlers get, and the code that runs them.
 
     Opening ─▶ interceptors ─▶ handler, as a task of the server's loop ─▶ Answer
-    the client is gone ─▶ its reads end ─▶ its writes fail ─▶ the task is cancelled
+    the client has gone ─▶ its reads end ─▶ its writes fail ─▶ the task is cancelled
 
-Names, errors and the order of these are those of `grpc.aio`'s server, whose handlers know no
-other. A handler that is cancelled in the middle of its first write cannot answer any more: it has
-sent its initial metadata, and does not know. gRPC is like that.
+Names, errors and their order are those of `grpc.aio`'s server, because handlers are written for it.
+A handler that is cancelled during its first write can no longer answer: it has sent its initial
+metadata, and does not know it. gRPC behaves like that.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class ServerCall(CallEnd):
         self._handler: Any = None
         self._task: asyncio.Task[None] | None = None
         self._over = False
-        """The client is gone, or has been answered."""
+        """The client has gone, or has been answered."""
         self._metadata_sent = False
         self._metadata_out = False
-        """The frame left; `_metadata_sent` follows when what it left with is through."""
+        """The frame was sent; `_metadata_sent` follows when the write that sent it is complete."""
         self._status_sent = False
         self._code: Any = grpc.StatusCode.OK
         self._details = ""
@@ -76,7 +76,7 @@ class ServerCall(CallEnd):
         self.close()
 
     def half_closed(self, _: None) -> None:
-        """The client writes no more."""
+        """The client writes nothing more."""
         self._no_more = True
         self._wake_reader()
 
@@ -89,7 +89,7 @@ class ServerCall(CallEnd):
         self._wake_reader()
         assert self._out is not None, "made with both ways"
         self._out.fail_writer(cygrpc.ExecuteBatchError("the client is gone"))
-        # After what was just woken: gRPC ends reads and writes first.
+        # After the tasks that were just woken: gRPC ends reads and writes first.
         self._loop.call_soon(self._cancel)
         if self._task is None:
             self.close()
@@ -99,7 +99,7 @@ class ServerCall(CallEnd):
             self._task.cancel()
 
     def close(self) -> None:
-        """Nothing more happens here."""
+        """Nothing more happens in this call."""
         self._connection.server_calls.pop(self._number, None)
         self._connection.settle()
 
@@ -190,13 +190,13 @@ class ServerCall(CallEnd):
                 raise
             except cygrpc._ServerStoppedError:
                 _log.warning("a handler of %s outlived its server", self._method)
-            except Exception as error:  # noqa: BLE001 - the border: its caller hears of it
+            except Exception as error:  # noqa: BLE001 - the edge: its caller gets the error
                 await self._fail(error)
         except (asyncio.CancelledError, cygrpc.ExecuteBatchError):
             pass
 
     def finished(self) -> None:
-        """The task is over; perhaps it was cancelled before it had begun."""
+        """The task has ended; perhaps it was cancelled before it began."""
         for callback in self._callbacks:
             callback(self)
         self.close()
@@ -216,7 +216,7 @@ class ServerCall(CallEnd):
                 await self._call(handler, requests)
 
     async def _call(self, handler: Any, requests: Any) -> None:
-        """Coroutines and asynchronous generators, and plain functions where nothing is served."""
+        """Coroutines and asynchronous generators, and plain functions for unregistered methods."""
         answer = None
         if handler.response_streaming:
             answers = (handler.stream_stream or handler.unary_stream)(requests, self)
@@ -256,7 +256,7 @@ class ServerCall(CallEnd):
         return self._opening.method
 
     def _check_running(self) -> None:
-        """A handler that caught its own abort, or outlived its server, goes no further."""
+        """Stops a handler that caught its own abort, or outlived its server."""
         if self._aborted is not None:
             raise self._aborted
         if self._status_sent:

@@ -1,9 +1,9 @@
-"""A node's way to the others: the `Transport` of the product, on the simulator's network.
+"""A node's connection to the others: the product's `Transport`, on the simulator's network.
 
     SimTransport of node 1 ─ open ─▶ channel ═ Connection ═▶ server ◀─ server ─ that of node 2
 
-One per run of a node: it belongs to the node's loop. When that is killed, all its connections
-break, silently on its side, and nothing listens at its addresses any more.
+One per run of a node: it belongs to the node's loop. When the node is killed, all its connections
+break, silently on its side, and nothing listens on its addresses any more.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock_sim.wire.server import SimServer
 class SimTransport:
     """A `penstock.rpc.transport.Transport`.
 
-    `host` is what servers take a client of this node for. `window_bytes` is how far either end of
-    a call may be ahead of the other's reading.
+    `host` is the address that servers see for clients of this node. `window_bytes` is how far each
+    end of a call may be ahead of the other's reading.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SimTransport:
         return cast("grpc.aio.Channel", SimChannel(self, address))
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """See `Transport`. A host that is not among the network's names stands for itself."""
+        """See `Transport`. A host that is not among the network's names is an address."""
         await sleep(self.net.delay_ms() / 1000)
         addresses = self.net.names.get(host, [host])
         if not addresses:
@@ -61,7 +61,7 @@ class SimTransport:
     def server(
         self, interceptors: Sequence[grpc.aio.ServerInterceptor], *, rpcs_max: int | None = None
     ) -> grpc.aio.Server:
-        """See `Transport`. The address it is bound to is the one that others open."""
+        """See `Transport`. Clients open exactly the address it is bound to."""
         server = SimServer(self.net, self.node_id, self.loop, interceptors, rpcs_max)
         self._servers.append(server)
         return cast("grpc.aio.Server", server)

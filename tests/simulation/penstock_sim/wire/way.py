@@ -2,11 +2,11 @@
 
     send(act, argument) ─▶ [ due, act, argument ] ─▶ at the other end: act(argument)
 
-A frame is a call of a method of the other end, made when it arrives. What is on its way when the
-connection breaks still arrives, up to the moment at which the other end hears of the break.
+A frame is a call of a method of the other end, made when it arrives. Frames in flight when the
+connection breaks still arrive, up to the moment at which the other end is told of the break.
 
-The window is HTTP/2's: so many bytes may be sent ahead of what the other end has read. A reader
-tells of what it has read by a frame in the other direction, half a window at a time.
+The window is HTTP/2's: this many bytes may be sent ahead of what the other end has read. A reader
+reports what it has read with a frame in the other direction, half a window at a time.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Way:
         self._in_flight = 0
         self._read = 0
         self.back: Way = self
-        """The other direction, on which the reader gives room back; set by who makes the pair."""
+        """The other direction, on which the reader frees the window; set from outside."""
         self.writer: Future[None] | None = None
-        """Waits for room; ends with an error if the call does."""
+        """Waits for space; ends with an error if the call does."""
 
     # ------------------------------------------------------------ frames
 
@@ -77,7 +77,7 @@ class Way:
             scheduler.after((due_us - now_us) / 1000, self._pump)
 
     def send_last(self, act: Callable[[Any], None], argument: object) -> None:
-        """As `send`, behind all that is on its way in the whole connection."""
+        """As `send`, after everything in flight on the whole connection."""
         self._last_due_us = self._connection.last_due_us + 2
         self.send(act, argument)
 
@@ -119,16 +119,16 @@ class Way:
     # ------------------------------------------------------------ room
 
     def has_room(self, size: int) -> bool:
-        """Whether a message may leave; one that is larger than the window leaves alone.
+        """Whether a message may be sent; one that is larger than the window is sent alone.
 
-        Up to half a window may have been read that the sender has not heard of: with no more than
-        that ahead of the reader, any message leaves.
+        Up to half a window may have been read without the sender knowing: if no more than that is
+        ahead of the reader, any message may be sent.
         """
         ahead = self._in_flight
         return ahead + size <= self._window or ahead <= self._window // 2
 
     def send_message(self, act: Callable[[bytes], None], message: bytes) -> None:
-        """Sends what takes room in the window."""
+        """Sends a message that counts in the window."""
         self._in_flight += len(message) + FRAMING_BYTES
         self.send(act, message)
 
@@ -146,7 +146,7 @@ class Way:
             writer.set_result(None)
 
     def fail_writer(self, error: Exception) -> bool:
-        """Ends a wait for room; False if nobody waits."""
+        """Ends a wait for space; False if no writer waits."""
         writer, self.writer = self.writer, None
         if writer is None or writer.done():
             return False
