@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -124,7 +125,7 @@ def make_cluster(tmp_path: Path) -> Iterator[Callable[..., object]]:
 
     made: list[Cluster] = []
 
-    def make(**options: object) -> Cluster:
+    def make(**options: Any) -> Cluster:
         made.append(Cluster(tmp_path / f"cluster-{len(made)}", **options))
         return made[-1]
 

@@ -19,7 +19,7 @@ def play(
 ) -> int:
     """Runs `main` on a node; the fingerprint of its history. Errors of `main` are raised here."""
     scheduler = Scheduler(seed)
-    loop = NodeLoop(scheduler, "n1", shuffled=shuffled)
+    loop = NodeLoop.of(scheduler, "n1", shuffled=shuffled)
     task = loop.start(main(loop))
     scheduler.run_until(LONG_MS)
     assert task.done()
@@ -83,7 +83,7 @@ def test_an_executor_runs_so_many_calls_at_a_time_and_hands_over_what_they_raise
 
 def test_nothing_of_a_killed_node_runs_not_even_finally() -> None:
     scheduler, seen = Scheduler(1), list[str]()
-    loop = NodeLoop(scheduler, "n1")
+    loop = NodeLoop.of(scheduler, "n1")
 
     async def main() -> None:
         try:
@@ -105,7 +105,7 @@ def test_a_write_under_way_when_a_node_is_killed_happens_or_not() -> None:
     outcomes = set[int]()
     for seed in range(20):
         scheduler, disk = Scheduler(seed), list[int]()
-        loop = NodeLoop(scheduler, "n1")
+        loop = NodeLoop.of(scheduler, "n1")
         executor = SimExecutor(loop, lambda: 100)
         loop.run(lambda: loop.run_in_executor(executor, disk.append, 1))  # noqa: B023
         scheduler.run_until(50)
@@ -117,7 +117,7 @@ def test_a_write_under_way_when_a_node_is_killed_happens_or_not() -> None:
 
 def test_an_error_that_nobody_awaits_ends_the_history() -> None:
     scheduler = Scheduler(1)
-    loop = NodeLoop(scheduler, "n1")
+    loop = NodeLoop.of(scheduler, "n1")
 
     def fail() -> None:
         raise ValueError("a defect")

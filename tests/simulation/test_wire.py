@@ -269,7 +269,7 @@ def test_what_waits_in_a_handler_ends_before_the_handler_is_cancelled(seed: int)
 
 def restart(scene: SimScene) -> None:
     """Starts the server's next run."""
-    scene.server = NodeLoop(scene.scheduler, "server again")
+    scene.server = NodeLoop.of(scene.scheduler, "server again")
     scene.servers = SimTransport(scene.net, 2, scene.server)
 
 
@@ -278,7 +278,7 @@ def test_a_killed_client_is_gone_for_its_servers_and_says_no_more(scene: SimScen
         handler = Handler()
         cleaned: list[str] = []
         await serve(scene, {"/t/m": stream(handler.handle)})
-        third = NodeLoop(scene.scheduler, "third")
+        third = NodeLoop.of(scene.scheduler, "third")
         transport = SimTransport(scene.net, 3, third)
 
         async def client() -> None:

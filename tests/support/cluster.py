@@ -8,8 +8,9 @@ Timeouts of the controller are shortened, so that fail-over takes parts of a sec
 shown when a test fails (`tests/conftest.py`). A process that ends by itself fails every wait.
 """
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import grpc
 from support.channels import patient_channel
@@ -33,6 +34,8 @@ them. Silence is no death before four seconds: another worker's Java may take ev
 BROKER_CONFIG = {"log.retention.check.interval.ms": "3600000"}
 """For tests: nothing is removed unless a test asks for it. Records whose times a test has chosen
 are older than any topic keeps, and would go in the first round, 30 seconds after the start."""
+
+_A = TypeVar("_A")
 
 
 class Cluster:
@@ -245,7 +248,7 @@ class Cluster:
 
         (topic_id,) = wait_until(made, what=f"the controller makes {topic}")
         self.wait_leaders(topic, topic_id)
-        return topic_id or self._known(topic).topic_id
+        return topic_id or self.known(topic).topic_id
 
     def _create(self, request: admin_pb2.CreateTopicsRequest, *, is_first: bool) -> str:
         """The topic's id; "" if it was there already, made by a call that was not answered."""
@@ -257,17 +260,18 @@ class Cluster:
         (result,) = answer.results
         if not result.HasField("error"):
             return result.topic_id
-        error = error_from_wire(result.error)
-        if error.code is ErrorCode.TOPIC_ALREADY_EXISTS and not is_first:
+        refused = error_from_wire(result.error)
+        if refused.code is ErrorCode.TOPIC_ALREADY_EXISTS and not is_first:
             return ""
-        raise error
+        raise refused
 
     def topic(self, topic: str, at: int | None = None) -> broker_pb2.TopicInfo | None:
         """One topic as a broker knows it."""
         found = [info for info in self.metadata(at).topics if info.topic == topic]
         return found[0] if found else None
 
-    def _known(self, topic: str, at: int | None = None) -> broker_pb2.TopicInfo:
+    def known(self, topic: str, at: int | None = None) -> broker_pb2.TopicInfo:
+        """One topic, which a broker knows."""
         info = self.topic(topic, at)
         assert info is not None, f"no topic {topic}"
         return info
@@ -276,7 +280,7 @@ class Cluster:
         self, topic: str, partition: int, at: int | None = None
     ) -> broker_pb2.PartitionInfo:
         """One partition as a broker knows it."""
-        info = self._known(topic, at)
+        info = self.known(topic, at)
         return next(part for part in info.partitions if part.partition == partition)
 
     def leader(self, topic: str, partition: int = 0) -> int:
@@ -323,10 +327,10 @@ class Cluster:
         wait_until(_forgiving(in_sync), what=f"all replicas of {topic} are in sync", timeout_s=30)
 
 
-def _forgiving(condition):  # type: ignore[no-untyped-def]  # any answer passes through
+def _forgiving(condition: Callable[[], _A]) -> Callable[[], _A | None]:
     """A broker that is down or behind is "not yet", not a failure."""
 
-    def ask():  # type: ignore[no-untyped-def]
+    def ask() -> _A | None:
         try:
             return condition()
         except PenstockError:

@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import grpc
 from support.cluster import Cluster
@@ -21,6 +21,8 @@ from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc
 
 Part = tuple[str, int]
+_Q = TypeVar("_Q")
+_A = TypeVar("_A")
 AGAIN = {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_LOADING,
@@ -62,9 +64,9 @@ class Groups:
         request = pb.FindCoordinatorRequest(group_id=group_id)
         return self._call(self.at(broker.address).FindCoordinator, request)
 
-    def call(self, name: str, request):  # type: ignore[no-untyped-def]  # any call and its answer
+    def call(self, name: str, request: Any) -> Any:
         """Calls the coordinator of `request.group_id`; waits for one. Raises PenstockError."""
-        answers = []
+        answers: list[Any] = []
 
         def answered() -> bool:
             try:
@@ -80,7 +82,7 @@ class Groups:
         wait_until(answered, what=f"{name} is answered")
         return answers[0]
 
-    def commit(self, group_id: str, offsets: dict[Part, int], **fields: object) -> list[ErrorCode]:
+    def commit(self, group_id: str, offsets: dict[Part, int], **fields: Any) -> list[ErrorCode]:
         """The error codes of the partitions, UNSPECIFIED for none."""
         parts = [
             pb.CommitPartition(topic=topic, partition=partition, offset=offset, leader_epoch=-1)
@@ -101,14 +103,14 @@ class Groups:
         stub = self.at(f"{where.host}:{where.port}")
         return self._call(stub.DescribeGroups, request).groups[0]
 
-    def join(self, group_id: str, *topics: str, **fields: object) -> "Member":
+    def join(self, group_id: str, *topics: str, **fields: Any) -> "Member":
         """Joins anew; waits for a coordinator."""
         member = Member(self, group_id, topics, fields)
         member.connect()
         return member
 
     @staticmethod
-    def _call(method, request):  # type: ignore[no-untyped-def]  # any method
+    def _call(method: "grpc.UnaryUnaryMultiCallable[_Q, _A]", request: _Q) -> _A:
         try:
             return method(request, timeout=120)
         except grpc.RpcError as error:
@@ -119,7 +121,7 @@ class Member:
     """See the module. Its fields may be read at any time."""
 
     def __init__(
-        self, groups: Groups, group_id: str, topics: tuple[str, ...], fields: dict[str, object]
+        self, groups: Groups, group_id: str, topics: tuple[str, ...], fields: dict[str, Any]
     ) -> None:
         self.groups = groups
         self.group_id = group_id
@@ -220,7 +222,7 @@ class Member:
         self._call.cancel()
         assert self.ended.wait(40)
 
-    def commit(self, offsets: dict[Part, int], **fields: object) -> list[ErrorCode]:
+    def commit(self, offsets: dict[Part, int], **fields: Any) -> list[ErrorCode]:
         return self.groups.commit(
             self.group_id,
             offsets,

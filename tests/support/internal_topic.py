@@ -1,5 +1,10 @@
 """What nobody but its coordinators may do to an internal topic."""
 
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import grpc
 import pytest
 from support.cluster import Cluster
 from support.waiting import wait_until
@@ -21,7 +26,7 @@ def check_internal(cluster: Cluster, topic: str, partitions: int) -> None:
         return topics.get(topic)
 
     for broker_id, broker in cluster.brokers.items():
-        described = wait_until(lambda b=broker_id: described_by(b), what=f"{topic} is known")
+        described = wait_until(partial(described_by, broker_id), what=f"{topic} is known")
         assert described.internal
         assert len(described.partitions) == partitions
         assert described.configs["cleanup.policy"] == "compact"
@@ -31,7 +36,7 @@ def check_internal(cluster: Cluster, topic: str, partitions: int) -> None:
             assert caught.value.code is ErrorCode.INVALID_TOPIC_NAME
             for call, request in _changes(wire, topic, partitions):
                 with pytest.raises(PenstockError) as caught:
-                    wire._call(call, request, 10.0)
+                    wire.call(call, request)
                 assert caught.value.code is ErrorCode.INVALID_TOPIC_NAME
         after = described_by(broker_id)
         assert after is not None
@@ -39,7 +44,9 @@ def check_internal(cluster: Cluster, topic: str, partitions: int) -> None:
         assert len(after.partitions) == partitions
 
 
-def _changes(wire: Wire, topic: str, partitions: int):  # type: ignore[no-untyped-def]  # any calls
+def _changes(
+    wire: Wire, topic: str, partitions: int
+) -> Iterator[tuple["grpc.UnaryUnaryMultiCallable[Any, Any]", Any]]:
     admin = wire.admin
     named = pb.TopicName(topic=topic)
     yield admin.DeleteTopics, pb.DeleteTopicsRequest(topics=[named])

@@ -13,9 +13,10 @@ import socket
 import ssl
 import struct
 import threading
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Self
-from urllib.parse import parse_qs, urlparse
+from urllib.parse import ParseResult, parse_qs, urlparse
 
 from support.processes import HOST
 
@@ -84,7 +85,7 @@ class Kubelet:
                 self.forwards += 1
                 self._carry(client, stream, target)
 
-    def _carry(self, client: ssl.SSLSocket, stream: object, target: socket.socket) -> None:
+    def _carry(self, client: ssl.SSLSocket, stream: BufferedIOBase, target: socket.socket) -> None:
         ends = {client, target}
         self._open |= ends
         back = threading.Thread(target=_back, args=(target, client), daemon=True)
@@ -108,9 +109,9 @@ def _back(target: socket.socket, client: ssl.SSLSocket) -> None:
         client.shutdown(socket.SHUT_RDWR)
 
 
-def _read_request(stream):  # type: ignore[no-untyped-def]
+def _read_request(stream: BufferedIOBase) -> tuple[ParseResult, dict[str, str]]:
     _, path, _ = stream.readline().decode().split(" ", 2)
-    headers = {}
+    headers: dict[str, str] = {}
     while line := stream.readline().decode().strip():
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
@@ -126,7 +127,7 @@ def _frame(content: bytes) -> bytes:
     return struct.pack(">BBQ", 0x82, 127, size) + content
 
 
-def _read_message(stream) -> bytes | None:  # type: ignore[no-untyped-def]
+def _read_message(stream: BufferedIOBase) -> bytes | None:
     """One binary message of a client; None when it closes."""
     head = stream.read(2)
     if len(head) < 2 or head[0] & 0x0F == 8:

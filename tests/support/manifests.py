@@ -38,7 +38,7 @@ def cases(folder: str) -> list[Case]:
 
 def _read(path: Path) -> Case:
     text = path.read_text()
-    said = dict(re.findall(r"^# (both|local|api): (.+)$", text, re.MULTILINE))
+    said: dict[str, str] = dict(re.findall(r"^# (both|local|api): (.+)$", text, re.MULTILINE))
     documents = tuple(yaml.safe_load_all(text))
     both = said.get("both", "")
     return Case(path.stem, documents, said.get("local", both), said.get("api", both))

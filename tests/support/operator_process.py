@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def install_crds(server: ApiServer) -> None:
             if error.code != 409:
                 raise
     for plural in ("clusters", "topics", "consumergroups"):
-        wait_until(lambda p=plural: _served(server, p), what=f"{plural} are served")
+        wait_until(partial(_served, server, plural), what=f"{plural} are served")
 
 
 def _served(server: ApiServer, plural: str) -> bool:

@@ -99,7 +99,9 @@ def part(topic: str = "t", value: bytes = b"a", **producer: int) -> pb.ProducePa
     return pb.ProducePartition(topic=topic, batch=batch_to_wire(batch))
 
 
-def request(number: int, *parts: pb.ProducePartition, acks: int = pb.ACKS_ALL) -> pb.ProduceRequest:
+def request(
+    number: int, *parts: pb.ProducePartition, acks: pb.Acks.ValueType = pb.ACKS_ALL
+) -> pb.ProduceRequest:
     """`number` comes back with its answer."""
     return pb.ProduceRequest(
         correlation_id=number, acks=acks, timeout_ms=TIMEOUT_MS, partitions=parts

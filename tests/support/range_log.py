@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.client.consumer.range_reader import FetchedBatches, PendingFetch, RecordRange
 from penstock.core.batch import Batch
@@ -10,7 +11,7 @@ from penstock.core.types import LeaderEpoch, Offset
 from penstock.errors import PenstockError
 
 
-def batch_at(base: int, count: int, **settings) -> Batch:
+def batch_at(base: int, count: int, **settings: Any) -> Batch:
     values = [b"value %d" % i for i in range(base, base + count)]
     columns = encode_columns(values, timestamps_ms=[1000 * i for i in range(base, base + count)])
     return build_batch(columns, **settings).stamped(Offset(base), LeaderEpoch(1), 0)

@@ -44,7 +44,7 @@ def scope_of(nodeid: str) -> str:
     return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
 
 
-class LongFirst(LoadFileScheduling):
+class LongFirst(LoadFileScheduling):  # type: ignore[misc]  # xdist is published without types
     """Hands out scopes in the order in which their tests were collected."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:

@@ -1,9 +1,9 @@
 """A transactional producer by the plain protocol, for tests."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import grpc
 from support.cluster import Cluster
@@ -20,6 +20,7 @@ from penstock.proto.v1.transaction_pb2_grpc import TransactionServiceStub
 from penstock.rpc.batches import batch_to_wire
 from penstock.rpc.errors import error_from_rpc, error_from_wire
 
+_A = TypeVar("_A")
 AGAIN = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -86,10 +87,10 @@ class Transactions:
         return answer
 
 
-def again(act: Any, *, what: str) -> Any:
+def again(act: Callable[[], _A], *, what: str) -> _A:
     """The answer of `act` once it is not refused for a moment's reason."""
 
-    def attempt() -> Any:
+    def attempt() -> tuple[_A] | None:
         try:
             return (act(),)
         except PenstockError as error:
@@ -183,7 +184,8 @@ class TransactionalProducer:
 
         def attempt() -> pb.EndTransactionResponse:
             with Transactions(self.cluster.brokers[self.coordinator()].address) as there:
-                return there.call("EndTransaction", request, 60)
+                ended: pb.EndTransactionResponse = there.call("EndTransaction", request, 60)
+            return ended
 
         answer = again(attempt, what="the end is decided")
         self.producer_id, self.epoch = answer.next_producer_id, answer.next_producer_epoch
@@ -201,5 +203,6 @@ class TransactionalProducer:
 
     def description(self) -> pb.TransactionDescription:
         request = pb.DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
+        found: pb.TransactionDescription
         (found,) = self.ask("DescribeTransactions", request).transactions
         return found

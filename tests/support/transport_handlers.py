@@ -22,8 +22,9 @@ async def echo(request: bytes, _context: Any) -> bytes:
 
 async def round_trips(channel: grpc.aio.Channel, count: int) -> None:
     """Lets so many calls of `echo` come and go: what was on its way has arrived then."""
+    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/t/echo")
     for _ in range(count):
-        await channel.unary_unary("/t/echo")(b"")
+        await call(b"")
 
 
 async def for_ever() -> None:

@@ -163,8 +163,8 @@ class SimScene:
     def __init__(self, seed: int, *, shuffled: bool = False) -> None:
         self.scheduler = Scheduler(seed)
         self.net = Network(self.scheduler)
-        self.client = NodeLoop(self.scheduler, "client", shuffled=shuffled)
-        self.server = NodeLoop(self.scheduler, "server", shuffled=shuffled)
+        self.client = NodeLoop.of(self.scheduler, "client", shuffled=shuffled)
+        self.server = NodeLoop.of(self.scheduler, "server", shuffled=shuffled)
         self.transport: Transport = SimTransport(self.net, 1, self.client)
         self.servers: Transport = SimTransport(self.net, 2, self.server)
 
@@ -172,8 +172,8 @@ class SimScene:
         async def run() -> _A:
             return await act(self.servers)
 
-        ended = asyncio.get_running_loop().create_future()
-        task = self.server.start(run())
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task: asyncio.Task[_A] = self.server.start(run())
         task.add_done_callback(lambda _: ended.set_result(None))
         await ended
         return task.result()

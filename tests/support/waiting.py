@@ -14,7 +14,7 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 A = TypeVar("A")
 STEP_S = 0.02
@@ -66,7 +66,7 @@ class Patience:
         return self._left_s < 0
 
 
-def wait_exit(process: "subprocess.Popen[bytes]", timeout_s: float) -> int:
+def wait_exit(process: "subprocess.Popen[Any]", timeout_s: float) -> int:
     """The exit code of a child that ends; raises subprocess.TimeoutExpired like its `wait`."""
     patience = Patience(timeout_s)
     while True:
@@ -77,7 +77,7 @@ def wait_exit(process: "subprocess.Popen[bytes]", timeout_s: float) -> int:
                 raise subprocess.TimeoutExpired(late.cmd, timeout_s) from None
 
 
-def wait_until(condition: Callable[[], A], *, what: str, timeout_s: float = 40.0) -> A:
+def wait_until(condition: Callable[[], A | None], *, what: str, timeout_s: float = 40.0) -> A:
     """The first truthy answer of `condition`; AssertionError that says `what` after `timeout_s`
     of a machine to itself, or at once when a watched process ended by itself."""
     patience = Patience(timeout_s)
@@ -89,8 +89,20 @@ def wait_until(condition: Callable[[], A], *, what: str, timeout_s: float = 40.0
         time.sleep(STEP_S)
 
 
+@overload
 async def wait_until_async(
-    condition: Callable[[], Awaitable[A] | A], *, what: str, timeout_s: float = 40.0
+    condition: Callable[[], Awaitable[A | None]], *, what: str, timeout_s: float = 40.0
+) -> A: ...
+
+
+@overload
+async def wait_until_async(
+    condition: Callable[[], A | None], *, what: str, timeout_s: float = 40.0
+) -> A: ...
+
+
+async def wait_until_async(
+    condition: Callable[[], Awaitable[A | None] | A | None], *, what: str, timeout_s: float = 40.0
 ) -> A:
     """As `wait_until`, for asyncio tests; the condition may be a coroutine function."""
     patience = Patience(timeout_s)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import grpc
 
@@ -11,13 +11,27 @@ from penstock.core.batch import Batch
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.types import ProducerId
 from penstock.errors import PenstockError
-from penstock.proto.v1 import admin_pb2
+from penstock.proto.v1 import admin_pb2, errors_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.broker_pb2_grpc import BrokerServiceStub
 from penstock.rpc.batches import batch_from_wire, batch_to_wire
 from penstock.rpc.channel import open_channel
 from penstock.rpc.errors import error_from_rpc, error_from_wire
+
+
+class _Result(Protocol):
+    """What answers for one partition."""
+
+    def HasField(self, field_name: Literal["error"]) -> bool: ...  # noqa: N802 - protobuf's name
+
+    @property
+    def error(self) -> errors_pb2.Error: ...
+
+
+_Q = TypeVar("_Q")
+_A = TypeVar("_A")
+_R = TypeVar("_R", bound=_Result)
 
 
 def now_ms() -> int:
@@ -67,10 +81,10 @@ class Wire:
         values: Sequence[bytes] | Batch,
         *,
         partition: int = 0,
-        acks: int = pb.ACKS_ALL,
-        sync: int = pb.SYNC_OS,
+        acks: pb.Acks.ValueType = pb.ACKS_ALL,
+        sync: pb.Sync.ValueType = pb.SYNC_OS,
         timeout_ms: int = 10_000,
-        **fields: object,
+        **fields: Any,
     ) -> pb.ProduceResult:
         """Produces one batch; raises PenstockError for an error in the result or of the call.
 
@@ -81,7 +95,7 @@ class Wire:
             topic=topic, partition=partition, batch=batch_to_wire(batch), **fields
         )
         request = pb.ProduceRequest(acks=acks, sync=sync, timeout_ms=timeout_ms, partitions=[part])
-        (result,) = self._call(self.data.Produce, request, timeout_ms / 1000 + 5).results
+        (result,) = self.call(self.data.Produce, request, timeout_ms / 1000 + 5).results
         return _checked(result)
 
     def fetch(
@@ -94,7 +108,7 @@ class Wire:
         min_bytes: int = 1,
         max_bytes: int = 0,
         partition_max_bytes: int = 0,
-        **fields: object,
+        **fields: Any,
     ) -> pb.FetchResult:
         """Fetches from one partition; raises PenstockError as `produce`."""
         part = pb.FetchPartition(
@@ -107,7 +121,7 @@ class Wire:
         request = pb.FetchRequest(
             max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, partitions=[part]
         )
-        (result,) = self._call(self.data.Fetch, request, max_wait_ms / 1000 + 10).results
+        (result,) = self.call(self.data.Fetch, request, max_wait_ms / 1000 + 10).results
         return _checked(result)
 
     def read_all(self, topic: str, *, partition: int = 0, offset: int = 0) -> list[bytes]:
@@ -123,11 +137,11 @@ class Wire:
                 values.extend(value or b"" for value in found)
                 offset += message.record_count
 
-    def offsets(self, topic: str, *, partition: int = 0, **spec: object) -> pb.ListOffsetsResult:
+    def offsets(self, topic: str, *, partition: int = 0, **spec: Any) -> pb.ListOffsetsResult:
         """ListOffsets with `earliest=pb.Earliest()`, `latest=pb.Latest()` or `timestamp_ms=…`."""
         part = pb.ListOffsetsPartition(topic=topic, partition=partition, **spec)
         request = pb.ListOffsetsRequest(partitions=[part])
-        (result,) = self._call(self.data.ListOffsets, request, 10.0).results
+        (result,) = self.call(self.data.ListOffsets, request, 10.0).results
         return _checked(result)
 
     def latest(self, topic: str, *, partition: int = 0) -> int:
@@ -135,12 +149,15 @@ class Wire:
 
     def log(self, topic: str, partition: int = 0) -> admin_pb2.LogInfo:
         """What this broker itself holds of a partition."""
-        answer = self._call(
+        answer = self.call(
             self.admin.DescribeLogs, admin_pb2.DescribeLogsRequest(topics=[topic]), 10.0
         )
         return next(log for log in answer.logs if log.partition == partition)
 
-    def _call(self, method, request, timeout_s):  # type: ignore[no-untyped-def]  # any method
+    def call(
+        self, method: "grpc.UnaryUnaryMultiCallable[_Q, _A]", request: _Q, timeout_s: float = 10.0
+    ) -> _A:
+        """The answer of a method of `data` or `admin`; raises PenstockError if the call fails."""
         try:
             return method(request, timeout=timeout_s)
         except grpc.RpcError as error:
@@ -152,7 +169,7 @@ def call_error(error: grpc.RpcError) -> PenstockError:
     return error_from_rpc(error)
 
 
-def _checked(result):  # type: ignore[no-untyped-def]  # any result with an error field
+def _checked(result: _R) -> _R:
     if result.HasField("error"):
         raise error_from_wire(result.error)
     return result

@@ -23,7 +23,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from penstock_sim.scheduler import Scheduler
 
@@ -172,6 +172,13 @@ class NodeLoop(asyncio.AbstractEventLoop):
         self._numbers = 0
         self._tasks: list[asyncio.Task[Any]] = []
         self._at_kill: list[Callable[[], None]] = []
+
+    @classmethod
+    def of(
+        cls, scheduler: Scheduler, name: str, *, shuffled: bool = False, rate: float = 1
+    ) -> Self:
+        """A loop. To mypy the class is abstract: it has no sockets, signals or child processes."""
+        return cls(scheduler, name, shuffled=shuffled, rate=rate)
 
     # ------------------------------------------------------------ the node's life
 
