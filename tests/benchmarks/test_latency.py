@@ -102,7 +102,8 @@ def test_a_peer_whose_tools_are_missing_is_left_out_and_they_are_named(
 async def test_the_bare_pattern_answers_when_both_followers_have_acknowledged() -> None:
     with nodes(3) as pattern:
         async with open_aio_channel(pattern.bootstrap.split(",")[0]) as channel:
-            call = channel.stream_stream(APPEND)(wait_for_ready=True)
+            append: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(APPEND)
+            call = append(wait_for_ready=True)
             await call.write(b"record")
             assert await call.read() == ANSWER
             for follower in pattern.processes[1:]:

@@ -4,6 +4,7 @@ import json
 import signal
 import sys
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,8 +29,12 @@ def test_a_ratio_is_the_median_of_the_rounds_and_not_of_the_values(
 
 def test_those_that_take_turns_run_once_a_round_each_in_another_order() -> None:
     ran: list[str] = []
-    runs = {name: lambda name=name: ran.append(name) or len(ran) for name in "abc"}  # type: ignore[misc]
-    found = in_turns(6, runs)
+
+    def run(name: str) -> int:
+        ran.append(name)
+        return len(ran)
+
+    found = in_turns(6, {name: partial(run, name) for name in "abc"})
     assert "".join(ran) == "abc bca cab cba acb bac".replace(" ", "")
     assert found["a"] == [1, 6, 8, 12, 13, 17]
 

@@ -192,7 +192,9 @@ class TestRules:
 
 
 CLUSTER = {"apiVersion": "penstock.dev/v1alpha1", "kind": "Cluster"}
-OTHERS = [{**CLUSTER, "metadata": {"name": name}} for name in ("flights", "trains")]
+OTHERS: list[dict[str, Any]] = [
+    {**CLUSTER, "metadata": {"name": name}} for name in ("flights", "trains")
+]
 
 
 def parsed(*documents: dict[str, Any]) -> Manifest:

@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 
-pd = pytest.importorskip("pandas")
-from examples.flights.flights import Flights, hourly, load, with_names  # noqa: E402
-from examples.flights.verdict import (  # noqa: E402
+pytest.importorskip("pandas")
+import pandas as pd
+
+from examples.flights.flights import Flights, hourly, load, with_names
+from examples.flights.verdict import (
     DELAY_FIELDS,
     ENRICHED_FIELDS,
     FLIGHT_FIELDS,
@@ -18,7 +21,7 @@ from examples.flights.verdict import (  # noqa: E402
 
 COUNT = 3_000
 PARTITIONS = 3
-Frame = "pd.DataFrame"
+Frame: TypeAlias = pd.DataFrame
 
 
 @pytest.fixture(scope="module")

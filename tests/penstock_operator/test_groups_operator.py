@@ -450,7 +450,7 @@ async def test_a_person_who_scales_at_the_same_time_wins(bench: Bench) -> None:
             bench.patch({"spec": {"replicas": 4}}, path)
             await decided(*where, version=version)
 
-        bench.kube.set_scale = late  # type: ignore[method-assign]
+        bench.kube.set_scale = late  # type: ignore[method-assign, assignment]
         await bench.look(groups)
         assert bench.replicas == 4
 

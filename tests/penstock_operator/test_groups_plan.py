@@ -189,7 +189,10 @@ class World:
         """One look of the operator, which writes so many times at most."""
         made = self.plan()
         writes = iter(range(dies_after))
-        alive = lambda: next(writes, None) is not None  # noqa: E731
+
+        def alive() -> bool:
+            return next(writes, None) is not None
+
         if made.delete and alive():
             self.deleted_with_members |= self.members > 0
             self.exists, self.last_id = False, ""

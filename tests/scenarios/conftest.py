@@ -53,9 +53,7 @@ def load(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> It
 
 
 @pytest.fixture
-def make_load(
-    cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[MakeLoad]:
+def make_load(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> MakeLoad:
     """Loads with other settings; they are entered by the test."""
 
     def make(**options: Any) -> Load:

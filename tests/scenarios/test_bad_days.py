@@ -86,7 +86,7 @@ def test_below_min_isr_writes_fail_definitely_and_resume_by_themselves(
         for broker_id in (1, 2):
             cluster.brokers[broker_id].kill()
         wait_until(
-            lambda: all(list(part.isr) == [0] for part in cluster.topic(topic).partitions),
+            lambda: all(list(part.isr) == [0] for part in cluster.known(topic).partitions),
             what="broker 0 is alone in every ISR",
         )
         wait_until(

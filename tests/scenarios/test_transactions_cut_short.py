@@ -145,8 +145,8 @@ def test_a_disk_that_fills_up_before_the_markers_delays_them_and_nobody_else(
         (branch,) = admin.describe_transaction(name).branches
         waiting = {one.participant for one in branch.finishing}
         assert {"on-full/0", "on-full/1"} <= waiting, "and it can be seen who has yet to hear"
-        partition = admin.partition_transactions(TopicPartition("on-full", 0))
-        assert partition.last_stable_offset == 0, "nothing is visible, and nothing is lost"
+        held_back = admin.partition_transactions(TopicPartition("on-full", 0))
+        assert held_back.last_stable_offset == 0, "nothing is visible, and nothing is lost"
         faults[full].heal()
         wait_until(lambda: refusal(cluster, "full-probe") is None, what="the disk has room again")
         wait_at_rest(admin, name)
