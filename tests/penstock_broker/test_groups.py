@@ -2,6 +2,7 @@
 
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -27,7 +28,7 @@ def groups(shared_broker: Cluster) -> Iterator[Groups]:
 @pytest.fixture
 def name(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
     """A topic with four partitions, and the name of a group."""
-    name = request.node.name.replace("[", ".").replace("]", "")[-200:]
+    name: str = request.node.name.replace("[", ".").replace("]", "")[-200:]
     shared_broker.create_topic(name, partitions=4)
     return name
 
@@ -67,7 +68,7 @@ def test_a_member_that_comes_back_in_time_keeps_everything(groups: Groups, name:
 def test_commits_on_a_stream_are_answered_in_order_until_one_is_refused_as_a_whole(
     groups: Groups, name: str
 ) -> None:
-    def request(offset: int, **fields: object) -> pb.CommitOffsetsRequest:
+    def request(offset: int, **fields: Any) -> pb.CommitOffsetsRequest:
         part = pb.CommitPartition(topic=name, partition=0, offset=offset, leader_epoch=-1)
         return pb.CommitOffsetsRequest(
             group_id=name, partitions=[part], **{"member_epoch": -1, **fields}
@@ -247,7 +248,7 @@ def refusal(groups: Groups, shared_broker: Cluster, *messages: pb.JoinRequest) -
     return error
 
 
-def hello(group_id: str, **fields: object) -> pb.JoinRequest:
+def hello(group_id: str, **fields: Any) -> pb.JoinRequest:
     subscription = pb.Subscription(topics=[group_id])
     return pb.JoinRequest(
         hello=pb.MemberHello(group_id=group_id, member_id="m", subscription=subscription, **fields)
@@ -271,7 +272,7 @@ def test_a_stream_that_is_not_what_it_should_be_ends_with_a_reason(
     assert nameless.code is ErrorCode.INVALID_REQUEST
     stub = groups.at(shared_broker.brokers[0].address)
     with pytest.raises(grpc.RpcError) as caught:
-        stub.ListGroups(pb.ListGroupsRequest(states=[77]))
+        stub.ListGroups(pb.ListGroupsRequest(states=[77]))  # type: ignore[list-item]
     assert call_error(caught.value).code is ErrorCode.INVALID_REQUEST
     # A stream that says nothing and closes is nobody.
     assert list(stub.Join(iter([]), timeout=120)) == []

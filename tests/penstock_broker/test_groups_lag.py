@@ -7,6 +7,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -373,7 +374,7 @@ def scraped(cluster: Cluster, group: str) -> dict[str, dict[tuple[str, ...], flo
     return found
 
 
-def described(cluster: Cluster, group: str) -> dict[str, object]:
+def described(cluster: Cluster, group: str) -> Any:
     command = [sys.executable, "-m", "penstock.cli", "group", "describe", group, "-o", "json"]
     done = subprocess.run(
         [*command, "--bootstrap", cluster.bootstrap], check=True, capture_output=True, timeout=60
@@ -399,7 +400,9 @@ def test_prometheus_hears_the_same_lag_as_group_describe(cluster: Cluster) -> No
 
         seen = wait_until(told, what="a round is over")
         shown = described(cluster, "billing")
-        partitions = {(str(p["partition"]), "orders"): p for p in shown["partitions"]}
+        partitions: dict[tuple[str, ...], Any] = {
+            (str(p["partition"]), "orders"): p for p in shown["partitions"]
+        }
         assert seen["partition_lag_records"] == {k: p["lag"] for k, p in partitions.items()}
         assert sorted(seen["partition_lag_records"].values()) == [0, 3, 5]
         assert seen["committed_offset"] == {k: p["committed"] for k, p in partitions.items()}

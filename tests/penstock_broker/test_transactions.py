@@ -6,6 +6,7 @@ What a partition holds is asked of its leader: its open transactions, its last s
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def partition(cluster: Cluster, topic: str, number: int = 0) -> pb.PartitionTran
             request = pb.DescribePartitionTransactionsRequest(
                 partitions=[pb.TopicPartitionName(topic=topic, partition=number)]
             )
+            found: pb.PartitionTransactions
             (found,) = there.call("DescribePartitionTransactions", request).partitions
         if found.HasField("error"):
             raise error_from_wire(found.error)
@@ -197,11 +199,11 @@ def test_an_operator_sees_what_is_open_and_can_abort_it(cluster: Cluster) -> Non
     (line,) = [each for each in listed if each.transactional_id == producer.transactional_id]
     assert (line.state, line.producer_id) == (pb.TRANSACTION_STATE_OPEN, producer.producer_id)
     assert (line.client_id, line.client_host) == ("slow", "127.0.0.1")
-    request = pb.AbortTransactionRequest(
+    abort = pb.AbortTransactionRequest(
         transactional_id=producer.transactional_id, producer_epoch=-1, reason="it is stuck"
     )
-    assert producer.ask("AbortTransaction", request).aborted == 1
-    assert producer.ask("AbortTransaction", request).aborted == 0
+    assert producer.ask("AbortTransaction", abort).aborted == 1
+    assert producer.ask("AbortTransaction", abort).aborted == 0
     wait_until(lambda: not is_open(cluster, producer, 3), what="the partition has heard")
     answer = producer.end(commit=True)
     assert error_from_wire(answer.error).code is ErrorCode.TRANSACTION_ABORTED
@@ -307,7 +309,8 @@ def test_a_batch_of_branches_is_decided_at_once_and_remembered(cluster: Cluster)
         request = pb.BeginBranchRequest(
             application_id=name, checkpoint="q", run=run, batch=0, task=task, attempt=attempt
         )
-        return application.ask("BeginBranch", request)
+        answer: pb.BeginBranchResponse = application.ask("BeginBranch", request)
+        return answer
 
     branches = [begin(0), begin(1), begin(1, attempt=1)]
     assert begin(0).branch == branches[0].branch, "asked again, the same"
@@ -351,24 +354,20 @@ def test_a_batch_of_branches_is_decided_at_once_and_remembered(cluster: Cluster)
 # ---------------------------------------------------------------- what is refused
 
 BAD_IDS = ["", "x" * 250, "line\nbreak"]
-BAD: list[tuple[str, Any]] = [
-    *(
-        (name, kind(**{field: bad}))
-        for bad in BAD_IDS
-        for name, kind, field in (
-            (
-                "FindTransactionCoordinator",
-                pb.FindTransactionCoordinatorRequest,
-                "transactional_id",
-            ),
-            ("EndTransaction", pb.EndTransactionRequest, "transactional_id"),
-            ("AbortTransaction", pb.AbortTransactionRequest, "transactional_id"),
-            ("BeginBranch", pb.BeginBranchRequest, "application_id"),
-            ("CommitBatch", pb.CommitBatchRequest, "application_id"),
-            ("AbortBatch", pb.AbortBatchRequest, "application_id"),
-            ("ForgetLedger", pb.ForgetLedgerRequest, "application_id"),
-        )
+BAD_NAMES: list[tuple[str, Callable[[str], Any]]] = [
+    (
+        "FindTransactionCoordinator",
+        lambda bad: pb.FindTransactionCoordinatorRequest(transactional_id=bad),
     ),
+    ("EndTransaction", lambda bad: pb.EndTransactionRequest(transactional_id=bad)),
+    ("AbortTransaction", lambda bad: pb.AbortTransactionRequest(transactional_id=bad)),
+    ("BeginBranch", lambda bad: pb.BeginBranchRequest(application_id=bad)),
+    ("CommitBatch", lambda bad: pb.CommitBatchRequest(application_id=bad)),
+    ("AbortBatch", lambda bad: pb.AbortBatchRequest(application_id=bad)),
+    ("ForgetLedger", lambda bad: pb.ForgetLedgerRequest(application_id=bad)),
+]
+BAD: list[tuple[str, Any]] = [
+    *((name, request(bad)) for bad in BAD_IDS for name, request in BAD_NAMES),
     ("EndTransaction", pb.EndTransactionRequest(transactional_id="a", wait_visible_ms=60_001)),
     ("AbortTransaction", pb.AbortTransactionRequest(transactional_id="a", producer_epoch=-2)),
     ("AbortTransaction", pb.AbortTransactionRequest(transactional_id="a", reason="r" * 250)),
@@ -498,13 +497,15 @@ def test_calls_for_an_id_that_is_coordinated_elsewhere_say_so(cluster: Cluster) 
 def test_transactional_batches_and_ids_go_together(cluster: Cluster) -> None:
     producer = TransactionalProducer(cluster, new_id()).init()
 
-    def produce(batch: Any, transactional_id: str, acks: int = broker_pb2.ACKS_ALL) -> None:
+    def produce(
+        batch: Any, transactional_id: str, acks: broker_pb2.Acks.ValueType = broker_pb2.ACKS_ALL
+    ) -> None:
         part = broker_pb2.ProducePartition(topic="t", batch=batch_to_wire(batch))
         request = broker_pb2.ProduceRequest(
             acks=acks, partitions=[part], transactional_id=transactional_id
         )
         with Wire(cluster.brokers[cluster.leader("t", 0)].address) as wire:
-            (result,) = wire._call(wire.data.Produce, request, 15).results
+            (result,) = wire.call(wire.data.Produce, request, 15).results
         if result.HasField("error"):
             raise error_from_wire(result.error)
 
@@ -518,6 +519,6 @@ def test_transactional_batches_and_ids_go_together(cluster: Cluster) -> None:
         (sealed, "x" * 250, broker_pb2.ACKS_ALL),
         (transactional_batch([b"x"], 5, 0, 0), name, broker_pb2.ACKS_ALL),
     ):
-        error = refusal(lambda b=batch, t=transactional_id, a=acks: produce(b, t, a))
+        error = refusal(partial(produce, batch, transactional_id, acks))
         assert error.code is ErrorCode.INVALID_REQUEST
     assert not is_open(cluster, producer)

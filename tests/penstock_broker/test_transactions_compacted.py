@@ -6,6 +6,7 @@ What expires by the clock: `transactions/test_compacted_log.py`.
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,10 @@ def ratio_kept(cluster: Cluster, partition: int) -> float:
     return kept / written
 
 
+def is_compacted(cluster: Cluster, partition: int) -> bool:
+    return ratio_kept(cluster, partition) < 0.5
+
+
 def described(admin: Admin) -> list[TransactionDescription]:
     ids = [f"app-{number}" for number in range(IDS)]
     return again(lambda: [admin.describe_transaction(one) for one in ids], what="all are loaded")
@@ -120,7 +125,7 @@ def test_compaction_and_the_death_of_every_broker_change_nothing(cluster: Cluste
         aborting.end(commit=False, wait_visible_ms=0)
         wait_until(lambda: finishing(admin) == {"away/0"}, what="all others have heard")
         for number in range(PARTITIONS):
-            wait_until(lambda n=number: ratio_kept(cluster, n) < 0.5, what="it is compacted")
+            wait_until(partial(is_compacted, cluster, number), what="it is compacted")
         before = state(admin)
         assert [one.application_id for one in before[1]] == ["kept"]
         for broker_id in (0, 1):

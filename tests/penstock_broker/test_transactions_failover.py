@@ -4,6 +4,7 @@ Every broker here is killed with -9.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def partition(cluster: Cluster, topic: str) -> pb.PartitionTransactions:
             request = pb.DescribePartitionTransactionsRequest(
                 partitions=[pb.TopicPartitionName(topic=topic)]
             )
+            found: pb.PartitionTransactions
             (found,) = there.call("DescribePartitionTransactions", request).partitions
         if found.HasField("error"):
             raise error_from_wire(found.error)
@@ -140,7 +142,7 @@ def test_transactions_go_on_while_every_broker_is_restarted(cluster: Cluster) ->
         if commit:
             committed.append(value)
     for topic in topics:
-        wait_until(lambda t=topic: ended(cluster, t, 2 * 24), what=f"all is told to {topic}")
+        wait_until(partial(ended, cluster, topic, 2 * 24), what=f"all is told to {topic}")
         with Wire(cluster.brokers[cluster.leader(topic)].address) as wire:
             assert values(wire, topic) == committed
     for broker_id in cluster.brokers:

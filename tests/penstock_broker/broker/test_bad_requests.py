@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -25,12 +26,12 @@ def wire(shared_broker: Cluster) -> Iterator[Wire]:
 
 @pytest.fixture
 def topic(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.replace("[", ".").replace("]", "")[-200:]
+    name: str = request.node.name.replace("[", ".").replace("]", "")[-200:]
     shared_broker.create_topic(name)
     return name
 
 
-def refused(wire: Wire, topic: str, batch: Batch, **fields: object) -> PenstockError:
+def refused(wire: Wire, topic: str, batch: Batch, **fields: Any) -> PenstockError:
     """The error a produce ends with; and nothing was appended."""
     with pytest.raises(PenstockError) as error:
         wire.produce(topic, batch, **fields)
@@ -42,7 +43,9 @@ def refused(wire: Wire, topic: str, batch: Batch, **fields: object) -> PenstockE
 def test_garbage_bytes_are_an_invalid_request(
     shared_broker: Cluster, wire: Wire, method: str
 ) -> None:
-    call = wire.channel.unary_unary(f"/penstock.proto.v1.BrokerService/{method}")
+    call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = wire.channel.unary_unary(
+        f"/penstock.proto.v1.BrokerService/{method}"
+    )
     with pytest.raises(grpc.RpcError) as failed:
         call(b"\xff\xfe\xfd this is no message", timeout=120)
     error = call_error(failed.value)
@@ -53,7 +56,9 @@ def test_garbage_bytes_are_an_invalid_request(
 
 @pytest.mark.parametrize("method", ["ProduceStream", "Subscribe"])
 def test_garbage_bytes_end_a_stream(wire: Wire, method: str) -> None:
-    call = wire.channel.stream_stream(f"/penstock.proto.v1.BrokerService/{method}")
+    call: grpc.StreamStreamMultiCallable[bytes, bytes] = wire.channel.stream_stream(
+        f"/penstock.proto.v1.BrokerService/{method}"
+    )
     with pytest.raises(grpc.RpcError) as failed:
         list(call(iter([b"\xff\xfe garbage"]), timeout=120))
     assert call_error(failed.value).code is ErrorCode.INVALID_REQUEST
@@ -88,10 +93,10 @@ def test_a_count_that_lies_is_corrupt(wire: Wire, topic: str) -> None:
 
 def test_an_unknown_codec_is_refused(wire: Wire, topic: str) -> None:
     message = batch_to_wire(make_batch([b"abc"]))
-    message.codec = 9
+    message.codec = 9  # type: ignore[assignment]  # no value of the enum
     part = pb.ProducePartition(topic=topic, batch=message)
     (result,) = wire.data.Produce(pb.ProduceRequest(partitions=[part]), timeout=120).results
-    assert result.error.code == ErrorCode.UNSUPPORTED_CODEC
+    assert ErrorCode(result.error.code) is ErrorCode.UNSUPPORTED_CODEC
     assert "9" in result.error.message
 
 
@@ -136,12 +141,13 @@ def test_another_topic_id_is_a_mismatch(wire: Wire, topic: str) -> None:
 
 
 def test_unknown_acks_and_missing_batches_are_invalid(wire: Wire, topic: str) -> None:
+    unknown = pb.ProduceRequest(acks=77)  # type: ignore[arg-type]  # no value of the enum
     with pytest.raises(grpc.RpcError) as failed:
-        wire.data.Produce(pb.ProduceRequest(acks=77), timeout=120)
+        wire.data.Produce(unknown, timeout=120)
     assert call_error(failed.value).code is ErrorCode.INVALID_REQUEST
     request = pb.ProduceRequest(partitions=[pb.ProducePartition(topic=topic)])
     (result,) = wire.data.Produce(request, timeout=120).results
-    assert result.error.code == ErrorCode.INVALID_REQUEST
+    assert ErrorCode(result.error.code) is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("flags", [1, 2])

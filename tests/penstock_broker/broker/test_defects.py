@@ -100,7 +100,7 @@ async def test_nothing_of_a_stopped_partition_moves_until_the_broker_starts_agai
         moved = await broker.admin.DeleteRecords(
             admin_pb2.DeleteRecordsRequest(topic="t", partition=0, before_offset=-1)
         )
-        assert moved.error.code == ErrorCode.STORAGE_FAILED
+        assert ErrorCode(moved.error.code) is ErrorCode.STORAGE_FAILED
         assert not await broker.process._replicas.rewrite(replica, None, None, replica.truncations)
         assert replica.extras(written_bytes=1 << 40, now=True) == (None, None)
     store = RocksLogStore(tmp_path / "log")

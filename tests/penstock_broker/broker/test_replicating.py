@@ -5,6 +5,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 import pytest
@@ -12,7 +13,7 @@ from support.cluster import Cluster
 from support.waiting import wait_until
 from support.wire import Wire, make_batch
 
-from penstock.errors import ErrorCode, PenstockError
+from penstock.errors import ErrorCode, NotLeaderError, PenstockError
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.errors import error_from_rpc
@@ -82,6 +83,10 @@ def assert_nothing_lost(cluster: Cluster, load: Load) -> None:
 
 def test_acks_all_is_on_every_replica(shared_cluster: Cluster) -> None:
     shared_cluster.create_topic("everywhere", partitions=3)
+
+    def knows(follower: Wire, partition: int) -> bool:
+        return follower.log("everywhere", partition).high_watermark == 2
+
     for partition in range(3):
         leader = shared_cluster.leader("everywhere", partition)
         with Wire(shared_cluster.brokers[leader].address) as wire:
@@ -91,8 +96,7 @@ def test_acks_all_is_on_every_replica(shared_cluster: Cluster) -> None:
             for partition in range(3):
                 assert wire.log("everywhere", partition).log_end_offset == 2
                 wait_until(
-                    lambda w=wire, p=partition: w.log("everywhere", p).high_watermark == 2,
-                    what="the follower knows the high watermark",
+                    partial(knows, wire, partition), what="the follower knows the high watermark"
                 )
 
 
@@ -107,6 +111,8 @@ def test_a_follower_refuses_and_names_the_leader(shared_cluster: Cluster) -> Non
             with pytest.raises(PenstockError) as refused:
                 call()
             assert refused.value.code is ErrorCode.NOT_LEADER
+            assert isinstance(refused.value, NotLeaderError)
+            assert refused.value.leader is not None
             assert refused.value.leader.broker_id == 1
             assert refused.value.leader.port == shared_cluster.brokers[1].port
 
@@ -303,12 +309,14 @@ def test_retention_moves_the_log_start_on_every_replica(make_cluster: MakeCluste
             lambda: wire.offsets("t", earliest=pb.Earliest()).offset == 18,
             what="retention has left less than 30,000 bytes",
         )
+
+    def starts_there(follower: Wire) -> bool:
+        log = follower.log("t")
+        return log.log_start_offset == 18 and log.bytes < 30_000
+
     for broker in cluster.brokers.values():
         with Wire(broker.address) as wire:
-            wait_until(
-                lambda w=wire: w.log("t").log_start_offset == 18 and w.log("t").bytes < 30_000,
-                what="the follower's log starts there too",
-            )
+            wait_until(partial(starts_there, wire), what="the follower's log starts there too")
 
 
 def test_a_lost_volume_is_filled_again_from_the_others(make_cluster: MakeCluster) -> None:

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.cluster import Cluster
 from support.wire import Wire, make_batch, now_ms
 
-from penstock.errors import OffsetOutOfRangeError
+from penstock.errors import OffsetOutOfRangeError, PenstockError
 from penstock.proto.v1 import admin_pb2
 from penstock.proto.v1 import broker_pb2 as pb
 from penstock.rpc.batches import batch_to_wire
@@ -24,7 +24,7 @@ def wire(shared_broker: Cluster) -> Iterator[Wire]:
 
 @pytest.fixture
 def topic(shared_broker: Cluster, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.replace("[", ".").replace("]", "")[-200:]
+    name: str = request.node.name.replace("[", ".").replace("]", "")[-200:]
     shared_broker.create_topic(name)
     return name
 
@@ -38,7 +38,9 @@ def test_what_is_produced_is_fetched_in_order(wire: Wire, topic: str) -> None:
 
 @pytest.mark.parametrize("acks", [pb.ACKS_LEADER, pb.ACKS_ALL])
 @pytest.mark.parametrize("sync", [pb.SYNC_OS, pb.SYNC_DISK])
-def test_the_answer_says_what_was_reached(wire: Wire, topic: str, acks: int, sync: int) -> None:
+def test_the_answer_says_what_was_reached(
+    wire: Wire, topic: str, acks: pb.Acks.ValueType, sync: pb.Sync.ValueType
+) -> None:
     result = wire.produce(topic, [b"a"], acks=acks, sync=sync)
     assert (result.acks, result.sync, result.base_offset) == (acks, sync, 0)
 
@@ -187,7 +189,7 @@ def test_a_retried_batch_lands_once_and_a_gap_is_refused(wire: Wire, topic: str)
     again = wire.produce(topic, first)
     assert (again.duplicate, again.base_offset) == (True, 0)
     gap = make_batch([b"x"], base_sequence=7, **producer)
-    with pytest.raises(Exception, match="sequence") as refused:
+    with pytest.raises(PenstockError, match="sequence") as refused:
         wire.produce(topic, gap)
     assert refused.value.code.name == "OUT_OF_ORDER_SEQUENCE"
     assert wire.read_all(topic) == [b"a", b"b"]

@@ -175,7 +175,8 @@ def test_everything_is_there_after_a_clean_stop_and_after_a_kill(
     cluster = make_cluster(brokers=1)
     cluster.create_topic("t")
     broker = cluster.brokers[0]
-    for number, end in enumerate((broker.stop, broker.kill, broker.stop)):
+    ends: list[Callable[[], object]] = [broker.stop, broker.kill, broker.stop]
+    for number, end in enumerate(ends):
         with Wire(broker.address) as wire:
             wire.produce("t", [b"%d" % number])
         end()
@@ -272,7 +273,7 @@ def test_a_controller_that_dies_does_not_hold_up_a_stop(make_cluster: MakeCluste
 def says(address: str, service: str) -> int:
     with open_channel(address) as channel:
         request = health_pb2.HealthCheckRequest(service=service)
-        return health_pb2_grpc.HealthStub(channel).Check(request, timeout=120).status
+        return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=120).status)
 
 
 def test_probes_tell_waiting_from_serving_and_do_not_need_a_controller(

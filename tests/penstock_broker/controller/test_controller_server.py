@@ -110,7 +110,9 @@ async def test_a_stream_must_begin_with_register(start: Any) -> None:
 async def test_garbage_is_an_invalid_request(start: Any) -> None:
     running = await start()
     async with open_aio_channel(running.address) as channel:
-        call = channel.unary_unary("/penstock.proto.v1.ControllerService/AlterIsr")
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+            "/penstock.proto.v1.ControllerService/AlterIsr"
+        )
         assert await code_of(call(b"\xff\xff\xff")) is ErrorCode.INVALID_REQUEST
 
 
@@ -352,13 +354,11 @@ async def test_health_tells_active_from_standing_by(start: Any) -> None:
         async with open_aio_channel(address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             request = health_pb2.HealthCheckRequest(service=service)
-            return (await stub.Check(request)).status
+            return int((await stub.Check(request)).status)
 
     async def both() -> bool:
-        return (
-            await ask(running.address, CONTROLLER_SERVICE) == status.SERVING
-            and await ask(standby.address, "") == status.SERVING
-        )
+        active = await ask(running.address, CONTROLLER_SERVICE)
+        return {active, await ask(standby.address, "")} == {status.SERVING}
 
     await wait_until_async(both, what="both report")
     assert await ask(standby.address, CONTROLLER_SERVICE) == status.NOT_SERVING

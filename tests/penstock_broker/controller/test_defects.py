@@ -81,9 +81,9 @@ async def test_a_defect_of_the_machine_ends_the_controller_and_another_takes_ove
     assert line.startswith(
         "penstock controller: this controller stopped because of a defect (KeyError)"
     )
-    (logged,) = [one for one in caplog.records if one.getMessage() == "controller stopped"
-                 and one.exc_info]  # fmt: skip
-    assert isinstance(logged.exc_info[1], KeyError)
+    logged = [one.exc_info for one in caplog.records if one.getMessage() == "controller stopped"]
+    (cause,) = [each[1] for each in logged if each]
+    assert isinstance(cause, KeyError)
     another = await start()
     assert another.runtime.machine.epoch == 2
     assert another.runtime.machine.topic("t") is None, "what was half-handled is not there"

@@ -24,6 +24,7 @@ from support.apiserver import ApiServer
 from support.kubernetes_store import QUICK, open_store
 from support.sessions import Broker, running
 from support.waiting import wait_until, wait_until_async
+from urllib3.connection import HTTPConnection
 
 from penstock.core.control import ControlConfig
 from penstock.proto.v1 import admin_pb2
@@ -82,7 +83,10 @@ class History:
 
     def close(self) -> None:
         # Closing would wait for the thread, which waits for the next change, for a minute at most.
-        self._stream.connection.sock.shutdown(socket.SHUT_RDWR)
+        connection = self._stream.connection
+        assert isinstance(connection, HTTPConnection)
+        assert connection.sock is not None
+        connection.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
         assert not self._thread.is_alive()
         self._stream.close()

@@ -29,13 +29,12 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
         consumer.assign(partitions)
         consumer.seek_to_beginning(partitions)
         values: list[bytes | None] = []
-        wait_until(
-            lambda: (
-                values.extend(v for b in consumer.poll(1.0) for v in b.values())
-                or len(values) >= count
-            ),
-            what=f"{count} records",
-        )
+
+        def has_read() -> bool:
+            values.extend(v for b in consumer.poll(1.0) for v in b.values())
+            return len(values) >= count
+
+        wait_until(has_read, what=f"{count} records")
         return values
 
 

@@ -21,7 +21,11 @@ KEY = ReplicaKey(TopicId("id-1"), 0)
 
 
 async def produce(
-    broker: LocalBroker, value: bytes = b"a", *, acks: int = pb.ACKS_ALL, timeout_ms: int = 5_000
+    broker: LocalBroker,
+    value: bytes = b"a",
+    *,
+    acks: pb.Acks.ValueType = pb.ACKS_ALL,
+    timeout_ms: int = 5_000,
 ) -> pb.ProduceResult:
     part = pb.ProducePartition(topic="t", batch=batch_to_wire(make_batch([value])))
     request = pb.ProduceRequest(acks=acks, timeout_ms=timeout_ms, partitions=[part])
@@ -64,7 +68,7 @@ async def test_data_of_an_unknown_topic_is_kept_and_of_a_deleted_one_removed(
         await broker.apply(topic_info())
         await produce(broker)
         await broker.apply()  # a full image that does not name the topic: not a deletion
-        assert (await produce(broker)).error.code == ErrorCode.UNKNOWN_TOPIC
+        assert ErrorCode((await produce(broker)).error.code) is ErrorCode.UNKNOWN_TOPIC
     assert stored_keys(tmp_path) == {KEY}
     async with local_broker(tmp_path) as broker:
         await broker.apply()
@@ -93,7 +97,7 @@ async def test_a_parked_fetch_hears_that_the_leader_moved(tmp_path: Path) -> Non
         )
         await broker.apply(topic_info(leader=1, epoch=2, version=2, replicas=(0, 1)))
         answer = await asyncio.wait_for(parked, 120)
-        assert answer.results[0].error.code == ErrorCode.NOT_LEADER
+        assert ErrorCode(answer.results[0].error.code) is ErrorCode.NOT_LEADER
         assert answer.results[0].error.current_leader.broker_id == 1
 
 
@@ -104,7 +108,7 @@ async def test_a_produce_that_waits_ends_when_its_topic_is_deleted(tmp_path: Pat
         await wait_until_async(lambda: broker.process.totals().inflight_bytes > 0, what="it waits")
         await broker.apply(full=False, deleted=("id-1",))
         result = await asyncio.wait_for(waiting, 120)
-        assert result.error.code == ErrorCode.UNKNOWN_TOPIC
+        assert ErrorCode(result.error.code) is ErrorCode.UNKNOWN_TOPIC
         assert broker.process.totals().inflight_bytes == 0
 
 
@@ -114,7 +118,7 @@ async def test_a_produce_without_enough_acks_times_out_with_unknown_outcome(
     async with local_broker(tmp_path) as broker:
         await broker.apply(topic_info(replicas=(0, 1)))
         result = await produce(broker, timeout_ms=300)
-        assert result.error.code == ErrorCode.REQUEST_TIMED_OUT
+        assert ErrorCode(result.error.code) is ErrorCode.REQUEST_TIMED_OUT
         assert "unknown" in result.error.message or "may" in result.error.message
 
 
@@ -124,9 +128,9 @@ async def test_produces_beyond_the_memory_bound_are_told_to_come_back(tmp_path: 
         waiting = broker.tasks.create_task(produce(broker, b"x" * 9_000, timeout_ms=2_000))
         await wait_until_async(lambda: broker.process.totals().inflight_bytes > 0, what="it waits")
         refused = await produce(broker, b"x" * 9_000)
-        assert refused.error.code == ErrorCode.OVERLOADED
+        assert ErrorCode(refused.error.code) is ErrorCode.OVERLOADED
         assert refused.error.throttle_ms > 0
-        assert (await waiting).error.code == ErrorCode.REQUEST_TIMED_OUT
+        assert ErrorCode((await waiting).error.code) is ErrorCode.REQUEST_TIMED_OUT
         assert broker.process.totals().inflight_bytes == 0
 
 
@@ -188,7 +192,7 @@ async def test_latest_is_unknown_until_the_isr_confirms_a_new_leaders_log(tmp_pa
         await broker.apply(topic_info(epoch=2, version=2, replicas=(0, 1)))
         part = pb.ListOffsetsPartition(topic="t", latest=pb.Latest())
         answer = await broker.data.ListOffsets(pb.ListOffsetsRequest(partitions=[part]))
-        assert answer.results[0].error.code == ErrorCode.LEADER_NOT_AVAILABLE
+        assert ErrorCode(answer.results[0].error.code) is ErrorCode.LEADER_NOT_AVAILABLE
         result = (await fetch(broker, 1, 0)).results[0]
         assert not result.HasField("error"), "an offset that consumers may have seen just waits"
         assert (result.high_watermark, len(result.batches)) == (0, 0)

@@ -27,6 +27,12 @@ class _Who(grpc.GenericRpcHandler):
         return grpc.unary_unary_rpc_method_handler(who)
 
 
+async def call(channel: grpc.aio.Channel) -> bytes:
+    """Which connection the call came on."""
+    who: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+    return await who(b"", timeout=120)
+
+
 class Scene:
     """A view in which broker 1 is a real server on loopback."""
 
@@ -44,8 +50,7 @@ class Scene:
     async def connection(self) -> bytes:
         """On which one a call comes."""
         async with self.peers.to(ONE) as channel:
-            answer: bytes = await channel.unary_unary(METHOD)(b"", timeout=120)
-            return answer
+            return await call(channel)
 
 
 @pytest.fixture
@@ -72,15 +77,16 @@ async def test_what_is_in_use_is_closed_only_afterwards(scene: Scene) -> None:
     async with scene.peers.to(ONE) as channel:
         scene.registered("second")
         await scene.connection()
-        await channel.unary_unary(METHOD)(b"", timeout=120)
+        await call(channel)
     await scene.connection()
     with pytest.raises(grpc.aio.UsageError):
-        await channel.unary_unary(METHOD)(b"", timeout=120)
+        await call(channel)
 
 
 async def test_a_dead_broker_is_not_called(scene: Scene) -> None:
-    for known in (lambda: None, lambda: scene.registered("first", alive=False)):
-        known()
+    for is_known in (False, True):
+        if is_known:
+            scene.registered("first", alive=False)
         with pytest.raises(ClusterError, match="broker 1 is not alive") as caught:
             await scene.connection()
         assert caught.value.code is ErrorCode.UNREACHABLE

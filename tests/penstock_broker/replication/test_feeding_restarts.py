@@ -169,7 +169,7 @@ async def test_a_read_that_fails_ends_its_feed_and_makes_room_for_the_others() -
             world.store.broken_reads = slot == replica.slot
             return read(slot, *where)
 
-        world.store.read = broken_for_one  # type: ignore[method-assign]
+        world.store.read = broken_for_one  # type: ignore[method-assign, assignment]
         stream.feed(other, feed(0))  # its batch is larger than what is left of the window
         stream.notify(replica, urgent=True)
         assert offsets(await said(stream)) == []

@@ -38,6 +38,7 @@ async def test_acks_of_one_turn_leave_together_and_only_the_newest() -> None:
         outbox.put(KEY, SendAck(LEADER, EPOCH, Offset(end), Offset(0)))
     outbox.put(ReplicaKey(TopicId("id"), 4), SendAck(LEADER, EPOCH, Offset(9), Offset(9)))
     message = await outbox.take()
+    assert message is not None
     assert [(ack.partition, ack.written_end) for ack in message.acks] == [(3, 3), (4, 9)]
 
 
@@ -47,8 +48,10 @@ async def test_a_new_start_voids_older_acks_and_a_stop_voids_all() -> None:
     outbox.put(KEY, SendEpochQuery(LEADER, EPOCH, LeaderEpoch(1)))
     outbox.put(KEY, SendFollowStart(LEADER, EPOCH, Offset(4)))
     message = await outbox.take()
+    assert message is not None
     assert (len(message.epoch_queries), len(message.starts), len(message.acks)) == (1, 1, 0)
     outbox.put(KEY, SendFollowStart(LEADER, EPOCH, Offset(4)))
     outbox.put(KEY, SendFollowStop(LEADER))
     message = await outbox.take()
+    assert message is not None
     assert (len(message.stops), len(message.starts)) == (1, 0)

@@ -25,7 +25,9 @@ QUIET_S = 0.3
 class Follower:
     """Broker 1, by hand."""
 
-    def __init__(self, call: grpc.aio.StreamStreamCall) -> None:
+    def __init__(
+        self, call: "grpc.aio.StreamStreamCall[pb.FollowerMessage, pb.LeaderMessage]"
+    ) -> None:
         self.call = call
         self._unread: list[pb.LeaderMessage] = []
         self._arrived = asyncio.Event()
@@ -43,13 +45,18 @@ class Follower:
 
     async def follow(self, *, epoch: int = 1, from_offset: int = 0) -> pb.EpochAnswer:
         """Asks for divergence, then starts."""
-        named = {"topic_id": "id-1", "leader_epoch": epoch}
         await self.call.write(
-            pb.FollowerMessage(epoch_queries=[pb.EpochQuery(**named, last_epoch=-1)])
+            pb.FollowerMessage(
+                epoch_queries=[pb.EpochQuery(topic_id="id-1", leader_epoch=epoch, last_epoch=-1)]
+            )
         )
         answer = (await self.next()).epoch_answers[0]
         await self.call.write(
-            pb.FollowerMessage(starts=[pb.FollowStart(**named, from_offset=from_offset)])
+            pb.FollowerMessage(
+                starts=[
+                    pb.FollowStart(topic_id="id-1", leader_epoch=epoch, from_offset=from_offset)
+                ]
+            )
         )
         return answer
 
@@ -100,7 +107,9 @@ async def follower(
         await asyncio.wait([reading], timeout=120)
 
 
-async def produce(broker: LocalBroker, size: int = 10, *, acks: int = broker_pb2.ACKS_LEADER):
+async def produce(
+    broker: LocalBroker, size: int = 10, *, acks: broker_pb2.Acks.ValueType = broker_pb2.ACKS_LEADER
+) -> broker_pb2.ProduceResult:
     part = broker_pb2.ProducePartition(topic="t", batch=batch_to_wire(make_batch([b"x" * size])))
     request = broker_pb2.ProduceRequest(acks=acks, partitions=[part], timeout_ms=5_000)
     (result,) = (await broker.data.Produce(request)).results
@@ -215,7 +224,7 @@ async def test_a_follower_of_an_unknown_partition_is_refused(tmp_path: Path) -> 
                 pb.FollowerMessage(epoch_queries=[pb.EpochQuery(topic_id="id-1", leader_epoch=1)])
             )
             (refusal,) = (await peer.next()).errors
-            assert refusal.error.code == ErrorCode.UNKNOWN_PARTITION
+            assert ErrorCode(refusal.error.code) is ErrorCode.UNKNOWN_PARTITION
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import pytest
 from support.produce_scene import PlayedStream, ProduceScene, part, produce_scene, request
@@ -39,8 +40,10 @@ async def test_requests_are_appended_in_the_order_they_came() -> None:
 
         def send(count: int) -> None:
             for number in [next(sequence) for _ in range(count)]:
-                named = {"producer_id": 5, "producer_epoch": 0, "base_sequence": number}
-                stream.send(request(number, part(value=b"%d" % number, **named)))
+                batch = part(
+                    value=b"%d" % number, producer_id=5, producer_epoch=0, base_sequence=number
+                )
+                stream.send(request(number, batch))
 
         send(10)
         await wait_until_async(lambda: len(stream.answers) == 10, what="answers")
@@ -165,9 +168,10 @@ async def test_a_cancelled_stream_leaves_nothing_behind_whatever_a_request_waits
 
 
 async def test_a_request_that_makes_no_sense_ends_the_stream_and_what_waits_on_it() -> None:
+    unknown = cast("pb.Acks.ValueType", 77)
     async with produce_scene() as scene:
         stream = PlayedStream(scene)
-        stream.send(request(1, part("far")), request(2, part(), acks=77), request(3, part()))
+        stream.send(request(1, part("far")), request(2, part(), acks=unknown), request(3, part()))
         with pytest.raises(ExceptionGroup) as failed:
             await stream.run()
         (error,) = failed.value.exceptions

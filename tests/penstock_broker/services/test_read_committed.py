@@ -261,7 +261,7 @@ async def test_committed_readers_are_woken_by_the_stable_offset_and_others_are_n
             woken.append("committed")
             wake(one)
 
-        waiter.wake = counted  # type: ignore[method-assign]
+        waiter.wake = counted  # type: ignore[method-assign, assignment]
         await here.log.send(None)
         async with asyncio.timeout(600):
             assert len((await parked[UNCOMMITTED]).batches) == 1

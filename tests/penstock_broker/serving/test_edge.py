@@ -2,9 +2,9 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -18,24 +18,28 @@ from penstock.rpc.channel import SERVER_OPTIONS, open_aio_channel
 from penstock.rpc.errors import error_from_rpc
 from penstock_broker.serving.edge import Edge, note_wait
 
-Answer = Callable[[], Awaitable[Any]]
+if TYPE_CHECKING:
+    from penstock.proto.v1.broker_pb2_grpc import BrokerServiceAsyncStub
+
+Answer = Callable[[], Coroutine[Any, Any, Any]]
 
 
 @asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[BrokerServiceStub]:
+async def serving(answer: Answer) -> AsyncIterator["BrokerServiceAsyncStub"]:
     """A server whose every call does `answer`."""
 
     class Service(BrokerServiceServicer):
         async def Metadata(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
             return await answer()
 
-        async def Subscribe(  # noqa: N802 - gRPC's name
+        async def Subscribe(  # type: ignore[override]  # noqa: N802 - written with context.write
             self, request_iterator: Any, context: Any
         ) -> None:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(answer())
 
-        Produce = Fetch = ListOffsets = InitProducer = ProduceStream = Metadata
+        Produce = Fetch = ListOffsets = InitProducer = Metadata
+        ProduceStream = Metadata  # type: ignore[assignment]  # streams are served alike
 
     async with serving_all(Service()) as stub:
         yield stub
@@ -45,7 +49,7 @@ async def serving(answer: Answer) -> AsyncIterator[BrokerServiceStub]:
 async def serving_all(
     service: BrokerServiceServicer,
     observe: Callable[[str, float], None] = lambda method, seconds: None,
-) -> AsyncIterator[BrokerServiceStub]:
+) -> AsyncIterator["BrokerServiceAsyncStub"]:
     """A server behind the border."""
     server = grpc.aio.server(interceptors=[Edge(lambda: "own", observe)], options=SERVER_OPTIONS)
     add_service(service, server)
@@ -91,7 +95,7 @@ async def test_an_error_in_the_middle_of_a_streams_first_write_arrives() -> None
     writing = asyncio.Event()
 
     class Service(BrokerServiceServicer):
-        async def Subscribe(  # noqa: N802 - gRPC's name
+        async def Subscribe(  # type: ignore[override]  # noqa: N802 - written with context.write
             self, request_iterator: Any, context: Any
         ) -> None:
             async with asyncio.TaskGroup() as tasks:
@@ -103,7 +107,8 @@ async def test_an_error_in_the_middle_of_a_streams_first_write_arrives() -> None
             writing.set()
             await context.write(pb.SubscribeResponse())
 
-    async with serving_all(Service()) as stub:
+    service = Service()  # type: ignore[abstract]  # other calls are unimplemented
+    async with serving_all(service) as stub:
         call = stub.Subscribe(iter([pb.SubscribeRequest()]), timeout=120)
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             async for _ in call:
@@ -121,16 +126,17 @@ async def test_bytes_pass_as_they_are() -> None:
 
 async def test_another_cluster_is_refused_before_the_handler() -> None:
     class Service(BrokerServiceServicer):
-        async def Metadata(self, request: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
+        async def Metadata(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
             await broken()
 
-        async def Subscribe(  # noqa: N802 - gRPC's name
+        async def Subscribe(  # type: ignore[override]  # noqa: N802 - written with context.write
             self, request_iterator: Any, context: Any
         ) -> None:
             await anext(request_iterator)
             await broken()
 
-    async with serving_all(Service()) as stub:
+    service = Service()  # type: ignore[abstract]  # other calls are unimplemented
+    async with serving_all(service) as stub:
         other = pb.SubscribeRequest(cluster_id="other")
         for call in (
             stub.Metadata(pb.MetadataRequest(cluster_id="other")),
@@ -148,7 +154,7 @@ async def test_a_stream_that_waits_does_not_hold_its_last_request() -> None:
     taken: list[pb.ProduceRequest] = []
 
     class Service(BrokerServiceServicer):
-        async def ProduceStream(  # noqa: N802 - gRPC's name
+        async def ProduceStream(  # type: ignore[override]  # noqa: N802 - written with context.write
             self, request_iterator: Any, context: Any
         ) -> None:
             async for request in request_iterator:
@@ -156,7 +162,8 @@ async def test_a_stream_that_waits_does_not_hold_its_last_request() -> None:
                 del request
                 await context.write(pb.ProduceResponse())
 
-    async with serving_all(Service()) as stub:
+    service = Service()  # type: ignore[abstract]  # other calls are unimplemented
+    async with serving_all(service) as stub:
         call = stub.ProduceStream(timeout=120)
         await call.write(pb.ProduceRequest())
         await call.read()
@@ -177,7 +184,8 @@ async def test_what_a_call_waited_on_purpose_is_not_in_its_time() -> None:
         async def Metadata(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
             return pb.MetadataResponse()
 
-    async with serving_all(Service(), lambda *each: seen.append(each)) as stub:
+    service = Service()  # type: ignore[abstract]  # other calls are unimplemented
+    async with serving_all(service, lambda *each: seen.append(each)) as stub:
         await stub.Fetch(pb.FetchRequest())
         await stub.Metadata(pb.MetadataRequest())
     (fetch, fetch_s), (metadata, metadata_s) = seen

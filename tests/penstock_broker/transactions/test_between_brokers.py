@@ -152,10 +152,11 @@ class World(LedPartitions):
             )
         except PenstockError as error:
             return error
-        return answer.errors[0]
+        refused: PenstockError | None = answer.errors[0]
+        return refused
 
     async def end(self, epoch: int, *, commit: bool, wait_ms: int = 0) -> c.Ended:
-        return await self.ask(
+        ended: c.Ended = await self.ask(
             lambda number: c.EndRequested(
                 request_id=number,
                 transactional_id="app",
@@ -165,6 +166,7 @@ class World(LedPartitions):
                 wait_visible_ms=wait_ms,
             )
         )
+        return ended
 
     async def committed(self) -> int:
         coordinator = await self._host(self.groups, "g")
@@ -172,7 +174,8 @@ class World(LedPartitions):
         (found,) = answer.offsets
         if found.error is not None:
             raise found.error
-        return found.offset
+        offset: int = found.offset
+        return offset
 
     async def stable(self) -> bool:
         """No offset is pending."""

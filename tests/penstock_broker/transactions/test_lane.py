@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from support.waiting import wait_until_async
@@ -36,10 +37,13 @@ class Side:
 
     def put(self, *entries: str) -> None:
         for entry in entries:
-            self.lane.put(entry, lambda error, entry=entry: self._hear(entry, error))
+            self.lane.put(entry, partial(self._hear, entry))
 
     def _hear(self, entry: str, error: PenstockError | None) -> None:
         self.heard.setdefault(entry, []).append(error)
+
+    def has_called(self, times: int) -> bool:
+        return len(self.calls) == times
 
     async def called(self, times: int) -> None:
         await wait_until_async(lambda: len(self.calls) >= times, what=f"call {times}")
@@ -98,7 +102,7 @@ async def test_stragglers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(20):
             far.put(str(number))
             await wait_until_async(
-                lambda number=number: len(far.calls) == min(number + 1, 16), what="called or kept"
+                partial(far.has_called, min(number + 1, 16)), what="called or kept"
             )
             await wait_until_async(lambda: not far.lane._looking, what="the lane has looked")
         assert [len(call) for call in far.calls] == [1] * 16

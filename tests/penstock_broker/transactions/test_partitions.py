@@ -122,7 +122,6 @@ class World(LedPartitions):
         )
         return answered
 
-    @property
     def open_here(self) -> int:
         return len(self.replicas.by_key[KEY].machine.open_transactions)
 
@@ -154,11 +153,11 @@ async def test_a_batch_is_stored_once_its_join_is() -> None:
         answer = await world.init()
         assert (answer.producer_id, answer.producer_epoch) == (PID, 0)
         replies = [world.produce(sequence=0), world.produce(sequence=1)]
-        assert not world.open_here, "nothing is appended before the coordinator knows"
+        assert not world.open_here(), "nothing is appended before the coordinator knows"
         assert [(await reply).error for reply in replies] == [None, None]
-        assert world.open_here == 1
+        assert world.open_here() == 1
         await world.markers.end(PartitionParticipant(T, 0), world.end())
-        assert world.open_here == 0
+        assert world.open_here() == 0
         await world.markers.end(PartitionParticipant(T, 0), world.end())
 
 
@@ -169,7 +168,7 @@ async def test_a_join_that_is_refused_refuses_the_batch() -> None:
         reply = await world.produce()
         assert reply.error is not None
         assert reply.error.code is ErrorCode.PRODUCER_FENCED
-        assert not world.open_here
+        assert not world.open_here()
 
 
 @pytest.mark.parametrize("change", ["leader", "deleted"])
@@ -247,7 +246,7 @@ async def test_whoever_asked_for_an_end_may_go_before_its_marker_is_stored() -> 
         (request_id,) = replica.pending
         replica.answer(ProduceReply(request_id=request_id, base_offset=Offset(1)))
         world.store.flowing.set()
-        await wait_until_async(lambda: not world.open_here, what="the marker is stored")
+        await wait_until_async(lambda: not world.open_here(), what="the marker is stored")
 
 
 async def test_a_coordinator_that_goes_while_a_producer_id_is_fetched_is_not_asked() -> None:
