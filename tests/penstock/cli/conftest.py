@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.local import processes_of, write_manifest
@@ -26,13 +27,14 @@ class Program:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK")}
         return {**clean, "XDG_STATE_HOME": str(self.folder / "state"), "COLUMNS": "200"}
 
-    def start(self, *words: object, **options: object) -> "subprocess.Popen[bytes]":
+    def start(self, *words: object, **options: Any) -> "subprocess.Popen[bytes]":
         """In the background; standard input, output and error are pipes."""
         pipe = subprocess.PIPE
-        return subprocess.Popen(
+        process: subprocess.Popen[bytes] = subprocess.Popen(
             [sys.executable, "-m", "penstock.cli", *map(str, words)],
-            stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.folder, **options,  # type: ignore[call-overload]  # options of Popen
+            stdin=pipe, stdout=pipe, stderr=pipe, env=self.environment, cwd=self.folder, **options,
         )  # fmt: skip
+        return process
 
     def run(self, *words: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         """To its end, whatever its exit code. No run may ever print a traceback."""
@@ -41,7 +43,8 @@ class Program:
             out, err = process.communicate(stdin.encode(), timeout=TIMEOUT_S)
         finally:
             process.kill()
-        done = subprocess.CompletedProcess(words, process.returncode, out.decode(), err.decode())
+        said = [str(word) for word in words]
+        done = subprocess.CompletedProcess(said, process.returncode, out.decode(), err.decode())
         assert "Traceback" not in done.stderr, done.stderr
         return done
 

@@ -126,8 +126,8 @@ def test_a_reset_that_was_done_reads_unlike_one_that_was_only_shown(
         f"{topic}/1: nothing → 4",
         f"applied: group {topic}, 2 of 2 partitions moved",
     ]
-    words = ("group", "reset", topic, "--topic", f"{topic}:1", "--shift-by", 30, "--clamp")
-    assert penstock.ok(*words, "--execute").splitlines() == [
+    shift = ("group", "reset", topic, "--topic", f"{topic}:1", "--shift-by", 30, "--clamp")
+    assert penstock.ok(*shift, "--execute").splitlines() == [
         f"{topic}/1: 4 → 10 (34 is not in the log)",
         f"applied: group {topic}, 1 of 1 partitions moved",
     ]

@@ -202,15 +202,19 @@ class Program:
         return str(done.stderr)
 
 
+def stop(server: grpc.Server) -> None:
+    server.stop(None).wait()
+
+
 @pytest.fixture
 def penstock() -> Iterator[Program]:
-    brokers = [Broker(0), Broker(1)]
+    brokers = [Broker(number) for number in (0, 1)]  # type: ignore[abstract]  # other calls are unimplemented
     with ExitStack() as stack:
         for broker in brokers:
             broker.brokers = brokers
             workers = stack.enter_context(ThreadPoolExecutor(4))
             server = grpc.server(workers)
-            stack.callback(lambda server=server: server.stop(None).wait())
+            stack.callback(stop, server)
             add_BrokerServiceServicer_to_server(broker, server)
             add_TransactionServiceServicer_to_server(broker, server)
             broker.port = server.add_insecure_port("127.0.0.1:0")

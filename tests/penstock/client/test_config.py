@@ -24,6 +24,7 @@ from penstock.client.config import (
     parse_bootstrap,
 )
 from penstock.client.transformer.config import TransformOptions
+from penstock.core import limits
 from penstock.core.groups import config as group_config
 from penstock.core.groups import hello
 from penstock.core.transactions import config as transaction_config
@@ -139,7 +140,7 @@ def test_limits_of_groups_and_transactions_are_the_coordinators() -> None:
     ):
         coordinators = group_config if name == "GROUP_ID_MAX_CHARS" else hello
         assert getattr(client_config, name) == getattr(coordinators, name), name
-    assert client_config.TRANSACTIONAL_ID_MAX_BYTES == transaction_config.TRANSACTIONAL_ID_MAX_BYTES
+    assert limits.TRANSACTIONAL_ID_MAX_BYTES == transaction_config.TRANSACTIONAL_ID_MAX_BYTES
 
 
 def test_bootstrap_takes_strings_and_sequences_and_drops_repetitions() -> None:

@@ -3,7 +3,7 @@
 import datetime
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +35,16 @@ def fill(api: Api, namespace: str, count: int) -> str:
     for index in range(count):
         api.request("POST", where, body=config_map(f"c-{index}"))
     return where
+
+
+def noting(seen: list[str]) -> Callable[[str, str], bool]:
+    """Fits no request, and notes the path of each."""
+
+    def fits(_method: str, path: str) -> bool:
+        seen.append(path)
+        return False
+
+    return fits
 
 
 # ---------------------------------------------------------------- one write meets one fault
@@ -139,7 +149,7 @@ def test_a_list_that_cannot_be_read_to_its_end_is_an_error(
 
 def test_lists_ask_for_the_newest_state(api: Api, proxy: ApiProxy, namespace: str) -> None:
     seen: list[str] = []
-    proxy.plant(Kind.SLOW, fits=lambda _m, path: bool(seen.append(path)) or False)
+    proxy.plant(Kind.SLOW, fits=noting(seen))
     api.list(path_of("ConfigMap", namespace))
     assert len(seen) == 1
     assert "resourceVersion" not in seen[0], "any resourceVersion allows a stale answer"
@@ -166,7 +176,7 @@ def test_queries_leave_out_none_and_write_booleans_as_the_api_server_reads_them(
     api: Api, proxy: ApiProxy
 ) -> None:
     seen: list[str] = []
-    proxy.plant(Kind.SLOW, fits=lambda _m, path: bool(seen.append(path)) or False)
+    proxy.plant(Kind.SLOW, fits=noting(seen))
     api.text("/readyz", verbose=True, exclude=None, limit=7)
     assert seen == ["/readyz?verbose=true&limit=7"]
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,9 @@ def test_a_restarted_broker_and_a_cut_forward_are_reached_again(reachable: Reach
         assert writer.stdin is not None
         with Admin(reachable.cluster.brokers[1].address, resolve_address=_of(reachable)) as admin:
 
+            def has_written(count: int) -> bool:
+                return written() == count
+
             def written() -> int:
                 where = TopicPartition("restarted", 0)
                 return admin.list_offsets({where: LATEST})[where].offset
@@ -229,7 +233,7 @@ def test_a_restarted_broker_and_a_cut_forward_are_reached_again(reachable: Reach
                     reachable.cluster.brokers[0].restart()
                 writer.stdin.write(b"record %d\n" % index)
                 writer.stdin.flush()
-                wait_until(lambda n=index: written() == n + 1, what=f"record {index} is written")
+                wait_until(partial(has_written, index + 1), what=f"record {index} is written")
         _, err = writer.communicate(timeout=30)
         assert writer.returncode == 0, err.decode()
         out, err = reader.communicate(timeout=30)

@@ -92,7 +92,7 @@ def test_records_come_in_order_and_a_poll_returns_no_more_than_asked(
     first = consumer.poll(20, max_records=7)
     assert values_of(first) == numbers(7)
     assert consumer.position(where) == 7
-    rest = []
+    rest: list[bytes | None] = []
     while len(rest) < 1_993:
         got = values_of(consumer.poll(20, max_records=7))
         assert len(got) <= 7

@@ -5,7 +5,7 @@ Most of it against a scripted log (`support.range_log`); at the end, ranges of a
 
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -76,7 +76,8 @@ def test_every_range_of_every_log_comes_out_whole() -> None:
     rng = random.Random(seed)
     for _ in range(60):
         held: list[int] = []
-        batches, at = [], 0
+        batches: list[Batch] = []
+        at = 0
         while len(batches) < 8:
             at += rng.choice([0, 0, 0, 3, 40])  # gaps, as compaction leaves them
             count = rng.randint(1, 12)
@@ -109,6 +110,7 @@ def test_an_abandoned_read_cancels_its_fetch() -> None:
     log = ScriptedFetcher([batch_at(base, 10) for base in range(0, 30, 10)], 30)
     parts = read(log, span(0, 0, 30))
     next(parts)
+    assert isinstance(parts, Generator)
     parts.close()
     assert (log.under_way, log.cancelled) == (0, 1)
 
@@ -147,6 +149,7 @@ def test_what_passes_is_waited_out(problem: PenstockError | FetchedBatches) -> N
             log.failures.extend([problem, problem, problem])
         else:
             seen += offsets(iter([next(parts)]))  # the second fetch is under way
+            assert isinstance(parts, Generator)
             parts.close()
             log.failures.extend([problem])
             parts = read(log, span(0, 10, 20))

@@ -303,8 +303,7 @@ def joining(*, said: bool = True, is_static: bool = False) -> Member:
 def test_who_leaves_before_the_answer_to_its_hello_gives_its_seat_back() -> None:
     member = joining()
     ready = member.does(Subscribed(None))
-    assert (ready.close, ready.send) == (False, [])
-    assert member.machine.phase is Phase.LEAVING
+    assert (ready.close, ready.send, member.machine.phase) == (False, [], Phase.LEAVING)
     assert member.does(Joined(1, 3_000, 45_000)).send == [Leave(keep_seat=False)]
     assert member.does(Assigned(1, parts(0), 1)).take == NONE
     member.does(StreamEnded(None))

@@ -3,6 +3,7 @@
 import itertools
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
@@ -33,7 +34,7 @@ class Job:
         cluster.create_topic(self.topic, partitions=2)
         self.driver = self.producer()
 
-    def producer(self, **more: int) -> Producer:
+    def producer(self, **more: Any) -> Producer:
         return Producer(
             self.cluster.bootstrap, transactional_id=self.application_id, client_id="task", **more
         )

@@ -92,8 +92,7 @@ def test_one_transaction_after_the_other_each_under_the_identity_that_the_last_a
     assert made.handle(Begin(1_000), 0) == Ready(identify=True)
     made.handle(Identified(FIRST), 0)
     assert made.handle(Begin(1_000), 0) == Ready(adopt=FIRST)
-    assert made.state is State.OPEN
-    assert made.refusal is None
+    assert (made.state, made.refusal) == (State.OPEN, None)
     assert made.handle(Commit(1_000), 1) == Ready(flush=True)
     assert made.state is State.ENDING
     assert made.handle(Flushed(0), 2) == Ready(end=first_end(True, 2, 1_000))

@@ -159,9 +159,9 @@ class World:
             for entry in lane.expire(self.now_ms):
                 self.handle(BatchLost(refused(ErrorCode.DELIVERY_TIMED_OUT)))
                 assert entry.batch not in self.waiting[index]
-            while (entry := self.next(index, lane)) is not None:
-                assert entry.identity is not None
-                self.network.append(Produce(index, entry, entry.identity.epoch, entry.sequence))
+            while (due := self.next(index, lane)) is not None:
+                assert due.identity is not None
+                self.network.append(Produce(index, due, due.identity.epoch, due.sequence))
         self.tick_end()
 
     def next(self, index: int, lane: Lane[str]) -> Entry[str] | None:

@@ -29,14 +29,14 @@ def transactional(cluster: Cluster, transactional_id: str = "", **more: Any) -> 
     return Producer(cluster.bootstrap, transactional_id=name, **more)
 
 
-def read(cluster: Cluster, topic: str, until: bytes, **more: Any) -> list[bytes | None]:
+def read(cluster: Cluster, topic: str, until: bytes, **more: Any) -> list[bytes]:
     """Everything up to and with the record `until`, sorted."""
-    seen: list[bytes | None] = []
+    seen: list[bytes] = []
     with Consumer(cluster.bootstrap, **more) as consumer:
         consumer.assign([TopicPartition(topic, index) for index in range(2)])
 
         def found() -> bool:
-            seen.extend(r.value for batch in consumer.poll(1.0) for r in batch.records())
+            seen.extend(r.value or b"" for batch in consumer.poll(1.0) for r in batch.records())
             return seen.count(until) == 2
 
         wait_until(found, what=f"{until!r} is read in both partitions")

@@ -223,7 +223,7 @@ async def test_what_makes_no_sense_is_one_clear_error(shared_broker: Cluster, na
         {"commit_interval_ms": 0},
     ):
         with pytest.raises(MisuseError, match=next(iter(settings))):
-            WorkerConfig(**settings)  # type: ignore[arg-type]
+            WorkerConfig(**settings)
     config = WorkerConfig(dead_letter_topic=name + ".nowhere")
     pool = AsyncWorkerPool(shared_broker.bootstrap, name, name, lambda _: None, config)
     with pytest.raises(ClusterError) as caught:
