@@ -97,7 +97,8 @@ def test_it_says_what_all_entries_would_say_or_nothing(monkeypatch: pytest.Monke
     print(f"seed {seed}")
     rng = random.Random(seed)
     monkeypatch.setattr(aborted, "NEWEST_MAX", 5)
-    index, all_known, end, answered = AbortedIndex(), [], 0, 0
+    index, end, answered = AbortedIndex(), 0, 0
+    all_known: list[AbortedTransaction] = []
     for _ in range(2_000):
         if rng.random() < 0.1:
             end = rng.randint(max(0, end - 30), end)

@@ -199,7 +199,7 @@ class TestDefaultsThatDependOnTheBrokers:
         assert manifest.topics[0].spec.effective_replicas(spec) == 1
 
 
-BAD = {
+BAD: dict[str, tuple[list[Any], str]] = {
     "unknown field": (
         [cluster(broker=3)],
         "x.yaml: Cluster/flights: spec.broker is not a known field; did you mean brokers?",

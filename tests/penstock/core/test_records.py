@@ -1,6 +1,7 @@
 """Records into columns, columns into batches, and back; and what a caller may not give."""
 
 from array import array
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -93,7 +94,14 @@ def test_absent_columns_are_all_null_and_take_no_bytes() -> None:
 
 
 def test_one_timestamp_for_all_equals_the_same_timestamp_for_each() -> None:
-    for stamps in (NOON, [NOON] * 2, np.int64(NOON), np.full(2, NOON), (NOON, np.int64(NOON))):
+    alike: list[Any] = [
+        NOON,
+        [NOON] * 2,
+        np.int64(NOON),
+        np.full(2, NOON),
+        (NOON, np.int64(NOON)),
+    ]
+    for stamps in alike:
         columns = encode_columns([b"a", b"b"], timestamps_ms=stamps)
         assert columns.timestamp_deltas_ms is None
         assert columns.first_timestamp_ms == NOON
@@ -106,7 +114,8 @@ def test_headers_of_null_values_only_survive() -> None:
 
 
 def test_every_bytes_like_type_is_a_value() -> None:
-    columns = encode_columns([b"a", bytearray(b"b"), memoryview(b"c")], timestamps_ms=0)
+    values: list[Any] = [b"a", bytearray(b"b"), memoryview(b"c")]
+    columns = encode_columns(values, timestamps_ms=0)
     assert columns.values() == [b"a", b"b", b"c"]
 
 
@@ -129,10 +138,9 @@ def test_producer_fields_and_flags_are_sealed() -> None:
 def test_arrow_arrays_become_columns_without_a_copy() -> None:
     values = pa.array([b"skipped", b"one", b"", b"three"], pa.binary())[1:]
     _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    columns = columns_from_buffers(
-        binary_buffers(data, offsets=ends), timestamps_ms=np.array([3, 2, 1]) + NOON
-    )
+    ends: Any = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    stamps: Any = np.array([3, 2, 1]) + NOON
+    columns = columns_from_buffers(binary_buffers(data, offsets=ends), timestamps_ms=stamps)
     assert columns.values() == [b"one", b"", b"three"]
     assert columns.timestamps() == [NOON + 3, NOON + 2, NOON + 1]
     assert columns.value_data.obj is data
@@ -179,7 +187,7 @@ def test_buffers_may_be_raw_bytes_and_columns_missing() -> None:
         ({"offsets": np.arange(8, dtype=np.int32)[::2]}, "contiguous and one-dimensional"),
     ],
 )
-def test_buffers_that_do_not_agree_are_refused(buffers: dict[str, object], message: str) -> None:
+def test_buffers_that_do_not_agree_are_refused(buffers: dict[str, Any], message: str) -> None:
     with pytest.raises(MisuseError, match=message):
         binary_buffers(b"abc", **buffers)
 
@@ -215,7 +223,7 @@ def test_buffers_that_do_not_agree_are_refused(buffers: dict[str, object], messa
         ({"values": [None, memoryview(array("i", [1]))]}, "larger than a byte"),
     ],
 )
-def test_wrong_input_is_refused_by_name(arguments: dict[str, object], message: str) -> None:
+def test_wrong_input_is_refused_by_name(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(MisuseError, match=message):
         encode_columns(**{"timestamps_ms": 0, **arguments})
 
@@ -249,8 +257,9 @@ class Huge:
 
 @pytest.mark.parametrize("column", ["values", "keys"])
 def test_columns_over_the_range_of_lengths_are_refused(column: str) -> None:
+    given: dict[str, Any] = {"values": [b"a"], "timestamps_ms": 0, column: Huge()}
     with pytest.raises(MisuseError, match=f"{column} are too large"):
-        encode_columns(**{"values": [b"a"], "timestamps_ms": 0, column: Huge()})
+        encode_columns(**given)
 
 
 def test_a_batch_has_a_limit_of_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

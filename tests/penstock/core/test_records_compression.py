@@ -4,6 +4,7 @@ import struct
 import sys
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import lz4.frame
 import pytest
@@ -121,7 +122,7 @@ def test_a_missing_package_is_named_with_its_extra(
 ) -> None:
     frame = compress(codec, b"a")
     monkeypatch.setitem(sys.modules, module, None)
-    for call in (lambda: compress(codec, b"a"), lambda: decompress(codec, frame, 1)):
+    for call in (partial(compress, codec, b"a"), partial(decompress, codec, frame, 1)):
         with pytest.raises(MisuseError, match=rf"{package}, .*penstock\[compression\]"):
             call()
 

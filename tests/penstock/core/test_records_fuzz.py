@@ -10,6 +10,7 @@ import random
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -55,7 +56,7 @@ rows = st.tuples(
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(records=st.lists(rows, min_size=1, max_size=40), codec=st.sampled_from(Codec))
-def test_any_records_come_back(records: list[tuple], codec: Codec) -> None:
+def test_any_records_come_back(records: list[tuple[Any, ...]], codec: Codec) -> None:
     keys, values, stamps, headers = (list(column) for column in zip(*records, strict=True))
     batch = build_batch(
         encode_columns(values, keys, timestamps_ms=stamps, headers=headers), codec=codec

@@ -1,6 +1,7 @@
 """Batches that lie: each rule of check_batch and decode_batch broken on its own, CRC intact."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from penstock.proto.v1.records_pb2 import Records
 INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 
 
-def seal(payload: bytes = b"", **fields: object) -> Batch:
+def seal(payload: bytes = b"", **fields: Any) -> Batch:
     """A batch with these header fields and the right CRC."""
     header = BatchHeader(
         **{
@@ -82,7 +83,7 @@ HEADERS = [
 
 @pytest.mark.parametrize(("fields", "problem", "code"), HEADERS)
 def test_a_header_that_lies_is_refused_by_broker_and_reader(
-    fields: dict[str, object], problem: str, code: ErrorCode
+    fields: dict[str, Any], problem: str, code: ErrorCode
 ) -> None:
     batch = seal(**fields)
     for check in (lambda: check_batch(batch, max_bytes=1 << 20), lambda: decode_batch(batch)):
@@ -93,15 +94,23 @@ def test_a_header_that_lies_is_refused_by_broker_and_reader(
 
 def test_a_header_at_its_limits_passes() -> None:
     columns = encode_columns([None] * MAX_RECORDS, timestamps_ms=MAX_TIMESTAMP_MS)
-    fields = {"producer_id": INT64_MAX, "producer_epoch": INT32_MAX, "base_sequence": INT32_MAX}
-    batch = build_batch(columns, **fields)
+    batch = build_batch(
+        columns,
+        producer_id=ProducerId(INT64_MAX),
+        producer_epoch=INT32_MAX,
+        base_sequence=INT32_MAX,
+    )
     check_batch(batch, max_bytes=batch.size_bytes)
     assert decode_batch(batch).record_count == MAX_RECORDS
 
 
 def test_producers_may_set_the_transactional_flag_alone_and_leaders_any() -> None:
     columns = encode_columns([b"a"], timestamps_ms=0)
-    sequenced = {"producer_id": 1 << 62, "producer_epoch": 0, "base_sequence": 0}
+    sequenced: dict[str, Any] = {
+        "producer_id": ProducerId(1 << 62),
+        "producer_epoch": 0,
+        "base_sequence": 0,
+    }
     for flags in (BatchFlags.CONTROL, BatchFlags(3), BatchFlags(5)):
         batch = build_batch(columns, flags=flags, **sequenced)
         with pytest.raises(
@@ -156,7 +165,7 @@ def test_a_marker_comes_from_brokers_only(commit: bool) -> None:
     ],
 )
 def test_flags_that_contradict_each_other_are_refused_by_everyone(
-    fields: dict[str, object], message: str
+    fields: dict[str, Any], message: str
 ) -> None:
     batch = seal(**fields)
     for check in (
@@ -196,7 +205,7 @@ def test_a_reader_may_set_its_own_limit_of_uncompressed_bytes() -> None:
         {"flags": BatchFlags.CONTROL},
     ],
 )
-def test_every_sealed_field_is_under_the_crc(change: dict[str, object]) -> None:
+def test_every_sealed_field_is_under_the_crc(change: dict[str, Any]) -> None:
     batch = build_batch(encode_columns([b"a"], timestamps_ms=0))
     changed = Batch(replace(batch.header, **change), batch.payload)
     with pytest.raises(ClusterError, match="CRC-32C of header and 9 payload bytes is") as raised:
@@ -260,9 +269,7 @@ MESSAGES = [
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize(("columns", "problem"), MESSAGES)
-def test_columns_that_lie_are_refused(
-    columns: dict[str, object], problem: str, codec: Codec
-) -> None:
+def test_columns_that_lie_are_refused(columns: dict[str, Any], problem: str, codec: Codec) -> None:
     message = Records(**columns).SerializeToString()
     batch = seal(
         compress(codec, message), record_count=2, codec=codec, uncompressed_bytes=len(message)

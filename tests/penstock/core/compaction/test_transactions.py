@@ -6,6 +6,7 @@ the outcomes say.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -222,11 +223,11 @@ def test_a_reader_sees_the_newest_committed_value_of_every_key(
     assert not any(batch.header.is_transactional for batch in log.batches)
 
 
-@pytest.mark.parametrize("field_", ["producer_id", "producer_epoch"])
-def test_outcomes_go_by_producer_and_epoch(field_: str) -> None:
+@pytest.mark.parametrize("other", [{"producer_id": 8}, {"producer_epoch": 8}])
+def test_outcomes_go_by_producer_and_epoch(other: dict[str, Any]) -> None:
     log = Log()
     batch = log.append(7, 3, (b"a", b"1"))
     log.finish(7, 3, commit=False)
     outcomes = Outcomes(log.aborted)
     assert outcomes.aborted(batch.header)
-    assert not outcomes.aborted(replace(batch.header, **{field_: 8}))
+    assert not outcomes.aborted(replace(batch.header, **other))

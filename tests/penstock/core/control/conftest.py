@@ -5,6 +5,7 @@ invariants of the documents are checked (I1, I21).
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -205,7 +206,7 @@ class World:
 
     # ---------------------------------------------------------------- brokers
 
-    def register(self, broker_id: int, run: int = 1, **changes: object) -> int:
+    def register(self, broker_id: int, run: int = 1, **changes: Any) -> int:
         """Registers and returns the stream id; the broker then heartbeats in `pass_time`."""
         stream_id = self.new_id()
         event = c.BrokerRegistered(
@@ -255,7 +256,7 @@ class World:
 
     # ---------------------------------------------------------------- requests
 
-    def create(self, name: str = "t", **fields: object) -> c.TopicOutcome:
+    def create(self, name: str = "t", **fields: Any) -> c.TopicOutcome:
         request_id = self.new_id()
         topic = c.NewTopic(name=name, topic_id=TopicId(f"id-{name}-{request_id}"), **fields)
         self.step(c.CreateTopics(request_id, "", (topic,)))
@@ -263,14 +264,14 @@ class World:
         assert isinstance(result, c.TopicsChanged), result
         return result.outcomes[0]
 
-    def ask(self, kind: type, **fields: object) -> c.Result | Exception:
+    def ask(self, kind: type, **fields: Any) -> c.Result | Exception:
         """Sends any request and returns its outcome; the cluster id is left empty."""
         request_id = self.new_id()
         self.step(kind(request_id=request_id, cluster_id="", **fields))
         return self.replies[request_id]
 
     def alter_isr(
-        self, leader: int, isr: tuple[int, ...], topic: str = "t", **changes: object
+        self, leader: int, isr: tuple[int, ...], topic: str = "t", **changes: Any
     ) -> c.IsrOutcome:
         """The leader proposes an ISR for partition 0 of a topic."""
         document = self.topic(topic)

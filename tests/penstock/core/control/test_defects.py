@@ -158,7 +158,8 @@ def test_a_defect_at_any_line_stops_the_controller(
 
 
 def check_refused(event: c.Event, ready: c.Ready, error: Any) -> None:
-    replies, messages = (), ()
+    replies: tuple[c.Reply, ...] = ()
+    messages: tuple[c.SessionRefused, ...] = ()
     if hasattr(event, "request_id"):
         replies = (c.Reply(request_id=event.request_id, outcome=error),)
     if isinstance(event, c.BrokerRegistered | c.HeartbeatReceived):
@@ -174,6 +175,7 @@ def check_told(world: Any, event: c.Event, ready: c.Ready) -> None:
     assert {reply.request_id for reply in ready.replies} == waiting
     assert len(ready.replies) == len(waiting)
     assert all(reply.outcome is ready.stopped for reply in ready.replies)
+    assert ready.stopped is not None
     assert ready.stopped.code is ErrorCode.INTERNAL, "not sent again, to the next controller"
     told = {message.stream_id for message in ready.session_messages}
     ended = {event.stream_id} if isinstance(event, c.StreamClosed) else set()

@@ -8,7 +8,7 @@ import pytest
 from penstock.core.control import ControlConfig
 from penstock.core.control import contract as c
 from penstock.core.topic import PARTITIONS_MAX
-from penstock.core.types import BrokerId, TopicId, TopicPartition
+from penstock.core.types import BrokerId, ControllerEpoch, TopicId, TopicPartition
 from penstock.errors import ErrorCode, NotLeaderError
 
 
@@ -69,6 +69,7 @@ def test_isr_changes_that_are_refused(
     assert code(outcome) is expected
     assert three.state() == (0, 1, (0, 1, 2))
     if isinstance(outcome.error, NotLeaderError):
+        assert outcome.error.leader is not None
         assert outcome.error.leader.broker_id == 0
 
 
@@ -85,7 +86,7 @@ def test_an_old_session_cannot_change_isrs(three: Any) -> None:
         cluster_id="",
         broker_id=BrokerId(0),
         broker_session=session,
-        controller_epoch=epoch,
+        controller_epoch=ControllerEpoch(epoch),
         changes=(),
     )
     three.step(request)
@@ -99,7 +100,7 @@ def test_another_controller_epoch_is_refused(three: Any, epoch: int) -> None:
         cluster_id="",
         broker_id=BrokerId(0),
         broker_session=three.session(0),
-        controller_epoch=epoch,
+        controller_epoch=ControllerEpoch(epoch),
         changes=(),
     )
     three.step(request)

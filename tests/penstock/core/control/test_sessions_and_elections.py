@@ -18,7 +18,8 @@ def code(error: object) -> ErrorCode:
 
 
 def doc(world: Any) -> PartitionDocument:
-    return world.topic().partitions[0]
+    partition: PartitionDocument = world.topic().partitions[0]
+    return partition
 
 
 # ---------------------------------------------------------------- liveness

@@ -16,7 +16,7 @@ from penstock.core.control.documents import (
     encode_topic,
     topic_key,
 )
-from penstock.core.types import BrokerId, LeaderEpoch, TopicId
+from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, TopicId
 from penstock.errors import ErrorCode, OverloadedError, PenstockError
 
 
@@ -236,7 +236,9 @@ def test_an_older_topic_document_applied_by_hand_never_turns_epochs_back(three: 
 
 def test_a_restored_cluster_document_never_turns_the_epoch_back(pair: Any) -> None:
     text, _ = pair.documents.texts[CLUSTER_KEY]
-    older = replace(decode_cluster(text, "x"), controller_epoch=0, metadata_version=1)
+    older = replace(
+        decode_cluster(text, "x"), controller_epoch=ControllerEpoch(0), metadata_version=1
+    )
     pair.documents.texts[CLUSTER_KEY] = (encode_cluster(older), "by hand")
     pair.register(2)
     assert pair.cluster().controller_epoch == 1

@@ -134,7 +134,8 @@ class Desk:
         return outputs
 
     def state(self, group: str = "g") -> c.GroupState:
-        return self.ask(c.DescribeRequested(self.new_id(), group)).state
+        described: c.Described = self.ask(c.DescribeRequested(self.new_id(), group))
+        return described.state
 
 
 @pytest.fixture

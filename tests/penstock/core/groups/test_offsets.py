@@ -229,7 +229,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"reset_id": "r" * 250}, {"reason": "ü" * 513}])
-def test_what_is_kept_for_audit_has_a_limit(desk: Any, fields: dict[str, str]) -> None:
+def test_what_is_kept_for_audit_has_a_limit(desk: Any, fields: dict[str, Any]) -> None:
     request = c.ResetRequested(
         request_id=desk.new_id(), group_id="g", offsets=(new("t", 0, 1),), **fields
     )

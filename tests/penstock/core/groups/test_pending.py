@@ -274,6 +274,7 @@ def test_a_join_without_an_answer_is_given_up(desk: Any) -> None:
     desk.feed(request(desk, new(0, 5)))
     outputs = desk.pass_time(pending.GUARD_TIMEOUT_MS)
     (reply,) = [o for o in outputs if isinstance(o, c.Reply)]
+    assert isinstance(reply.answer, PenstockError)
     assert reply.answer.code is ErrorCode.CONCURRENT_TRANSACTIONS
     assert not desk.machine._book.guards
 

@@ -6,6 +6,7 @@ always the machine under test; 2 and 3 are its peers.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -157,7 +158,7 @@ class Driver:
         epoch: int = 3,
         count: int = 1,
         timeout_ms: int = 1_000,
-        **changes: object,
+        **changes: Any,
     ) -> c.Ready:
         """Producer 7 (of those with the top bit) sends a batch of its transaction 3."""
         self.requests += 1
@@ -212,7 +213,7 @@ class Driver:
 
     def outcomes(self) -> list[tuple[int, int, str]]:
         """(request, base offset, "ok" | "duplicate" | error code) of the last replies."""
-        found = []
+        found: list[tuple[int, int, str]] = []
         for reply in self.ready.replies:
             word = "duplicate" if reply.duplicate else "ok"
             word = word if reply.error is None else reply.error.code.name
@@ -287,10 +288,10 @@ class Driver:
 def drive() -> Callable[..., Driver]:
     """drive(end, **recovered fields) -> Driver over a log that was found on disk."""
 
-    def start(end: int = 0, *, intact: bool = True, **fields: object) -> Driver:
+    def start(end: int = 0, *, intact: bool = True, **fields: Any) -> Driver:
         if not intact:
             fields["high_watermark"] = c.UNPROMISED
-        return Driver(recovered(end, **fields))  # type: ignore[arg-type]
+        return Driver(recovered(end, **fields))
 
     return start
 

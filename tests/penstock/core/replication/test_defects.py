@@ -182,6 +182,10 @@ SCENES: dict[type, list[Scene]] = {
 }
 
 
+WAITING: dict[Callable[[Any], Any], set[int]] = {leading: {3, 4}, joining: {3, 4, 5}}
+"""Requests without an answer when the event comes."""
+
+
 def test_every_event_has_its_scene() -> None:
     assert set(SCENES) == set(get_args(c.Event))
 
@@ -198,7 +202,7 @@ def test_a_defect_at_any_line_stops_the_replica_and_nothing_of_the_event_leaves(
         driver = scene(drive)
         driver.now_ms += 60_000
         machine, before = driver.machine, driver.marks
-        waiting = {leading: {3, 4}, joining: {3, 4, 5}}.get(scene, set())
+        waiting = WAITING.get(scene, set())
         with plant:
             ready = machine.handle(event, driver.now_ms)
         if not plant.struck:
@@ -227,9 +231,9 @@ def check_nothing_left(ready: c.Ready) -> None:
 def check_owed(event: c.Event, ready: c.Ready, owed: set[int]) -> None:
     assert {reply.request_id for reply in ready.replies} == owed
     assert len(ready.replies) == len(owed), "one answer each"
-    for reply in ready.replies:
-        assert reply.error is ready.stopped
-        assert reply.error.code is ErrorCode.STORAGE_FAILED, "the outcome is unknown (I8)"
+    assert ready.stopped is not None
+    assert ready.stopped.code is ErrorCode.STORAGE_FAILED, "the outcome is unknown (I8)"
+    assert all(reply.error is ready.stopped for reply in ready.replies)
     if isinstance(event, lc.EpochQueried | lc.FollowStarted):
         assert lc.SendRefusal(follower=event.follower, error=ready.stopped) in ready.messages
 

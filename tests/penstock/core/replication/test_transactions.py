@@ -130,7 +130,7 @@ def test_nothing_begins_while_the_producers_last_transaction_is_open(opened: Any
     ],
 )
 def test_what_belongs_to_a_transaction_says_so_everywhere(
-    leader: Any, changes: dict[str, object], header: dict[str, object], message: str
+    leader: Any, changes: dict[str, Any], header: dict[str, Any], message: str
 ) -> None:
     leader.transact(count=2)
     request = lc.ProduceRequested(

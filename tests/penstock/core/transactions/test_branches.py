@@ -1,11 +1,13 @@
 """Batches that many tasks write: every row of the table of what may happen to them."""
 
+from typing import Any
+
 import pytest
 from support.transaction_desk import FRESH, P0, P1, Desk, refused
 
 from penstock.core.transactions import TransactionConfig
 from penstock.core.transactions import contract as c
-from penstock.core.transactions.records import EndReason, LedgerKey, encode_key
+from penstock.core.transactions.records import EndReason, LedgerKey, Participant, encode_key
 from penstock.core.types import NO_PRODUCER, ProducerId
 from penstock.errors import ErrorCode
 
@@ -16,7 +18,7 @@ def who(begun: c.BranchBegun) -> Who:
     return begun.producer_id, begun.producer_epoch
 
 
-def written(desk: Desk, begun: c.BranchBegun, *participants: c.Participant) -> c.BranchBegun:
+def written(desk: Desk, begun: c.BranchBegun, *participants: Participant) -> c.BranchBegun:
     """The attempt has written to these partitions."""
     for participant in participants or (P0,):
         desk.join(who(begun), participant, "app")
@@ -85,8 +87,9 @@ def test_begins_with_bad_names_or_numbers_are_refused(desk: Desk) -> None:
         with refused(ErrorCode.INVALID_REQUEST):
             desk.begin(**fields)
     for field in ("checkpoint", "run", "client_id"):
+        named: dict[str, Any] = {field: "x" * 250}
         with refused(ErrorCode.INVALID_REQUEST, f"{field} has 250"):
-            desk.begin(**{field: "x" * 250})
+            desk.begin(**named)
     assert not desk.log
 
 

@@ -5,14 +5,14 @@ from support.transaction_desk import GROUP, P0, P1, TIME_MS, U0, Desk, ends, ref
 
 from penstock.core.transactions import TransactionConfig
 from penstock.core.transactions import contract as c
-from penstock.core.transactions.records import EndReason
+from penstock.core.transactions.records import EndReason, Participant
 from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ErrorCode, PenstockError
 
 Who = tuple[ProducerId, int]
 
 
-def decided(desk: Desk, *participants: c.Participant, commit: bool = True) -> Who:
+def decided(desk: Desk, *participants: Participant, commit: bool = True) -> Who:
     """An id whose first transaction has ended with these participants."""
     who = desk.init()
     for participant in participants:

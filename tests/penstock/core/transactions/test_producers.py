@@ -318,7 +318,7 @@ def test_after_the_last_epoch_a_decision_goes_on_with_another_producer_id(desk: 
     who = worn_out(desk)
     desk.join(who)
     answer = desk.end(who)
-    successor = (answer.producer_id, answer.producer_epoch)
+    successor = (ProducerId(answer.producer_id), answer.producer_epoch)
     assert successor == (who[0] + (1 << 50), 0)
     assert desk.ends == [(P0, EPOCH_LAST, True)]
     assert desk.end(who).producer_id == successor[0], "the same end again"

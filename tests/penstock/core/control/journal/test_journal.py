@@ -142,7 +142,7 @@ class World:
         return [number for number in self.holders if number not in self.down]
 
     def _promises(self, ask: AskPromises) -> Promises:
-        journals = []
+        journals: list[Journal] = []
         for number in self._up():
             after = self.holders[number].promise(ask.epoch)
             if after is None:
