@@ -170,8 +170,11 @@ class Run:
         return found
 
 
+MakeRun = Callable[..., Run]
+
+
 @pytest.fixture
-def run(bench: Bench) -> Callable[..., Run]:
+def run(bench: Bench) -> MakeRun:
     return lambda **options: Run(bench, options)
 
 
@@ -205,8 +208,11 @@ class Load:
         return self.acknowledged
 
 
+MakeLoad = Callable[..., Load]
+
+
 @pytest.fixture
-def load(bench: Bench) -> Iterator[Callable[..., Load]]:
+def load(bench: Bench) -> Iterator[MakeLoad]:
     started: list[Load] = []
 
     def start(partitions: Sequence[int], pause_s: float = 0.01) -> Load:

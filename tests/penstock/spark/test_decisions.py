@@ -1,5 +1,7 @@
 """The decisions of a trigger: how much, in which tasks, and what is gone."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,13 +11,16 @@ from penstock.spark.admission import Limit, Pacer, admit, backlog
 from penstock.spark.data_loss import DataLossError, Known, LogView, find_losses, raise_losses
 from penstock.spark.planning import SMALL_TASK_RECORDS, Limits, OffsetRange, pack, plan, split
 
+Backlog = tuple[dict[TopicPartition, int], dict[TopicPartition, int]]
+"""Where to begin, and the end."""
+
 
 def tp(partition: int, topic: str = "orders") -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
 @st.composite
-def backlogs(draw: st.DrawFn) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+def backlogs(draw: st.DrawFn) -> Backlog:
     count = draw(st.integers(0, 9))
     begin = {tp(i): draw(st.integers(0, 2**62)) for i in range(count)}
     sizes = st.one_of(st.integers(0, 12), st.integers(0, 2**61))
@@ -26,7 +31,7 @@ def backlogs(draw: st.DrawFn) -> tuple[dict[TopicPartition, int], dict[TopicPart
 
 
 @given(backlogs(), st.integers(1, 40) | st.integers(1, 2**61))
-def test_a_limit_is_kept_exactly_and_nobody_starves(case, limit: int) -> None:
+def test_a_limit_is_kept_exactly_and_nobody_starves(case: Backlog, limit: int) -> None:
     begin, end = case
     new = admit(begin, end, Limit(max_rows=limit), {})
     total = sum(end.values()) - sum(begin.values())
@@ -39,7 +44,7 @@ def test_a_limit_is_kept_exactly_and_nobody_starves(case, limit: int) -> None:
 
 
 @given(backlogs())
-def test_without_a_limit_all_is_read(case) -> None:
+def test_without_a_limit_all_is_read(case: Backlog) -> None:
     begin, end = case
     assert admit(begin, end, Limit(), {}) == end
 
@@ -164,8 +169,12 @@ def test_nothing_to_read_is_no_task() -> None:
 # --- data loss
 
 
-def losses(known: Known, **view) -> list[tuple[str, int | None]]:
-    defaults = {"ends": {tp(0): 100}, "topic_ids": {"orders": "new"}, "starts": {tp(0): 10}}
+def losses(known: Known, **view: Any) -> list[tuple[str, int | None]]:
+    defaults: dict[str, Any] = {
+        "ends": {tp(0): 100},
+        "topic_ids": {"orders": "new"},
+        "starts": {tp(0): 10},
+    }
     return [(x.message, x.resume_at) for x in find_losses(known, LogView(**(defaults | view)))]
 
 

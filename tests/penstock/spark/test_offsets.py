@@ -1,6 +1,9 @@
 """Offsets in a checkpoint: one position, one text, readable for ever, never guessed at."""
 
 import json
+from collections.abc import Mapping
+from random import Random
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -28,6 +31,8 @@ positions = st.dictionaries(partitions, st.integers(0, 2**63 - 1), max_size=12)
 concretes = st.builds(
     Concrete, positions, positions, st.dictionaries(topics, st.uuids().map(str), max_size=4)
 )
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 BOUNDARIES: list[Boundary] = [
     AtEdge(Edge.EARLIEST),
@@ -48,8 +53,10 @@ def test_what_is_written_is_read_back(offset: Concrete) -> None:
 
 
 @given(concretes, st.randoms())
-def test_one_position_has_one_text_however_it_was_put_together(offset: Concrete, random) -> None:
-    def shuffled(mapping):
+def test_one_position_has_one_text_however_it_was_put_together(
+    offset: Concrete, random: Random
+) -> None:
+    def shuffled(mapping: Mapping[_K, _V]) -> dict[_K, _V]:
         items = list(mapping.items())
         random.shuffle(items)
         return dict(items)
@@ -139,6 +146,6 @@ def test_a_listener_learns_how_far_a_query_is_behind() -> None:
 
 
 @pytest.mark.parametrize("missing", [None, "null", encode(Symbolic(AtEdge(Edge.LATEST)))])
-def test_before_the_first_batch_nothing_is_known_of_being_behind(missing) -> None:
+def test_before_the_first_batch_nothing_is_known_of_being_behind(missing: str | None) -> None:
     assert offsets_behind_latest(missing, encode(Concrete({P0: 1}))) is None
     assert offsets_behind_latest(encode(Concrete({})), encode(Concrete({}))) is None

@@ -7,16 +7,15 @@ import pytest
 from penstock.core.types import TopicPartition
 from penstock.errors import MisuseError
 from penstock.spark.boundary import AtEdge, AtOffsets, AtTimestamp, AtTimestamps, Edge, Otherwise
+from penstock.spark.given import SOURCE_OPTIONS
 from penstock.spark.options import (
     CLIENT_SETTINGS,
-    COLUMNS,
-    SOURCE_OPTIONS,
     Assign,
     Subscribe,
     SubscribePattern,
     parse,
 )
-from penstock.spark.values import duration_ms, size_bytes
+from penstock.spark.values import COLUMNS, duration_ms, size_bytes
 
 BASE = {"penstock.bootstrap.servers": "a:9092, b:9093", "subscribe": "orders"}
 

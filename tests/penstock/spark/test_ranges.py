@@ -5,7 +5,8 @@ How ranges are read is the client's (`tests/penstock/client/consumer/test_range_
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,10 +23,11 @@ from penstock.errors import ClusterError, ErrorCode, OffsetOutOfRangeError
 from penstock.errors import OffsetRange as ValidRange
 from penstock.spark.arrow import MAX_ROWS, MIN_ROWS, to_arrow
 from penstock.spark.data_loss import DataLossError
-from penstock.spark.options import COLUMNS, parse
+from penstock.spark.options import parse
 from penstock.spark.planning import OffsetRange
 from penstock.spark.ranges import config_of, read_ranges
 from penstock.spark.schema import schema_of
+from penstock.spark.values import COLUMNS
 
 
 def read(log: ScriptedFetcher, *ranges: OffsetRange, **given: str) -> Iterator[ConsumedBatch]:
@@ -88,7 +90,15 @@ def arrow_of(
     return pa.Table.from_batches(batches, schema=schema)
 
 
-def slice_of(values, lo=0, hi=None, *, append_time_ms=0, base=100, **columns) -> ConsumedBatch:
+def slice_of(
+    values: Sequence[bytes | None],
+    lo: int = 0,
+    hi: int | None = None,
+    *,
+    append_time_ms: int = 0,
+    base: int = 100,
+    **columns: Any,
+) -> ConsumedBatch:
     columns.setdefault("timestamps_ms", list(range(len(values))))
     encoded = encode_columns(values, **columns)
     batch = build_batch(encoded).stamped(Offset(base), LeaderEpoch(1), append_time_ms)

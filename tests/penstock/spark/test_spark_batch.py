@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
@@ -15,6 +16,9 @@ from pyspark.sql.functions import col
 
 from penstock.core.types import TopicPartition
 from penstock.spark.source import PenstockDataSource
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 pytestmark = pytest.mark.spark
 GOLDEN = (
@@ -81,7 +85,7 @@ def test_a_cluster_that_does_not_answer_is_one_clear_error(spark: SparkSession) 
     assert "127.0.0.1:1" in message
 
 
-def test_every_column_has_what_was_sent(bench) -> None:
+def test_every_column_has_what_was_sent(bench: "Bench") -> None:
     topic = bench.create(2)
     send = bench.producer.send
     sent = [
@@ -100,8 +104,8 @@ def test_every_column_has_what_was_sent(bench) -> None:
         (topic, 0, 0), (topic, 0, 1), (topic, 0, 2), (topic, 1, 0),
     ]  # fmt: skip
     assert [r.timestampType for r in rows] == [0] * 4
-    millis = bench.reader().load().orderBy("partition", "offset")
-    millis = millis.selectExpr("unix_millis(timestamp) AS ms").collect()
+    ordered = bench.reader().load().orderBy("partition", "offset")
+    millis = ordered.selectExpr("unix_millis(timestamp) AS ms").collect()
     assert [r.ms for r in millis] == [1_700_000_000_123, 1_700_000_000_456, 1, 5]
     headers = [[(h.key, h.value) for h in r.headers] for r in rows]
     assert headers == [[], [], [("a", b"1"), ("b", None)], []]
@@ -109,7 +113,7 @@ def test_every_column_has_what_was_sent(bench) -> None:
     assert [tuple(row) for row in chosen] == [(1, None), (2, b""), (0, b"other"), (0, b"plain")]
 
 
-def test_append_time_is_marked(bench) -> None:
+def test_append_time_is_marked(bench: "Bench") -> None:
     bench.create(1, message_timestamp_type="LogAppendTime")
     before = datetime.now(UTC).timestamp() * 1000
     bench.producer.send(bench.topic, b"v", timestamp_ms=1)
@@ -119,12 +123,12 @@ def test_append_time_is_marked(bench) -> None:
     assert row.ms >= before - 1000
 
 
-def test_an_empty_topic_is_an_empty_frame(bench) -> None:
+def test_an_empty_topic_is_an_empty_frame(bench: "Bench") -> None:
     bench.create(3)
     assert bench.reader().load().collect() == []
 
 
-def test_offsets_and_times_bound_a_read(bench) -> None:
+def test_offsets_and_times_bound_a_read(bench: "Bench") -> None:
     topic = bench.create(2)
     for partition in (0, 1):
         values = [b"%d-%d" % (partition, i) for i in range(10)]
@@ -147,7 +151,7 @@ def test_offsets_and_times_bound_a_read(bench) -> None:
     assert f"option startingOffsets leaves out {topic}/1" in message
 
 
-def test_a_pattern_reads_every_topic_whose_whole_name_matches(bench) -> None:
+def test_a_pattern_reads_every_topic_whose_whole_name_matches(bench: "Bench") -> None:
     topic = bench.create()
     bench.send("a")
     bench.topic = f"{topic}-more"
@@ -158,12 +162,12 @@ def test_a_pattern_reads_every_topic_whose_whole_name_matches(bench) -> None:
     assert bench.values(subscribePattern="nothing-here-.*") == []
 
 
-def test_a_topic_that_does_not_exist_is_named(bench) -> None:
+def test_a_topic_that_does_not_exist_is_named(bench: "Bench") -> None:
     message = error_of(lambda: bench.values(subscribe="no-such-topic"))
     assert "option subscribe names topic no-such-topic, which does not exist" in message
 
 
-def test_many_batches_and_tasks_lose_nothing(bench) -> None:
+def test_many_batches_and_tasks_lose_nothing(bench: "Bench") -> None:
     bench.create(3)
     expected = []
     for partition in range(3):
@@ -180,7 +184,7 @@ def test_many_batches_and_tasks_lose_nothing(bench) -> None:
     assert bench.reader().load().rdd.getNumPartitions() <= 2  # small ranges share a task
 
 
-def test_records_deleted_before_the_start_fail_or_are_skipped(bench) -> None:
+def test_records_deleted_before_the_start_fail_or_are_skipped(bench: "Bench") -> None:
     topic = bench.create()
     for i in range(10):
         bench.send(str(i))
@@ -198,7 +202,7 @@ def test_records_deleted_before_the_start_fail_or_are_skipped(bench) -> None:
     ]  # fmt: skip
 
 
-def test_conditions_are_pushed_down_without_changing_the_result(bench) -> None:
+def test_conditions_are_pushed_down_without_changing_the_result(bench: "Bench") -> None:
     bench.create(2)
     for partition in (0, 1):
         bench.send(*(f"{partition}-{i}" for i in range(100)), partition=partition)
@@ -216,7 +220,7 @@ def test_conditions_are_pushed_down_without_changing_the_result(bench) -> None:
         bench.spark.conf.unset(conf)
 
 
-def test_sql_reads_topics_as_views(bench) -> None:
+def test_sql_reads_topics_as_views(bench: "Bench") -> None:
     topic = bench.create()
     bench.send("x", "y")
     options = f"subscribe '{topic}', `penstock.bootstrap.servers` '{bench.cluster.bootstrap}'"
@@ -229,7 +233,7 @@ def test_sql_reads_topics_as_views(bench) -> None:
     assert "CREATE TEMPORARY VIEW" in message
 
 
-def test_the_class_can_be_registered_by_hand(bench) -> None:
+def test_the_class_can_be_registered_by_hand(bench: "Bench") -> None:
     bench.create()
     bench.send("x")
     bench.spark.dataSource.register(PenstockDataSource)

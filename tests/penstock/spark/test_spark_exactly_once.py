@@ -8,7 +8,7 @@ commit raises after it took effect.
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -21,11 +21,14 @@ from penstock.client import Consumer, TopicPartition
 from penstock.spark.exactly_once import ExactlyOnceStreamWriter
 from penstock.spark.source import PenstockDataSource
 
+if TYPE_CHECKING:
+    from .conftest import Bench
+
 pytestmark = pytest.mark.spark
 BATCH = 10
 
 
-def values_of(bench: Any, topic: str, isolation: Any) -> list[str]:
+def values_of(bench: "Bench", topic: str, isolation: Any) -> list[str]:
     """What a reader finds in partition 0 below the end that such a reader sees."""
     with Consumer(bench.cluster.bootstrap, isolation_level=isolation) as consumer:
         where = TopicPartition(topic, 0)
@@ -89,7 +92,7 @@ class Copying:
 
 
 @pytest.fixture
-def copying(bench: Any, tmp_path: Path) -> Copying:
+def copying(bench: "Bench", tmp_path: Path) -> Copying:
     """Three batches, of the numbers 0 to 29, are in the target already."""
     source = bench.create(1)
     target = f"{source}-copy"
@@ -103,7 +106,7 @@ def copying(bench: Any, tmp_path: Path) -> Copying:
 
 
 def test_a_batch_of_foreach_batch_that_comes_again_is_in_once(
-    bench: Any, copying: Copying, tmp_path: Path
+    bench: "Bench", copying: Copying, tmp_path: Path
 ) -> None:
     last = forget_last_commit(tmp_path / "checkpoint")
     before = list(copying.runs)
@@ -117,7 +120,7 @@ def test_a_batch_of_foreach_batch_that_comes_again_is_in_once(
 
 
 def test_a_batch_of_foreach_batch_with_other_rows_ends_the_query(
-    bench: Any, copying: Copying, tmp_path: Path
+    bench: "Bench", copying: Copying, tmp_path: Path
 ) -> None:
     last = forget_last_commit(tmp_path / "checkpoint")
     copying.keep = lambda frame: frame.limit(BATCH - 1)
@@ -130,7 +133,7 @@ def test_a_batch_of_foreach_batch_with_other_rows_ends_the_query(
 
 
 def test_a_fresh_checkpoint_of_foreach_batch_is_refused(
-    bench: Any, copying: Copying, tmp_path: Path
+    bench: "Bench", copying: Copying, tmp_path: Path
 ) -> None:
     with pytest.raises(PySparkException) as ended:
         copying.available_now(tmp_path / "fresh")
@@ -174,7 +177,7 @@ def failing_once(bootstrap: str, topic: str) -> Callable[[Iterator[Any]], Iterat
 
 
 def test_a_task_that_fails_with_rows_in_the_log_is_tried_again_and_its_rows_are_in_once(
-    bench: Any, spark: SparkSession
+    bench: "Bench", spark: SparkSession
 ) -> None:
     topic = bench.create(1)
     # Rows go from one Python worker to the next through buffers: many large ones fill them.
@@ -211,7 +214,7 @@ def test_a_task_that_fails_with_rows_in_the_log_is_tried_again_and_its_rows_are_
 
 
 def copied(
-    bench: Any, target: str, checkpoint: Path, sink: str = "penstock", **options: str
+    bench: "Bench", target: str, checkpoint: Path, sink: str = "penstock", **options: str
 ) -> StreamingQuery:
     """Copies what there is, in two tasks or more, and ends. Raises what the query raised."""
     stream = bench.stream(startingOffsets="earliest", minPartitions="2").load()
@@ -264,7 +267,7 @@ def losing_answers(calls: Path) -> type[PenstockDataSource]:
 
 
 def test_a_commit_that_raises_though_it_took_effect_is_neither_undone_nor_repeated(
-    bench: Any, spark: SparkSession, tmp_path: Path
+    bench: "Bench", spark: SparkSession, tmp_path: Path
 ) -> None:
     bench.create(2)
     target, sink = f"{bench.topic}-copy", "penstock-losing-answers"
@@ -287,7 +290,7 @@ def test_a_commit_that_raises_though_it_took_effect_is_neither_undone_nor_repeat
 
 
 def test_the_option_transaction_timeout_is_how_long_the_coordinator_keeps_a_branch_open(
-    bench: Any, tmp_path: Path
+    bench: "Bench", tmp_path: Path
 ) -> None:
     bench.create(2)
     target = f"{bench.topic}-copy"

@@ -1,8 +1,9 @@
 """DataFrames written to topics by a real Spark, on a cluster of real processes."""
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
@@ -11,21 +12,24 @@ from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming import StreamingQuery
 from support.waiting import wait_until
 
+if TYPE_CHECKING:
+    from .conftest import Bench, MakeRun
+
 pytestmark = pytest.mark.spark
 
 
-def writer(bench: Any, frame: DataFrame, **options: str) -> DataFrameWriter:
+def writer(bench: "Bench", frame: DataFrame, **options: str) -> DataFrameWriter:
     named = {"penstock.bootstrap.servers": bench.cluster.bootstrap, "topic": bench.topic}
     return frame.write.format("penstock").mode("append").options(**named | options)
 
 
-def error_of(run: Any) -> str:
+def error_of(run: Callable[[], object]) -> str:
     with pytest.raises(PySparkException) as caught:
         run()
     return str(caught.value)
 
 
-def test_what_is_written_is_read_again(bench: Any, spark: SparkSession) -> None:
+def test_what_is_written_is_read_again(bench: "Bench", spark: SparkSession) -> None:
     bench.create(3)
     rows = [
         (b"k", b"value", [("h", b"1"), ("h", None)]),
@@ -43,7 +47,7 @@ def test_what_is_written_is_read_again(bench: Any, spark: SparkSession) -> None:
     }
 
 
-def test_keys_go_where_the_producer_would_send_them(bench: Any, spark: SparkSession) -> None:
+def test_keys_go_where_the_producer_would_send_them(bench: "Bench", spark: SparkSession) -> None:
     bench.create(4)
     frame = spark.range(200).selectExpr(
         "CONCAT('key-', id % 20) AS key", "CAST(id AS STRING) AS value"
@@ -57,7 +61,7 @@ def test_keys_go_where_the_producer_would_send_them(bench: Any, spark: SparkSess
     assert values == [str(number) for number in range(7, 200, 20)] + ["probe"]
 
 
-def test_rows_name_topics_and_partitions_of_their_own(bench: Any, spark: SparkSession) -> None:
+def test_rows_name_topics_and_partitions_of_their_own(bench: "Bench", spark: SparkSession) -> None:
     topic = bench.create(2)
     rows = [(topic, 1, "a"), (topic, 0, "b"), (topic, 1, "c")]
     frame = spark.createDataFrame(rows, "topic string, partition int, value string").coalesce(1)
@@ -67,7 +71,7 @@ def test_rows_name_topics_and_partitions_of_their_own(bench: Any, spark: SparkSe
 
 
 def test_mistakes_are_one_clear_error_before_anything_is_written(
-    bench: Any, spark: SparkSession
+    bench: "Bench", spark: SparkSession
 ) -> None:
     bench.create(1)
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
@@ -96,7 +100,7 @@ STREAM_MISTAKES = {
 
 @pytest.mark.parametrize("mistake", STREAM_MISTAKES)
 def test_a_stream_with_a_mistake_ends_at_its_start_with_one_clear_error(
-    bench: Any, tmp_path: Path, mistake: str
+    bench: "Bench", tmp_path: Path, mistake: str
 ) -> None:
     columns, target, words = STREAM_MISTAKES[mistake]
     source = bench.create(1)
@@ -117,13 +121,13 @@ def test_a_stream_with_a_mistake_ends_at_its_start_with_one_clear_error(
     assert bench.values(subscribe=f"{source}-copy") == []
 
 
-def test_a_topic_that_does_not_exist_fails_the_job(bench: Any, spark: SparkSession) -> None:
+def test_a_topic_that_does_not_exist_fails_the_job(bench: "Bench", spark: SparkSession) -> None:
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
     message = error_of(writer(bench, frame, topic="nosuch").save)
     assert "nosuch" in message
 
 
-def test_a_stream_writes_every_micro_batch(bench: Any, run: Any, tmp_path: Path) -> None:
+def test_a_stream_writes_every_micro_batch(bench: "Bench", run: "MakeRun", tmp_path: Path) -> None:
     source = bench.create(2)
     target = f"{source}-copy"
     bench.admin.create_topic(target, 2, 1, {})
@@ -153,7 +157,7 @@ def test_a_stream_writes_every_micro_batch(bench: Any, run: Any, tmp_path: Path)
     ],
 )
 def test_other_modes_than_append_are_refused(
-    bench: Any, tmp_path: Path, mode: str, words: str
+    bench: "Bench", tmp_path: Path, mode: str, words: str
 ) -> None:
     bench.create(1)
     bench.send("a")
@@ -174,7 +178,7 @@ def test_other_modes_than_append_are_refused(
 # ---------------------------------------------------------------- exactly once
 
 
-def copied(bench: Any, target: str, checkpoint: Path, **options: str) -> StreamingQuery:
+def copied(bench: "Bench", target: str, checkpoint: Path, **options: str) -> StreamingQuery:
     """Copies what there is from the bench's topic and ends, exactly once."""
     stream = bench.stream(startingOffsets="earliest", maxOffsetsPerTrigger="10").load()
     named = {
@@ -184,10 +188,13 @@ def copied(bench: Any, target: str, checkpoint: Path, **options: str) -> Streami
         "checkpointLocation": str(checkpoint),
     }
     writing = stream.select("key", "value").writeStream.format("penstock")
-    return writing.options(**named | options).trigger(availableNow=True).start()
+    started: StreamingQuery = writing.options(**named | options).trigger(availableNow=True).start()
+    return started
 
 
-def test_a_batch_whose_commit_log_was_lost_is_not_written_twice(bench: Any, tmp_path: Path) -> None:
+def test_a_batch_whose_commit_log_was_lost_is_not_written_twice(
+    bench: "Bench", tmp_path: Path
+) -> None:
     source = bench.create(2)
     target = f"{source}-copy"
     bench.admin.create_topic(target, 2, 1, {})
@@ -206,7 +213,7 @@ def test_a_batch_whose_commit_log_was_lost_is_not_written_twice(bench: Any, tmp_
     assert sorted(bench.values(subscribe=target)) == sorted(sent)
 
 
-def test_a_fresh_checkpoint_is_refused_with_the_way_out(bench: Any, tmp_path: Path) -> None:
+def test_a_fresh_checkpoint_is_refused_with_the_way_out(bench: "Bench", tmp_path: Path) -> None:
     source = bench.create(1)
     target, app_id = f"{source}-copy", f"app-{uuid.uuid4()}"
     bench.admin.create_topic(target, 1, 1, {})
@@ -218,7 +225,7 @@ def test_a_fresh_checkpoint_is_refused_with_the_way_out(bench: Any, tmp_path: Pa
     wait_until(lambda: bench.values(subscribe=target) == ["a"], what="the batch is visible")
 
 
-def test_a_job_with_a_version_is_in_once(bench: Any, spark: SparkSession) -> None:
+def test_a_job_with_a_version_is_in_once(bench: "Bench", spark: SparkSession) -> None:
     bench.create(1)
     frame = spark.range(10).selectExpr("CAST(id AS STRING) AS value")
     named = {"txnAppId": f"job-{uuid.uuid4()}", "txnVersion": "3"}

@@ -2,14 +2,19 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
+from support.cluster import Cluster
 from support.waiting import wait_until
 
 from penstock.client import Consumer, Producer, Transaction
 from penstock.core.types import TopicPartition
 from penstock.spark.progress import offsets_behind_latest
+
+if TYPE_CHECKING:
+    from .conftest import Bench, MakeLoad, MakeRun, Run
 
 pytestmark = pytest.mark.spark
 EARLIEST = {"startingOffsets": "earliest"}
@@ -19,7 +24,7 @@ def without_gaps(offsets: list[int]) -> bool:
     return offsets == list(range(offsets[0], offsets[0] + len(offsets)))
 
 
-def error_of_run(run) -> str:
+def error_of_run(run: "Run") -> str:
     with pytest.raises(PySparkException) as caught:
         run.available_now()
     return str(caught.value)
@@ -31,7 +36,7 @@ def forget_commit(checkpoint: Path, batch: int) -> None:
         (checkpoint / "commits" / name).unlink(missing_ok=True)
 
 
-def test_restarts_go_on_where_the_last_run_ended(bench, run) -> None:
+def test_restarts_go_on_where_the_last_run_ended(bench: "Bench", run: "MakeRun") -> None:
     bench.create(2)
     query = run(**EARLIEST)
     expected = []
@@ -47,7 +52,9 @@ def test_restarts_go_on_where_the_last_run_ended(bench, run) -> None:
 
 
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_a_replay_of_batch_zero_reads_the_same_records(bench, run, starting: str) -> None:
+def test_a_replay_of_batch_zero_reads_the_same_records(
+    bench: "Bench", run: "MakeRun", starting: str
+) -> None:
     bench.create(2)
     bench.send("before-0", "before-1", partition=0)
     query = run(startingOffsets=starting)
@@ -63,7 +70,9 @@ def test_a_replay_of_batch_zero_reads_the_same_records(bench, run, starting: str
         assert first == (0, [])
 
 
-def test_a_stream_from_latest_has_no_gaps_while_records_arrive(bench, run, load) -> None:
+def test_a_stream_from_latest_has_no_gaps_while_records_arrive(
+    bench: "Bench", run: "MakeRun", load: "MakeLoad"
+) -> None:
     bench.create(2)
     sending = load([0, 1], 0.002)
     wait_until(lambda: len(sending.acknowledged) > 20, what="records arrive")
@@ -82,7 +91,9 @@ def test_a_stream_from_latest_has_no_gaps_while_records_arrive(bench, run, load)
     assert query.offsets()[0][0] > 0
 
 
-def test_available_now_ends_under_load_and_the_next_run_reads_on(bench, run, load) -> None:
+def test_available_now_ends_under_load_and_the_next_run_reads_on(
+    bench: "Bench", run: "MakeRun", load: "MakeLoad"
+) -> None:
     bench.create(2)
     for partition in (0, 1):
         bench.send(*(f"old-{partition}-{i}" for i in range(60)), partition=partition)
@@ -98,7 +109,9 @@ def test_available_now_ends_under_load_and_the_next_run_reads_on(bench, run, loa
     assert len(query.rows()) == 120 + len(acknowledged)
 
 
-def test_the_limit_of_a_trigger_is_kept_and_progress_shows_the_backlog(bench, run) -> None:
+def test_the_limit_of_a_trigger_is_kept_and_progress_shows_the_backlog(
+    bench: "Bench", run: "MakeRun"
+) -> None:
     bench.create(3)
     bench.send(*map(str, range(95)), partition=0)
     bench.send("a", "b", partition=1)
@@ -113,7 +126,7 @@ def test_the_limit_of_a_trigger_is_kept_and_progress_shows_the_backlog(bench, ru
     assert [b.total for b in behind if b] == [57, 17, 0]
 
 
-def test_new_partitions_are_read_from_their_first_record(bench, run) -> None:
+def test_new_partitions_are_read_from_their_first_record(bench: "Bench", run: "MakeRun") -> None:
     topic = bench.create(1)
     bench.send("p0")
     query = run()  # from latest: what is old is not read, what is new is
@@ -130,7 +143,9 @@ def test_new_partitions_are_read_from_their_first_record(bench, run) -> None:
     assert sorted(query.values()) == ["more-0", "new-1", "new-2"]
 
 
-def test_killing_the_leader_neither_loses_nor_repeats_a_record(bench, run, load, cluster) -> None:
+def test_killing_the_leader_neither_loses_nor_repeats_a_record(
+    bench: "Bench", run: "MakeRun", load: "MakeLoad", cluster: Cluster
+) -> None:
     topic = bench.create(2, 3, min_insync_replicas="2")
     query = run(**EARLIEST)
     running = query.start()
@@ -157,7 +172,9 @@ def test_killing_the_leader_neither_loses_nor_repeats_a_record(bench, run, load,
     assert all(offsets == list(range(len(offsets))) for offsets in query.offsets().values())
 
 
-def test_records_deleted_before_they_were_read_fail_the_query_or_are_skipped(bench, run) -> None:
+def test_records_deleted_before_they_were_read_fail_the_query_or_are_skipped(
+    bench: "Bench", run: "MakeRun"
+) -> None:
     topic = bench.create()
     bench.send("0")
     query = run(**EARLIEST)
@@ -175,12 +192,12 @@ def test_records_deleted_before_they_were_read_fail_the_query_or_are_skipped(ben
     assert query.values() == ["0", "6", "7", "8", "9"]
 
 
-def test_a_batch_never_ends_past_the_last_stable_offset(bench, run) -> None:
+def test_a_batch_never_ends_past_the_last_stable_offset(bench: "Bench", run: "MakeRun") -> None:
     topic = bench.create(2)
     where = TopicPartition(topic, 0)
     bench.send("before")
     query = run(**EARLIEST)
-    patient = {"transactional_id": f"of-{topic}", "transaction_timeout_ms": 900_000}
+    patient: dict[str, Any] = {"transactional_id": f"of-{topic}", "transaction_timeout_ms": 900_000}
     with Producer(bench.cluster.bootstrap, **patient) as held:
 
         def open_one(value: str) -> Transaction:
@@ -195,7 +212,9 @@ def test_a_batch_never_ends_past_the_last_stable_offset(bench, run) -> None:
         bench.send("beside", partition=1)
         seen = bench.admin.partition_transactions(where)
         assert (seen.last_stable_offset, seen.high_watermark) == (1, 3)
-        [source] = query.available_now().lastProgress.sources
+        progress = query.available_now().lastProgress
+        assert progress is not None
+        [source] = progress.sources
         assert query.offsets() == {0: [0], 1: [0]}
         ends = json.loads(source.endOffset)["t"]
         assert ends == {f"{topic}/0": 1, f"{topic}/1": 1}
@@ -222,7 +241,9 @@ def test_a_batch_never_ends_past_the_last_stable_offset(bench, run) -> None:
     assert bench.values() == expected
 
 
-def test_a_topic_that_vanished_fails_the_query_and_a_new_one_is_told_apart(bench, run) -> None:
+def test_a_topic_that_vanished_fails_the_query_and_a_new_one_is_told_apart(
+    bench: "Bench", run: "MakeRun"
+) -> None:
     topic = bench.create()
     bench.send("old")
     query = run(**EARLIEST, **{"fetchOffset.numRetries": "1"})
@@ -241,12 +262,12 @@ def test_a_topic_that_vanished_fails_the_query_and_a_new_one_is_told_apart(bench
     assert query.values() == ["old", "new-0", "new-1"]
 
 
-def test_a_stream_without_its_topic_says_so(bench, run) -> None:
+def test_a_stream_without_its_topic_says_so(bench: "Bench", run: "MakeRun") -> None:
     message = error_of_run(run(**{"fetchOffset.numRetries": "0"}))
     assert f"option subscribe names topic {bench.topic}, which does not exist" in message
 
 
-def test_a_checkpoint_holds_the_documented_text(bench, run) -> None:
+def test_a_checkpoint_holds_the_documented_text(bench: "Bench", run: "MakeRun") -> None:
     topic = bench.create()
     topic_id = bench.admin.describe_topics([topic])[topic].topic_id
     bench.send("x", "y")
@@ -258,7 +279,7 @@ def test_a_checkpoint_holds_the_documented_text(bench, run) -> None:
     )
 
 
-def test_a_group_shows_how_far_a_query_is(bench, run) -> None:
+def test_a_group_shows_how_far_a_query_is(bench: "Bench", run: "MakeRun") -> None:
     topic = bench.create(2)
     bench.send("a", "b", "c", partition=0)
     query = run(**EARLIEST, groupId=f"etl-{topic}", maxOffsetsPerTrigger="2")
@@ -280,7 +301,9 @@ def test_a_group_shows_how_far_a_query_is(bench, run) -> None:
     assert sorted(query.values()) == ["a", "b", "c", "d"]
 
 
-def test_a_group_with_members_is_left_alone_and_the_query_goes_on(bench, run) -> None:
+def test_a_group_with_members_is_left_alone_and_the_query_goes_on(
+    bench: "Bench", run: "MakeRun"
+) -> None:
     topic = bench.create()
     bench.send("a", "b")
     group = f"live-{topic}"
@@ -294,7 +317,7 @@ def test_a_group_with_members_is_left_alone_and_the_query_goes_on(bench, run) ->
         assert len(bench.admin.describe_group(group).members) == 1
 
 
-def test_a_batch_read_with_a_group_is_refused(bench) -> None:
+def test_a_batch_read_with_a_group_is_refused(bench: "Bench") -> None:
     bench.create()
     with pytest.raises(PySparkException, match="option groupId is for streams"):
         bench.values(groupId="etl")

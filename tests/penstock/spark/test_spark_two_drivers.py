@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
@@ -19,6 +19,9 @@ from support import spark_copy
 from support.waiting import wait_exit, wait_until
 
 from penstock.client import Consumer, OpenTransaction, TopicPartition
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 pytestmark = pytest.mark.spark
 COUNT = 300
@@ -63,7 +66,7 @@ def spark_settings(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("spark_settings")
 def test_of_two_drivers_of_one_query_the_superseded_one_is_refused_and_nothing_is_doubled(
-    bench: Any, spark: SparkSession, tmp_path: Path
+    bench: "Bench", spark: SparkSession, tmp_path: Path
 ) -> None:
     source = bench.create(1)
     target = f"{source}-copy"
@@ -105,7 +108,7 @@ def test_of_two_drivers_of_one_query_the_superseded_one_is_refused_and_nothing_i
     assert values_of(bench, where) == sorted([*map(str, range(COUNT)), "new"])
 
 
-def values_of(bench: Any, where: TopicPartition) -> list[str]:
+def values_of(bench: "Bench", where: TopicPartition) -> list[str]:
     """What a read_committed reader finds up to where such readers stand now."""
     found: list[str] = []
     with Consumer(bench.cluster.bootstrap) as consumer:

@@ -515,8 +515,8 @@ def test_a_batch_reads_between_its_boundaries() -> None:
 
 def test_a_batch_refuses_offsets_that_are_not_there() -> None:
     cluster = SmallCluster({P0: 10}, {P0: 5})
-    below = {"startingOffsets": '{"orders": {"0": 1}}'}
-    beyond = {"endingOffsets": '{"orders": {"0": 40}}'}
+    below: dict[str, Any] = {"startingOffsets": '{"orders": {"0": 1}}'}
+    beyond: dict[str, Any] = {"endingOffsets": '{"orders": {"0": 40}}'}
     with pytest.raises(DataLossError, match="requested offset 1, available are 5 to 10"):
         batch_ranges(cluster, **below)
     with pytest.raises(DataLossError, match="requested offset 40, available are 5 to 10"):
