@@ -6,11 +6,13 @@ partition stayed without a leader.
 
 from typing import Any
 
+from support.controller_world import World
+
 from penstock.core.control import contract as c
 from penstock.core.types import NO_LEADER
 
 
-def take_over(world: Any) -> Any:
+def take_over(world: World) -> Any:
     """A second controller is active; the first does not know and changes the ISR once more."""
     successor = type(world)(world.documents).start()
     assert world.alter_isr(0, (0, 1)).error is None
@@ -18,7 +20,7 @@ def take_over(world: Any) -> Any:
     return successor
 
 
-def test_a_leader_that_knows_a_newer_version_makes_the_controller_read_again(three: Any) -> None:
+def test_a_leader_that_knows_a_newer_version_makes_the_controller_read_again(three: World) -> None:
     successor = take_over(three)
     successor.register_all(0, 1, 2)
     outcome = successor.alter_isr(0, (0, 1, 2), version=2)
@@ -27,12 +29,13 @@ def test_a_leader_that_knows_a_newer_version_makes_the_controller_read_again(thr
     assert outcome.state.version == 3
 
 
-def test_partitions_that_a_deposed_controller_left_without_a_leader_get_one(three: Any) -> None:
+def test_partitions_that_a_deposed_controller_left_without_a_leader_get_one(three: World) -> None:
     """Its brokers had all gone to the successor: it took them for dead, and is dead itself."""
     successor = take_over(three)
     successor.register_all(0, 1, 2)
     three.hold_writes = True
     three.kill(0, 1, 2)
+    assert three.held is not None
     topics, _cluster = three.held.writes
     assert three.documents.write((topics,)) is not None
     left = three.documents.loaded().topics[0][0].partitions[0].state
@@ -44,7 +47,7 @@ def test_partitions_that_a_deposed_controller_left_without_a_leader_get_one(thre
     assert epoch == left.leader_epoch + 1
 
 
-def test_a_broker_that_has_seen_newer_metadata_is_let_in_after_reading_again(three: Any) -> None:
+def test_a_broker_that_has_seen_newer_metadata_is_let_in_after_reading_again(three: World) -> None:
     successor = take_over(three)
     assert three.alter_isr(0, (0,)).error is None
     seen = three.machine.stored.metadata_version
@@ -56,7 +59,7 @@ def test_a_broker_that_has_seen_newer_metadata_is_let_in_after_reading_again(thr
 
 
 def test_a_version_seen_of_the_former_controller_is_not_the_take_overs_of_the_same_number(
-    three: Any,
+    three: World,
 ) -> None:
     """Both wrote version n + 1: the take-over this one, the last topic write the other."""
     before = three.machine.epoch
@@ -69,7 +72,7 @@ def test_a_version_seen_of_the_former_controller_is_not_the_take_overs_of_the_sa
 
 
 def test_a_broker_that_comes_from_the_former_controller_with_nothing_newer_needs_no_reading(
-    three: Any,
+    three: World,
 ) -> None:
     seen, before = three.machine.stored.metadata_version, three.machine.epoch
     successor = type(three)(three.documents).start()
@@ -78,22 +81,24 @@ def test_a_broker_that_comes_from_the_former_controller_with_nothing_newer_needs
 
 
 def test_a_broker_that_has_seen_what_the_store_never_held_is_refused_after_one_look(
-    three: Any,
+    three: World,
 ) -> None:
     stream = three.register(1, run=2, seen_metadata_version=1_000)
     assert "restored from an older state" in str(three.refusal(stream))
     assert three.events().count("a broker has seen newer metadata, reading again") == 1
 
 
-def test_proposing_the_present_isr_ends_the_doubt_about_earlier_proposals(three: Any) -> None:
+def test_proposing_the_present_isr_ends_the_doubt_about_earlier_proposals(three: World) -> None:
     version = three.topic().partitions[0].state.version
-    assert three.alter_isr(0, (0, 1, 2)).state.version == version + 1
+    state = three.alter_isr(0, (0, 1, 2)).state
+    assert state is not None
+    assert state.version == version + 1
     late = three.alter_isr(0, (0, 1), version=version)
     assert late.error is not None
     assert three.state()[2] == (0, 1, 2)
 
 
-def test_the_answer_to_an_isr_change_tells_which_metadata_it_is_part_of(three: Any) -> None:
+def test_the_answer_to_an_isr_change_tells_which_metadata_it_is_part_of(three: World) -> None:
     """The leader may be the only one that knows, and tells the next controller."""
     before = three.machine.stored.metadata_version
     assert three.alter_isr(0, (0, 1)).error is None
@@ -102,7 +107,7 @@ def test_the_answer_to_an_isr_change_tells_which_metadata_it_is_part_of(three: A
 
 
 def test_a_take_over_is_settled_once_every_broker_has_come_or_its_death_is_stored(
-    three: Any,
+    three: World,
 ) -> None:
     successor = type(three)(three.documents).start()
     assert not successor.machine.settled

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from support.controller_world import World
 
 from penstock.core.control import ControlConfig
 from penstock.core.control.documents import (
@@ -16,7 +17,7 @@ from penstock.core.control.documents import (
 from penstock.errors import ErrorCode, MisuseError, PenstockError
 
 
-def test_documents_read_back_as_written(three: Any) -> None:
+def test_documents_read_back_as_written(three: World) -> None:
     three.alter_isr(0, (0,))
     three.kill(0)
     three.register(0, run=2, data_intact=False)
@@ -47,7 +48,7 @@ def test_unreadable_documents_are_refused_by_name(text: str, mention: str) -> No
 @pytest.mark.parametrize(
     "change", [{"leader": 2, "isr": [0]}, {"isr": [7], "leader": 7}, {"replicas": []}]
 )
-def test_partitions_that_break_invariants_are_refused(three: Any, change: dict[str, Any]) -> None:
+def test_partitions_that_break_invariants_are_refused(three: World, change: dict[str, Any]) -> None:
     found = json.loads(encode_topic(three.topic()))
     found["partitions"][0].update(change)
     with pytest.raises(PenstockError) as caught:
@@ -55,7 +56,7 @@ def test_partitions_that_break_invariants_are_refused(three: Any, change: dict[s
     assert caught.value.code is ErrorCode.DATA_CORRUPTED
 
 
-def test_a_thousand_partitions_fit_a_kubernetes_object(world: Any) -> None:
+def test_a_thousand_partitions_fit_a_kubernetes_object(world: World) -> None:
     world.register_all(0, 1, 2)
     world.create(partitions=5_000, replication_factor=3)
     assert len(encode_topic(world.topic())) < 1_000_000

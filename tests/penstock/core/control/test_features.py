@@ -1,6 +1,6 @@
 """What needs newer brokers waits for all of them, and keeps older ones out from then on."""
 
-from typing import Any
+from support.controller_world import World
 
 from penstock.core.control import contract as c
 from penstock.core.control.documents import decode_cluster, encode_cluster
@@ -18,10 +18,11 @@ def test_this_release_knows_all_that_any_topic_needs() -> None:
     ) == [1, 2]
 
 
-def test_a_topic_waits_until_every_registered_broker_knows_its_feature(world: Any) -> None:
+def test_a_topic_waits_until_every_registered_broker_knows_its_feature(world: World) -> None:
     world.register(0, features=BROKER_FEATURES)
     world.register(1)
     refused = world.create(TOPIC, partitions=1, replication_factor=1).error
+    assert refused is not None
     assert refused.code is ErrorCode.INVALID_REQUEST
     assert "brokers [1] were registered by an older release" in refused.message
     assert world.create("users", partitions=1, replication_factor=1).error is None
@@ -31,7 +32,7 @@ def test_a_topic_waits_until_every_registered_broker_knows_its_feature(world: An
     assert world.create(TOPIC, partitions=1, replication_factor=1).error is None
 
 
-def test_a_broker_that_is_gone_for_good_need_not_be_upgraded(world: Any) -> None:
+def test_a_broker_that_is_gone_for_good_need_not_be_upgraded(world: World) -> None:
     world.register(0, features=BROKER_FEATURES)
     world.register(1)
     world.kill(1)
@@ -39,7 +40,7 @@ def test_a_broker_that_is_gone_for_good_need_not_be_upgraded(world: Any) -> None
     assert world.create(TOPIC, partitions=1, replication_factor=1).error is None
 
 
-def test_from_then_on_an_older_broker_is_refused_and_the_others_go_on(world: Any) -> None:
+def test_from_then_on_an_older_broker_is_refused_and_the_others_go_on(world: World) -> None:
     world.register(0, features=BROKER_FEATURES)
     assert world.create(TOPIC, partitions=1, replication_factor=1).error is None
     old = world.register(1)
@@ -53,7 +54,7 @@ def test_from_then_on_an_older_broker_is_refused_and_the_others_go_on(world: Any
     assert world.cluster().brokers[BrokerId(1)].features == BROKER_FEATURES
 
 
-def test_features_are_kept_and_documents_without_them_stay_as_they_were(world: Any) -> None:
+def test_features_are_kept_and_documents_without_them_stay_as_they_were(world: World) -> None:
     world.register(0)
     text = encode_cluster(world.cluster())
     assert "features" not in text

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from support.controller_world import World
 
 from penstock.core.control import ControlConfig
 from penstock.core.control import contract as c
@@ -21,25 +22,27 @@ def code(outcome: object) -> ErrorCode | None:
 # ---------------------------------------------------------------- AlterIsr
 
 
-def test_the_leader_changes_its_isr_by_version(three: Any) -> None:
+def test_the_leader_changes_its_isr_by_version(three: World) -> None:
     before = three.topic().partitions[0].state
     outcome = three.alter_isr(0, (0, 2))
     assert outcome.error is None
+    assert outcome.state is not None
     assert outcome.state.isr == (0, 2)
     assert outcome.state.version == before.version + 1
     assert outcome.state.leader_epoch == before.leader_epoch
 
 
-def test_a_second_change_on_the_same_version_is_stale_and_told_what_is_stored(three: Any) -> None:
+def test_a_second_change_on_the_same_version_is_stale_and_told_what_is_stored(three: World) -> None:
     version = three.topic().partitions[0].state.version
     assert three.alter_isr(0, (0, 1)).error is None
     outcome = three.alter_isr(0, (0, 2), version=version)
     assert code(outcome) is ErrorCode.STALE_PARTITION_VERSION
+    assert outcome.state is not None
     assert outcome.state.isr == (0, 1)
     assert three.state()[2] == (0, 1)
 
 
-def test_the_same_change_asked_twice_succeeds_twice(three: Any) -> None:
+def test_the_same_change_asked_twice_succeeds_twice(three: World) -> None:
     version = three.topic().partitions[0].state.version
     first = three.alter_isr(0, (0, 1))
     second = three.alter_isr(0, (0, 1), version=version)
@@ -63,7 +66,7 @@ def test_the_same_change_asked_twice_succeeds_twice(three: Any) -> None:
     ],
 )
 def test_isr_changes_that_are_refused(
-    three: Any, leader: int, changes: dict[str, Any], expected: ErrorCode
+    three: World, leader: int, changes: dict[str, Any], expected: ErrorCode
 ) -> None:
     outcome = three.alter_isr(leader, **{"isr": (0, 1), **changes})
     assert code(outcome) is expected
@@ -73,12 +76,12 @@ def test_isr_changes_that_are_refused(
         assert outcome.error.leader.broker_id == 0
 
 
-def test_a_dead_replica_cannot_join(three: Any) -> None:
+def test_a_dead_replica_cannot_join(three: World) -> None:
     three.kill(2)
     assert code(three.alter_isr(0, (0, 1, 2))) is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_an_old_session_cannot_change_isrs(three: Any) -> None:
+def test_an_old_session_cannot_change_isrs(three: World) -> None:
     session, epoch = three.session(0), three.machine.epoch
     three.register(0)
     request = c.AlterIsr(
@@ -94,7 +97,7 @@ def test_an_old_session_cannot_change_isrs(three: Any) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
-def test_another_controller_epoch_is_refused(three: Any, epoch: int) -> None:
+def test_another_controller_epoch_is_refused(three: World, epoch: int) -> None:
     request = c.AlterIsr(
         request_id=three.new_id(),
         cluster_id="",
@@ -107,20 +110,20 @@ def test_another_controller_epoch_is_refused(three: Any, epoch: int) -> None:
     assert code(three.replies[request.request_id]) is ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-def test_session_numbers_differ_between_controllers(three: Any, make_world: Any) -> None:
+def test_session_numbers_differ_between_controllers(three: World, make_world: type[World]) -> None:
     successor = make_world(three.documents).start()
     successor.register(0)
     assert successor.session(0) != three.session(0)
 
 
-def test_the_elr_empties_when_the_isr_is_large_enough_again(three: Any) -> None:
+def test_the_elr_empties_when_the_isr_is_large_enough_again(three: World) -> None:
     three.alter_isr(0, (0,))
     assert three.topic().partitions[0].elr == (1, 2)
     three.alter_isr(0, (0, 1))
     assert three.topic().partitions[0].elr == ()
 
 
-def test_lowering_min_isr_ends_the_eligibility_of_those_outside(three: Any) -> None:
+def test_lowering_min_isr_ends_the_eligibility_of_those_outside(three: World) -> None:
     three.alter_isr(0, (0,))
     three.ask(c.AlterConfigs, topic="t", set_configs={"min.insync.replicas": "1"})
     assert three.topic().partitions[0].elr == ()
@@ -132,7 +135,7 @@ def test_lowering_min_isr_ends_the_eligibility_of_those_outside(three: Any) -> N
 
 
 def test_blocks_of_producer_ids_never_overlap_not_even_over_controllers(
-    three: Any, make_world: Any
+    three: World, make_world: type[World]
 ) -> None:
     first = three.ask(c.AllocateProducerIds, broker_id=BrokerId(0), broker_session=three.session(0))
     second = three.ask(
@@ -143,6 +146,9 @@ def test_blocks_of_producer_ids_never_overlap_not_even_over_controllers(
     third = successor.ask(
         c.AllocateProducerIds, broker_id=BrokerId(0), broker_session=successor.session(0)
     )
+    assert isinstance(first, c.ProducerIds)
+    assert isinstance(second, c.ProducerIds)
+    assert isinstance(third, c.ProducerIds)
     assert (first.first, second.first, third.first) == (0, 1_000, 2_000)
     assert first.count == 1_000
     assert (
@@ -154,7 +160,7 @@ def test_blocks_of_producer_ids_never_overlap_not_even_over_controllers(
 # ---------------------------------------------------------------- leaders
 
 
-def test_preferred_election_says_why_it_cannot(three: Any) -> None:
+def test_preferred_election_says_why_it_cannot(three: World) -> None:
     three.kill(0)
     partition = (TopicPartition("t", 0),)
     assert "no session" in str(three.ask(c.ElectLeaders, partitions=partition))
@@ -176,7 +182,7 @@ def test_preferred_election_says_why_it_cannot(three: Any) -> None:
     ],
 )
 def test_elections_of_unknown_partitions_are_refused(
-    three: Any, partition: TopicPartition, expected: ErrorCode
+    three: World, partition: TopicPartition, expected: ErrorCode
 ) -> None:
     assert code(three.ask(c.ElectLeaders, partitions=(partition,))) is expected
 
@@ -208,7 +214,7 @@ def test_elections_of_unknown_partitions_are_refused(
     ],
 )
 def test_topics_that_cannot_be_created(
-    three: Any, name: str, fields: dict[str, Any], expected: ErrorCode, mention: str
+    three: World, name: str, fields: dict[str, Any], expected: ErrorCode, mention: str
 ) -> None:
     outcome = three.create(name, **fields)
     assert code(outcome) is expected
@@ -216,11 +222,12 @@ def test_topics_that_cannot_be_created(
     assert set(three.machine.stored.topics) == {"t"}
 
 
-def test_names_twice_in_one_request_are_all_refused_and_others_created(three: Any) -> None:
+def test_names_twice_in_one_request_are_all_refused_and_others_created(three: World) -> None:
     topics = tuple(
         c.NewTopic(name=name, topic_id=TopicId(f"id{i}")) for i, name in enumerate(["a", "b", "a"])
     )
     result = three.ask(c.CreateTopics, topics=topics)
+    assert isinstance(result, c.TopicsChanged)
     assert [code(outcome) for outcome in result.outcomes] == [
         ErrorCode.INVALID_REQUEST,
         None,
@@ -229,13 +236,14 @@ def test_names_twice_in_one_request_are_all_refused_and_others_created(three: An
     assert set(three.machine.stored.topics) == {"t", "b"}
 
 
-def test_validate_only_checks_everything_and_changes_nothing(three: Any) -> None:
+def test_validate_only_checks_everything_and_changes_nothing(three: World) -> None:
     writes, version = three.writes, three.machine.stored.metadata_version
     good, bad = (
         c.NewTopic(name="good", topic_id=TopicId("g")),
         c.NewTopic(name="b d", topic_id=TopicId("b")),
     )
     result = three.ask(c.CreateTopics, topics=(good, bad), validate_only=True)
+    assert isinstance(result, c.TopicsChanged)
     assert [code(outcome) for outcome in result.outcomes] == [None, ErrorCode.INVALID_TOPIC_NAME]
     assert three.ask(c.CreatePartitions, topic="t", partitions=9, validate_only=True) == c.Done()
     assert (
@@ -249,24 +257,25 @@ def test_validate_only_checks_everything_and_changes_nothing(three: Any) -> None
         == c.Done()
     )
     result = three.ask(c.DeleteTopics, topics=(("t", TopicId("")),), validate_only=True)
+    assert isinstance(result, c.TopicsChanged)
     assert result.outcomes[0].error is None
     assert (three.writes, three.machine.stored.metadata_version) == (writes, version)
 
 
-def test_one_replica_works_with_the_default_min_isr(world: Any) -> None:
+def test_one_replica_works_with_the_default_min_isr(world: World) -> None:
     world.register(0)
     assert world.create(replication_factor=1).error is None
     assert world.machine.summary().under_min_isr_partitions == 0
 
 
-def test_the_default_replication_factor_is_not_lowered_silently(world: Any) -> None:
+def test_the_default_replication_factor_is_not_lowered_silently(world: World) -> None:
     world.register_all(0, 1)
     outcome = world.create()
     assert code(outcome) is ErrorCode.INVALID_REPLICATION_FACTOR
     assert "needs 3 replicas, but only 2 of 2 brokers" in str(outcome.error)
 
 
-def test_cluster_defaults_apply_and_reach_brokers(make_world: Any) -> None:
+def test_cluster_defaults_apply_and_reach_brokers(make_world: type[World]) -> None:
     settings = {"num.partitions": "4", "default.replication.factor": "2", "retention.ms": "77"}
     world = make_world(config=ControlConfig.parse(settings)).start()
     world.register_all(0, 1)
@@ -277,13 +286,13 @@ def test_cluster_defaults_apply_and_reach_brokers(make_world: Any) -> None:
     assert images == {"d": {"retention.ms": "77"}, "e": {"retention.ms": "5"}}
 
 
-def test_dead_replicas_of_an_assignment_start_outside_the_isr(three: Any) -> None:
+def test_dead_replicas_of_an_assignment_start_outside_the_isr(three: World) -> None:
     three.kill(1)
     assert three.create("a", assignment=((1, 2, 0),)).error is None
     assert three.state(topic="a") == (2, 1, (2, 0))
 
 
-def test_single_partition_topics_spread_over_brokers(world: Any) -> None:
+def test_single_partition_topics_spread_over_brokers(world: World) -> None:
     world.register_all(0, 1, 2, 3)
     for number in range(8):
         world.create(f"t{number}", partitions=1, replication_factor=1)
@@ -293,7 +302,7 @@ def test_single_partition_topics_spread_over_brokers(world: Any) -> None:
 # ---------------------------------------------------------------- changing topics
 
 
-def test_partitions_grow_and_keep_what_was_there(three: Any) -> None:
+def test_partitions_grow_and_keep_what_was_there(three: World) -> None:
     before = three.topic().partitions[0]
     assert three.ask(c.CreatePartitions, topic="t", partitions=3) == c.Done()
     assert three.topic().partitions[0] is before
@@ -302,21 +311,23 @@ def test_partitions_grow_and_keep_what_was_there(three: Any) -> None:
 
 
 @pytest.mark.parametrize("partitions", [0, 1, PARTITIONS_MAX + 1])
-def test_partitions_never_shrink(three: Any, partitions: int) -> None:
+def test_partitions_never_shrink(three: World, partitions: int) -> None:
     error = three.ask(c.CreatePartitions, topic="t", partitions=partitions)
     assert code(error) is ErrorCode.INVALID_PARTITIONS
     assert "has 1 partitions" in str(error)
 
 
-def test_deleting_checks_the_id(three: Any) -> None:
+def test_deleting_checks_the_id(three: World) -> None:
     result = three.ask(c.DeleteTopics, topics=(("t", TopicId("another")),))
+    assert isinstance(result, c.TopicsChanged)
     assert code(result.outcomes[0]) is ErrorCode.TOPIC_ID_MISMATCH
     result = three.ask(c.DeleteTopics, topics=(("t", three.topic().topic_id),))
+    assert isinstance(result, c.TopicsChanged)
     assert result.outcomes[0].error is None
     assert three.machine.topic("t") is None
 
 
-def test_a_topic_created_again_is_another_topic(three: Any) -> None:
+def test_a_topic_created_again_is_another_topic(three: World) -> None:
     first = three.topic().topic_id
     three.ask(c.DeleteTopics, topics=(("t", TopicId("")),))
     three.create("t", replication_factor=3)
@@ -337,7 +348,7 @@ def test_a_topic_created_again_is_another_topic(three: Any) -> None:
     ],
 )
 def test_configs_that_are_refused(
-    three: Any,
+    three: World,
     put: Mapping[str, str],
     unset: tuple[str, ...],
     expected: ErrorCode,
@@ -349,20 +360,20 @@ def test_configs_that_are_refused(
     assert three.topic().configs == {}
 
 
-def test_changes_of_unknown_topics_are_refused(three: Any) -> None:
+def test_changes_of_unknown_topics_are_refused(three: World) -> None:
     assert code(three.ask(c.AlterConfigs, topic="nope", set_configs={})) is ErrorCode.UNKNOWN_TOPIC
     assert (
         code(three.ask(c.CreatePartitions, topic="nope", partitions=3)) is ErrorCode.UNKNOWN_TOPIC
     )
 
 
-def test_an_assignment_to_dead_brokers_only_is_refused(three: Any) -> None:
+def test_an_assignment_to_dead_brokers_only_is_refused(three: World) -> None:
     three.kill(1)
     outcome = three.create("a", assignment=((1,),))
     assert "no replica on a live broker" in str(outcome.error)
 
 
-def test_configs_are_set_and_unset(three: Any) -> None:
+def test_configs_are_set_and_unset(three: World) -> None:
     three.ask(c.AlterConfigs, topic="t", set_configs={"retention.ms": "5", "retention.bytes": "7"})
     three.ask(
         c.AlterConfigs,
@@ -394,7 +405,7 @@ def test_configs_are_set_and_unset(three: Any) -> None:
     ],
 )
 def test_every_request_for_another_cluster_is_refused(
-    three: Any, kind: type, fields: dict[str, Any]
+    three: World, kind: type, fields: dict[str, Any]
 ) -> None:
     request_id = three.new_id()
     three.step(kind(request_id=request_id, cluster_id="another", **fields))
@@ -404,7 +415,7 @@ def test_every_request_for_another_cluster_is_refused(
 # ---------------------------------------------------------------- images
 
 
-def test_images_hold_what_changed_since_and_all_brokers(three: Any) -> None:
+def test_images_hold_what_changed_since_and_all_brokers(three: World) -> None:
     three.create("u", replication_factor=3)
     version = three.machine.stored.metadata_version
     three.alter_isr(0, (0, 1))
@@ -418,7 +429,7 @@ def test_images_hold_what_changed_since_and_all_brokers(three: Any) -> None:
 
 
 def test_an_image_from_before_the_oldest_remembered_deletion_is_full(
-    three: Any, monkeypatch: pytest.MonkeyPatch
+    three: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.core.control.draft.TOMBSTONES_MAX", 3)
     monkeypatch.setattr("penstock.core.control.views.TOMBSTONES_MAX", 3)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.controller_world import World
 
 from penstock.core.control import ControlConfig
 from penstock.core.control import contract as c
@@ -17,7 +18,7 @@ def code(error: object) -> ErrorCode:
     return found
 
 
-def doc(world: Any) -> PartitionDocument:
+def doc(world: World) -> PartitionDocument:
     partition: PartitionDocument = world.topic().partitions[0]
     return partition
 
@@ -25,7 +26,7 @@ def doc(world: Any) -> PartitionDocument:
 # ---------------------------------------------------------------- liveness
 
 
-def test_a_killed_leader_is_replaced_after_the_grace(three: Any) -> None:
+def test_a_killed_leader_is_replaced_after_the_grace(three: World) -> None:
     three.step(c.StreamClosed(three.streams.pop(0)))
     three.pass_time(250)
     assert three.state() == (0, 1, (0, 1, 2)), "within the grace nothing moves"
@@ -33,7 +34,7 @@ def test_a_killed_leader_is_replaced_after_the_grace(three: Any) -> None:
     assert three.state() == (1, 2, (1, 2))
 
 
-def test_a_broker_whose_stream_breaks_for_a_moment_keeps_its_leaderships(three: Any) -> None:
+def test_a_broker_whose_stream_breaks_for_a_moment_keeps_its_leaderships(three: World) -> None:
     three.step(c.StreamClosed(three.streams.pop(0)))
     three.pass_time(200)
     three.register(0)
@@ -41,7 +42,7 @@ def test_a_broker_whose_stream_breaks_for_a_moment_keeps_its_leaderships(three: 
     assert three.state() == (0, 1, (0, 1, 2))
 
 
-def test_a_frozen_broker_is_dead_after_the_session_timeout(three: Any) -> None:
+def test_a_frozen_broker_is_dead_after_the_session_timeout(three: World) -> None:
     frozen = three.streams.pop(0)
     three.pass_time(three.config.session_timeout_ms - 100)
     assert three.state()[0] == 0
@@ -50,7 +51,7 @@ def test_a_frozen_broker_is_dead_after_the_session_timeout(three: Any) -> None:
     assert code(three.refusal(frozen)) is ErrorCode.STALE_BROKER_SESSION
 
 
-def test_time_in_which_the_controller_stood_still_is_not_held_against_brokers(three: Any) -> None:
+def test_time_in_which_the_controller_stood_still_is_not_held_against_brokers(three: World) -> None:
     three.pass_time(100)
     three.now_ms += 60_000
     three.step(c.Tick())
@@ -58,7 +59,7 @@ def test_time_in_which_the_controller_stood_still_is_not_held_against_brokers(th
     assert three.state() == (0, 1, (0, 1, 2))
 
 
-def test_what_breaks_after_a_pause_of_the_controller_is_noticed_in_time(three: Any) -> None:
+def test_what_breaks_after_a_pause_of_the_controller_is_noticed_in_time(three: World) -> None:
     three.pass_time(100)
     three.now_ms += 60_000
     three.step(c.HeartbeatReceived(three.streams[1], 0))
@@ -71,7 +72,7 @@ def test_what_breaks_after_a_pause_of_the_controller_is_noticed_in_time(three: A
     assert three.state()[0] == 2
 
 
-def test_a_broker_that_leaves_before_its_registration_is_durable_is_soon_dead(world: Any) -> None:
+def test_a_broker_that_leaves_before_its_registration_is_durable_is_soon_dead(world: World) -> None:
     world.hold_writes = True
     stream = world.register(0)
     world.step(c.HeartbeatReceived(stream, 0))
@@ -84,13 +85,13 @@ def test_a_broker_that_leaves_before_its_registration_is_durable_is_soon_dead(wo
     assert not world.cluster().brokers[BrokerId(0)].alive
 
 
-def test_dead_followers_leave_the_isr_and_the_leader_epoch_stays(three: Any) -> None:
+def test_dead_followers_leave_the_isr_and_the_leader_epoch_stays(three: World) -> None:
     three.kill(2)
     assert three.state() == (0, 1, (0, 1))
     assert doc(three).elr == ()
 
 
-def test_the_death_of_a_broker_with_many_partitions_is_one_write(world: Any) -> None:
+def test_the_death_of_a_broker_with_many_partitions_is_one_write(world: World) -> None:
     world.register_all(0, 1, 2)
     for name in ("a", "b", "c"):
         world.create(name, partitions=300, replication_factor=3)
@@ -98,13 +99,13 @@ def test_the_death_of_a_broker_with_many_partitions_is_one_write(world: Any) -> 
     world.kill(0)
     assert world.writes == before + 1
     summary = world.machine.summary()
-    assert summary.leaders[0] == 0
+    assert summary.leaders[BrokerId(0)] == 0
     assert sum(summary.leaders.values()) == 900
     assert summary.offline_partitions == 0
     assert summary.under_replicated_partitions == 900
 
 
-def test_a_heartbeat_on_a_stream_without_session_is_refused(world: Any) -> None:
+def test_a_heartbeat_on_a_stream_without_session_is_refused(world: World) -> None:
     world.step(c.HeartbeatReceived(99, 0))
     assert code(world.refusal(99)) is ErrorCode.STALE_BROKER_SESSION
 
@@ -112,7 +113,7 @@ def test_a_heartbeat_on_a_stream_without_session_is_refused(world: Any) -> None:
 # ---------------------------------------------------------------- elections
 
 
-def test_a_partition_without_live_isr_waits_and_returns_with_the_next_epoch(three: Any) -> None:
+def test_a_partition_without_live_isr_waits_and_returns_with_the_next_epoch(three: World) -> None:
     three.kill(1)
     three.kill(2)
     assert three.state() == (0, 1, (0,))
@@ -122,7 +123,7 @@ def test_a_partition_without_live_isr_waits_and_returns_with_the_next_epoch(thre
     assert three.state() == (0, 3, (0,))
 
 
-def test_members_that_left_below_min_isr_may_still_lead(three: Any) -> None:
+def test_members_that_left_below_min_isr_may_still_lead(three: World) -> None:
     three.kill(2)
     three.kill(1)
     assert doc(three).elr == (1,), "2 left while two remained, so it may lack committed records"
@@ -134,7 +135,7 @@ def test_members_that_left_below_min_isr_may_still_lead(three: Any) -> None:
     assert doc(three).elr == (0,)
 
 
-def test_all_members_dying_together_are_equal_candidates(three: Any) -> None:
+def test_all_members_dying_together_are_equal_candidates(three: World) -> None:
     for broker_id in (0, 1, 2):
         three.step(c.StreamClosed(three.streams.pop(broker_id)))
     three.pass_time(400)
@@ -144,7 +145,7 @@ def test_all_members_dying_together_are_equal_candidates(three: Any) -> None:
     assert doc(three).elr == (0, 2)
 
 
-def test_unclean_election_only_where_it_is_enabled(world: Any) -> None:
+def test_unclean_election_only_where_it_is_enabled(world: World) -> None:
     world.register_all(0, 1)
     unclean = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     world.create("t", partitions=1, replication_factor=2, configs=unclean)
@@ -161,7 +162,7 @@ def test_unclean_election_only_where_it_is_enabled(world: Any) -> None:
         assert world.state(topic="u")[0] == -1
 
 
-def test_enabling_unclean_election_elects_at_once(world: Any) -> None:
+def test_enabling_unclean_election_elects_at_once(world: World) -> None:
     world.register_all(0, 1)
     world.create("t", partitions=1, replication_factor=2, configs={"min.insync.replicas": "1"})
     leader = world.state()[0]
@@ -181,18 +182,18 @@ def test_enabling_unclean_election_elects_at_once(world: Any) -> None:
 # ---------------------------------------------------------------- coming back
 
 
-def test_a_restarted_leader_gets_a_new_epoch_even_if_nobody_noticed(three: Any) -> None:
+def test_a_restarted_leader_gets_a_new_epoch_even_if_nobody_noticed(three: World) -> None:
     three.register(0, run=2)
     assert three.state() == (1, 2, (1, 2))
 
 
-def test_a_follower_that_lost_data_loses_its_seat_before_it_counts_as_live(three: Any) -> None:
+def test_a_follower_that_lost_data_loses_its_seat_before_it_counts_as_live(three: World) -> None:
     three.register(2, run=2, data_intact=False)
     assert three.state() == (0, 1, (0, 1))
     assert doc(three).elr == ()
 
 
-def test_a_lossy_broker_is_not_removed_again_when_it_reconnects(three: Any) -> None:
+def test_a_lossy_broker_is_not_removed_again_when_it_reconnects(three: World) -> None:
     three.register(2, run=2, data_intact=False)
     assert three.alter_isr(0, (0, 1, 2)).error is None
     three.register(2, run=2, data_intact=False)
@@ -200,7 +201,7 @@ def test_a_lossy_broker_is_not_removed_again_when_it_reconnects(three: Any) -> N
 
 
 def test_a_lossy_member_of_the_elr_is_never_elected_while_a_better_one_may_return(
-    three: Any,
+    three: World,
 ) -> None:
     three.kill(2)
     three.kill(1)
@@ -214,7 +215,7 @@ def test_a_lossy_member_of_the_elr_is_never_elected_while_a_better_one_may_retur
     assert doc(three).lossy == ()
 
 
-def test_when_every_holder_lost_unsynced_data_one_of_them_leads_loudly(three: Any) -> None:
+def test_when_every_holder_lost_unsynced_data_one_of_them_leads_loudly(three: World) -> None:
     three.kill(0)
     three.kill(1)
     three.kill(2)
@@ -227,7 +228,7 @@ def test_when_every_holder_lost_unsynced_data_one_of_them_leads_loudly(three: An
     assert loud[-1].fields["how"] == "last replica standing, unsynced records may be lost"
 
 
-def test_an_empty_disk_is_never_an_empty_topic(world: Any) -> None:
+def test_an_empty_disk_is_never_an_empty_topic(world: World) -> None:
     world.register(0)
     world.create(partitions=1, replication_factor=1)
     world.kill(0)
@@ -237,7 +238,7 @@ def test_an_empty_disk_is_never_an_empty_topic(world: Any) -> None:
     assert world.state()[2] == ()
 
 
-def test_a_single_lossy_replica_leads_again(world: Any) -> None:
+def test_a_single_lossy_replica_leads_again(world: World) -> None:
     world.register(0)
     world.create(partitions=1, replication_factor=1)
     world.kill(0)
@@ -245,7 +246,7 @@ def test_a_single_lossy_replica_leads_again(world: Any) -> None:
     assert world.state()[0] == 0
 
 
-def test_data_loss_makes_isr_proposals_of_before_stale(three: Any) -> None:
+def test_data_loss_makes_isr_proposals_of_before_stale(three: World) -> None:
     three.kill(2)
     version = doc(three).state.version
     three.register(2, run=2, data_intact=False)
@@ -256,7 +257,7 @@ def test_data_loss_makes_isr_proposals_of_before_stale(three: Any) -> None:
 # ---------------------------------------------------------------- registration
 
 
-def test_a_second_directory_under_a_live_id_is_refused(three: Any) -> None:
+def test_a_second_directory_under_a_live_id_is_refused(three: World) -> None:
     stream = three.register(1, run=9, directory_id="a copy")
     error = three.refusal(stream)
     assert code(error) is ErrorCode.BROKER_ID_IN_USE
@@ -264,13 +265,13 @@ def test_a_second_directory_under_a_live_id_is_refused(three: Any) -> None:
     assert three.state() == (0, 1, (0, 1, 2))
 
 
-def test_a_second_directory_right_after_a_break_is_asked_to_wait(three: Any) -> None:
+def test_a_second_directory_right_after_a_break_is_asked_to_wait(three: World) -> None:
     three.step(c.StreamClosed(three.streams.pop(1)))
     stream = three.register(1, run=9, directory_id="a copy")
     assert code(three.refusal(stream)) is ErrorCode.CONTROLLER_UNAVAILABLE
 
 
-def test_another_directory_under_a_dead_id_starts_empty_handed(three: Any) -> None:
+def test_another_directory_under_a_dead_id_starts_empty_handed(three: World) -> None:
     three.kill(1)
     three.register(1, run=9, directory_id="new disk", data_intact=True)
     assert three.state() == (0, 1, (0, 2))
@@ -289,14 +290,14 @@ def test_another_directory_under_a_dead_id_starts_empty_handed(three: Any) -> No
     ],
 )
 def test_registrations_that_cannot_be_right_are_refused(
-    world: Any, changes: dict[str, Any], expected: ErrorCode
+    world: World, changes: dict[str, Any], expected: ErrorCode
 ) -> None:
     stream = world.register(5, **changes)
     assert code(world.refusal(stream)) is expected
     assert BrokerId(5) not in world.cluster().brokers
 
 
-def test_a_second_stream_of_the_same_run_takes_the_place_of_the_first(three: Any) -> None:
+def test_a_second_stream_of_the_same_run_takes_the_place_of_the_first(three: World) -> None:
     old = three.streams[0]
     new = three.register(0)
     assert code(three.refusal(old)) is ErrorCode.STALE_BROKER_SESSION
@@ -309,14 +310,16 @@ def test_a_second_stream_of_the_same_run_takes_the_place_of_the_first(three: Any
 # ---------------------------------------------------------------- stopping
 
 
-def may_stop(world: Any, stream_id: int) -> bool:
+def may_stop(world: World, stream_id: int) -> bool:
     return any(
         isinstance(message, c.HeartbeatAnswered) and message.may_stop
         for message in world.messages.get(stream_id, [])
     )
 
 
-def test_a_stopping_broker_may_stop_once_its_leaderships_are_durably_elsewhere(three: Any) -> None:
+def test_a_stopping_broker_may_stop_once_its_leaderships_are_durably_elsewhere(
+    three: World,
+) -> None:
     stream = three.streams[0]
     three.hold_writes = True
     three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
@@ -327,7 +330,7 @@ def test_a_stopping_broker_may_stop_once_its_leaderships_are_durably_elsewhere(t
     assert three.state() == (1, 2, (1, 2))
 
 
-def test_a_stopping_broker_that_is_the_last_member_may_stop_anyway(three: Any) -> None:
+def test_a_stopping_broker_that_is_the_last_member_may_stop_anyway(three: World) -> None:
     three.kill(1)
     three.kill(2)
     stream = three.streams[0]
@@ -336,14 +339,14 @@ def test_a_stopping_broker_that_is_the_last_member_may_stop_anyway(three: Any) -
     assert three.state() == (0, 1, (0,))
 
 
-def test_a_stopping_broker_may_not_join_an_isr(three: Any) -> None:
+def test_a_stopping_broker_may_not_join_an_isr(three: World) -> None:
     three.alter_isr(0, (0, 1))
     three.step(c.HeartbeatReceived(three.streams[2], 0, wants_stop=True))
     outcome = three.alter_isr(0, (0, 1, 2))
     assert code(outcome.error) is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_stopped_broker_is_gone_without_grace(three: Any) -> None:
+def test_a_stopped_broker_is_gone_without_grace(three: World) -> None:
     stream = three.streams.pop(0)
     three.step(c.HeartbeatReceived(stream, 0, wants_stop=True))
     three.step(c.StreamClosed(stream))
@@ -354,7 +357,7 @@ def test_a_stopped_broker_is_gone_without_grace(three: Any) -> None:
 # ---------------------------------------------------------------- preferred leaders
 
 
-def test_leadership_returns_to_the_preferred_replica_after_a_while(three: Any) -> None:
+def test_leadership_returns_to_the_preferred_replica_after_a_while(three: World) -> None:
     three.kill(0)
     assert three.state()[0] == 1
     three.register(0, run=2)
@@ -365,7 +368,9 @@ def test_leadership_returns_to_the_preferred_replica_after_a_while(three: Any) -
     assert three.state() == (0, 3, (0, 1, 2))
 
 
-def test_leadership_does_not_return_to_a_broker_that_was_asked_to_give_it_away(three: Any) -> None:
+def test_leadership_does_not_return_to_a_broker_that_was_asked_to_give_it_away(
+    three: World,
+) -> None:
     result = three.ask(c.ElectLeaders, partitions=(), away_from=BrokerId(0))
     assert result == c.LeadersMoved(1)
     assert three.state() == (1, 2, (0, 1, 2))
@@ -375,13 +380,14 @@ def test_leadership_does_not_return_to_a_broker_that_was_asked_to_give_it_away(t
     assert three.state()[0] == 0
 
 
-def test_returning_leaders_is_rate_limited(make_world: Any) -> None:
+def test_returning_leaders_is_rate_limited(make_world: type[World]) -> None:
     world = make_world(config=ControlConfig(preferred_leader_moves=10)).start()
     world.register_all(0, 1)
     world.create(partitions=60, replication_factor=2)
     world.ask(c.ElectLeaders, partitions=(), away_from=BrokerId(0))
     assert world.machine.summary().leaders == {0: 0, 1: 60}
     session = world.machine.sessions.get(BrokerId(0))
+    assert session is not None
     session.held_until_ms = 0
     world.pass_time(world.config.preferred_leader_interval_ms + 100)
-    assert world.machine.summary().leaders[0] == 10
+    assert world.machine.summary().leaders[BrokerId(0)] == 10

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.controller_world import World
 
 from penstock.core.control import ControlConfig, Phase
 from penstock.core.control import contract as c
@@ -20,7 +21,7 @@ from penstock.core.types import BrokerId, ControllerEpoch, LeaderEpoch, TopicId
 from penstock.errors import ErrorCode, OverloadedError, PenstockError
 
 
-def create_request(world: Any, name: str = "t") -> c.CreateTopics:
+def create_request(world: World, name: str = "t") -> c.CreateTopics:
     request_id = world.new_id()
     topic = c.NewTopic(
         name=name, topic_id=TopicId(f"id-{name}-{request_id}"), partitions=1, replication_factor=2
@@ -29,7 +30,7 @@ def create_request(world: Any, name: str = "t") -> c.CreateTopics:
 
 
 @pytest.fixture
-def pair(world: Any) -> Any:
+def pair(world: World) -> Any:
     """Two brokers, no topics."""
     world.register_all(0, 1)
     return world
@@ -38,7 +39,7 @@ def pair(world: Any) -> Any:
 # ---------------------------------------------------------------- durable first
 
 
-def test_nothing_is_said_or_shown_before_it_is_durable(pair: Any) -> None:
+def test_nothing_is_said_or_shown_before_it_is_durable(pair: World) -> None:
     pair.hold_writes = True
     version = pair.machine.stored.metadata_version
     request = create_request(pair)
@@ -51,7 +52,7 @@ def test_nothing_is_said_or_shown_before_it_is_durable(pair: Any) -> None:
     assert [topic.name for topic in pair.machine.image(version).topics] == ["t"]
 
 
-def test_what_happens_during_a_write_goes_into_the_next_one(pair: Any) -> None:
+def test_what_happens_during_a_write_goes_into_the_next_one(pair: World) -> None:
     pair.hold_writes = True
     requests = [create_request(pair, f"t{number}") for number in range(50)]
     pair.step(requests[0])
@@ -63,7 +64,7 @@ def test_what_happens_during_a_write_goes_into_the_next_one(pair: Any) -> None:
     assert all(request.request_id in pair.replies for request in requests)
 
 
-def test_requests_beyond_the_limit_are_turned_away(make_world: Any) -> None:
+def test_requests_beyond_the_limit_are_turned_away(make_world: type[World]) -> None:
     world = make_world(config=ControlConfig(max_pending_requests=2)).start()
     world.hold_writes = True
     world.register(0)
@@ -78,7 +79,7 @@ def test_requests_beyond_the_limit_are_turned_away(make_world: Any) -> None:
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_a_topic_created_by_an_unanswered_write_is_recognised(pair: Any, passed: bool) -> None:
+def test_a_topic_created_by_an_unanswered_write_is_recognised(pair: World, passed: bool) -> None:
     pair.hold_writes = True
     request = create_request(pair)
     pair.step(request)
@@ -90,13 +91,15 @@ def test_a_topic_created_by_an_unanswered_write_is_recognised(pair: Any, passed:
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_a_deletion_by_an_unanswered_write_is_recognised(pair: Any, passed: bool) -> None:
+def test_a_deletion_by_an_unanswered_write_is_recognised(pair: World, passed: bool) -> None:
     pair.create(replication_factor=2)
     pair.hold_writes = True
     request_id = pair.new_id()
     pair.step(c.DeleteTopics(request_id, "", (("t", TopicId("")), ("never", TopicId("")))))
     pair.finish_held(passed=passed, answered=False)
-    first, second = pair.replies[request_id].outcomes
+    result = pair.replies[request_id]
+    assert isinstance(result, c.TopicsChanged)
+    first, second = result.outcomes
     assert first.error is None
     assert second.error is not None
     assert second.error.code is ErrorCode.UNKNOWN_TOPIC
@@ -105,7 +108,7 @@ def test_a_deletion_by_an_unanswered_write_is_recognised(pair: Any, passed: bool
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_more_partitions_by_an_unanswered_write_are_recognised(pair: Any, passed: bool) -> None:
+def test_more_partitions_by_an_unanswered_write_are_recognised(pair: World, passed: bool) -> None:
     pair.create(replication_factor=2)
     pair.hold_writes = True
     request_id = pair.new_id()
@@ -116,7 +119,7 @@ def test_more_partitions_by_an_unanswered_write_are_recognised(pair: Any, passed
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_an_isr_change_by_an_unanswered_write_is_recognised(three: Any, passed: bool) -> None:
+def test_an_isr_change_by_an_unanswered_write_is_recognised(three: World, passed: bool) -> None:
     document = three.topic()
     state = document.partitions[0].state
     three.hold_writes = True
@@ -140,12 +143,14 @@ def test_an_isr_change_by_an_unanswered_write_is_recognised(three: Any, passed: 
         )
     )
     three.finish_held(passed=passed, answered=False)
-    assert three.replies[request_id].outcomes[0].error is None
+    result = three.replies[request_id]
+    assert isinstance(result, c.IsrAltered)
+    assert result.outcomes[0].error is None
     assert three.state() == (0, 1, (0,))
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_a_death_in_an_unanswered_write_is_not_forgotten(three: Any, passed: bool) -> None:
+def test_a_death_in_an_unanswered_write_is_not_forgotten(three: World, passed: bool) -> None:
     three.hold_writes = True
     three.kill(0)
     three.finish_held(passed=passed, answered=False)
@@ -154,7 +159,7 @@ def test_a_death_in_an_unanswered_write_is_not_forgotten(three: Any, passed: boo
 
 
 @pytest.mark.parametrize("passed", [True, False])
-def test_a_registration_in_an_unanswered_write_is_answered(world: Any, passed: bool) -> None:
+def test_a_registration_in_an_unanswered_write_is_answered(world: World, passed: bool) -> None:
     world.hold_writes = True
     stream = world.register(0)
     assert stream not in world.messages
@@ -162,7 +167,7 @@ def test_a_registration_in_an_unanswered_write_is_answered(world: Any, passed: b
     assert isinstance(world.messages[stream][0], c.SessionAccepted)
 
 
-def test_a_conflict_is_decided_again_on_what_is_stored(pair: Any) -> None:
+def test_a_conflict_is_decided_again_on_what_is_stored(pair: World) -> None:
     pair.create(replication_factor=2)
     key = topic_key("t")
     pair.hold_writes = True
@@ -184,7 +189,7 @@ def test_a_conflict_is_decided_again_on_what_is_stored(pair: Any) -> None:
 
 @pytest.mark.parametrize("survives", [True, False])
 def test_a_lossy_broker_loses_its_seat_even_if_the_write_was_cut_in_half(
-    three: Any, make_world: Any, survives: bool
+    three: World, make_world: type[World], survives: bool
 ) -> None:
     three.hold_writes = True
     three.register(2, run=2, data_intact=False)
@@ -200,7 +205,9 @@ def test_a_lossy_broker_loses_its_seat_even_if_the_write_was_cut_in_half(
 
 
 @pytest.mark.parametrize("survives", [True, False])
-def test_a_deletion_cut_in_half_is_finished(pair: Any, make_world: Any, survives: bool) -> None:
+def test_a_deletion_cut_in_half_is_finished(
+    pair: World, make_world: type[World], survives: bool
+) -> None:
     pair.create("doomed", replication_factor=2)
     topic_id = pair.topic("doomed").topic_id
     pair.hold_writes = True
@@ -215,7 +222,7 @@ def test_a_deletion_cut_in_half_is_finished(pair: Any, make_world: Any, survives
 # ---------------------------------------------------------------- hands in the store
 
 
-def test_a_topic_document_deleted_by_hand_is_put_back(pair: Any) -> None:
+def test_a_topic_document_deleted_by_hand_is_put_back(pair: World) -> None:
     pair.create("kept", replication_factor=2)
     del pair.documents.texts[topic_key("kept")]
     pair.ask(c.AlterConfigs, topic="kept", set_configs={"retention.ms": "5"})
@@ -224,7 +231,7 @@ def test_a_topic_document_deleted_by_hand_is_put_back(pair: Any) -> None:
     assert pair.machine.image(0).deleted_topic_ids == ()
 
 
-def test_an_older_topic_document_applied_by_hand_never_turns_epochs_back(three: Any) -> None:
+def test_an_older_topic_document_applied_by_hand_never_turns_epochs_back(three: World) -> None:
     key = topic_key("t")
     old = three.documents.texts[key][0]
     three.kill(0)
@@ -234,7 +241,7 @@ def test_an_older_topic_document_applied_by_hand_never_turns_epochs_back(three: 
     assert three.state() == (2, 3, (2,))
 
 
-def test_a_restored_cluster_document_never_turns_the_epoch_back(pair: Any) -> None:
+def test_a_restored_cluster_document_never_turns_the_epoch_back(pair: World) -> None:
     text, _ = pair.documents.texts[CLUSTER_KEY]
     older = replace(
         decode_cluster(text, "x"), controller_epoch=ControllerEpoch(0), metadata_version=1
@@ -249,7 +256,7 @@ def test_a_restored_cluster_document_never_turns_the_epoch_back(pair: Any) -> No
 
 
 def test_a_new_controller_raises_the_epoch_and_keeps_everything(
-    three: Any, make_world: Any
+    three: World, make_world: type[World]
 ) -> None:
     successor = make_world(three.documents)
     successor.start()
@@ -259,7 +266,7 @@ def test_a_new_controller_raises_the_epoch_and_keeps_everything(
 
 
 def test_after_a_take_over_brokers_have_the_session_timeout_to_come_back(
-    three: Any, make_world: Any
+    three: World, make_world: type[World]
 ) -> None:
     successor = make_world(three.documents).start()
     successor.pass_time(1_000)
@@ -269,17 +276,23 @@ def test_after_a_take_over_brokers_have_the_session_timeout_to_come_back(
     assert successor.state() == (1, 2, (1,))
 
 
-def test_a_deposed_controller_stops_at_its_next_write(three: Any, make_world: Any) -> None:
+def test_a_deposed_controller_stops_at_its_next_write(
+    three: World, make_world: type[World]
+) -> None:
     make_world(three.documents).start()
     three.kill(0)
     assert three.deposed
     assert three.machine.phase is Phase.DEPOSED
     request = create_request(three, "late")
     three.step(request)
-    assert three.replies[request.request_id].code is ErrorCode.NOT_CONTROLLER
+    refused = three.replies[request.request_id]
+    assert isinstance(refused, PenstockError)
+    assert refused.code is ErrorCode.NOT_CONTROLLER
 
 
-def test_whoever_waits_when_a_controller_is_deposed_is_told(three: Any, make_world: Any) -> None:
+def test_whoever_waits_when_a_controller_is_deposed_is_told(
+    three: World, make_world: type[World]
+) -> None:
     three.hold_writes = True
     first, second = create_request(three, "first"), create_request(three, "second")
     three.step(first)
@@ -287,10 +300,12 @@ def test_whoever_waits_when_a_controller_is_deposed_is_told(three: Any, make_wor
     make_world(three.documents).start()
     three.finish_held(passed=False, answered=True)
     for request in (first, second):
-        assert three.replies[request.request_id].code is ErrorCode.NOT_CONTROLLER
+        refused = three.replies[request.request_id]
+        assert isinstance(refused, PenstockError)
+        assert refused.code is ErrorCode.NOT_CONTROLLER
 
 
-def test_reports_that_were_not_asked_for_are_ignored(three: Any) -> None:
+def test_reports_that_were_not_asked_for_are_ignored(three: World) -> None:
     version = three.machine.stored.metadata_version
     three.step(c.WriteDone(99, {}))
     three.step(c.WriteConflict(99))
@@ -299,7 +314,9 @@ def test_reports_that_were_not_asked_for_are_ignored(three: Any) -> None:
     assert three.state() == (0, 1, (0, 1, 2))
 
 
-def test_a_take_over_whose_write_is_unanswered_raises_the_epoch_again(make_world: Any) -> None:
+def test_a_take_over_whose_write_is_unanswered_raises_the_epoch_again(
+    make_world: type[World],
+) -> None:
     world = make_world()
     world.hold_writes = True
     world.step(world.documents.loaded())
@@ -308,7 +325,9 @@ def test_a_take_over_whose_write_is_unanswered_raises_the_epoch_again(make_world
     assert world.machine.epoch == 2
 
 
-def test_deleted_topics_are_told_to_brokers_that_were_away(pair: Any, make_world: Any) -> None:
+def test_deleted_topics_are_told_to_brokers_that_were_away(
+    pair: World, make_world: type[World]
+) -> None:
     pair.create("gone", replication_factor=2)
     topic_id = pair.topic("gone").topic_id
     pair.ask(c.DeleteTopics, topics=(("gone", TopicId("")),))
@@ -319,7 +338,7 @@ def test_deleted_topics_are_told_to_brokers_that_were_away(pair: Any, make_world
 # ---------------------------------------------------------------- everything at once
 
 
-def act(world: Any, rng: random.Random) -> None:
+def act(world: World, rng: random.Random) -> None:
     """One random thing; documents check I1 and I21 at every write."""
     broker_id = rng.randrange(4)
     choice = rng.randrange(10)
@@ -349,7 +368,7 @@ def act(world: Any, rng: random.Random) -> None:
         propose_isr(world, rng)
 
 
-def propose_isr(world: Any, rng: random.Random) -> None:
+def propose_isr(world: World, rng: random.Random) -> None:
     topics = list(world.machine.stored.topics.values())
     if not topics:
         return
@@ -384,7 +403,7 @@ def propose_isr(world: Any, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("round_number", range(25))
 def test_random_lives_with_doubtful_writes_keep_the_invariants(
-    make_world: Any, rng: random.Random, round_number: int
+    make_world: type[World], rng: random.Random, round_number: int
 ) -> None:
     world = make_world().start()
     for _ in range(150):
@@ -414,7 +433,7 @@ def test_random_lives_with_doubtful_writes_keep_the_invariants(
     check_settled(world)
 
 
-def check_settled(world: Any) -> None:
+def check_settled(world: World) -> None:
     """All brokers are back and intact: every partition that has a holder has a leader."""
     assert not isinstance(world.machine.summary(), PenstockError)
     for topic in world.machine.stored.topics.values():

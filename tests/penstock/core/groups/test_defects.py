@@ -4,6 +4,7 @@ from typing import Any, get_args
 
 import pytest
 from support.defects import PlantedError, every_line
+from support.group_desk import Desk
 
 from penstock.core.groups import contract as c
 from penstock.core.types import ProducerId, TopicId
@@ -55,9 +56,9 @@ def test_every_event_is_tried() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_a_defect_at_any_line_ends_the_coordinator(desk: Any, event: c.Event) -> None:
+def test_a_defect_at_any_line_ends_the_coordinator(event: c.Event) -> None:
     for plant in every_line("groups", "handle", "_refusals"):
-        desk.__init__()
+        desk = Desk()
         desk.join("a", "t")
         desk.commit({("t", 0): 5}, group="free")
         desk.now_ms += 10**9
@@ -68,6 +69,7 @@ def test_a_defect_at_any_line_ends_the_coordinator(desk: Any, event: c.Event) ->
             continue
         error = desk.machine.error
         assert ready.stopped is error
+        assert error is not None
         assert error.code is ErrorCode.INTERNAL
         assert isinstance(error.__cause__, PlantedError)
         assert ready == c.Ready(outputs=owed(event, error), stopped=error)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.group_desk import Desk
 
 from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as c
@@ -13,7 +14,7 @@ from penstock.errors import ErrorCode, MisuseError
 ALL = {("t", 0), ("t", 1), ("t", 2), ("t", 3)}
 
 
-def test_the_first_member_is_told_its_epoch_and_then_what_it_owns(desk: Any) -> None:
+def test_the_first_member_is_told_its_epoch_and_then_what_it_owns(desk: Desk) -> None:
     stream_id = desk.join("m")
     joined, assignment = desk.ready.outputs
     assert joined == c.SendJoined(
@@ -30,7 +31,7 @@ def test_the_first_member_is_told_its_epoch_and_then_what_it_owns(desk: Any) -> 
     assert desk.state() is c.GroupState.STABLE
 
 
-def test_a_second_member_gets_its_share_when_the_first_has_given_it_up(desk: Any) -> None:
+def test_a_second_member_gets_its_share_when_the_first_has_given_it_up(desk: Desk) -> None:
     one = desk.join("one")
     desk.join("two")
     assert desk.owned("two") == set(), "two join within 100 ms: one computation later"
@@ -48,7 +49,7 @@ def test_a_second_member_gets_its_share_when_the_first_has_given_it_up(desk: Any
 
 
 def test_an_answer_that_was_said_before_the_revocation_was_heard_counts_for_nothing(
-    desk: Any,
+    desk: Desk,
 ) -> None:
     one = desk.join("one")
     desk.join("two")
@@ -59,7 +60,7 @@ def test_an_answer_that_was_said_before_the_revocation_was_heard_counts_for_noth
     assert len(desk.owned("two")) == 2
 
 
-def test_one_record_per_members_assignment_and_not_per_partition(desk: Any) -> None:
+def test_one_record_per_members_assignment_and_not_per_partition(desk: Desk) -> None:
     desk.catalog = c.Catalog.of(c.CatalogTopic("t", TopicId("id-t"), 900))
     desk.feed(c.TopicsChanged(desk.catalog))
     for index in range(30):
@@ -101,7 +102,7 @@ def test_one_record_per_members_assignment_and_not_per_partition(desk: Any) -> N
     ],
 )
 def test_a_hello_that_cannot_be_is_refused_and_changes_nothing(
-    desk: Any, fields: dict[str, Any], code: ErrorCode, what: str
+    desk: Desk, fields: dict[str, Any], code: ErrorCode, what: str
 ) -> None:
     error = desk.refused("m", **fields)
     assert error.code is code
@@ -109,11 +110,11 @@ def test_a_hello_that_cannot_be_is_refused_and_changes_nothing(
     assert not desk.machine.groups
 
 
-def test_a_hello_without_a_member_id_is_refused(desk: Any) -> None:
+def test_a_hello_without_a_member_id_is_refused(desk: Desk) -> None:
     assert "member id is empty" in desk.refused("").message
 
 
-def test_groups_and_members_are_bounded(desk: Any) -> None:
+def test_groups_and_members_are_bounded(desk: Desk) -> None:
     desk.machine._book.config = GroupConfig(members_max=1, groups_max=1)
     desk.join("one")
     assert desk.refused("two").code is ErrorCode.OVERLOADED
@@ -122,7 +123,7 @@ def test_groups_and_members_are_bounded(desk: Any) -> None:
         desk.commit({("t", 0): 1}, group="h")
 
 
-def test_a_dynamic_member_whose_stream_broke_has_a_moment_to_come_back(desk: Any) -> None:
+def test_a_dynamic_member_whose_stream_broke_has_a_moment_to_come_back(desk: Desk) -> None:
     stream_id = desk.join("m")
     desk.feed(c.StreamBroken(stream_id))
     desk.pass_time(1_400)
@@ -135,7 +136,7 @@ def test_a_dynamic_member_whose_stream_broke_has_a_moment_to_come_back(desk: Any
     assert desk.state() is c.GroupState.EMPTY
 
 
-def test_silence_ends_a_session_and_heartbeats_keep_it(desk: Any) -> None:
+def test_silence_ends_a_session_and_heartbeats_keep_it(desk: Desk) -> None:
     stream_id = desk.join("m", session_timeout_ms=10_000)
     for _ in range(5):
         assert desk.pass_time(9_000) == []
@@ -150,7 +151,7 @@ def test_silence_ends_a_session_and_heartbeats_keep_it(desk: Any) -> None:
     assert desk.feed(c.StreamBroken(stream_id)) is c.NOTHING
 
 
-def test_who_does_not_give_up_in_time_is_fenced(desk: Any) -> None:
+def test_who_does_not_give_up_in_time_is_fenced(desk: Desk) -> None:
     one = desk.join("one", rebalance_timeout_ms=2_000)
     desk.join("two")
     outputs = desk.pass_time(100 + 1_999)
@@ -163,22 +164,25 @@ def test_who_does_not_give_up_in_time_is_fenced(desk: Any) -> None:
     assert desk.owned("two") == ALL
 
 
-def test_a_member_that_claims_what_it_was_not_given_is_put_out(desk: Any) -> None:
+def test_a_member_that_claims_what_it_was_not_given_is_put_out(desk: Desk) -> None:
     stream_id = desk.join("m")
     foreign = frozenset({(TopicId("id-u"), 0)})
     (output,) = desk.feed(c.MemberHeard(stream_id, c.Owned(foreign, 1))).outputs
+    assert isinstance(output, c.EndStream)
+    assert output.error is not None
     assert output.error.code is ErrorCode.STALE_MEMBER_EPOCH
     assert not desk.machine.groups["g"].members
 
 
-def test_a_subscription_that_is_not_valid_ends_the_member_with_the_reason(desk: Any) -> None:
+def test_a_subscription_that_is_not_valid_ends_the_member_with_the_reason(desk: Desk) -> None:
     stream_id = desk.join("m")
     wrong = c.Subscription(("..",))
     (output,) = desk.feed(c.MemberHeard(stream_id, subscription=wrong)).outputs
+    assert isinstance(output, c.EndStream)
     assert isinstance(output.error, MisuseError)
 
 
-def test_a_member_comes_back_only_as_itself(desk: Any) -> None:
+def test_a_member_comes_back_only_as_itself(desk: Desk) -> None:
     desk.join("m")
     parts = desk.machine.groups["g"].members["m"].current.parts
     assert desk.refused("m", member_epoch=2).code is ErrorCode.STALE_MEMBER_EPOCH
@@ -190,16 +194,18 @@ def test_a_member_comes_back_only_as_itself(desk: Any) -> None:
     assert desk.refused("m", instance_id="i").code is ErrorCode.INVALID_REQUEST
 
 
-def test_another_stream_of_the_same_member_takes_the_place_of_the_first(desk: Any) -> None:
+def test_another_stream_of_the_same_member_takes_the_place_of_the_first(desk: Desk) -> None:
     first = desk.join("m")
     parts = desk.machine.groups["g"].members["m"].current.parts
     desk.join("m", member_epoch=1, owned=parts)
     ended = desk.ready.outputs[0]
+    assert isinstance(ended, c.EndStream)
+    assert ended.error is not None
     assert (ended.stream_id, ended.error.code) == (first, ErrorCode.STALE_MEMBER_EPOCH)
     assert desk.owned("m") == ALL
 
 
-def test_a_member_that_starts_over_owns_nothing_for_a_moment(desk: Any) -> None:
+def test_a_member_that_starts_over_owns_nothing_for_a_moment(desk: Desk) -> None:
     desk.join("m")
     desk.join("m")
     assert desk.owned("m") == ALL
@@ -210,7 +216,7 @@ def test_a_member_that_starts_over_owns_nothing_for_a_moment(desk: Any) -> None:
 # ---------------------------------------------------------------- static members
 
 
-def static_pair(desk: Any, seat: str = "i") -> tuple[int, int]:
+def static_pair(desk: Desk, seat: str = "i") -> tuple[int, int]:
     """`one` on a seat, `two` without, two partitions each."""
     one = desk.join("one", instance_id=seat)
     two = desk.join("two")
@@ -222,7 +228,7 @@ def static_pair(desk: Any, seat: str = "i") -> tuple[int, int]:
 
 @pytest.mark.parametrize("how", ["left", "broken"])
 def test_a_seat_is_taken_over_with_its_partitions_and_nobody_else_moves(
-    desk: Any, how: str
+    desk: Desk, how: str
 ) -> None:
     one, two = static_pair(desk)
     before, other = desk.owned("one"), desk.owned("two")
@@ -241,7 +247,7 @@ def test_a_seat_is_taken_over_with_its_partitions_and_nobody_else_moves(
 
 @pytest.mark.parametrize("how", ["left", "broken"])
 def test_a_seat_that_nobody_takes_is_given_up_after_the_session_timeout(
-    desk: Any, how: str
+    desk: Desk, how: str
 ) -> None:
     one, two = static_pair(desk)
     desk.feed(c.MemberLeft(one, keep_seat=True) if how == "left" else c.StreamBroken(one))
@@ -252,14 +258,14 @@ def test_a_seat_that_nobody_takes_is_given_up_after_the_session_timeout(
     assert desk.owned("two") == ALL
 
 
-def test_a_live_seat_is_not_given_away_not_even_after_a_failover(desk: Any) -> None:
+def test_a_live_seat_is_not_given_away_not_even_after_a_failover(desk: Desk) -> None:
     static_pair(desk)
     assert desk.refused("new", instance_id="i").code is ErrorCode.UNRELEASED_INSTANCE_ID
     desk.restart()
     assert desk.refused("new", instance_id="i").code is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
-def test_a_seat_that_was_left_is_free_after_a_failover_too(desk: Any) -> None:
+def test_a_seat_that_was_left_is_free_after_a_failover_too(desk: Desk) -> None:
     one, _ = static_pair(desk)
     before = desk.owned("one")
     desk.feed(c.MemberLeft(one, keep_seat=True))
@@ -268,7 +274,7 @@ def test_a_seat_that_was_left_is_free_after_a_failover_too(desk: Any) -> None:
     assert desk.owned("new") == before
 
 
-def test_partitions_of_an_empty_seat_move_without_waiting_for_anyone(desk: Any) -> None:
+def test_partitions_of_an_empty_seat_move_without_waiting_for_anyone(desk: Desk) -> None:
     one, _ = static_pair(desk, "z")  # the last in order has least when it does not divide
     desk.feed(c.MemberLeft(one, keep_seat=True))
     desk.now_ms += 1_000
@@ -277,7 +283,7 @@ def test_partitions_of_an_empty_seat_move_without_waiting_for_anyone(desk: Any) 
     assert desk.state() is c.GroupState.STABLE
 
 
-def test_a_member_that_left_its_seat_may_come_back_itself(desk: Any) -> None:
+def test_a_member_that_left_its_seat_may_come_back_itself(desk: Desk) -> None:
     one, _ = static_pair(desk)
     before = desk.owned("one")
     desk.feed(c.MemberLeft(one, keep_seat=True))
@@ -287,7 +293,7 @@ def test_a_member_that_left_its_seat_may_come_back_itself(desk: Any) -> None:
     assert not member.current.left
 
 
-def test_a_leave_with_keep_seat_of_a_member_without_one_is_a_leave(desk: Any) -> None:
+def test_a_leave_with_keep_seat_of_a_member_without_one_is_a_leave(desk: Desk) -> None:
     stream_id = desk.join("m")
     assert desk.feed(c.MemberLeft(stream_id, keep_seat=True)).outputs == (
         c.EndStream(stream_id, None),
@@ -298,7 +304,7 @@ def test_a_leave_with_keep_seat_of_a_member_without_one_is_a_leave(desk: Any) ->
 # ---------------------------------------------------------------- topics and failover
 
 
-def test_topics_that_grow_come_and_go_are_seen(desk: Any) -> None:
+def test_topics_that_grow_come_and_go_are_seen(desk: Desk) -> None:
     stream_id = desk.join("m", subscription=c.Subscription(("t",), "[u-v]"))
     desk.now_ms += 1_000
     known = desk.catalog.topics
@@ -316,7 +322,7 @@ def test_topics_that_grow_come_and_go_are_seen(desk: Any) -> None:
     assert desk.machine.groups["g"].record.epoch == epoch, "nobody reads it"
 
 
-def test_what_changed_while_nobody_led_is_seen_at_the_start(desk: Any) -> None:
+def test_what_changed_while_nobody_led_is_seen_at_the_start(desk: Desk) -> None:
     desk.join("m")
     more = c.CatalogTopic("t", TopicId("id-t"), 6)
     ready = desk.restart(c.Catalog.of(more))
@@ -324,7 +330,7 @@ def test_what_changed_while_nobody_led_is_seen_at_the_start(desk: Any) -> None:
     assert len(desk.owned("m")) == 6
 
 
-def test_after_a_failover_members_have_a_whole_session_timeout(desk: Any) -> None:
+def test_after_a_failover_members_have_a_whole_session_timeout(desk: Desk) -> None:
     desk.join("m", session_timeout_ms=10_000)
     desk.pass_time(9_999)
     desk.restart()
@@ -334,7 +340,7 @@ def test_after_a_failover_members_have_a_whole_session_timeout(desk: Any) -> Non
     assert not desk.machine.groups["g"].members
 
 
-def test_a_target_that_was_due_when_the_coordinator_died_is_computed(desk: Any) -> None:
+def test_a_target_that_was_due_when_the_coordinator_died_is_computed(desk: Desk) -> None:
     desk.join("one")
     desk.join("two")
     assert desk.state() is c.GroupState.ASSIGNING
@@ -344,7 +350,7 @@ def test_a_target_that_was_due_when_the_coordinator_died_is_computed(desk: Any) 
     assert len(desk.owned("two")) == 2
 
 
-def test_the_assignor_that_most_ask_for_is_used(desk: Any) -> None:
+def test_the_assignor_that_most_ask_for_is_used(desk: Desk) -> None:
     for member in ("a", "b"):
         desk.join(member, "t", "u", assignor="range")
     desk.join("c", "t", "u")

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.group_desk import Desk
 
 from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as c
@@ -20,7 +21,7 @@ def new(name: str, partition: int, offset: int, topic_id: str = "") -> c.NewOffs
     return c.NewOffset(c.NamedPartition(name, TopicId(topic_id), partition), offset)
 
 
-def reset(desk: Any, *offsets: c.NewOffset, **fields: Any) -> c.ResetDone:
+def reset(desk: Desk, *offsets: c.NewOffset, **fields: Any) -> c.ResetDone:
     answer = desk.ask(
         c.ResetRequested(
             request_id=desk.new_id(), group_id=fields.pop("group", "g"), offsets=offsets, **fields
@@ -30,14 +31,14 @@ def reset(desk: Any, *offsets: c.NewOffset, **fields: Any) -> c.ResetDone:
     return answer
 
 
-def refused(desk: Any, request: c.Request) -> PenstockError:
+def refused(desk: Desk, request: c.Request) -> PenstockError:
     with pytest.raises(PenstockError) as caught:
         desk.ask(request)
     assert not desk.ready.records
     return caught.value
 
 
-def test_partitions_of_a_commit_are_taken_or_refused_one_by_one(desk: Any) -> None:
+def test_partitions_of_a_commit_are_taken_or_refused_one_by_one(desk: Desk) -> None:
     assert codes(desk.commit({("t", 0): 5, ("t", 1): 0})) == [None, None]
     errors = desk.commit(
         {("t", 0): 4, ("t", 1): 0, ("t", 4): 1, ("x", 0): 1, ("t", 2): -1, ("t", 3): 2**63}
@@ -66,14 +67,14 @@ def test_partitions_of_a_commit_are_taken_or_refused_one_by_one(desk: Any) -> No
     ],
 )
 def test_metadata_and_leader_epochs_have_limits(
-    desk: Any, fields: dict[str, Any], taken: bool
+    desk: Desk, fields: dict[str, Any], taken: bool
 ) -> None:
     (error,) = desk.commit({("t", 0): 1}, **fields)
     assert (error is None) == taken
     assert bool(desk.fetch()) == taken
 
 
-def test_a_member_commits_what_it_owns_in_its_own_epoch(desk: Any) -> None:
+def test_a_member_commits_what_it_owns_in_its_own_epoch(desk: Desk) -> None:
     one = desk.join("one")
     desk.join("two")
     desk.pass_time(100)
@@ -96,7 +97,7 @@ def test_a_member_commits_what_it_owns_in_its_own_epoch(desk: Any) -> None:
     assert codes(desk.commit({part: 2}, "two", 2)) == [None]
 
 
-def test_commits_of_a_seat_that_another_took_are_fenced(desk: Any) -> None:
+def test_commits_of_a_seat_that_another_took_are_fenced(desk: Desk) -> None:
     desk.join("m", instance_id="i")
     for member, instance in (("old", "i"), ("m", "j")):
         request = c.CommitRequested(
@@ -128,12 +129,12 @@ def test_commits_of_a_seat_that_another_took_are_fenced(desk: Any) -> None:
     assert refused(desk, request).code is ErrorCode.UNKNOWN_MEMBER
 
 
-def test_a_commit_that_takes_nothing_makes_no_group(desk: Any) -> None:
+def test_a_commit_that_takes_nothing_makes_no_group(desk: Desk) -> None:
     assert codes(desk.commit({("x", 0): 1})) == [ErrorCode.UNKNOWN_TOPIC]
     assert not desk.machine.groups
 
 
-def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Any) -> None:
+def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Desk) -> None:
     many = tuple(new("t", 0, 1) for _ in range(10_001))
     request = c.CommitRequested(
         request_id=desk.new_id(),
@@ -157,7 +158,7 @@ def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Any) -> None
     assert "characters of metadata" in str(refused(desk, request))
 
 
-def test_offsets_belong_to_the_topic_and_not_to_its_name(desk: Any) -> None:
+def test_offsets_belong_to_the_topic_and_not_to_its_name(desk: Desk) -> None:
     desk.commit({("t", 0): 5})
     desk.feed(c.TopicsChanged(c.Catalog.of(c.CatalogTopic("t", TopicId("another"), 4))))
     assert desk.fetch() == {}
@@ -174,7 +175,7 @@ def test_offsets_belong_to_the_topic_and_not_to_its_name(desk: Any) -> None:
 # ---------------------------------------------------------------- reset, delete
 
 
-def test_a_reset_goes_back_is_audited_and_done_once(desk: Any) -> None:
+def test_a_reset_goes_back_is_audited_and_done_once(desk: Desk) -> None:
     desk.commit({("t", 0): 5, ("t", 1): 7})
     wanted = (new("t", 0, 2), new("t", 1, -1), new("t", 2, 9))
     dry = reset(desk, *wanted, reset_id="r", reason="why", dry_run=True)
@@ -194,7 +195,7 @@ def test_a_reset_goes_back_is_audited_and_done_once(desk: Any) -> None:
     assert (told.last_reset.reset_id, told.last_reset.reason) == ("r", "why")
 
 
-def test_a_reset_is_all_or_nothing(desk: Any) -> None:
+def test_a_reset_is_all_or_nothing(desk: Desk) -> None:
     answer = reset(desk, new("t", 0, 2), new("t", 9, 2), new("t", 1, -2))
     assert codes([line.error for line in answer.lines]) == [
         None,
@@ -207,7 +208,7 @@ def test_a_reset_is_all_or_nothing(desk: Any) -> None:
     assert desk.fetch() == {("t", 0): 2}
 
 
-def test_a_group_with_members_is_neither_reset_nor_deleted(desk: Any) -> None:
+def test_a_group_with_members_is_neither_reset_nor_deleted(desk: Desk) -> None:
     stream_id = desk.join("m")
     for request in (
         c.ResetRequested(request_id=desk.new_id(), group_id="g", offsets=(new("t", 0, 1),)),
@@ -229,7 +230,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"reset_id": "r" * 250}, {"reason": "ü" * 513}])
-def test_what_is_kept_for_audit_has_a_limit(desk: Any, fields: dict[str, Any]) -> None:
+def test_what_is_kept_for_audit_has_a_limit(desk: Desk, fields: dict[str, Any]) -> None:
     request = c.ResetRequested(
         request_id=desk.new_id(), group_id="g", offsets=(new("t", 0, 1),), **fields
     )
@@ -239,7 +240,7 @@ def test_what_is_kept_for_audit_has_a_limit(desk: Any, fields: dict[str, Any]) -
 # ---------------------------------------------------------------- upkeep
 
 
-def test_offsets_expire_a_week_after_the_last_member_left(desk: Any) -> None:
+def test_offsets_expire_a_week_after_the_last_member_left(desk: Desk) -> None:
     stream_id = desk.join("m", session_timeout_ms=1_800_000)
     desk.commit({("t", 0): 5}, "m", 1)
     for _ in range(10 * 48):  # a member that lives for ten days
@@ -256,7 +257,7 @@ def test_offsets_expire_a_week_after_the_last_member_left(desk: Any) -> None:
     assert not desk.machine.groups
 
 
-def test_offsets_without_membership_expire_a_week_after_their_commit(desk: Any) -> None:
+def test_offsets_without_membership_expire_a_week_after_their_commit(desk: Desk) -> None:
     desk.commit({("t", 0): 5})
     desk.pass_time(6 * DAY_MS)
     desk.commit({("t", 1): 5})
@@ -264,7 +265,7 @@ def test_offsets_without_membership_expire_a_week_after_their_commit(desk: Any) 
     assert desk.fetch() == {("t", 1): 5}
 
 
-def test_offsets_of_a_topic_that_is_gone_for_good_are_forgotten(desk: Any) -> None:
+def test_offsets_of_a_topic_that_is_gone_for_good_are_forgotten(desk: Desk) -> None:
     desk.join("m", "u", session_timeout_ms=1_800_000)
     desk.commit({("t", 0): 5}, group="h")
     desk.commit({("u", 0): 5}, "m", 1)
@@ -282,7 +283,7 @@ def test_offsets_of_a_topic_that_is_gone_for_good_are_forgotten(desk: Any) -> No
     assert desk.fetch("g") == {("u", 0): 5}
 
 
-def test_many_groups_are_looked_at_a_few_at_a_time(desk: Any) -> None:
+def test_many_groups_are_looked_at_a_few_at_a_time(desk: Desk) -> None:
     desk.machine._book.config = GroupConfig(offsets_retention_ms=0, deleted_topic_grace_ms=0)
     for index in range(250):
         desk.commit({("t", 0): 1}, group=f"g{index}")
@@ -293,7 +294,7 @@ def test_many_groups_are_looked_at_a_few_at_a_time(desk: Any) -> None:
     assert not desk.machine.groups
 
 
-def test_groups_are_listed_and_counted_by_state(desk: Any) -> None:
+def test_groups_are_listed_and_counted_by_state(desk: Desk) -> None:
     desk.join("m", group="b")
     desk.commit({("t", 0): 1}, group="a")
     listed = desk.ask(c.ListRequested(desk.new_id())).groups

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.group_desk import Desk
 
 from penstock.core.groups import GroupConfig, pending
 from penstock.core.groups import contract as c
@@ -20,7 +21,7 @@ def new(partition: int, offset: int, topic: str = "t", metadata: str = "") -> c.
 
 
 def request(
-    desk: Any,
+    desk: Desk,
     *offsets: c.NewOffset,
     epoch: int = 0,
     member: tuple[str, int] = ("", -1),
@@ -46,7 +47,7 @@ def joins(ready: c.Ready) -> list[c.SendJoin]:
     return [output for output in ready.outputs if isinstance(output, c.SendJoin)]
 
 
-def answer_join(desk: Any, join: c.SendJoin, error: PenstockError | None = None) -> c.Ready:
+def answer_join(desk: Desk, join: c.SendJoin, error: PenstockError | None = None) -> c.Ready:
     ready: c.Ready = desk.feed(
         c.TransactionJoined(
             group_id=join.group_id, producer_id=join.producer_id, number=join.number, error=error
@@ -55,7 +56,7 @@ def answer_join(desk: Any, join: c.SendJoin, error: PenstockError | None = None)
     return ready
 
 
-def commit(desk: Any, *offsets: c.NewOffset, **fields: Any) -> list[ErrorCode | None]:
+def commit(desk: Desk, *offsets: c.NewOffset, **fields: Any) -> list[ErrorCode | None]:
     """A commit with its join, if it asks for one; the codes per partition."""
     ready = desk.feed(request(desk, *offsets, **fields))
     if joins(ready):
@@ -68,21 +69,21 @@ def commit(desk: Any, *offsets: c.NewOffset, **fields: Any) -> list[ErrorCode | 
     return [None if error is None else error.code for error in answer.errors]
 
 
-def end(desk: Any, *, commit: bool, epoch: int = 0, **more: Any) -> Any:
+def end(desk: Desk, *, commit: bool, epoch: int = 0, **more: Any) -> Any:
     fields = {"group_id": "g", "producer_id": PID, **more}
     return desk.ask(
         c.TransactionEnded(request_id=desk.new_id(), producer_epoch=epoch, commit=commit, **fields)
     )
 
 
-def fetch_codes(desk: Any, *, allow_unstable: bool = False) -> dict[int, ErrorCode | int]:
+def fetch_codes(desk: Desk, *, allow_unstable: bool = False) -> dict[int, ErrorCode | int]:
     found = desk.ask(
         c.FetchRequested(request_id=desk.new_id(), group_id="g", allow_unstable=allow_unstable)
     )
     return {o.partition: o.offset if o.error is None else o.error.code for o in found.offsets}
 
 
-def test_offsets_count_once_the_transaction_commits(desk: Any) -> None:
+def test_offsets_count_once_the_transaction_commits(desk: Desk) -> None:
     desk.commit({("t", 0): 3})
     assert commit(desk, new(0, 5), new(1, 9)) == [None, None]
     assert fetch_codes(desk) == {0: ErrorCode.UNSTABLE_OFFSETS, 1: ErrorCode.UNSTABLE_OFFSETS}
@@ -91,7 +92,7 @@ def test_offsets_count_once_the_transaction_commits(desk: Any) -> None:
     assert fetch_codes(desk) == {0: 5, 1: 9}
 
 
-def test_offsets_of_an_aborted_transaction_never_count(desk: Any) -> None:
+def test_offsets_of_an_aborted_transaction_never_count(desk: Desk) -> None:
     desk.commit({("t", 0): 3})
     commit(desk, new(0, 5), new(1, 9))
     end(desk, commit=False)
@@ -99,7 +100,7 @@ def test_offsets_of_an_aborted_transaction_never_count(desk: Any) -> None:
 
 
 @pytest.mark.parametrize("outcome", [True, False])
-def test_the_outcome_and_what_it_does_are_in_one_append(desk: Any, outcome: bool) -> None:
+def test_the_outcome_and_what_it_does_are_in_one_append(desk: Desk, outcome: bool) -> None:
     commit(desk, new(0, 5))
     end(desk, commit=outcome)
     keys = [key for key, _ in desk.ready.records]
@@ -108,7 +109,7 @@ def test_the_outcome_and_what_it_does_are_in_one_append(desk: Any, outcome: bool
     assert any(b'"offset"' in key for key in keys) == outcome
 
 
-def test_only_the_first_commit_of_a_transaction_asks_for_a_join(desk: Any) -> None:
+def test_only_the_first_commit_of_a_transaction_asks_for_a_join(desk: Desk) -> None:
     commit(desk, new(0, 5))
     ready = desk.feed(request(desk, new(1, 2)))
     assert not joins(ready)
@@ -117,7 +118,7 @@ def test_only_the_first_commit_of_a_transaction_asks_for_a_join(desk: Any) -> No
     assert fetch_codes(desk) == {0: 5, 1: 2}
 
 
-def test_commits_that_come_while_a_join_is_under_way_wait_for_it_in_order(desk: Any) -> None:
+def test_commits_that_come_while_a_join_is_under_way_wait_for_it_in_order(desk: Desk) -> None:
     (join,) = joins(desk.feed(request(desk, new(0, 5))))
     assert not desk.feed(request(desk, new(0, 6))).outputs
     ready = answer_join(desk, join)
@@ -126,7 +127,7 @@ def test_commits_that_come_while_a_join_is_under_way_wait_for_it_in_order(desk: 
     assert fetch_codes(desk) == {0: 6}
 
 
-def test_a_join_that_is_refused_refuses_what_waits(desk: Any) -> None:
+def test_a_join_that_is_refused_refuses_what_waits(desk: Desk) -> None:
     (join,) = joins(desk.feed(request(desk, new(0, 5))))
     error = ClusterError("taken", ErrorCode.PRODUCER_FENCED)
     ready = answer_join(desk, join, error)
@@ -135,7 +136,7 @@ def test_a_join_that_is_refused_refuses_what_waits(desk: Any) -> None:
     assert joins(desk.feed(request(desk, new(0, 5)))), "the next one asks again"
 
 
-def test_an_end_drops_the_guard_so_that_a_late_join_changes_nothing(desk: Any) -> None:
+def test_an_end_drops_the_guard_so_that_a_late_join_changes_nothing(desk: Desk) -> None:
     (join,) = joins(desk.feed(request(desk, new(0, 5))))
     ready = desk.feed(
         c.TransactionEnded(
@@ -154,7 +155,7 @@ def test_an_end_drops_the_guard_so_that_a_late_join_changes_nothing(desk: Any) -
     assert "transaction 0" in str(caught.value)
 
 
-def test_an_end_is_recorded_also_for_a_group_that_nobody_knows(desk: Any) -> None:
+def test_an_end_is_recorded_also_for_a_group_that_nobody_knows(desk: Desk) -> None:
     end(desk, commit=True, group_id="nobody")
     assert desk.ready.records
     desk.restart()
@@ -163,7 +164,7 @@ def test_an_end_is_recorded_also_for_a_group_that_nobody_knows(desk: Any) -> Non
     assert not desk.ready.records, "a repeat writes nothing"
 
 
-def test_an_end_with_another_outcome_than_before_is_refused(desk: Any) -> None:
+def test_an_end_with_another_outcome_than_before_is_refused(desk: Desk) -> None:
     commit(desk, new(0, 5))
     end(desk, commit=True)
     with pytest.raises(ClusterError) as caught:
@@ -173,13 +174,13 @@ def test_an_end_with_another_outcome_than_before_is_refused(desk: Any) -> None:
     assert end(desk, commit=True) == c.EndStored()
 
 
-def test_the_end_of_a_newer_transaction_covers_older_ones(desk: Any) -> None:
+def test_the_end_of_a_newer_transaction_covers_older_ones(desk: Desk) -> None:
     end(desk, commit=True, epoch=5)
     assert end(desk, commit=False, epoch=4) == c.EndStored()
     assert not desk.ready.records
 
 
-def test_an_end_of_another_transaction_leaves_what_is_pending(desk: Any) -> None:
+def test_an_end_of_another_transaction_leaves_what_is_pending(desk: Desk) -> None:
     commit(desk, new(0, 5), epoch=3)
     end(desk, commit=True, epoch=2)
     end(desk, commit=True, epoch=9, producer_id=ProducerId(8))
@@ -188,7 +189,7 @@ def test_an_end_of_another_transaction_leaves_what_is_pending(desk: Any) -> None
     assert fetch_codes(desk) == {0: 5}
 
 
-def test_pending_offsets_and_outcomes_survive_a_failover(desk: Any) -> None:
+def test_pending_offsets_and_outcomes_survive_a_failover(desk: Desk) -> None:
     commit(desk, new(0, 5, metadata="m"), new(3, 1))
     desk.restart()
     assert fetch_codes(desk) == {0: ErrorCode.UNSTABLE_OFFSETS, 3: ErrorCode.UNSTABLE_OFFSETS}
@@ -201,9 +202,10 @@ def test_pending_offsets_and_outcomes_survive_a_failover(desk: Any) -> None:
     assert caught.value.code is ErrorCode.PRODUCER_FENCED
 
 
-def test_nobody_else_changes_a_pending_offset(desk: Any) -> None:
+def test_nobody_else_changes_a_pending_offset(desk: Desk) -> None:
     commit(desk, new(0, 5))
     (error, fine) = desk.commit({("t", 0): 7, ("t", 1): 1})
+    assert error is not None
     assert error.code is ErrorCode.UNSTABLE_OFFSETS
     assert "'pay'" in str(error)
     assert fine is None
@@ -221,13 +223,13 @@ def test_nobody_else_changes_a_pending_offset(desk: Any) -> None:
     desk.ask(c.DeleteRequested(desk.new_id(), "g"))
 
 
-def test_a_transaction_does_not_take_offsets_back(desk: Any) -> None:
+def test_a_transaction_does_not_take_offsets_back(desk: Desk) -> None:
     desk.commit({("t", 0): 5})
     assert commit(desk, new(0, 4), new(1, 7)) == [ErrorCode.OFFSET_WENT_BACK, None]
     assert commit(desk, new(1, 6)) == [ErrorCode.OFFSET_WENT_BACK]
 
 
-def test_members_commit_in_transactions_by_the_same_rules(desk: Any) -> None:
+def test_members_commit_in_transactions_by_the_same_rules(desk: Desk) -> None:
     desk.join("one")
     epoch = desk.machine.groups["g"].members["one"].current.epoch
     assert commit(desk, new(0, 5), member=("one", epoch)) == [None]
@@ -244,7 +246,7 @@ def test_members_commit_in_transactions_by_the_same_rules(desk: Any) -> None:
         assert caught.value.code is code
 
 
-def test_the_member_is_checked_again_after_the_join(desk: Any) -> None:
+def test_the_member_is_checked_again_after_the_join(desk: Desk) -> None:
     stream_id = desk.join("one")
     epoch = desk.machine.groups["g"].members["one"].current.epoch
     (join,) = joins(desk.feed(request(desk, new(0, 5), member=("one", epoch))))
@@ -254,7 +256,7 @@ def test_the_member_is_checked_again_after_the_join(desk: Any) -> None:
     assert fetch_codes(desk) == {}
 
 
-def test_a_member_that_goes_has_its_transaction_aborted(desk: Any) -> None:
+def test_a_member_that_goes_has_its_transaction_aborted(desk: Desk) -> None:
     stream_id = desk.join("one", transactional_id="g/one")
     desk.restart()
     aborts = [o for o in desk.pass_time(60_000) if isinstance(o, c.SendAbort)]
@@ -262,7 +264,7 @@ def test_a_member_that_goes_has_its_transaction_aborted(desk: Any) -> None:
     assert "member one of group g is gone" in aborts[0].reason
 
 
-def test_a_seat_that_another_takes_aborts_the_transaction_of_the_former(desk: Any) -> None:
+def test_a_seat_that_another_takes_aborts_the_transaction_of_the_former(desk: Desk) -> None:
     stream_id = desk.join("one", instance_id="i", transactional_id="g/one")
     desk.feed(c.StreamBroken(stream_id))
     desk.join("two", instance_id="i", transactional_id="g/two")
@@ -270,7 +272,7 @@ def test_a_seat_that_another_takes_aborts_the_transaction_of_the_former(desk: An
     assert [abort.transactional_id for abort in aborts] == ["g/one"]
 
 
-def test_a_join_without_an_answer_is_given_up(desk: Any) -> None:
+def test_a_join_without_an_answer_is_given_up(desk: Desk) -> None:
     desk.feed(request(desk, new(0, 5)))
     outputs = desk.pass_time(pending.GUARD_TIMEOUT_MS)
     (reply,) = [o for o in outputs if isinstance(o, c.Reply)]
@@ -279,7 +281,7 @@ def test_a_join_without_an_answer_is_given_up(desk: Any) -> None:
     assert not desk.machine._book.guards
 
 
-def test_a_newer_transaction_takes_the_place_of_a_guard(desk: Any) -> None:
+def test_a_newer_transaction_takes_the_place_of_a_guard(desk: Desk) -> None:
     (old,) = joins(desk.feed(request(desk, new(0, 5), epoch=1)))
     ready = desk.feed(request(desk, new(0, 6), epoch=2))
     (join,) = joins(ready)
@@ -292,7 +294,7 @@ def test_a_newer_transaction_takes_the_place_of_a_guard(desk: Any) -> None:
     assert answers(answer_join(desk, join)) == [c.Committed((None,))]
 
 
-def test_a_transaction_whose_predecessor_is_still_pending_waits(desk: Any) -> None:
+def test_a_transaction_whose_predecessor_is_still_pending_waits(desk: Desk) -> None:
     commit(desk, new(0, 5), epoch=1)
     with pytest.raises(ClusterError) as caught:
         commit(desk, new(0, 6), epoch=2)
@@ -300,8 +302,6 @@ def test_a_transaction_whose_predecessor_is_still_pending_waits(desk: Any) -> No
 
 
 def test_nothing_expires_while_it_is_pending_and_outcomes_are_forgotten_after_a_day() -> None:
-    from .conftest import Desk  # noqa: PLC0415
-
     desk = Desk(GroupConfig(offsets_retention_ms=1_000))
     desk.commit({("t", 0): 3})
     commit(desk, new(0, 5))
@@ -315,7 +315,7 @@ def test_nothing_expires_while_it_is_pending_and_outcomes_are_forgotten_after_a_
     assert not desk.machine._book.ended
 
 
-def test_what_is_open_here_is_told_until_it_ends_also_by_the_next_coordinator(desk: Any) -> None:
+def test_what_is_open_here_is_told_until_it_ends_also_by_the_next_coordinator(desk: Desk) -> None:
     def seen() -> list[tuple[str, int, int]]:
         found = desk.machine.open_transactions
         return [(key.group_id, key.producer_id, one.producer_epoch) for key, one in found]
@@ -335,7 +335,7 @@ def test_what_is_open_here_is_told_until_it_ends_also_by_the_next_coordinator(de
     assert seen() == [("h", PID, 0)]
 
 
-def test_describe_tells_whose_offsets_are_pending(desk: Any) -> None:
+def test_describe_tells_whose_offsets_are_pending(desk: Desk) -> None:
     commit(desk, new(0, 5))
     described = desk.ask(c.DescribeRequested(desk.new_id(), "g", include_offsets=True))
     (found,) = described.pending
@@ -354,14 +354,14 @@ def test_describe_tells_whose_offsets_are_pending(desk: Any) -> None:
     ],
 )
 def test_bad_commits_are_refused_at_once(
-    desk: Any, fields: dict[str, Any], code: ErrorCode
+    desk: Desk, fields: dict[str, Any], code: ErrorCode
 ) -> None:
     (error,) = answers(desk.feed(request(desk, new(0, 5), **fields)))
     assert error.code is code
 
 
 def test_commits_and_joins_that_wait_have_limits(
-    desk: Any, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(pending.WAITING_MAX):
         assert not answers(desk.feed(request(desk, new(0, 5))))
@@ -372,7 +372,7 @@ def test_commits_and_joins_that_wait_have_limits(
     assert error.code is ErrorCode.OVERLOADED
 
 
-def test_what_is_pending_fits_into_a_batch(desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_pending_fits_into_a_batch(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(desk, new(0, 5, metadata="m" * 100))
     monkeypatch.setattr("penstock.core.groups.offsets.METADATA_SUM_MAX", 150)
     with pytest.raises(ClusterError) as caught:
@@ -381,7 +381,7 @@ def test_what_is_pending_fits_into_a_batch(desk: Any, monkeypatch: pytest.Monkey
     assert fetch_codes(desk, allow_unstable=True) == {}
 
 
-def test_a_commit_without_offsets_needs_no_join(desk: Any) -> None:
+def test_a_commit_without_offsets_needs_no_join(desk: Desk) -> None:
     ready = desk.feed(request(desk))
     assert answers(ready) == [c.Committed(())]
     assert not joins(ready)

@@ -1,6 +1,6 @@
 """A store cuts a compacted batch off whole: the follower goes on where its log really ends."""
 
-from typing import Any
+from support.replica_driver import Drive
 
 from penstock.core.replication import contract as c
 from penstock.core.replication import contract_follower as fc
@@ -9,7 +9,7 @@ from penstock.core.types import BrokerId, LeaderEpoch, Offset
 TWO = BrokerId(2)
 
 
-def test_a_log_that_was_cut_further_than_asked_is_copied_from_there(drive: Any) -> None:
+def test_a_log_that_was_cut_further_than_asked_is_copied_from_there(drive: Drive) -> None:
     log = {"epoch": 4, "epochs": ((1, 0), (3, 20), (4, 70)), "high_watermark": 80}
     driver = drive(90, intact=False, **log)
     driver.assign(2, epoch=5)

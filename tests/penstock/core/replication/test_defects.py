@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import pytest
 from support.defects import PlantedError, every_line
+from support.replica_driver import Drive
 
 from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication import contract as c
@@ -46,7 +47,7 @@ def produce() -> lc.ProduceRequested:
     )
 
 
-def leading(drive: Any) -> Any:
+def leading(drive: Drive) -> Any:
     """Four records are committed; requests 3 (written here) and 4 (not yet) wait."""
     driver = drive()
     driver.assign()
@@ -62,7 +63,7 @@ def leading(drive: Any) -> Any:
     return driver
 
 
-def joining(drive: Any) -> Any:
+def joining(drive: Drive) -> Any:
     """As well, request 5 waits for its transaction to begin here."""
     driver = leading(drive)
     driver.transact()
@@ -81,7 +82,7 @@ def ending() -> lc.EndRequested:
     )
 
 
-def following(drive: Any) -> Any:
+def following(drive: Drive) -> Any:
     """Broker 1 follows 2, from the end of a log of five records, of which two are committed."""
     driver = drive(5, epoch=0, epochs=((0, 0),), high_watermark=2)
     driver.assign(2)
@@ -89,13 +90,13 @@ def following(drive: Any) -> Any:
     return driver
 
 
-def copying(drive: Any) -> Any:
+def copying(drive: Drive) -> Any:
     driver = following(drive)
     driver.answer_epoch(0, 5)
     return driver
 
 
-def cutting(drive: Any) -> Any:
+def cutting(drive: Drive) -> Any:
     driver = following(drive)
     driver.answer_epoch(0, 3)
     return driver
@@ -196,7 +197,7 @@ def test_every_event_has_its_scene() -> None:
      for one in SCENES[kind]],
 )  # fmt: skip
 def test_a_defect_at_any_line_stops_the_replica_and_nothing_of_the_event_leaves(
-    drive: Any, scene: Callable[[Any], Any], event: c.Event
+    drive: Drive, scene: Callable[[Any], Any], event: c.Event
 ) -> None:
     for plant in every_line("replication", *GLANCES):
         driver = scene(drive)
@@ -263,7 +264,7 @@ def check_nothing_moves(machine: Any, before: c.Marks) -> None:
             assert all(reply.error is machine.error for reply in ready.replies)
 
 
-def test_what_a_stopped_leader_had_decided_before_is_not_taken_back(drive: Any) -> None:
+def test_what_a_stopped_leader_had_decided_before_is_not_taken_back(drive: Drive) -> None:
     driver = leading(drive)
     assert driver.marks.high_watermark == 4
     for plant in every_line("replication", *GLANCES):

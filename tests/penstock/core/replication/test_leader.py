@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.replica_driver import Drive, Driver, refused, stored
 
 from penstock.core.batch import Batch, BatchHeader
 from penstock.core.replication import contract as c
@@ -19,14 +20,14 @@ NONE, ONE, ALL = Acks.NONE, Acks.LEADER, Acks.ALL
 # ---------------------------------------------------------------- acknowledgements
 
 
-def test_acks_none_is_answered_at_once_without_an_offset(leader: Any) -> None:
+def test_acks_none_is_answered_at_once_without_an_offset(leader: Driver) -> None:
     ready = leader.produce(acks=NONE, sync=Sync.DISK)
     assert leader.outcomes() == [(1, -1, "ok")]
     assert not ready.persist_sync
     assert [one.base_offset for one in ready.append] == [0]
 
 
-def test_acks_leader_waits_for_the_own_disk_only(leader: Any) -> None:
+def test_acks_leader_waits_for_the_own_disk_only(leader: Driver) -> None:
     leader.produce(3, acks=ONE)
     assert leader.outcomes() == []
     leader.written()
@@ -34,7 +35,7 @@ def test_acks_leader_waits_for_the_own_disk_only(leader: Any) -> None:
     assert leader.marks.high_watermark == 0
 
 
-def test_acks_leader_with_disk_waits_for_the_sync(leader: Any) -> None:
+def test_acks_leader_with_disk_waits_for_the_sync(leader: Driver) -> None:
     first = leader.produce(acks=ONE, sync=Sync.DISK).persist_id
     assert leader.ready.persist_sync
     leader.written(persist_id=first)
@@ -44,7 +45,7 @@ def test_acks_leader_with_disk_waits_for_the_sync(leader: Any) -> None:
     assert sorted(leader.outcomes()) == [(1, 0, "ok"), (2, 1, "ok")]
 
 
-def test_acks_all_waits_for_every_member_of_the_isr(leader: Any) -> None:
+def test_acks_all_waits_for_every_member_of_the_isr(leader: Driver) -> None:
     leader.produce(5)
     leader.written()
     leader.ack(2, 5)
@@ -57,7 +58,9 @@ def test_acks_all_waits_for_every_member_of_the_isr(leader: Any) -> None:
     assert (reply.acks, reply.sync, reply.leader_epoch) == (ALL, Sync.OS, 1)
 
 
-def test_acks_all_with_disk_waits_for_every_sync_and_asks_followers_for_theirs(leader: Any) -> None:
+def test_acks_all_with_disk_waits_for_every_sync_and_asks_followers_for_theirs(
+    leader: Driver,
+) -> None:
     leader.produce(5, sync=Sync.DISK)
     assert leader.marks.sync_through == 5
     leader.written(synced=True)
@@ -70,7 +73,9 @@ def test_acks_all_with_disk_waits_for_every_sync_and_asks_followers_for_theirs(l
     assert leader.marks.sync_through == 0
 
 
-def test_a_disk_acknowledgement_needs_a_large_enough_isr_even_when_committed(leader: Any) -> None:
+def test_a_disk_acknowledgement_needs_a_large_enough_isr_even_when_committed(
+    leader: Driver,
+) -> None:
     leader.produce(5, sync=Sync.DISK)
     leader.written(synced=True)
     leader.ack(2, 5, synced=0)
@@ -82,7 +87,7 @@ def test_a_disk_acknowledgement_needs_a_large_enough_isr_even_when_committed(lea
     assert leader.outcomes() == [(1, 0, "ok")]
 
 
-def test_replies_come_in_order_of_offsets_and_ride_on_one_ack(leader: Any) -> None:
+def test_replies_come_in_order_of_offsets_and_ride_on_one_ack(leader: Driver) -> None:
     for _ in range(3):
         leader.produce(2)
     leader.written()
@@ -103,14 +108,14 @@ def test_replies_come_in_order_of_offsets_and_ride_on_one_ack(leader: Any) -> No
     ],
 )
 def test_the_epoch_a_producer_names_is_checked(
-    leader: Any, expected_epoch: int, code: ErrorCode | None
+    leader: Driver, expected_epoch: int, code: ErrorCode | None
 ) -> None:
     leader.produce(acks=NONE, expected_epoch=expected_epoch)
     error = leader.ready.replies[0].error
     assert (error.code if error else None) == code
 
 
-def test_an_older_epoch_is_fenced_and_told_the_leader(leader: Any) -> None:
+def test_an_older_epoch_is_fenced_and_told_the_leader(leader: Driver) -> None:
     leader.assign(epoch=4, version=2)
     leader.produce(expected_epoch=1)
     error = leader.ready.replies[0].error
@@ -120,7 +125,7 @@ def test_an_older_epoch_is_fenced_and_told_the_leader(leader: Any) -> None:
     assert (error.leader.broker_id, error.leader.leader_epoch) == (1, 4)
 
 
-def test_with_too_few_in_sync_nothing_is_appended_for_acks_all(leader: Any) -> None:
+def test_with_too_few_in_sync_nothing_is_appended_for_acks_all(leader: Driver) -> None:
     leader.assign(isr=(1,), version=2)
     ready = leader.produce()
     assert leader.outcomes() == [(1, -1, "NOT_ENOUGH_REPLICAS")]
@@ -142,7 +147,7 @@ def test_the_minimum_is_never_more_than_there_are_replicas(drive: Callable[..., 
     assert alone.marks.high_watermark == 3
 
 
-def test_the_number_of_waiting_requests_is_bounded(leader: Any) -> None:
+def test_the_number_of_waiting_requests_is_bounded(leader: Driver) -> None:
     leader.assign(pending_max=2)
     leader.produce()
     leader.produce()
@@ -151,7 +156,7 @@ def test_the_number_of_waiting_requests_is_bounded(leader: Any) -> None:
     assert ready.append == ()
 
 
-def test_a_request_that_waits_too_long_has_an_unknown_outcome(leader: Any) -> None:
+def test_a_request_that_waits_too_long_has_an_unknown_outcome(leader: Driver) -> None:
     leader.produce(timeout_ms=500)
     leader.produce(timeout_ms=900)
     leader.written()
@@ -166,7 +171,7 @@ def test_a_request_that_waits_too_long_has_an_unknown_outcome(leader: Any) -> No
     assert leader.outcomes() == [(2, 1, "ok")], "the first was committed too, but is answered"
 
 
-def test_a_leader_that_is_replaced_leaves_requests_with_an_unknown_outcome(leader: Any) -> None:
+def test_a_leader_that_is_replaced_leaves_requests_with_an_unknown_outcome(leader: Driver) -> None:
     leader.produce()
     leader.written()
     ready = leader.assign(2, epoch=2, version=2)
@@ -184,7 +189,7 @@ def test_a_leader_that_is_replaced_leaves_requests_with_an_unknown_outcome(leade
 # ---------------------------------------------------------------- idempotence
 
 
-def test_a_retry_is_acknowledged_only_when_the_original_may_be(leader: Any) -> None:
+def test_a_retry_is_acknowledged_only_when_the_original_may_be(leader: Driver) -> None:
     leader.produce(3, producer=7, sequence=0)
     leader.produce(3, producer=7, sequence=0)
     assert leader.ready.append == ()
@@ -195,7 +200,7 @@ def test_a_retry_is_acknowledged_only_when_the_original_may_be(leader: Any) -> N
     assert leader.outcomes() == [(1, 0, "ok"), (2, 0, "duplicate")]
 
 
-def test_a_retry_of_what_is_committed_is_answered_at_once(leader: Any) -> None:
+def test_a_retry_of_what_is_committed_is_answered_at_once(leader: Driver) -> None:
     leader.produce(3, producer=7, sequence=0)
     leader.written()
     leader.ack(2, 3)
@@ -206,7 +211,7 @@ def test_a_retry_of_what_is_committed_is_answered_at_once(leader: Any) -> None:
     assert leader.outcomes() == [(3, -1, "ok")]
 
 
-def test_a_retry_for_disk_syncs_what_was_only_written(leader: Any) -> None:
+def test_a_retry_for_disk_syncs_what_was_only_written(leader: Driver) -> None:
     leader.produce(3, producer=7, sequence=0, acks=ONE)
     leader.written()
     ready = leader.produce(3, producer=7, sequence=0, acks=ONE, sync=Sync.DISK)
@@ -216,12 +221,12 @@ def test_a_retry_for_disk_syncs_what_was_only_written(leader: Any) -> None:
     assert leader.outcomes() == [(2, 0, "duplicate")]
 
 
-def test_gaps_are_refused(leader: Any) -> None:
+def test_gaps_are_refused(leader: Driver) -> None:
     leader.produce(3, producer=7, sequence=5)
     assert leader.outcomes() == [(1, -1, "OUT_OF_ORDER_SEQUENCE")]
 
 
-def test_a_new_leader_knows_the_producers_it_followed(follower: Any) -> None:
+def test_a_new_leader_knows_the_producers_it_followed(follower: Driver) -> None:
     from_leader = [one.stamped(Offset(0), LeaderEpoch(1), 0) for one in _batches(7, 3)]
     follower.receive(*from_leader)
     follower.written()
@@ -242,7 +247,7 @@ def _batches(producer: int, count: int) -> list[Any]:
 # ---------------------------------------------------------------- a failing disk
 
 
-def test_a_full_disk_fails_what_waits_and_the_leader_goes_on(leader: Any) -> None:
+def test_a_full_disk_fails_what_waits_and_the_leader_goes_on(leader: Driver) -> None:
     first = leader.produce(2, producer=7, sequence=0).persist_id
     second = leader.produce(3, producer=7, sequence=2, acks=ONE).persist_id
     leader.produce(producer=8, sequence=0)
@@ -258,7 +263,7 @@ def test_a_full_disk_fails_what_waits_and_the_leader_goes_on(leader: Any) -> Non
     assert leader.outcomes() == [(5, -1, "ok")]
 
 
-def test_a_retry_of_a_batch_that_failed_fails_with_it(leader: Any) -> None:
+def test_a_retry_of_a_batch_that_failed_fails_with_it(leader: Driver) -> None:
     first = leader.produce(2, producer=7, sequence=0).persist_id
     leader.produce(2, producer=7, sequence=0)
     leader.failed(first)
@@ -275,7 +280,7 @@ def test_a_checkpoint_that_failed_is_tried_again_later(drive: Callable[..., Any]
     driver.now_ms += 1
     ready = driver.do(c.Tick())
     assert ready.persist_sync
-    assert ready.checkpoint.leader_epoch == 1
+    assert stored(ready).leader_epoch == 1
 
 
 # ---------------------------------------------------------------- followers
@@ -291,7 +296,7 @@ def test_batches_are_not_written_before_the_checkpoint_of_their_epoch(
     driver.failed(first)
     ready = driver.produce(1)
     assert [batch.base_offset for batch in ready.append] == [0]
-    assert ready.checkpoint.epochs[-1] == c.EpochStart(LeaderEpoch(1), Offset(0))
+    assert stored(ready).epochs[-1] == c.EpochStart(LeaderEpoch(1), Offset(0))
     assert ready.persist_sync
     driver.failed(ready.persist_id)
     assert driver.produce(1).checkpoint is not None
@@ -322,24 +327,24 @@ def test_a_follower_is_told_where_its_epoch_ends_and_fed_from_its_log_end(
     assert again.feeds == (lc.Feed(TWO, LeaderEpoch(5), None),), "nothing old behind the answer"
 
 
-def test_followers_of_other_epochs_and_strangers_are_refused(leader: Any) -> None:
+def test_followers_of_other_epochs_and_strangers_are_refused(leader: Driver) -> None:
     leader.assign(epoch=3, version=2)
     leader.written(synced=True)
     ready = leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(-1)))
-    assert ready.messages[0].error.code is ErrorCode.FENCED_LEADER_EPOCH
+    assert refused(ready).code is ErrorCode.FENCED_LEADER_EPOCH
     ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(9), Offset(0)))
-    assert ready.messages[0].error.code is ErrorCode.NOT_LEADER
+    assert refused(ready).code is ErrorCode.NOT_LEADER
     ready = leader.do(lc.FollowStarted(BrokerId(9), LeaderEpoch(3), Offset(0)))
-    assert ready.messages[0].error.code is ErrorCode.INELIGIBLE_REPLICA
+    assert refused(ready).code is ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_follower_that_starts_outside_the_log_looks_up_again(leader: Any) -> None:
+def test_a_follower_that_starts_outside_the_log_looks_up_again(leader: Driver) -> None:
     ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(5)))
     assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(1), None),)
-    assert isinstance(ready.messages[0].error, OffsetOutOfRangeError)
+    assert isinstance(refused(ready), OffsetOutOfRangeError)
 
 
-def test_a_query_that_comes_before_the_leader_knows_its_epoch_is_kept(drive: Any) -> None:
+def test_a_query_that_comes_before_the_leader_knows_its_epoch_is_kept(drive: Drive) -> None:
     driver = drive()
     driver.assign(2)
     driver.written(synced=True)
@@ -354,7 +359,7 @@ def test_a_query_that_comes_before_the_leader_knows_its_epoch_is_kept(drive: Any
     assert [one.follower for one in refused] == [THREE]
 
 
-def test_a_kept_query_goes_with_its_stream(drive: Any) -> None:
+def test_a_kept_query_goes_with_its_stream(drive: Drive) -> None:
     driver = drive()
     driver.assign(2)
     driver.written(synced=True)
@@ -364,7 +369,7 @@ def test_a_kept_query_goes_with_its_stream(drive: Any) -> None:
     assert [type(one) for one in ready.messages] == [fc.SendFollowStop]
 
 
-def test_acks_of_another_epoch_or_without_a_stream_do_not_count(leader: Any) -> None:
+def test_acks_of_another_epoch_or_without_a_stream_do_not_count(leader: Driver) -> None:
     leader.produce(5)
     leader.written()
     leader.ack(2, 5)
@@ -377,7 +382,7 @@ def test_acks_of_another_epoch_or_without_a_stream_do_not_count(leader: Any) -> 
     assert leader.marks.high_watermark == 5
 
 
-def test_acks_to_an_earlier_leadership_do_not_count_in_the_next(leader: Any) -> None:
+def test_acks_to_an_earlier_leadership_do_not_count_in_the_next(leader: Driver) -> None:
     leader.produce(5)
     leader.written()
     leader.ack(2, 5)
@@ -396,7 +401,7 @@ def test_acks_to_an_earlier_leadership_do_not_count_in_the_next(leader: Any) -> 
 # ---------------------------------------------------------------- log start
 
 
-def test_retention_moves_the_log_start_but_never_past_the_high_watermark(leader: Any) -> None:
+def test_retention_moves_the_log_start_but_never_past_the_high_watermark(leader: Driver) -> None:
     leader.produce(5)
     leader.written()
     leader.ack(2, 5)
@@ -404,12 +409,12 @@ def test_retention_moves_the_log_start_but_never_past_the_high_watermark(leader:
     leader.produce(5)
     leader.written()
     ready = leader.do(lc.LogStartMoved(Offset(9)))
-    assert ready.checkpoint.log_start_offset == 5
+    assert stored(ready).log_start_offset == 5
     assert not ready.persist_sync, "it may come back after a power loss"
     assert leader.marks.log_start_offset == 5
     leader.written()
     assert leader.do(lc.LogStartMoved(Offset(3))) is c.NOTHING
 
 
-def test_only_a_leader_moves_the_log_start(follower: Any) -> None:
+def test_only_a_leader_moves_the_log_start(follower: Driver) -> None:
     assert follower.do(lc.LogStartMoved(Offset(1))) is c.NOTHING

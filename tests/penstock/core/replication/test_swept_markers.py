@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.replica_driver import Drive, Driver
 
 from penstock.core.replication import contract as c
 from penstock.core.replication import contract_follower as fc
@@ -14,7 +15,7 @@ from penstock.core.types import (
     Offset,
     ProducerId,
 )
-from penstock.errors import ClusterError, ErrorCode, OffsetRange
+from penstock.errors import ClusterError, ErrorCode, OffsetOutOfRangeError, OffsetRange
 
 TWO, THREE = BrokerId(2), BrokerId(3)
 OPEN = c.ProducerEntry(
@@ -27,7 +28,14 @@ OPEN = c.ProducerEntry(
 EMPTY = c.Checkpoint(LeaderEpoch(2), Offset(0), Offset(0), ())
 
 
-def away(drive: Any, *producers: c.ProducerEntry) -> Any:
+def swept_ends(ready: c.Ready) -> list[int]:
+    """Of the answers to epoch queries: all that it sends."""
+    answers = [one for one in ready.messages if isinstance(one, lc.SendEpochAnswer)]
+    assert len(answers) == len(ready.messages)
+    return [one.swept_end for one in answers]
+
+
+def away(drive: Drive, *producers: c.ProducerEntry) -> Any:
     """Broker 1 comes back with ten records, of which it knows seven to be committed."""
     driver = drive(10, epoch=1, epochs=((1, 0),), high_watermark=7, producers=producers)
     driver.assign(2, epoch=2)
@@ -39,7 +47,7 @@ def start(offset: int) -> fc.SendFollowStart:
     return fc.SendFollowStart(TWO, LeaderEpoch(2), Offset(offset))
 
 
-def test_a_log_whose_open_transaction_may_have_lost_its_marker_begins_anew(drive: Any) -> None:
+def test_a_log_whose_open_transaction_may_have_lost_its_marker_begins_anew(drive: Drive) -> None:
     driver = away(drive, OPEN)
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=11)
     assert (ready.truncate_to, ready.checkpoint, ready.messages) == (0, EMPTY, ())
@@ -53,14 +61,14 @@ def test_a_log_whose_open_transaction_may_have_lost_its_marker_begins_anew(drive
 
 @pytest.mark.parametrize(("producers", "swept_end"), [((OPEN,), 10), ((), 11), ((OPEN,), 0)])
 def test_a_log_that_lacks_no_marker_goes_on(
-    drive: Any, producers: tuple[c.ProducerEntry, ...], swept_end: int
+    drive: Drive, producers: tuple[c.ProducerEntry, ...], swept_end: int
 ) -> None:
     driver = away(drive, *producers)
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=swept_end)
     assert (ready.truncate_to, ready.messages[0]) == (None, start(10))
 
 
-def test_a_log_that_is_cut_first_is_looked_at_then(drive: Any) -> None:
+def test_a_log_that_is_cut_first_is_looked_at_then(drive: Drive) -> None:
     """The cut may open a transaction again whose marker it takes away."""
     driver = away(drive)
     ready = driver.answer_epoch(1, 8, leader_epoch=2, swept_end=30)
@@ -76,7 +84,7 @@ def test_a_log_that_is_cut_first_is_looked_at_then(drive: Any) -> None:
     assert (ready.truncate_to, ready.checkpoint) == (0, EMPTY)
 
 
-def test_a_leader_tells_what_it_swept(drive: Any) -> None:
+def test_a_leader_tells_what_it_swept(drive: Drive) -> None:
     log = c.RecoveredLog(
         log_end_offset=Offset(9), checkpoint=EMPTY, producers=(), swept_end=Offset(5)
     )
@@ -85,14 +93,14 @@ def test_a_leader_tells_what_it_swept(drive: Any) -> None:
     driver.assign()
     driver.written(synced=True)
     driver.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(-1)))
-    assert [one.swept_end for one in driver.ready.messages] == [5]
+    assert swept_ends(driver.ready) == [5]
     driver.do(c.MarkersSwept(Offset(8)))
     driver.do(c.MarkersSwept(Offset(6)))
     driver.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(-1)))
-    assert [one.swept_end for one in driver.ready.messages] == [8]
+    assert swept_ends(driver.ready) == [8]
 
 
-def test_a_follower_that_copies_while_markers_go_has_to_ask_again(leader: Any) -> None:
+def test_a_follower_that_copies_while_markers_go_has_to_ask_again(leader: Driver) -> None:
     """Else it would copy data with its markers still to come, and then find them gone."""
     leader.produce(4)
     leader.written()
@@ -100,20 +108,22 @@ def test_a_follower_that_copies_while_markers_go_has_to_ask_again(leader: Any) -
     ready = leader.do(c.MarkersSwept(Offset(4)))
     assert ready.feeds == (lc.Feed(THREE, LeaderEpoch(1), None),)
     (refusal,) = ready.messages
+    assert isinstance(refusal, lc.SendRefusal)
     assert (refusal.follower, refusal.error.code) == (THREE, ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert isinstance(refusal.error, OffsetOutOfRangeError)
     assert refusal.error.valid == OffsetRange(Offset(0), Offset(4))
     assert leader.do(c.MarkersSwept(Offset(4))).feeds == (), "it does not follow"
 
 
-def test_a_follower_remembers_what_it_swept_for_when_it_leads(follower: Any) -> None:
+def test_a_follower_remembers_what_it_swept_for_when_it_leads(follower: Driver) -> None:
     assert follower.do(c.MarkersSwept(Offset(3))) == c.NOTHING
     follower.assign(1, epoch=2, version=2)
     follower.written(synced=True, persist_id=follower.machine._log.last_persist_id)
     follower.do(lc.EpochQueried(TWO, LeaderEpoch(2), LeaderEpoch(-1)))
-    assert [one.swept_end for one in follower.ready.messages] == [3]
+    assert swept_ends(follower.ready) == [3]
 
 
-def test_a_follower_tells_of_markers_that_its_leader_had_swept_when_it_leads(drive: Any) -> None:
+def test_a_follower_tells_of_markers_that_its_leader_had_swept_when_it_leads(drive: Drive) -> None:
     """It has copied the data without them, and has never swept any itself."""
     driver = away(drive)
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=30)
@@ -123,10 +133,10 @@ def test_a_follower_tells_of_markers_that_its_leader_had_swept_when_it_leads(dri
     driver.assign(1, epoch=3, version=3)
     driver.written(synced=True, persist_id=driver.machine._log.last_persist_id)
     driver.do(lc.EpochQueried(THREE, LeaderEpoch(3), LeaderEpoch(-1)))
-    assert [one.swept_end for one in driver.ready.messages] == [30]
+    assert swept_ends(driver.ready) == [30]
 
 
-def test_it_is_stored_again_if_the_disk_was_full(drive: Any) -> None:
+def test_it_is_stored_again_if_the_disk_was_full(drive: Drive) -> None:
     driver = away(drive)
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=30)
     driver.do(c.PersistFailed(ready.persist_id, ClusterError("full", ErrorCode.DISK_FULL)))
@@ -139,13 +149,13 @@ def test_it_is_stored_again_if_the_disk_was_full(drive: Any) -> None:
     assert (ready.swept_end, ready.messages[0]) == (30, start(10))
 
 
-def test_a_follower_that_has_all_the_markers_need_not_tell(drive: Any) -> None:
+def test_a_follower_that_has_all_the_markers_need_not_tell(drive: Drive) -> None:
     driver = away(drive)
     ready = driver.answer_epoch(1, 40, leader_epoch=2, swept_end=10)
     assert (ready.swept_end, ready.persist_id) == (None, 0)
 
 
-def test_a_follower_that_was_answered_before_markers_went_has_to_ask_again(leader: Any) -> None:
+def test_a_follower_that_was_answered_before_markers_went_has_to_ask_again(leader: Driver) -> None:
     """The answer was on its way when the pass began: it says nothing of them."""
     leader.produce(9)
     leader.written()
@@ -154,13 +164,14 @@ def test_a_follower_that_was_answered_before_markers_went_has_to_ask_again(leade
     ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(4)))
     assert ready.feeds == ()
     (refusal,) = ready.messages
+    assert isinstance(refusal, lc.SendRefusal)
     assert (refusal.follower, refusal.error.code) == (TWO, ErrorCode.OFFSET_OUT_OF_RANGE)
     leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))
     ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(4)))
     assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(1), Offset(4)),)
 
 
-def test_one_that_lacks_none_of_them_follows_at_once(leader: Any) -> None:
+def test_one_that_lacks_none_of_them_follows_at_once(leader: Driver) -> None:
     leader.produce(9)
     leader.written()
     leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.replica_driver import Drive, Driver
 
 from penstock.core.batch import Batch, BatchFlags, build_marker
 from penstock.core.replication import contract as c
@@ -24,7 +25,7 @@ SEVEN = ProducerId(TRANSACTIONAL_PRODUCER_BIT + 7)
 FENCED = ClusterError("another instance has taken over", ErrorCode.PRODUCER_FENCED)
 
 
-def codes(driver: Any) -> list[tuple[int, str]]:
+def codes(driver: Driver) -> list[tuple[int, str]]:
     return [(request, word) for request, _, word in driver.outcomes()]
 
 
@@ -36,7 +37,7 @@ def appended(ready: c.Ready) -> list[tuple[int, int, int]]:
 
 
 @pytest.fixture
-def opened(leader: Any) -> Any:
+def opened(leader: Driver) -> Any:
     """A leader on which transaction 3 of producer 7 is open since offset 2; the HW is 5."""
     leader.produce(2)
     leader.commit()
@@ -51,7 +52,7 @@ def opened(leader: Any) -> Any:
 # ---------------------------------------------------------------- begin
 
 
-def test_the_first_batch_waits_until_the_coordinator_knows_of_the_partition(leader: Any) -> None:
+def test_the_first_batch_waits_until_the_coordinator_knows_of_the_partition(leader: Driver) -> None:
     ready = leader.transact(count=2)
     assert ready.joins == (lc.JoinRequest("billing", SEVEN, 3, 1),)
     assert (ready.append, ready.replies) == ((), ())
@@ -64,19 +65,19 @@ def test_the_first_batch_waits_until_the_coordinator_knows_of_the_partition(lead
     assert leader.outcomes() == [(1, 0, "ok"), (2, 2, "ok"), (3, 4, "ok")]
 
 
-def test_going_on_asks_nobody(opened: Any) -> None:
+def test_going_on_asks_nobody(opened: Driver) -> None:
     ready = opened.transact(3)
     assert (appended(ready), ready.joins) == ([(5, 3, 1)], ())
     opened.transact(0, count=3)
     assert opened.outcomes() == [(4, 2, "duplicate")]
 
 
-def test_a_batch_that_is_not_the_first_begins_nothing(leader: Any) -> None:
+def test_a_batch_that_is_not_the_first_begins_nothing(leader: Driver) -> None:
     ready = leader.transact(5)
     assert (ready.joins, codes(leader)) == ((), [(1, "OUT_OF_ORDER_SEQUENCE")])
 
 
-def test_a_retry_behind_the_guard_lands_once(leader: Any) -> None:
+def test_a_retry_behind_the_guard_lands_once(leader: Driver) -> None:
     leader.transact(count=2)
     leader.transact(count=2)
     assert appended(leader.joined()) == [(0, 3, 1)]
@@ -84,7 +85,7 @@ def test_a_retry_behind_the_guard_lands_once(leader: Any) -> None:
     assert leader.outcomes() == [(1, 0, "ok"), (2, 0, "duplicate")]
 
 
-def test_a_refused_join_is_told_to_all_and_the_next_batch_asks_again(leader: Any) -> None:
+def test_a_refused_join_is_told_to_all_and_the_next_batch_asks_again(leader: Driver) -> None:
     leader.transact()
     leader.transact(1)
     ready = leader.joined(error=FENCED)
@@ -94,7 +95,7 @@ def test_a_refused_join_is_told_to_all_and_the_next_batch_asks_again(leader: Any
     assert leader.transact().joins == (lc.JoinRequest("billing", SEVEN, 3, 2),)
 
 
-def test_an_epoch_that_nobody_granted_disturbs_no_other(leader: Any) -> None:
+def test_an_epoch_that_nobody_granted_disturbs_no_other(leader: Driver) -> None:
     leader.transact()
     assert leader.transact(epoch=9).joins[0].number == 2
     leader.joined(2, FENCED)
@@ -102,7 +103,7 @@ def test_an_epoch_that_nobody_granted_disturbs_no_other(leader: Any) -> None:
     assert appended(leader.joined(1)) == [(0, 3, 1)]
 
 
-def test_the_older_of_two_that_joined_hears_that_it_is_fenced(leader: Any) -> None:
+def test_the_older_of_two_that_joined_hears_that_it_is_fenced(leader: Driver) -> None:
     leader.transact()
     leader.transact(epoch=4)
     leader.joined(2)
@@ -110,7 +111,7 @@ def test_the_older_of_two_that_joined_hears_that_it_is_fenced(leader: Any) -> No
     assert codes(leader) == [(1, "PRODUCER_FENCED")]
 
 
-def test_nothing_begins_while_the_producers_last_transaction_is_open(opened: Any) -> None:
+def test_nothing_begins_while_the_producers_last_transaction_is_open(opened: Driver) -> None:
     assert opened.transact(epoch=4).joins[0].number == 2
     assert opened.joined(2).append == ()
     assert codes(opened) == [(3, "CONCURRENT_TRANSACTIONS")]
@@ -130,7 +131,7 @@ def test_nothing_begins_while_the_producers_last_transaction_is_open(opened: Any
     ],
 )
 def test_what_belongs_to_a_transaction_says_so_everywhere(
-    leader: Any, changes: dict[str, Any], header: dict[str, Any], message: str
+    leader: Driver, changes: dict[str, Any], header: dict[str, Any], message: str
 ) -> None:
     leader.transact(count=2)
     request = lc.ProduceRequested(
@@ -153,7 +154,7 @@ def test_what_belongs_to_a_transaction_says_so_everywhere(
     assert (ready.append, ready.joins) == ((), ())
 
 
-def test_a_fenced_producer_hears_that_before_anything_else(opened: Any) -> None:
+def test_a_fenced_producer_hears_that_before_anything_else(opened: Driver) -> None:
     """Other errors are retried, or end a transaction that is over already (KAFKA-19690)."""
     opened.end()
     opened.assign(isr=(1,), version=2)
@@ -163,14 +164,14 @@ def test_a_fenced_producer_hears_that_before_anything_else(opened: Any) -> None:
     assert codes(opened) == [(5, "NOT_ENOUGH_REPLICAS")]
 
 
-def test_what_changed_while_a_batch_waited_counts(leader: Any) -> None:
+def test_what_changed_while_a_batch_waited_counts(leader: Driver) -> None:
     leader.transact()
     leader.assign(isr=(1,), version=2)
     assert leader.joined().append == ()
     assert codes(leader) == [(1, "NOT_ENOUGH_REPLICAS")]
 
 
-def test_what_waits_for_a_coordinator_counts_as_waiting(leader: Any) -> None:
+def test_what_waits_for_a_coordinator_counts_as_waiting(leader: Driver) -> None:
     leader.assign(pending_max=2, version=2)
     leader.transact()
     leader.produce()
@@ -179,7 +180,7 @@ def test_what_waits_for_a_coordinator_counts_as_waiting(leader: Any) -> None:
     assert leader.machine.wants_tick
 
 
-def test_a_deadline_takes_along_what_stands_behind(leader: Any) -> None:
+def test_a_deadline_takes_along_what_stands_behind(leader: Driver) -> None:
     """Without the batch before it none of these can land: they are tried again together."""
     leader.transact(timeout_ms=500)
     leader.transact(1, timeout_ms=100)
@@ -197,7 +198,7 @@ def test_a_deadline_takes_along_what_stands_behind(leader: Any) -> None:
     assert leader.joined(2).append == (), "nobody waits any more"
 
 
-def test_what_waits_hears_when_the_leadership_ends(leader: Any) -> None:
+def test_what_waits_hears_when_the_leadership_ends(leader: Driver) -> None:
     leader.transact()
     leader.transact(1)
     leader.transact(producer=8)
@@ -214,7 +215,7 @@ def test_what_waits_hears_when_the_leadership_ends(leader: Any) -> None:
 # ---------------------------------------------------------------- end
 
 
-def test_a_marker_is_answered_once_it_is_committed(opened: Any) -> None:
+def test_a_marker_is_answered_once_it_is_committed(opened: Driver) -> None:
     ready = opened.end()
     assert appended(ready) == [(5, 3, 0x0B)]
     assert (ready.append[0].header.max_timestamp_ms, ready.aborted) == (1_700_000_000_000, ())
@@ -225,7 +226,7 @@ def test_a_marker_is_answered_once_it_is_committed(opened: Any) -> None:
     assert (opened.ready.high_watermark, opened.ready.stable_offset) == (6, 6)
 
 
-def test_an_abort_leaves_with_its_marker(opened: Any) -> None:
+def test_an_abort_leaves_with_its_marker(opened: Driver) -> None:
     ready = opened.end(commit=False)
     assert appended(ready) == [(5, 3, 0x13)]
     (aborted,) = ready.aborted
@@ -233,7 +234,7 @@ def test_an_abort_leaves_with_its_marker(opened: Any) -> None:
     assert (aborted.producer_id, aborted.producer_epoch) == (SEVEN, 3)
 
 
-def test_a_marker_is_appended_even_if_nothing_is_open(leader: Any) -> None:
+def test_a_marker_is_appended_even_if_nothing_is_open(leader: Driver) -> None:
     """A leader that was deposed knows no better: "nothing open" would be a guess."""
     ready = leader.end(commit=False)
     assert (appended(ready), ready.aborted, ready.replies) == ([(0, 3, 0x13)], (), ())
@@ -241,7 +242,7 @@ def test_a_marker_is_appended_even_if_nothing_is_open(leader: Any) -> None:
     assert leader.outcomes() == [(1, 0, "ok")]
 
 
-def test_a_repeated_end_waits_for_the_first_and_appends_nothing(opened: Any) -> None:
+def test_a_repeated_end_waits_for_the_first_and_appends_nothing(opened: Driver) -> None:
     opened.end()
     ready = opened.end()
     assert (ready.append, ready.replies) == ((), ())
@@ -251,7 +252,7 @@ def test_a_repeated_end_waits_for_the_first_and_appends_nothing(opened: Any) -> 
     assert opened.outcomes() == [(5, 5, "duplicate")], "an older one too"
 
 
-def test_a_repeated_end_is_known_in_the_next_transaction(opened: Any) -> None:
+def test_a_repeated_end_is_known_in_the_next_transaction(opened: Driver) -> None:
     opened.end()
     opened.commit()
     opened.transact(epoch=4)
@@ -262,7 +263,7 @@ def test_a_repeated_end_is_known_in_the_next_transaction(opened: Any) -> None:
     assert [one.open_offset for one in opened.machine.open_transactions] == [6]
 
 
-def test_an_end_whose_marker_nobody_remembers_waits_for_all_there_is(drive: Any) -> None:
+def test_an_end_whose_marker_nobody_remembers_waits_for_all_there_is(drive: Drive) -> None:
     entry = c.ProducerEntry(
         producer_id=SEVEN,
         producer_epoch=4,
@@ -280,7 +281,7 @@ def test_an_end_whose_marker_nobody_remembers_waits_for_all_there_is(drive: Any)
     assert driver.outcomes() == [(1, -1, "duplicate")]
 
 
-def test_nothing_is_appended_behind_the_marker_that_a_join_was_asked_before(leader: Any) -> None:
+def test_nothing_is_appended_behind_the_marker_that_a_join_was_asked_before(leader: Driver) -> None:
     """Asked to join, then aborted by timeout, then the late answer (KAFKA-14884)."""
     leader.transact()
     leader.transact(1)
@@ -294,20 +295,20 @@ def test_nothing_is_appended_behind_the_marker_that_a_join_was_asked_before(lead
     assert appended(leader.joined(2)) == [(1, 4, 1)], "the next transaction goes on"
 
 
-def test_a_late_batch_of_an_ended_transaction_is_fenced(opened: Any) -> None:
+def test_a_late_batch_of_an_ended_transaction_is_fenced(opened: Driver) -> None:
     opened.end()
     assert opened.transact(3).append == ()
     assert codes(opened) == [(4, "PRODUCER_FENCED")]
 
 
-def test_an_end_that_cannot_be_replicated_is_refused_but_fences(leader: Any) -> None:
+def test_an_end_that_cannot_be_replicated_is_refused_but_fences(leader: Driver) -> None:
     leader.transact()
     leader.assign(isr=(1,), version=2)
     assert leader.end().append == ()
     assert codes(leader) == [(1, "PRODUCER_FENCED"), (2, "NOT_ENOUGH_REPLICAS")]
 
 
-def test_ends_are_let_in_when_produce_requests_are_not(leader: Any) -> None:
+def test_ends_are_let_in_when_produce_requests_are_not(leader: Driver) -> None:
     leader.assign(pending_max=1, version=2)
     leader.produce()
     assert len(leader.end().append) == 1
@@ -316,7 +317,7 @@ def test_ends_are_let_in_when_produce_requests_are_not(leader: Any) -> None:
     assert codes(leader) == [(3, "OVERLOADED")]
 
 
-def test_an_end_goes_to_the_leader(leader: Any, follower: Any) -> None:
+def test_an_end_goes_to_the_leader(leader: Driver, follower: Driver) -> None:
     follower.end()
     assert codes(follower) == [(1, "NOT_LEADER")]
     leader.end(expected_epoch=9)
@@ -327,12 +328,12 @@ def test_an_end_goes_to_the_leader(leader: Any, follower: Any) -> None:
     ("producer", "epoch"),
     [(7 - TRANSACTIONAL_PRODUCER_BIT, 3), (7, -1), (7, LAST_EPOCH + 1)],
 )
-def test_an_end_names_a_transaction(leader: Any, producer: int, epoch: int) -> None:
+def test_an_end_names_a_transaction(leader: Driver, producer: int, epoch: int) -> None:
     leader.end(epoch, producer=producer)
     assert codes(leader) == [(1, "INVALID_REQUEST")]
 
 
-def test_a_marker_can_be_asked_to_be_on_disk(opened: Any) -> None:
+def test_a_marker_can_be_asked_to_be_on_disk(opened: Driver) -> None:
     ready = opened.end(sync=Sync.DISK)
     assert ready.persist_sync
     opened.commit()
@@ -343,7 +344,7 @@ def test_a_marker_can_be_asked_to_be_on_disk(opened: Any) -> None:
     assert opened.outcomes() == [(3, 5, "ok"), (4, 5, "duplicate")]
 
 
-def test_an_end_that_waits_too_long_has_an_unknown_outcome(opened: Any) -> None:
+def test_an_end_that_waits_too_long_has_an_unknown_outcome(opened: Driver) -> None:
     opened.end(timeout_ms=50)
     opened.now_ms += 50
     opened.do(c.Tick())
@@ -353,7 +354,7 @@ def test_an_end_that_waits_too_long_has_an_unknown_outcome(opened: Any) -> None:
 # ---------------------------------------------------------------- failures, other leaders
 
 
-def test_a_failed_write_undoes_what_it_began_and_what_it_ended(opened: Any) -> None:
+def test_a_failed_write_undoes_what_it_began_and_what_it_ended(opened: Driver) -> None:
     marker = opened.end(commit=False).persist_id
     opened.transact(epoch=4)
     opened.joined(2)
@@ -369,7 +370,7 @@ def test_a_failed_write_undoes_what_it_began_and_what_it_ended(opened: Any) -> N
     assert opened.marks.last_stable_offset == 7
 
 
-def test_a_new_leader_goes_on_with_what_is_open(drive: Any) -> None:
+def test_a_new_leader_goes_on_with_what_is_open(drive: Drive) -> None:
     entry = c.ProducerEntry(
         producer_id=SEVEN,
         producer_epoch=3,
@@ -385,7 +386,7 @@ def test_a_new_leader_goes_on_with_what_is_open(drive: Any) -> None:
     assert (appended(ready), ready.joins) == ([(5, 3, 1)], ())
 
 
-def test_a_follower_knows_what_its_leader_knows(follower: Any) -> None:
+def test_a_follower_knows_what_its_leader_knows(follower: Driver) -> None:
     header = replace(
         build_marker(SEVEN, 3, commit=True, timestamp_ms=0).header,
         flags=BatchFlags.TRANSACTIONAL,
@@ -403,7 +404,7 @@ def test_a_follower_knows_what_its_leader_knows(follower: Any) -> None:
     assert (ready.high_watermark, ready.stable_offset) == (2, 2)
 
 
-def test_the_log_start_stops_at_the_stable_offset(opened: Any) -> None:
+def test_the_log_start_stops_at_the_stable_offset(opened: Driver) -> None:
     opened.do(lc.LogStartMoved(Offset(4)))
     assert opened.marks.log_start_offset == 2
     opened.end()
@@ -412,7 +413,7 @@ def test_the_log_start_stops_at_the_stable_offset(opened: Any) -> None:
     assert opened.marks.log_start_offset == 4
 
 
-def test_idempotent_producers_are_asked_nothing(leader: Any) -> None:
+def test_idempotent_producers_are_asked_nothing(leader: Driver) -> None:
     ready = leader.produce(2, producer=7, sequence=0)
     assert (len(ready.append), ready.joins, ready.aborted) == (1, (), ())
     leader.commit()
@@ -420,7 +421,7 @@ def test_idempotent_producers_are_asked_nothing(leader: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_duplicate_behind_a_guard_may_want_a_sync_of_its_own(leader: Any, count: int) -> None:
+def test_a_duplicate_behind_a_guard_may_want_a_sync_of_its_own(leader: Driver, count: int) -> None:
     for _ in range(count):
         leader.transact(sync=Sync.DISK)
     ready = leader.joined()
