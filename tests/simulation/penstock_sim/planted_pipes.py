@@ -12,7 +12,7 @@ from penstock.client.transaction.machine import Transactions
 from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
-from penstock.core.groups import offsets, pending
+from penstock.core.groups import offsets, pending, resets
 from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import EndedKey, PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, Member
@@ -88,7 +88,7 @@ def tell_offsets_that_a_transaction_may_change(patch: Any) -> None:
 
 def reset_offsets_that_a_transaction_may_change(patch: Any) -> None:
     """A reset ignores pending offsets."""
-    reset, check_stable = offsets.reset, offsets.check_stable
+    reset, check_stable = resets.reset, offsets.check_stable
 
     def blind(book: Book, event: gc.ResetRequested) -> gc.ResetDone:
         offsets.check_stable = lambda *_args: None  # type: ignore[assignment]
@@ -97,12 +97,12 @@ def reset_offsets_that_a_transaction_may_change(patch: Any) -> None:
         finally:
             offsets.check_stable = check_stable
 
-    patch.setattr(offsets, "reset", blind)
+    patch.setattr(resets, "reset", blind)
 
 
 def expire_offsets_that_a_transaction_may_change(patch: Any) -> None:
     """Offsets expire when a group has no members, even if a transaction may change them."""
-    sweep = offsets.sweep
+    sweep = resets.sweep
 
     def eager(book: Book, group: Group, gone: Any) -> None:
         kept, group.pending = group.pending, {}
@@ -111,7 +111,7 @@ def expire_offsets_that_a_transaction_may_change(patch: Any) -> None:
         finally:
             group.pending = kept
 
-    patch.setattr(offsets, "sweep", eager)
+    patch.setattr(resets, "sweep", eager)
     patch.setattr(world, "EXPIRY_EVERY", 1)  # they expire in all histories
 
 

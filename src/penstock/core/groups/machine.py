@@ -3,16 +3,17 @@
     load, load, … ─▶ start ─▶ handle(event, now_ms) ─▶ Ready: records, then what they entitle to say
 
 Who is a member and who owns what: `membership`, `reconcile`. Which offsets are committed:
-`offsets`. This module hands events on and keeps time: members whose session ends, targets that
-are due, the sweep. Waiting costs nothing: a heartbeat moves a number, and `next_wake_ms` is looked
-at when it has come (deadlines in the heap may be early, never late). I16, I18.
+`offsets`, `pending`, `resets`. This module hands events on and keeps time: members whose session
+ends, targets that are due, the sweep. Waiting costs nothing: a heartbeat moves a number, and
+`next_wake_ms` is looked at when it has come (deadlines in the heap may be early, never late).
+I16, I18.
 """
 
 import heapq
 from typing import Final
 
 from penstock.core.defect import stopped_by
-from penstock.core.groups import membership, offsets, pending, reconcile, views
+from penstock.core.groups import membership, offsets, pending, reconcile, resets, views
 from penstock.core.groups.config import GroupConfig
 from penstock.core.groups.contract import (
     NOTHING,
@@ -233,9 +234,9 @@ class GroupCoordinator:
             case FetchRequested():
                 return offsets.fetch(book, event)
             case ResetRequested():
-                return offsets.reset(book, event)
+                return resets.reset(book, event)
             case DeleteRequested():
-                return offsets.delete(book, event)
+                return resets.delete(book, event)
             case ListRequested():
                 return views.list_groups(book, event)
             case DescribeRequested():
@@ -311,8 +312,8 @@ class GroupCoordinator:
         for _ in range(min(_SWEPT_AT_ONCE, len(self._to_sweep))):
             group = book.groups.get(self._to_sweep.pop())
             if group is not None:
-                offsets.sweep(book, group, self._gone)
-            if len(book.records) > offsets.SWEPT_RECORDS_MAX:
+                resets.sweep(book, group, self._gone)
+            if len(book.records) > resets.SWEPT_RECORDS_MAX:
                 break
         pending.sweep(book)
         pause_ms = _SWEEP_PAUSE_MS if self._to_sweep else book.config.sweep_interval_ms

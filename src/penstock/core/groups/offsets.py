@@ -1,47 +1,36 @@
-"""Committed offsets: commit, fetch, reset, delete, expiry.
+"""Committed offsets: commit and fetch, and what every change of them is checked for.
 
     commit ─ member, epoch, ownership, never back ─▶ record per partition
-    reset  ─ no members; all or nothing; may go back ─▶ records that carry its id and reason
-    sweep  ─ groups without members for `offsets_retention_ms`, topics that are gone ─▶ tombstones
+    fetch  ─ what is committed, and not pending in a transaction ─▶ an answer per partition
 
-Offsets belong to topic ids: a topic that was deleted and created again has none. I18.
+Offsets belong to topic ids: a topic that was deleted and created again has none. I18. Offsets in
+transactions: `pending.py`. Resets, deletion and expiry: `resets.py`.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from penstock.core.groups.config import check_group_id
 from penstock.core.groups.contract import (
     CommitRequested,
     Committed,
-    Deleted,
-    DeleteRequested,
     Fetched,
     FetchRequested,
     NamedPartition,
     NewOffset,
     OffsetAnswer,
     Part,
-    ResetDone,
-    ResetLine,
-    ResetRequested,
 )
 from penstock.core.groups.membership import check_groups, fenced_instance, unknown_member
 from penstock.core.groups.records import GroupRecord, OffsetRecord, OffsetReset
 from penstock.core.groups.state import Book, Group, Member
-from penstock.core.types import ProducerId, TopicId
+from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 PARTITIONS_MAX: Final = 10_000
 """Per request: its records must fit into one batch."""
 METADATA_SUM_MAX: Final = 2 * 1024 * 1024
-RESET_ID_MAX: Final = 249
-SWEPT_RECORDS_MAX: Final = 5_000
 _INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
-
-
-# ---------------------------------------------------------------- commit and fetch
 
 
 def commit(book: Book, event: CommitRequested) -> Committed:
@@ -65,7 +54,7 @@ def commit(book: Book, event: CommitRequested) -> Committed:
 
 def _commit_one(book: Book, group: Group, member: Member | None, new: NewOffset) -> None:
     part = check(book, group, member, new)
-    _put(book, group, part, new)
+    put(book, group, part, new)
     book.commits += 1
 
 
@@ -90,7 +79,7 @@ def check(
                 "can commit only partitions that it owns or is giving up",
                 ErrorCode.STALE_MEMBER_EPOCH,
             )
-    _check_offset(book, new, where, least=0)
+    check_offset(book, new, where, least=0)
     if group.pending:
         check_stable(group, part, where, producer_id)
     known = group.offsets.get(part)
@@ -132,7 +121,7 @@ def record(book: Book, new: NewOffset, reset: OffsetReset | None = None) -> Offs
     )
 
 
-def _put(
+def put(
     book: Book, group: Group, part: Part, new: NewOffset, reset: OffsetReset | None = None
 ) -> None:
     if group.group_id not in book.groups:
@@ -242,99 +231,6 @@ def _answer(part: Part, topic: str, record: OffsetRecord | None) -> OffsetAnswer
     )
 
 
-# ---------------------------------------------------------------- reset and delete
-
-
-def reset(book: Book, event: ResetRequested) -> ResetDone:
-    """Sets offsets of a group without members, all or none; raises PenstockError."""
-    check_group_id(event.group_id)
-    check_size(event.offsets)
-    _check_audit(book, event)
-    group = book.groups.get(event.group_id) or Group(event.group_id)
-    if group.members:
-        raise not_empty(group, "its offsets can be reset")
-    last = group.record.reset
-    done = bool(event.reset_id) and last is not None and last.reset_id == event.reset_id
-    if not done and group.group_id not in book.groups:
-        check_groups(book)
-    lines, parts = [], []
-    for new in event.offsets:
-        try:
-            part = resolve(book, new.where)
-            where = f"{new.where.topic}/{new.where.partition}"
-            _check_offset(book, new, where, least=-1)
-            check_stable(group, part, where)
-        except PenstockError as error:
-            lines.append(ResetLine(-1, new.offset, error))
-            continue
-        known = group.offsets.get(part)
-        old = -1 if known is None else known.offset
-        # Carried out before: what is told is what is committed.
-        lines.append(ResetLine(old, old if done else new.offset))
-        parts.append(part)
-    if done or event.dry_run or len(parts) < len(lines) or not parts:
-        return ResetDone(tuple(lines), already_applied=done)
-    _apply_reset(book, group, parts, event)
-    return ResetDone(tuple(lines), applied=True)
-
-
-def _apply_reset(book: Book, group: Group, parts: list[Part], event: ResetRequested) -> None:
-    audit = OffsetReset(event.reset_id, event.reason, book.time_ms)
-    record = group.record
-    if group.group_id not in book.groups:
-        record = replace(record, empty_since_ms=book.time_ms)
-    book.put_group(group, replace(record, reset=audit))
-    for part, new in zip(parts, event.offsets, strict=True):
-        if new.offset < 0:
-            book.put_offset(group, part, None)
-        else:
-            _put(book, group, part, new, audit)
-    book.decide(
-        "offsets reset",
-        group=group.group_id,
-        partitions=len(parts),
-        reset_id=event.reset_id,
-        reason=event.reason,
-    )
-
-
-def _check_audit(book: Book, event: ResetRequested) -> None:
-    for name, text, limit in (
-        ("reset id", event.reset_id, RESET_ID_MAX),
-        ("reason", event.reason, book.config.reason_bytes_max),
-    ):
-        if len(text.encode()) > limit:
-            raise ClusterError(
-                f"the {name} of the reset has {len(text.encode())} bytes, the limit is {limit}",
-                ErrorCode.INVALID_REQUEST,
-            )
-
-
-def delete(book: Book, event: DeleteRequested) -> Deleted:
-    """Forgets a group; raises ClusterError(UNKNOWN_GROUP, GROUP_NOT_EMPTY)."""
-    check_group_id(event.group_id)
-    group = book.group(event.group_id)
-    if group.members:
-        raise not_empty(group, "it can be deleted")
-    for producer_id, pending in group.pending.items():
-        raise ClusterError(
-            f"group {group.group_id!r} has offsets in the open transaction "
-            f"{pending.transactional_id!r} (producer {producer_id}); delete it when that has ended",
-            ErrorCode.UNSTABLE_OFFSETS,
-        )
-    book.remove_group(group)
-    book.decide("group deleted", group=group.group_id)
-    return Deleted()
-
-
-def not_empty(group: Group, then: str) -> ClusterError:
-    return ClusterError(
-        f"group {group.group_id!r} has {len(group.members)} members; stop them, or wait for their "
-        f"sessions to end, then {then}",
-        ErrorCode.GROUP_NOT_EMPTY,
-    )
-
-
 # ---------------------------------------------------------------- checks
 
 
@@ -361,7 +257,7 @@ def resolve(book: Book, where: NamedPartition) -> Part:
     return topic_id, where.partition
 
 
-def _check_offset(book: Book, new: NewOffset, where: str, *, least: int) -> None:
+def check_offset(book: Book, new: NewOffset, where: str, *, least: int) -> None:
     limit = book.config.metadata_bytes_max
     problem = ""
     if not least <= new.offset <= _INT64_MAX:
@@ -394,28 +290,9 @@ def check_size(offsets: tuple[NewOffset, ...]) -> None:
         )
 
 
-# ---------------------------------------------------------------- upkeep
-
-
-def sweep(book: Book, group: Group, gone: frozenset[TopicId]) -> None:
-    """Forgets offsets that have expired, of topics that are `gone`, and a group without any.
-
-    Nothing expires while a transaction may still change it.
-    """
-    if group.pending:
-        return
-    for part in [part for part in group.offsets if part[0] in gone]:
-        book.put_offset(group, part, None)
-    if group.members:
-        return
-    empty_since_ms = group.record.empty_since_ms
-    oldest_ms = book.time_ms - book.config.offsets_retention_ms
-    if empty_since_ms < oldest_ms:
-        old = [part for part, record in group.offsets.items() if record.time_ms < oldest_ms]
-        for part in old:
-            book.put_offset(group, part, None)
-        if old:
-            book.decide("offsets expired", group=group.group_id, partitions=len(old))
-    if not group.offsets and empty_since_ms < book.time_ms - book.config.deleted_topic_grace_ms:
-        book.remove_group(group)
-        book.decide("group removed: no members, no offsets", group=group.group_id)
+def not_empty(group: Group, then: str) -> ClusterError:
+    return ClusterError(
+        f"group {group.group_id!r} has {len(group.members)} members; stop them, or wait for their "
+        f"sessions to end, then {then}",
+        ErrorCode.GROUP_NOT_EMPTY,
+    )
