@@ -1,14 +1,15 @@
-"""Aborted transactions of a partition's log: what a read_committed reader does not get to see.
+"""Aborted transactions of a partition's log: what a read_committed reader does not see.
 
     … data (pid 7, epoch 3) … data … ABORT marker of (7, 3) …
-        └ first_offset                 └ marker_offset          stable_offset: LSO behind the marker
+        └ first_offset                 └ marker_offset          stable_offset: LSO after the marker
 
-Every replica keeps one entry per ABORT marker, written with the marker itself, so that whoever
-leads can answer. An entry covers the batches of its (producer id, producer epoch) between first
-offset and marker; epochs count transactions, so that names one transaction for ever (KIP-890).
-Readers scan entries from their fetch offset and stop at the first whose stable offset is at or past
-the end of the answer: no later one can begin before it (the rule of Kafka's transaction index).
-Kept here: I11, I12. What a reader gets to see by these entries: `isolation`.
+Every replica has one entry per ABORT marker, written with the marker itself, so that any leader can
+answer. An entry covers the batches of its (producer id, producer epoch) between first offset and
+marker; epochs count transactions, so that pair identifies one transaction for ever (KIP-890).
+Readers scan entries from their fetch offset and stop at the first whose stable offset is at or
+after the end of the answer: no later one can begin before it (the rule of Kafka's transaction
+index).
+Kept here: I11, I12. `isolation` applies these entries.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from penstock.core.types import Offset, ProducerId
 class AbortedTransaction:
     """One aborted transaction of one partition.
 
-    `stable_offset` is the last stable offset behind the marker, as the log alone tells it: the
+    `stable_offset` is the last stable offset after the marker, according to the log alone: the
     first offset of the oldest transaction still open there, else the marker's offset + 1.
     """
 
@@ -39,14 +40,14 @@ class AbortedTransaction:
 
 
 NEWEST_MAX: Final = 1_000
-"""Entries in memory per partition, about 200 kB: only a log with more has readers ask the disk."""
+"""Entries in memory per partition, about 200 kB: readers read the disk only if there are more."""
 _marker_offset: Final = attrgetter("marker_offset")
 
 
 def overlapping(
     entries: Iterable[AbortedTransaction], end: Offset
 ) -> tuple[AbortedTransaction, ...]:
-    """Those of `entries` that have batches below `end`; the rest is not looked at.
+    """Those of `entries` that have batches below `end`; the rest are not examined.
 
     `entries` are all with markers from some offset on, by marker.
     """
@@ -62,14 +63,14 @@ def overlapping(
 class AbortedIndex:
     """The newest aborted transactions of one log. Not thread-safe; owned by its replica's shell.
 
-    An entry comes when its marker is appended, before that is written: it is of use to nobody
+    An entry is added when its marker is appended, before the marker is written: no reader uses it
     before the last stable offset has passed the marker.
     """
 
     __slots__ = ("_complete_from", "_entries", "_first")
 
     def __init__(self, newest: Sequence[AbortedTransaction] = ()) -> None:
-        """Of a log with these entries, the newest by marker: all, or the last `NEWEST_MAX`."""
+        """`newest`: the newest entries of the log, by marker: all, or the last `NEWEST_MAX`."""
         self._entries = list(newest)
         self._first = 0
         complete = len(newest) < NEWEST_MAX
@@ -80,11 +81,11 @@ class AbortedIndex:
 
     @property
     def complete_from(self) -> Offset:
-        """Every entry with a marker at this offset or behind is here."""
+        """Every entry with a marker at or after this offset is here."""
         return self._complete_from
 
     def extend(self, entries: Iterable[AbortedTransaction]) -> None:
-        """Adds entries whose markers follow those known; beyond the limit the oldest go."""
+        """Adds entries whose markers follow those known; beyond the limit, drops the oldest."""
         self._entries.extend(entries)
         surplus = len(self) - NEWEST_MAX
         if surplus <= 0:
@@ -96,13 +97,13 @@ class AbortedIndex:
             self._first = 0
 
     def cut(self, to: Offset) -> None:
-        """The log ends at `to` now: markers from there on are gone."""
+        """The log now ends at `to`: removes entries with markers at or after it."""
         at = bisect_left(self._entries, to, self._first, key=_marker_offset)
         del self._entries[at:]
         self._complete_from = min(self._complete_from, to)
 
     def between(self, start: Offset, end: Offset) -> tuple[AbortedTransaction, ...] | None:
-        """What `LogStore.aborted` would answer; None if only that can."""
+        """The answer of `LogStore.aborted`; None if only the store has it."""
         if start < self._complete_from:
             return None
         at = bisect_left(self._entries, start, self._first, key=_marker_offset)

@@ -10,12 +10,12 @@ the rest untouched. The stored form, all integers big-endian:
      │ i64    │ i32   │ i64     │ u32 │ u32  │  pid pepoch bseq uncompressed)       │
      └────────┴───────┴─────────┴─────┴──────┴─────────────────────────────────────┴─────────
 
-`crc` covers the 44 bytes and the payload, and never changes on the way from producer to
-consumer. `header crc` covers bytes 0..24, which the broker stamped (I22).
+`crc` covers the 44 bytes and the payload, and never changes between producer and consumer. `header
+crc` covers bytes 0..24, which the broker stamped (I22).
 
-A transaction of a producer is named by its id and epoch. Its batches are TRANSACTIONAL; in each
-partition a marker follows them, a control batch of its own that carries the outcome in its sealed
-flags: whoever reads headers knows what became of the transaction, and nobody opens a payload.
+A transaction of a producer is identified by its id and epoch. Its batches are TRANSACTIONAL; in
+each partition a marker follows them, a separate control batch with the outcome in its sealed flags:
+a reader of headers knows the outcome of the transaction, and no payload is decoded.
 """
 
 import struct
@@ -59,16 +59,16 @@ class BatchFlags(IntFlag):
 
 _OUTCOMES: Final = BatchFlags.COMMIT | BatchFlags.ABORT
 _MARKER: Final = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
-# Headers are asked for these once per batch at least, and `&` of an `IntFlag` runs in Python and
-# makes a flag of the result: this does neither.
+# Headers are checked for these at least once per batch, and `&` of an `IntFlag` runs in Python and
+# creates a flag: this does neither.
 _has: Final = int.__and__
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """All that is known of a batch without its payload. Times in ms since 1970 UTC, sizes in bytes.
+    """What is known of a batch without its payload. Times in ms since 1970 UTC, sizes in bytes.
 
-    `record_count` is how many offsets the batch takes; compaction never changes it, it only leaves
+    `record_count` is the number of its offsets; compaction never changes it, it only leaves
     fewer records (COMPACTED), down to none. `append_time_ms` 0 = records keep their own timestamps.
     `producer_id` -1 = not idempotent.
     """
@@ -89,7 +89,7 @@ class BatchHeader:
 
     @property
     def next_offset(self) -> Offset:
-        """The offset behind the batch."""
+        """The first offset after the batch."""
         return Offset(self.base_offset + self.record_count)
 
     @property
@@ -108,7 +108,7 @@ class BatchHeader:
 
     @property
     def is_control(self) -> bool:
-        """Written by brokers for brokers: never handed to users."""
+        """Written by brokers for brokers: never returned to users."""
         return bool(_has(self.flags, BatchFlags.CONTROL))
 
     @property
@@ -118,7 +118,7 @@ class BatchHeader:
 
     @property
     def commits(self) -> bool:
-        """A marker of a committed transaction; False for one that was aborted."""
+        """A marker of a committed transaction; False for an aborted one."""
         return bool(_has(self.flags, BatchFlags.COMMIT))
 
 
@@ -135,7 +135,7 @@ class Batch:
 
     @property
     def next_offset(self) -> Offset:
-        header = self.header  # not its property: searches ask for this most of all
+        header = self.header  # not its property: searches call this most often
         return Offset(header.base_offset + header.record_count)
 
     @property
@@ -144,9 +144,9 @@ class Batch:
         return HEADER_BYTES + len(self.payload)
 
     def stamped(self, base_offset: Offset, epoch: LeaderEpoch, append_time_ms: int) -> "Batch":
-        """The same batch at its place in the log. The payload is shared, the CRC unchanged."""
+        """The same batch as appended to the log. The payload is shared, the CRC unchanged."""
         old = self.header
-        # By hand: `replace` looks fields up by name, and this runs once per batch appended.
+        # Explicitly: `replace` looks fields up by name, and this runs once per batch appended.
         header = BatchHeader(
             old.record_count,
             old.first_timestamp_ms,
@@ -171,8 +171,8 @@ def build_marker(
     """The batch that ends a transaction in one partition: one offset, and no payload.
 
     Args:
-        producer_id: Whose transaction.
-        producer_epoch: The epoch that ends; the producer goes on with the next.
+        producer_id: Owner of the transaction.
+        producer_epoch: The epoch that ends; the producer continues with the next.
         commit: Whether its records become visible, or never will.
         timestamp_ms: Now, ms since 1970 UTC.
     """
@@ -190,9 +190,9 @@ def build_marker(
 
 
 def describe_bad_flags(header: BatchHeader) -> str | None:
-    """What is wrong with the flags of a batch that a leader or a disk holds; None: nothing.
+    """What is wrong with the flags of a batch on a leader or a disk; None: nothing.
 
-    Flags that this version does not know are not judged here.
+    Flags that this version does not know are not checked here.
     """
     flags = header.flags
     if not flags:

@@ -3,21 +3,21 @@
 A binary column (keys, values, header names, header values) is two buffers:
 
     entries   b"AA"   None   b""   b"Lufthansa"
-    data      A A L u f t h a n s a                  all entries end to end
+    data      A A L u f t h a n s a                  all entries, one after another
     lengths   2  -1  0  9                            int32 each; -1 = null, 0 = empty
 
 `lengths` None means the column is absent: every entry is null. Timestamps are int64
 differences to the first record's, absent when all are equal. Headers are two binary columns
-with an entry per header, and a count per record that says how many are its own.
+with an entry per header, and each record has a count of its headers.
 
-Every memoryview here is one-dimensional, contiguous and in the byte order of this machine
-(format "B", "i" or "q"), so that `numpy.frombuffer` and `pyarrow.py_buffer` take it as it is.
-A compacted batch keeps its place in the log and loses records: `offset_deltas` says which of its
-offsets the records have that are left, `covered_offsets` how many offsets it stands for.
+Every memoryview here is one-dimensional, contiguous and in the byte order of this machine (format
+"B", "i" or "q"), so that `numpy.frombuffer` and `pyarrow.py_buffer` accept it unchanged. A
+compacted batch keeps its offsets in the log and loses records: `offset_deltas` has the offsets of
+the remaining records, `covered_offsets` the number of offsets it covers.
 
-They may point, unaligned, into a received payload: nothing is copied until an accessor makes
-Python objects. `penstock.core.records` makes Columns, and only consistent ones; the accessors
-trust them.
+Memoryviews may point, unaligned, into a received payload: nothing is copied until an accessor
+creates Python objects. `penstock.core.records` creates only consistent Columns; the accessors trust
+them.
 """
 
 from bisect import bisect_left
@@ -57,9 +57,9 @@ class Columns:
     record_count: at least 1, but 0 in a batch that compaction emptied.
     base_offset: where the batch begins; 0 before a broker set it. Record i has offset
         base_offset + i, or base_offset + offset_deltas[i] in a compacted batch.
-    append_time_ms: when not 0, the timestamp of every record, whatever their producer said.
-    offset_deltas: int32 each, strictly rising, below `covered_offsets`; None = 0, 1, 2 …
-    covered_offsets: of a compacted batch, the offsets it takes; 0 = as many as records.
+    append_time_ms: when not 0, the timestamp of every record, regardless of their producer's.
+    offset_deltas: int32 each, strictly ascending, below `covered_offsets`; None = 0, 1, 2 …
+    covered_offsets: of a compacted batch, its number of offsets; 0 = as many as records.
     """
 
     record_count: int
@@ -81,12 +81,12 @@ class Columns:
 
     @property
     def next_offset(self) -> Offset:
-        """The offset behind the batch, whether its last record is still there or not."""
+        """The first offset after the batch, whether its last record is still there or not."""
         return Offset(self.base_offset + (self.covered_offsets or self.record_count))
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The largest timestamp the producer gave (`append_time_ms` plays no part)."""
+        """The largest timestamp that the producer set (without `append_time_ms`)."""
         if self.timestamp_deltas_ms is None:
             return self.first_timestamp_ms
         return self.first_timestamp_ms + max(self.timestamp_deltas_ms.tolist())
@@ -100,7 +100,7 @@ class Columns:
         return _entries(self.value_data, self.value_lengths, self.record_count)
 
     def offsets(self) -> Sequence[int]:
-        """An offset per record, rising."""
+        """An offset per record, ascending."""
         base = self.base_offset
         if self.offset_deltas is None:
             return range(base, base + self.record_count)
@@ -115,7 +115,7 @@ class Columns:
         )
 
     def index_of(self, offset: int) -> int:
-        """Index of the first record at or behind `offset`; record_count if there is none."""
+        """Index of the first record at or after `offset`; record_count if there is none."""
         delta = max(0, offset - self.base_offset)
         if self.offset_deltas is None:
             return min(delta, self.record_count)
@@ -131,7 +131,7 @@ class Columns:
         return [first + delta for delta in self.timestamp_deltas_ms.tolist()]
 
     def headers(self) -> list[Headers]:
-        """The headers per record; () for a record without any."""
+        """The headers per record; () for a record without headers."""
         if self.header_counts is None:
             return [()] * self.record_count
         pairs = self._header_pairs()
@@ -145,7 +145,7 @@ class Columns:
     def record(self, index: int) -> Record:
         """The record at 0 <= index < record_count; raises IndexError.
 
-        Sums up the lengths before it: meant for a look at few records.
+        Sums up the lengths before it: use it only for a few records.
         """
         if not 0 <= index < self.record_count:
             raise IndexError(f"record {index} of a batch of {self.record_count}")
@@ -164,12 +164,12 @@ class Columns:
         names = _entries(self.header_key_data, self.header_key_lengths, 0)
         count = len(names)
         values = _entries(self.header_value_data, self.header_value_lengths, count)
-        # Names are never null; decode_batch and encode_columns see to it.
+        # Names are never null; decode_batch and encode_columns ensure that.
         return zip((str(name, "utf-8") for name in names if name is not None), values, strict=True)
 
 
 def data_bytes(lengths: Sequence[int]) -> int:
-    """How many bytes the entries of these lengths take; nulls take none."""
+    """Bytes of the entries with these lengths; nulls have none."""
     return sum(lengths) + lengths.count(NULL)
 
 
@@ -183,7 +183,7 @@ def _entries(data: memoryview, lengths: memoryview | None, count: int) -> list[b
         # Twice as fast as slicing: BytesIO keeps the position, map stays in C.
         entries = list(map(BytesIO(data).read, sizes))
         return entries
-    # read(-1) would read all that is left: a null reads 0 bytes, then its place is corrected.
+    # read(-1) would read all that is left: a null reads 0 bytes, and is then corrected.
     nulls = [index for index, size in enumerate(sizes) if size == NULL]
     for index in nulls:
         sizes[index] = 0

@@ -1,8 +1,8 @@
 """Compression of batch payloads: none, zstd (RFC 8878) and the LZ4 frame format.
 
 The packages are an extra (`pip install 'penstock[compression]'`) and imported on first use, so
-that the light client works without them. Decompression is told the size to expect and never
-produces, or reserves, much more: a small payload cannot blow up a reader (I23).
+that the light client works without them. Decompression is given the expected size and never
+produces, or reserves, much more: a small payload cannot make a reader run out of memory (I23).
 """
 
 from importlib import import_module
@@ -14,11 +14,11 @@ from penstock.errors import MisuseError
 
 ZSTD_LEVEL: Final = 3
 ZSTD_WINDOW_BYTES: Final = 8 * 1024 * 1024
-"""Largest window a reader must support (the least that RFC 8878 asks for)."""
+"""Largest window a reader must support (the minimum of RFC 8878)."""
 
 
 def compress(codec: Codec, message: bytes) -> bytes:
-    """The payload for this message: one frame, which names the size of its content.
+    """The payload for this message: one frame, which includes the size of its content.
 
     Raises MisuseError if the codec's package is not installed.
     """
@@ -36,7 +36,7 @@ def compress(codec: Codec, message: bytes) -> bytes:
 def decompress(codec: Codec, payload: bytes, size_bytes: int) -> bytes:
     """The message in this payload, which must have exactly `size_bytes`.
 
-    The caller has held `size_bytes` against its limit. Raises ClusterError(CORRUPT_BATCH) for a
+    The caller has checked `size_bytes` against its limit. Raises ClusterError(CORRUPT_BATCH) for a
     payload that is not one whole frame of that size, MisuseError if the package is missing.
     """
     match codec:
@@ -59,14 +59,14 @@ def decompress(codec: Codec, payload: bytes, size_bytes: int) -> bytes:
 def _decompress_zstd(payload: bytes, size_bytes: int) -> bytes:
     zstandard = _zstandard()
     try:
-        # A size in the frame header makes the library reserve that much: judge it first.
+        # A size in the frame header makes the library reserve that much: check it first.
         named = zstandard.frame_content_size(payload)
         if named > size_bytes:
             raise corrupt(
                 f"zstd frame claims {named} content bytes, but the header says {size_bytes}"
             )
         reader = zstandard.ZstdDecompressor(max_window_size=max(size_bytes, ZSTD_WINDOW_BYTES))
-        # One byte of room more shows a frame that is too long; 0 would mean no limit.
+        # One extra byte reveals a frame that is too long; 0 would mean no limit.
         return bytes(
             reader.decompress(payload, max_output_size=size_bytes + 1, allow_extra_data=False)
         )

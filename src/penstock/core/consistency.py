@@ -1,8 +1,8 @@
 """Whether the columns of a received message agree with each other and with the batch header.
 
-The last step of `penstock.core.records.decode_batch`, before which nothing may trust a length.
-Every rule is a sum, minimum or count over a whole column, in C; a list is only made of a column
-whose number of entries has passed its limit (I23). What fails names column, value and limit.
+The last step of `penstock.core.records.decode_batch`; before it, no length can be trusted. Every
+rule is a sum, minimum or count over a whole column, in C; a column is only turned into a list after
+its number of entries has passed its limit (I23). Errors name column, value and limit.
 """
 
 from itertools import islice
@@ -18,7 +18,7 @@ def check_columns(columns: Columns, max_timestamp_ms: int) -> None:
 
     Args:
         columns: As cut out of a message, with a record count within its limit.
-        max_timestamp_ms: What the batch header says it is.
+        max_timestamp_ms: Its value in the batch header.
 
     Raises ClusterError(CORRUPT_BATCH).
     """
@@ -36,7 +36,7 @@ def check_columns(columns: Columns, max_timestamp_ms: int) -> None:
 
 
 def _check_offsets(columns: Columns) -> None:
-    """Only a compacted batch says which offsets its records have; then one by one."""
+    """Only a compacted batch lists the offsets of its records; they are checked one by one."""
     deltas = columns.offset_deltas
     if deltas is None:
         return
@@ -107,7 +107,7 @@ def _count_headers(counts: memoryview | None, record_count: int) -> int:
 
 
 def _check_names(columns: Columns) -> None:
-    """Header names are UTF-8, each on its own: no character reaches over an end."""
+    """Header names are UTF-8, each separately: no character spans two names."""
     if columns.header_key_lengths is None:
         return
     data = columns.header_key_data.tobytes()

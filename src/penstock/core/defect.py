@@ -1,15 +1,15 @@
-"""A defect in a machine stops it: half of an event may be done, and the rest would be guessed.
+"""A defect in a machine stops it: half of an event may be done, and continuing would be a guess.
 
     handle(event) ─▶ rules ─▶ Ready
-                       └─ any exception ─▶ Ready(stopped=error, answers that are owed)
-    handle(event), stopped ─▶ the answer that is owed to this event: the same error
+                       └─ any exception ─▶ Ready(stopped=error, pending answers)
+    handle(event), stopped ─▶ the answer to this event: the same error
 
-Every machine does it in the same way. What a half-handled event had decided is dropped whole:
-nothing of it leaves, and what the shell may look at stays as it was before the event. Whoever
-waits for an answer gets `error`; `Unanswered` knows them, because the rules that would know are
-what broke. `Ready.stopped` is set once: the shell logs the defect behind it (`__cause__`, with its
-traceback), ends what it does for the machine by itself, and the rest of the process goes on.
-Nobody goes on with a stopped machine: its state is read anew, from disk or log, by another.
+Every machine does it in the same way. Decisions of a half-handled event are dropped entirely: none
+of them is sent, and the shell's view of the machine stays as before the event. All waiting callers
+get `error`; `Unanswered` knows them, because the rules that would know are broken. `Ready.stopped`
+is set once: the shell logs the defect behind it (`__cause__`, with its traceback), ends its own
+work for the machine, and the rest of the process continues. A stopped machine is not used again:
+another one reads its state again, from disk or log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Answered(Protocol):
 
 
 class Unanswered:
-    """Requests that a machine took and has not answered yet, by their ids."""
+    """Requests that a machine accepted and has not answered yet, by their ids."""
 
     __slots__ = ("_ids",)
 
@@ -39,24 +39,24 @@ class Unanswered:
         return len(self._ids)
 
     def take(self, request_id: int) -> None:
-        """A request came; before anything of it is looked at."""
+        """A request arrived; called before it is handled."""
         self._ids.add(request_id)
 
     def settle(self, replies: Iterable[Answered]) -> None:
-        """These leave with the Ready of an event that was handled to its end."""
+        """These replies are sent with the Ready of an event that was handled completely."""
         for reply in replies:
             self._ids.discard(reply.request_id)
 
     def give_up(self) -> list[int]:
-        """Everyone who still waits, oldest id first; nobody does from now on."""
+        """All callers that still wait, oldest id first; forgets them."""
         ids, self._ids = sorted(self._ids), set()
         return ids
 
 
 def stopped_by(defect: Exception, what: str, event: object, code: ErrorCode) -> ClusterError:
-    """Why `what` is stopped, to be told to everyone who asks; `defect` is its `__cause__`.
+    """The error that says why `what` is stopped; `defect` is its `__cause__`.
 
-    `event`: what it was doing, an event or a word for it.
+    `event`: what it was handling, an event or a word for it.
     """
     doing = event if isinstance(event, str) else type(event).__name__
     error = ClusterError(
@@ -69,9 +69,9 @@ def stopped_by(defect: Exception, what: str, event: object, code: ErrorCode) -> 
 
 
 def raise_defect(stopped: PenstockError | None) -> None:
-    """Raises the defect behind `Ready.stopped`; for tests and the simulator: they want to see it.
+    """Raises the defect behind `Ready.stopped`, for tests and the simulator.
 
-    None, and a stop that a rule decided, pass.
+    Ignores None, and a stop that a rule decided.
     """
     if stopped is not None and stopped.__cause__ is not None:
         raise stopped.__cause__

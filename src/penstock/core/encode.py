@@ -1,7 +1,7 @@
-"""Columns from what a program holds: lists of bytes, or buffers that are columnar already.
+"""Creates columns from lists of bytes, or from buffers that are already columnar.
 
 Lists are joined and measured by loops in C (`bytes.join`, `map`); only a null in a list costs a
-Python step per record. Buffers (Arrow, NumPy) are taken as they are: no record is touched.
+Python step per record. Buffers (Arrow, NumPy) are used unchanged: no record is touched.
 Wrong input raises MisuseError naming the column, the index and the type seen, before
 anything is built. No limits on sizes apply yet; `penstock.core.records.build_batch` has them.
 """
@@ -26,7 +26,7 @@ HeaderLists = Sequence[Sequence[Header] | None]
 
 @dataclass(frozen=True, slots=True)
 class BinaryBuffers:
-    """A binary column as two buffers, the way `Columns` has it; make it by `binary_buffers`."""
+    """A binary column as two buffers, as in `Columns`; create it with `binary_buffers`."""
 
     data: memoryview
     lengths: memoryview
@@ -114,7 +114,7 @@ def binary_buffers(
     """A binary column from its data and either lengths or offsets.
 
     Args:
-        data: All entries end to end.
+        data: All entries, one after another.
         lengths: int32 per entry, -1 = null, 0 = empty; must add up to the size of `data`.
         offsets: int32 or int64, one more than entries: entry i is data[offsets[i]:offsets[i+1]],
             as Arrow has it (slice `offsets` for a slice of the array, keep `data`). No entry is
@@ -218,7 +218,7 @@ def _time_list(given: "Sequence[int] | Buffer") -> list[int]:
 
 
 def _with_headers(columns: Columns, headers: HeaderLists) -> Columns:
-    """The columns and these headers; the same columns if no record has any."""
+    """The columns with these headers; the same columns if no record has headers."""
     _check_count("headers", len(headers), columns.record_count)
     try:
         counts = [len(given) if given else 0 for given in headers]
@@ -247,7 +247,7 @@ def _with_headers(columns: Columns, headers: HeaderLists) -> Columns:
 
 
 def _integers(name: str, buffer: "Buffer", sizes: tuple[int, ...]) -> memoryview:
-    """The buffer as signed integers of one of these sizes; bytes pass where one size is possible.
+    """The buffer as signed integers of one of these sizes; bytes pass if only one size is possible.
 
     Raises MisuseError.
     """

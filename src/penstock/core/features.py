@@ -1,10 +1,11 @@
-"""What brokers understand beyond the first release, by name, and what must wait until all do.
+"""What brokers support beyond the first release, by name, and what must wait until all do.
 
     Register.features ─▶ BrokerRegistration ─▶ may this topic be created, may this broker register?
 
-A topic of `FEATURE_OF_TOPIC` holds what older brokers cannot serve. It is created only while every
-registered broker names its feature, dead ones included, as they may come back; from then on a
-broker without it is refused at registration. Before that, going back to the older release is free.
+A topic of `FEATURE_OF_TOPIC` contains what older brokers cannot serve. It is created only if every
+registered broker names its feature, including dead ones, as they may come back; from then on a
+broker without it is refused at registration. Before that, a downgrade to the older release is
+possible.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
 """Keys: every record must have one, and the newest offset of each, in bounded memory (I23).
 
-A key is known by its own bytes if it is shorter than 16, else by a hash of 16 bytes: with 10
+A key is stored as its own bytes if it is shorter than 16, else as a hash of 16 bytes: with 10
 million keys in one pass, two of them share a hash with a probability of 10**-25. When the map is
-full, the pass ends at the batch that filled it, and the next one goes on there.
+full, the pass ends at the batch that filled it, and the next pass continues there.
 """
 
 from collections.abc import Iterable
@@ -20,9 +20,9 @@ ENTRY_BYTES: Final = 200
 
 
 def check_keys(batch: Batch, where: str) -> None:
-    """Whether a compacted topic may take this batch; `where` names the partition.
+    """Whether a compacted topic may accept this batch; `where` names the partition.
 
-    The batch is opened: what compaction could not read would stay for ever.
+    The batch is decoded: what compaction could not read would stay for ever.
     Raises ClusterError: INVALID_RECORD for a record without a key, or what `decode_batch` raises.
     """
     columns = decode_batch(batch)
@@ -38,10 +38,10 @@ def check_keys(batch: Batch, where: str) -> None:
 
 
 class KeyMap:
-    """Filled batch by batch in log order, then only asked."""
+    """Filled batch by batch in log order, then only read."""
 
     def __init__(self, max_bytes: int) -> None:
-        """`max_bytes`: memory it may take, about; the last batch may go beyond it."""
+        """`max_bytes`: about how much memory it may take; the last batch may exceed it."""
         self._most = max(1, max_bytes // ENTRY_BYTES)
         self._newest: dict[bytes, int] = {}
 
@@ -54,14 +54,14 @@ class KeyMap:
         return len(self._newest) >= self._most
 
     def add(self, columns: Columns) -> None:
-        """Takes in a batch; records without a key count for nothing."""
+        """Adds a batch; ignores records without a key."""
         newest = self._newest
         for offset, key in zip(columns.offsets(), columns.keys(), strict=True):
             if key is not None:
                 newest[_short(key)] = offset
 
     def superseded(self, offsets: Iterable[int], keys: Iterable[bytes | None]) -> list[bool]:
-        """Per record whether a newer one of its key was taken in."""
+        """For each record, whether a newer one with its key was added."""
         get = self._newest.get
         return [
             key is not None and get(_short(key), -1) > offset

@@ -1,9 +1,9 @@
 """How the transactions of a log ended, for a pass that stays below the last stable offset.
 
-Below the last stable offset every transaction has ended, and those that were aborted are in the
-replica's own index, complete by construction; whatever is not in it was committed. A pass that
-knew half of them would publish what was aborted (redpanda#7143). (producer id, epoch) names one
-transaction for ever, the producer id alone does not. Kept here: I11, I20.
+Below the last stable offset every transaction has ended, and the aborted ones are in the replica's
+own index, which is complete by construction; all others were committed. A pass that knew only half
+of them would publish aborted data (redpanda#7143). (producer id, epoch) identifies one transaction
+for ever, the producer id alone does not. Kept here: I11, I20.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ class Outcomes:
         }
 
     def aborted(self, header: BatchHeader) -> bool:
-        """The batch holds records of an aborted transaction."""
+        """The batch has records of an aborted transaction."""
         if not header.is_transactional or header.is_control:
             return False
         found = self._aborted.get((header.producer_id, header.producer_epoch))

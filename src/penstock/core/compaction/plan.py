@@ -4,12 +4,12 @@
     ├── compacted before ──┼──── dirty: its keys are read ────┼─── untouched ──▶
     └────────────────── rewritten in one pass ────────────────┘
 
-A pass reads the keys of the dirty part, then rewrites everything below `end`: a record goes if a
-newer one of its key lies in the dirty part. So no key has two records below `end` afterwards
-(I20). What is remembered between passes (`Cleaned`) is until where the log was compact, and when.
-A null value tells readers that its key is gone: it stays `delete.retention.ms` after the pass
-that made the part it lies in compact. No older record of its key is left by then, so that it
-can go without the key coming back. Names and meanings of settings are Kafka's (KIP-58, KIP-354).
+A pass reads the keys of the dirty part, then rewrites everything below `end`: a record is removed
+if a newer record with its key is in the dirty part. So no key has two records below `end`
+afterwards (I20). Stored between passes (`Cleaned`): up to where the log was compact, and when. A
+null value tells readers that its key is deleted: it stays for `delete.retention.ms` after the pass
+that made its part compact. By then no older record of its key is left, so that it can be removed
+without the key coming back. Names and meanings of settings are Kafka's (KIP-58, KIP-354).
 """
 
 from dataclasses import dataclass, replace
@@ -31,13 +31,13 @@ class CleanPoint:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What earlier passes over a log left behind; kept on disk with it.
+    """State that earlier passes over a log left; stored with it.
 
-    points: rising in both fields, at most some dozens.
-    swept_end: null values below it were looked at when their time had come.
+    points: ascending in both fields, at most some dozens.
+    swept_end: null values below it were examined when they were due.
     tombstones: null values and markers below the last point that the last pass kept.
-    markers_end: markers of transactions below it may be gone. Stored before the first of them
-        goes, or before this log copies from one in which they may be.
+    markers_end: markers of transactions below it may be missing. Stored before the first of them is
+        removed, or before this log copies from one in which they may be missing.
     """
 
     points: tuple[CleanPoint, ...] = ()
@@ -47,11 +47,11 @@ class Cleaned:
 
     @property
     def end_offset(self) -> Offset:
-        """Where the dirty part begins, if the log has not started behind that."""
+        """Where the dirty part begins, if the log start is not after that."""
         return self.points[-1].end_offset if self.points else Offset(0)
 
     def cut(self, to: Offset) -> "Cleaned":
-        """What still holds when the log was truncated to `to`."""
+        """What remains valid when the log is truncated to `to`."""
         if self.end_offset <= to:
             return self
         kept = tuple(point for point in self.points if point.end_offset <= to)
@@ -59,11 +59,12 @@ class Cleaned:
         return replace(self, points=kept, swept_end=swept_end, markers_end=markers_end)
 
     def before_markers_go(self, plan: "Plan") -> "Cleaned":
-        """To be stored before a pass removes the first marker: it may be cut off after that."""
+        """State to store before a pass removes the first marker: the pass may be interrupted
+        later."""
         return self.without_markers(plan.tombstones_end)
 
     def without_markers(self, end: Offset) -> "Cleaned":
-        """Markers below `end` may be gone, as well as those that were before."""
+        """Markers below `end` may be missing, too."""
         return self if end <= self.markers_end else replace(self, markers_end=end)
 
     def tombstones_end(self, delete_retention_ms: int, now_ms: int) -> Offset:
@@ -72,7 +73,7 @@ class Cleaned:
         return max(due, default=Offset(0))
 
     def after(self, plan: "Plan", tombstones: int, now_ms: int) -> "Cleaned":
-        """With a finished pass. Points that are close in time become the later one."""
+        """Adds a finished pass. Points that are close in time are merged into the later one."""
         if plan.first_dirty == plan.end:
             return replace(self, swept_end=plan.tombstones_end, tombstones=tombstones)
         points = [p for p in self.points if p.end_offset < plan.end]
@@ -89,10 +90,10 @@ class Cleaned:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """A log as its index shows it, up to the offset asked for. Sizes in stored bytes.
+    """A log according to its index, up to the requested offset. Sizes in stored bytes.
 
-    start: where its first batch begins. first_dirty: where the first batch begins that no pass
-    has seen, `end` if there is none. first_dirty_ms: that batch's largest timestamp.
+    start: where its first batch begins. first_dirty: where the first batch begins that no pass has
+    processed, `end` if there is none. first_dirty_ms: that batch's largest timestamp.
     """
 
     cleaned: Cleaned
@@ -105,7 +106,7 @@ class LogFacts:
 
     @property
     def dirty_ratio(self) -> float:
-        """Share of the log that no pass has seen, 0 to 1."""
+        """Share of the log that no pass has processed, 0 to 1."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -114,7 +115,7 @@ class LogFacts:
 class Plan:
     """One pass: read keys in [first_dirty, end), rewrite all below `end`.
 
-    Null values below `tombstones_end` go. `first_dirty` equals `end` when only they are due.
+    Null values below `tombstones_end` go; `first_dirty` is `end` if only they are due.
     """
 
     first_dirty: Offset
@@ -127,9 +128,9 @@ def plan_compaction(facts: LogFacts, config: TopicConfig, now_ms: int) -> Plan |
     """The pass that is due, None if there is none.
 
     Args:
-        facts: As of an end that is neither past the high watermark nor younger than
+        facts: Of the log up to an end that is neither after the high watermark nor younger than
             `min.compaction.lag.ms`.
-        config: The topic's; its cleanup.policy is not looked at.
+        config: The topic's; its cleanup.policy is ignored.
         now_ms: The clock of the records' timestamps, ms since 1970 UTC.
     """
     tombstones_end = facts.cleaned.tombstones_end(config.delete_retention_ms, now_ms)

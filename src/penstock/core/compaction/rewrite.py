@@ -2,20 +2,21 @@
 
     chunk of neighbouring batches ──▶ which records stay ──▶ groups ──▶ fewer, smaller batches
 
-Batches stay without gaps between them, so that nothing else of a log has to know: what covered
-offsets [a, b) before is covered after. Neighbours of one leader epoch become one batch, because
-epochs must begin at the same offsets in every replica's log. The last five batches of a
-producer (`producers.WINDOW_BATCHES`) keep their headers, even emptied, and are never merged: a
-replica that copies the compacted log judges the producer's next batch as every other one. Going
-from the newest chunk to the oldest, these five are the first that are met.
+Batches stay without gaps between them, so that no other code must handle gaps: what covered offsets
+[a, b) before is covered after. Neighbours of one leader epoch become one batch, because epochs must
+begin at the same offsets in every replica's log. The last five batches of a producer
+(`producers.WINDOW_BATCHES`) keep their headers, even when emptied, and are never merged: so a
+replica that copies the compacted log checks the producer's next batch like all others. From the
+newest chunk to the oldest, these five are the first to be found.
 
-Transactions have ended here, as a pass stays below the last stable offset (`outcomes`). Aborted
-batches lose all records; committed ones lose their flag, and are then as any other. A marker
-goes as a null value goes, below the end of an *earlier* pass: in its own pass it would go before
-its data, as the newest comes first, and a replica that copies in between would keep the data
-open for ever. Data without the flag and with a marker behind it is harmless.
+Transactions have ended here, because a pass stays below the last stable offset (`outcomes`).
+Aborted batches lose all records; committed ones lose their flag, and are then like any other. A
+marker is removed like a null value, below the end of an *earlier* pass: in its own pass it would be
+removed before its data, as the newest chunk comes first, and a replica that copies in between would
+keep the data open for ever. Data without the flag and with a marker after it is harmless.
 
-A batch that cannot be opened stays as it is but for the flag; one that was aborted need not be.
+A batch that cannot be decoded stays as it is, except for the flag; an aborted one need not be
+decoded.
 """
 
 from array import array
@@ -41,9 +42,9 @@ MERGED_BYTES_MAX: Final = 256 * 1024
 
 @dataclass(slots=True)
 class Statistics:
-    """What a pass did so far. Sizes in stored bytes, before and after.
+    """Results of a pass so far. Sizes in stored bytes, before and after.
 
-    tombstones: null values and markers that stayed, and go when their time has come.
+    tombstones: null values and markers that stayed, to be removed when they are due.
     """
 
     records: int = 0
@@ -56,7 +57,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A batch on its way: its columns, and per record whether it stays (None: all do)."""
+    """A batch being rewritten: its columns, and per record whether it stays (None: all do)."""
 
     batch: Batch
     columns: Columns
@@ -66,13 +67,13 @@ class _Part:
 
     @property
     def left_bytes(self) -> int:
-        """Of the uncompressed message, about."""
+        """About the size of the uncompressed message."""
         count = self.columns.record_count
         return self.batch.header.uncompressed_bytes * self.left // count if count else 0
 
     @property
     def is_thin(self) -> bool:
-        """Has lost records, now or before."""
+        """Has lost records, now or earlier."""
         return self.stays is not None or bool(self.batch.header.flags & BatchFlags.COMPACTED)
 
 
@@ -86,7 +87,7 @@ class _Group:
         self._is_thin = False
 
     def takes(self, part: _Part) -> bool:
-        """Adds the part if the group can hold it."""
+        """Adds the part if it fits into the group."""
         if self.parts and not self._fits(part):
             return False
         self.parts.append(part)
@@ -107,7 +108,7 @@ class _Group:
 
     @property
     def is_worth_it(self) -> bool:
-        """Merging makes it smaller, or fewer batches of those that lost records."""
+        """Merging saves bytes, or reduces the batches that lost records."""
         return self._is_thin and (len(self.parts) > 1 or self.parts[0].stays is not None)
 
 
@@ -121,10 +122,10 @@ class Rewriter:
         outcomes: Outcomes,
         between: Callable[[], None] = lambda: None,
     ) -> None:
-        """`between` is called between two batches: whoever runs this may want to pause."""
+        """`between` is called between two batches, for pauses."""
         self.statistics = Statistics()
         self.sweeps_markers = False
-        """A marker is not in what took the place of its chunk (`Cleaned.before_markers_go`)."""
+        """A marker was removed from a rewritten chunk (`Cleaned.before_markers_go`)."""
         self._keys = keys
         self._plan = plan
         self._outcomes = outcomes
@@ -133,9 +134,9 @@ class Rewriter:
         """Epoch and number of batches seen so far, per producer."""
 
     def rewrite(self, chunk: Sequence[Batch]) -> list[Batch]:
-        """The batches that take the place of `chunk` (in log order, not empty).
+        """The batches that replace `chunk` (in log order, not empty).
 
-        What needs no change is the same object. They cover the same offsets.
+        A batch that needs no change is the same object. They cover the same offsets.
         """
         kept_headers = self._kept_headers(chunk)
         done: list[Batch] = []
@@ -161,7 +162,7 @@ class Rewriter:
         return done
 
     def _kept_headers(self, chunk: Sequence[Batch]) -> set[Offset]:
-        """Base offsets of the batches that a producer's next one is judged by."""
+        """Base offsets of the batches against which a producer's next one is checked."""
         kept = set()
         for batch in reversed(chunk):
             header = batch.header
@@ -175,7 +176,7 @@ class Rewriter:
         return kept
 
     def _examined(self, batch: Batch, *, aborted: bool) -> _Part | None:
-        """Which records stay; None for a batch that is not touched."""
+        """Which records stay; None for a batch that is not changed."""
         header = batch.header
         if header.is_control:
             if header.is_marker and batch.base_offset < self._plan.tombstones_end:
@@ -213,12 +214,12 @@ class Rewriter:
         return (self._built([part], part.batch) or [part.batch])[0]
 
     def _merged(self, group: _Group) -> list[Batch]:
-        """One batch for the group if that is of use, else the group as it is."""
+        """One batch for the group if merging helps, else the group as it is."""
         built = self._built(group.parts, None) if group.parts and group.is_worth_it else []
         return built or [part.batch for part in group.parts]
 
     def _built(self, parts: list[_Part], sequenced: Batch | None) -> list[Batch]:
-        """The batch in place of `parts`, none if it cannot be built (a codec is not installed)."""
+        """The batch that replaces `parts`, none if it cannot be built (a codec is missing)."""
         try:
             return [_built(parts, sequenced)]
         except PenstockError:
@@ -227,7 +228,7 @@ class Rewriter:
 
 
 def _without_flag(batch: Batch) -> Batch:
-    """The batch as one that was never in a transaction: the outcome is known, and applied."""
+    """The batch as if it was never in a transaction: the outcome is known, and applied."""
     header = batch.header
     if not header.is_transactional or header.is_control:
         return batch
@@ -236,7 +237,7 @@ def _without_flag(batch: Batch) -> Batch:
 
 
 def _emptied(batch: Batch, sequenced: Batch | None) -> _Part:
-    """Nothing of it stays, whatever becomes of its neighbours; it need not be opened."""
+    """No record of it stays, regardless of its neighbours; it need not be decoded."""
     nothing = _Part(batch, Columns(0, 0), [], 0)
     return replace(nothing, batch=_built([nothing], sequenced))
 
@@ -261,11 +262,11 @@ def _built(parts: list[_Part], sequenced: Batch | None) -> Batch:
 
 
 def trimmed(batch: Batch, start: Offset) -> Batch:
-    """What a replica whose log ends at `start`, inside the batch, copies: the part from there on.
+    """The part from `start` on, for a replica whose log ends there, inside the batch.
 
-    The whole of a batch that was never merged: all of it was copied, or nothing. So the log is
-    empty and begins inside it, as records can be deleted up to any offset, and takes it as it is
-    (`LocalLog.fits`). Raises ClusterError if a merged batch cannot be opened.
+    A batch that was never merged is returned whole: all of it was copied, or nothing. So the log is
+    empty and begins inside it, because records can be deleted up to any offset, and accepts it as
+    it is (`LocalLog.fits`). Raises ClusterError if a merged batch cannot be decoded.
     """
     assert batch.base_offset < start < batch.next_offset
     is_merged = batch.header.flags & BatchFlags.COMPACTED and batch.header.producer_id < 0
@@ -304,7 +305,7 @@ def _selected(parts: Sequence[_Part], base: Offset) -> Columns:
 
 
 def _tombstones(columns: Columns, keys: list[bytes | None]) -> list[bool] | None:
-    """Per record whether it says that its key is deleted; None if none does."""
+    """For each record, whether it deletes its key; None if none does."""
     if columns.value_lengths is None:
         found = [key is not None for key in keys]
     else:

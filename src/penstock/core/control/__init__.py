@@ -1,12 +1,13 @@
-"""The controller as a pure machine: who is alive, who leads, who is in the ISR, what exists.
+"""The controller as a pure machine: live brokers, leaders, ISRs, topics.
 
-Belongs here: the documents (`documents`), the machine and what it is made of (`machine`: sessions,
-registration, election, requests, admin, placement, reload), the views others get of the outcome
+Belongs here: the documents (`documents`), the machine and its parts (`machine`: sessions,
+registration, election, requests, admin, placement, reload), the views that others get of the result
 (`views`), and `journal`, which keeps documents on brokers while the store is unavailable.
-`contract` says what goes in and out of the machine and in which order the shell obeys.
+`contract` describes inputs and outputs of the machine and the order in which the shell carries them
+out.
 
 Never here: clocks, randomness (ids come with the events), streams, stores, wire types, logging
-(decisions are data). The shell is `penstock_broker.controller`; the simulator is another one.
+(decisions are data). The shell is `penstock_broker.controller`.
 """
 
 from penstock.core.control.config import ControlConfig

@@ -2,8 +2,8 @@
 
 Everything is checked before anything changes; each topic of a request succeeds or fails on its
 own, and `validate_only` runs the same checks and drops the outcome. After an unknown write the
-request is decided again on what the store holds, so its own effect must not look like somebody
-else's: a created topic is recognised by its id, the others by what was answered `before`.
+request is decided again on what the store contains, so its own effect must not look like another
+request's: a created topic is recognized by its id, the others by the earlier answer in `before`.
 """
 
 from collections import Counter
@@ -108,10 +108,10 @@ def decide_create_partitions(
 
 
 def decide_alter_configs(draft: Draft, request: AlterConfigs, liveness: Liveness) -> Done:
-    """Sets and unsets keys; unsetting what is not set is fine.
+    """Sets and unsets keys; unsetting an unset key is fine.
 
-    Partitions without a leader may have one by the new settings: nothing else would look at them
-    again before one of their brokers came or went.
+    Partitions without a leader may get one by the new settings: nothing else would check them again
+    before one of their brokers came or went.
     """
     check_cluster_id(draft, request.cluster_id)
     topic = _existing_topic(draft, request.topic)

@@ -1,6 +1,6 @@
 """The controller's settings: times, defaults of new topics. Validated once, passed explicitly.
 
-Keys on the command line are Kafka's where Kafka has one. Any topic config may be given too: it
+Keys on the command line are Kafka's where Kafka has one. Any topic config can be given too: it
 becomes the cluster's default for topics that do not set it.
 """
 
@@ -24,9 +24,9 @@ class ControlConfig:
     `preferred_leader_interval_ms`, `preferred_leader_moves`: how often leadership returns to
     replicas[0], and how many partitions at a time. A broker must have been back for one
     interval, so that one that crashes in a loop is left alone.
-    `away_hold_ms`: after "take all leaderships from this broker" none returns for so long.
-    `takeover_min_brokers`: how many must say what they keep of the journal; 0 = a majority.
-    `tick_gap_ms`: a longer pause between ticks means that the controller itself stood still.
+    `away_hold_ms`: after all leaderships were moved off a broker, none returns for this long.
+    `takeover_min_brokers`: how many must send their journals at a take-over; 0 = a majority.
+    `tick_gap_ms`: a longer pause between ticks means that the controller itself was paused.
     """
 
     heartbeat_interval_ms: int = 300

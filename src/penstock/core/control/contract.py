@@ -3,20 +3,20 @@
     shell: streams, RPCs, store, clock ──event──▶ ControllerMachine.handle(event, now_ms)
                                         ◀──Ready──
 
-What the shell owes the machine:
+What the shell must do:
 
 - `Loaded` first, and again whenever a `Ready` says `reload`: everything in the store, read
   consistently. Failing reads are retried by the shell.
-- `writes` are carried out stage by stage (a stage starts when all of the stage before is
+- `writes` are carried out stage by stage (a stage starts when all of the previous stage is
   durable), then reported with the same `write_id`: `WriteDone`, `WriteConflict` (a version was
-  not the expected one) or `WriteUnknown` (time-out, I/O error: it may or may not have passed,
+  not the expected one) or `WriteUnknown` (time-out, I/O error: it may have been done or not,
   in part or in full). Never two writes at once: the machine waits for the report.
 - `replies`, `session_messages` and `metadata_version` of a `Ready` are about *earlier*, already
   durable writes. They may be sent at once, also while `writes` of the same `Ready` is running.
 - `session_messages` go out in order per stream. When `metadata_version` is set, every stream
   with a session gets `machine.image(since)`, `since` being the version it was sent last (0 for
   a new stream: then the image is full). A slow stream skips versions, it never queues them.
-- `Tick` every 50-100 ms. Time spent not running (a long gap between ticks) is not held against
+- `Tick` every 50-100 ms. Time in which the controller did not run (a long gap) is not charged to
   the brokers.
 - `deposed`: another controller has taken over. Close all streams, stop, start again as standby.
 
@@ -84,7 +84,7 @@ class WriteUnknown:
 class BrokerRegistered:
     """First message of a session stream. Fields as in the protocol's Register.
 
-    `stream_id` is the shell's name for the stream, never used twice.
+    `stream_id` is the shell's number for the stream, never reused.
     """
 
     stream_id: int
@@ -113,7 +113,7 @@ class HeartbeatReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamClosed:
-    """The stream ended, for whatever reason. A short grace lets the broker come back."""
+    """The stream ended, for any reason. The broker has a short grace period to come back."""
 
     stream_id: int
 
@@ -176,7 +176,7 @@ class CreateTopics:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopics:
-    """`topics`: (name, topic id or "" for whatever has the name)."""
+    """`topics`: (name, topic id or "" for any topic of this name)."""
 
     request_id: int
     cluster_id: str
@@ -207,7 +207,7 @@ class AlterConfigs:
 
 @dataclass(frozen=True, slots=True)
 class ElectLeaders:
-    """Give leadership to the preferred replicas, or take it all away from one broker.
+    """Gives leadership to the preferred replicas, or moves all of it off one broker.
 
     `partitions` empty = all. `away_from` None = preferred election.
     """
@@ -220,7 +220,7 @@ class ElectLeaders:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBroker:
-    """Forget a broker that is gone for good."""
+    """Unregisters a broker that will not return."""
 
     request_id: int
     cluster_id: str
@@ -284,7 +284,7 @@ DocumentWrite = PutCluster | PutTopic | RemoveTopic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionAccepted:
-    """Answer Registered; images follow. `broker_session` names the session in requests."""
+    """Answer with Registered; images follow. `broker_session` names the session in requests."""
 
     stream_id: int
     cluster_id: str
@@ -330,7 +330,7 @@ class IsrAltered:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIds:
-    """Half-open: first <= id < first + count. Nobody else ever gets them."""
+    """Half-open: first <= id < first + count. No other broker ever gets them."""
 
     first: int
     count: int
@@ -357,7 +357,7 @@ class LeadersMoved:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The request was carried out; nothing more to say."""
+    """The request was carried out; there is no other result."""
 
 
 Result = IsrAltered | ProducerIds | TopicsChanged | LeadersMoved | Done
@@ -379,7 +379,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """For the log: an event phrase and the numbers the decision used."""
+    """For the log: an event name and the numbers behind the decision."""
 
     severity: Severity
     event: str
@@ -391,7 +391,7 @@ class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
     `write_id` > 0 exactly when `writes` is not empty. `stopped`: a defect ended the machine with
-    this event (`core.defect`): close all streams, give up the lease, end the process.
+    this event (`core.defect`): close all streams, release the lease, end the process.
     """
 
     writes: tuple[tuple[DocumentWrite, ...], ...] = ()

@@ -1,13 +1,13 @@
-"""What the controller keeps: one document for the cluster, one per topic, as JSON text.
+"""What the controller stores: one document for the cluster, one per topic, as JSON text.
 
     cluster ──▶ {"format": 1, "cluster_id": …, "controller_epoch": …, "brokers": […], …}
     topic   ──▶ {"format": 1, "name": …, "topic_id": …, "configs": {…}, "partitions": […]}
 
 Each document is one object in the metadata store and changes by compare-and-swap (I21). Both
-carry the controller epoch and the metadata version of the write that made them, so the newest
-metadata version is the largest of all documents: it never goes back, and a restored older store
-is recognised by brokers that have seen more. People read these with kubectl: names are spelled
-out, empty parts are left out.
+contain the controller epoch and the metadata version of the write that made them, so the newest
+metadata version is the largest of all documents: it never goes back, and brokers that have seen a
+newer one recognize a restored older store. People read these with kubectl: names are spelled out,
+empty parts are omitted.
 """
 
 import json
@@ -34,9 +34,9 @@ TOMBSTONES_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker as it registered last. `alive`: it has, or had at the last write, a session.
+    """A broker's last registration. `alive`: it had a session at the last write, or has one.
 
-    `directory_id` names the data directory: another one means that the disk is another.
+    `directory_id` names the data directory: a different one means a different disk.
     `incarnation` names the run of the process. `features`: `penstock.core.features`.
     """
 
@@ -60,7 +60,7 @@ class Tombstone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDocument:
-    """`next_producer_id`: the first id that was never handed out."""
+    """`next_producer_id`: the first id that was never assigned."""
 
     cluster_id: str
     controller_epoch: ControllerEpoch
@@ -72,15 +72,15 @@ class ClusterDocument:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDocument:
-    """A partition's state and who else may lead it.
+    """A partition's state and the other brokers that may lead it.
 
     `elr` (eligible leader replicas, KIP-966): left the ISR while that made it smaller than
     min.insync.replicas. From then on the high watermark stood still, so they hold every
     committed record and may be elected. Empty whenever the ISR is large enough.
 
-    `lossy`: members of ISR or ELR that came back after losing unsynced data while nobody led.
-    They hold what was fsynced, and are elected only when ISR and ELR are empty; first the one
-    that kept its seat longest.
+    `lossy`: members of ISR or ELR that came back after losing unsynced data while there was no
+    leader. They have what was fsynced, and are elected only when ISR and ELR are empty; first the
+    one that stayed a member longest.
 
     ISR, ELR and lossy are disjoint. `state.isr` is empty only while there is no leader.
     """
@@ -142,7 +142,7 @@ def encode_cluster(document: ClusterDocument) -> str:
 
 
 def _external_to_json(broker: BrokerRegistration) -> dict[str, object]:
-    """Only where there is one: documents of clusters without it stay as they are."""
+    """Only if there is one: documents of clusters without it do not change."""
     if not broker.external_host:
         return {}
     return {"external_host": broker.external_host, "external_port": broker.external_port}

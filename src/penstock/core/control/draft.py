@@ -7,7 +7,7 @@ between any two leaves something the next controller can finish:
 
     1  topics         a broker that lost data is out of its ISRs …
     2  the cluster    … before its new incarnation is recorded; deleted topic ids are recorded …
-    3  removed topics … before their documents go (a controller that finds both removes the topic)
+    3  removed topics … before their documents are removed (with both, the topic is removed)
 """
 
 from collections import Counter
@@ -42,7 +42,7 @@ _DETAILS = 20
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What is durable and adopted. `topic_versions` has the store version of each topic."""
+    """The durable and adopted state. `topic_versions` has the store version of each topic."""
 
     cluster: ClusterDocument
     cluster_version: str | None
@@ -53,14 +53,14 @@ class Stored:
 
 
 def election_settings(config: TopicConfig, replication_factor: int) -> Settings:
-    """What of a topic's settings elections depend on."""
+    """The topic settings that elections depend on."""
     return Settings(
         config.effective_min_insync_replicas(replication_factor), config.unclean_leader_election
     )
 
 
 class Draft:
-    """Changes on top of `base`; nothing here is visible to anyone before it is written."""
+    """Changes on top of `base`; nothing here is visible to others before it is written."""
 
     def __init__(self, base: Stored, config: ControlConfig) -> None:
         self.base = base
@@ -106,7 +106,7 @@ class Draft:
         return self.config.topic_config(topic.configs)
 
     def load(self) -> Load:
-        """Replicas and preferred leaders per broker; whoever places partitions adds to it."""
+        """Replicas and preferred leaders per broker; placing partitions adds to it."""
         if self._load is None:
             self._load = Load()
             for topic in self.topics():
@@ -115,7 +115,7 @@ class Draft:
         return self._load
 
     def forget_load(self) -> None:
-        """Counts again next time: something placed was not kept."""
+        """Counts again next time: a placement was dropped."""
         self._load = None
 
     # ------------------------------------------------------------ changing
@@ -146,7 +146,7 @@ class Draft:
         self._removed.add(name)
 
     def put_cluster(self, cluster: ClusterDocument) -> None:
-        """Replaces the cluster document, also by an equal one (a write is wanted then)."""
+        """Replaces the cluster document, even by an equal one (to force a write)."""
         self.cluster = cluster
         self._touched_cluster = True
 
@@ -162,11 +162,11 @@ class Draft:
         self.put_cluster(replace(self.cluster, brokers=brokers))
 
     def decide(self, severity: Severity, event: str, **fields: object) -> None:
-        """Notes a decision for the log; it is logged once it is durable."""
+        """Records a decision for the log, where it appears once it is durable."""
         self.decisions.append(Decision(severity, event, fields))
 
     def detail(self, event: str, **fields: object) -> None:
-        """Notes one of possibly thousands of like decisions; beyond a few they are counted."""
+        """Records one of possibly thousands of similar decisions; beyond a few, only counts."""
         self._details[event] += 1
         if self._details[event] <= _DETAILS:
             self.decide(Severity.INFO, event, **fields)
@@ -179,7 +179,7 @@ class Draft:
     ) -> None:
         """Elects leaders and shrinks ISRs of partitions with a replica on `concerned` brokers.
 
-        None = all partitions; `only`: of one topic.
+        None = all partitions; `only`: those of one topic.
         """
         counts = dict.fromkeys(ElectionKind, 0)
         for topic in self.topics() if only is None else (only,):
@@ -218,7 +218,7 @@ class Draft:
         return self.base.metadata_version + 1
 
     def finish(self) -> tuple[Stored, tuple[tuple[DocumentWrite, ...], ...]]:
-        """The state after the writes (versions still the old ones), and the writes by stage."""
+        """The state after the writes (with the old versions), and the writes by stage."""
         assert not self.is_empty
         for event, count in self._details.items():
             if count > _DETAILS:

@@ -1,24 +1,24 @@
-"""Who leads a partition and who is in its ISR: pure functions from state to state.
+"""Elects leaders and computes ISRs: pure functions from state to state.
 
     a broker died, came back, wants to stop ──▶ settle        new leader, smaller ISR
     a broker came back without its data     ──▶ forget        out of ISR and ELR
     the leader proposes an ISR              ──▶ alter_isr     compare-and-swap on the version
     preferred leader, "away from"           ──▶ move_leader   another member of the ISR
 
-The order in which `settle` looks for a leader (first in replica order, in each line but 5):
+The order in which `settle` looks for a leader (in replica order, except in line 5):
 
     1  ISR, live and staying          holds every committed record by definition
-    2  the leader itself, if it only wants to leave: better late than nobody
+    2  the leader itself, if it is leaving: better than no leader
     3  ISR, live but leaving
     4  ELR, live                      holds every committed record (KIP-966)
     5  lossy, live, and ISR and ELR are empty: every holder of the committed records has lost
-       unsynced ones; nothing better exists or will come back. What was fsynced is there.
+       unsynced ones; nothing better is left. What was fsynced is there.
     6  any live replica, if unclean.leader.election.enable; a lossy one first
-    7  nobody: the partition waits. ISR and ELR stay as they are: their members still hold
-       every committed record, whoever of them comes back first may lead.
+    7  none: the partition waits. ISR and ELR do not change: their members still hold
+       every committed record; the first that comes back may lead.
 
 Invariants: I1 (the leader is in the ISR; every change of leader, also to none, takes the next
-leader epoch), I7 (lines 1-4 lose nothing; 5 and 6 are reported as what they are).
+leader epoch), I7 (lines 1-4 lose nothing; 5 and 6 are reported as such).
 """
 
 from collections.abc import Collection
@@ -41,7 +41,7 @@ class ElectionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """`live`: have a session. `leaving`: a part of them that asked to stop."""
+    """`live`: have a session. `leaving`: those of them that want to stop."""
 
     live: frozenset[BrokerId]
     leaving: frozenset[BrokerId] = frozenset()
@@ -53,14 +53,14 @@ class Liveness:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What of a topic's config elections depend on; `min_isr` <= number of replicas."""
+    """The topic settings that elections depend on; `min_isr` <= number of replicas."""
 
     min_isr: int
     unclean: bool
 
 
 def new_partition(replicas: tuple[BrokerId, ...], live: Collection[BrokerId]) -> PartitionDocument:
-    """A partition that never held a record: its ISR is every live replica, at least one."""
+    """A partition that never had a record: its ISR is every live replica, at least one."""
     isr = tuple(broker_id for broker_id in replicas if broker_id in live)
     assert isr, "placement must choose at least one live broker"
     return PartitionDocument(
@@ -73,10 +73,10 @@ def new_partition(replicas: tuple[BrokerId, ...], live: Collection[BrokerId]) ->
 def settle(
     document: PartitionDocument, liveness: Liveness, settings: Settings
 ) -> tuple[PartitionDocument, ElectionKind | None]:
-    """The partition as it should be with these brokers alive.
+    """The partition's new state with these brokers alive.
 
     Returns the same object when nothing changes. The kind is None unless the leader changed;
-    `ElectionKind.NONE` when it became nobody.
+    `ElectionKind.NONE` when it has none now.
     """
     state = document.state
     if state.leader in liveness.staying:
@@ -94,7 +94,7 @@ def settle(
         return _with_leader(document, state, NO_LEADER), kind
     if kind is ElectionKind.ELR:
         return _with_leader(_with_isr(document, (leader,), settings), state, leader), kind
-    # A history that may lack committed records goes on: former members must follow it.
+    # A log that may lack committed records continues: former members must follow it.
     fresh = replace(document, state=replace(state, isr=(leader,)), elr=(), lossy=())
     return _with_leader(fresh, state, leader), kind
 
@@ -102,12 +102,12 @@ def settle(
 def forget(
     document: PartitionDocument, broker_id: BrokerId, *, same_directory: bool
 ) -> PartitionDocument:
-    """The broker came back and lacks data it had acknowledged: it may not claim its seat.
+    """The broker came back and lacks data it had acknowledged: it leaves ISR and ELR.
 
-    `same_directory`: it lost what was not synced (power loss); False: it has nothing at all.
-    Call this before `settle`, while the broker does not yet count as live. The version moves
-    for every partition it is a replica of, also outside the ISR: an ISR proposal that counts
-    on what the broker had before is then stale.
+    `same_directory`: it lost what was not synced (power loss); False: it has nothing at all. Call
+    this before `settle`, while the broker does not yet count as live. The version of every
+    partition with a replica on it increases, even outside the ISR: an ISR proposal that relies on
+    the broker's earlier data is then stale.
     """
     state = document.state
     if broker_id not in state.replicas:
@@ -116,7 +116,7 @@ def forget(
     led_by_other = state.leader not in {NO_LEADER, broker_id}
     lossy = _without(document.lossy, broker_id)
     if same_directory and not led_by_other and (held or broker_id in document.lossy):
-        # A member of the ISR held its seat longer than one of the ELR: it comes first.
+        # A member of the ISR stayed longer than one of the ELR: it comes first.
         lossy = (broker_id, *lossy) if broker_id in state.isr else (*lossy, broker_id)
     leads = state.leader == broker_id
     return PartitionDocument(
@@ -135,10 +135,10 @@ def forget(
 def alter_isr(
     document: PartitionDocument, isr: tuple[BrokerId, ...], settings: Settings
 ) -> PartitionDocument:
-    """The leader's new ISR (already checked); the leader epoch stays, the version moves.
+    """The leader's new ISR (already checked); the leader epoch stays, the version increases.
 
-    Also when the ISR stays: that is how a leader makes sure that an earlier proposal, whose
-    answer was lost and which may still be on its way, cannot pass any more.
+    Even if the ISR does not change: this is how a leader ensures that an earlier proposal, whose
+    answer was lost and which may still be in flight, can no longer succeed.
     """
     state = document.state
     assert state.leader in isr
@@ -187,7 +187,7 @@ def _choose_leader(
 def _stayers(
     document: PartitionDocument, leader: BrokerId, liveness: Liveness
 ) -> tuple[BrokerId, ...]:
-    """The ISR without the dead and the leaving, but with the leader whatever it is."""
+    """The ISR without dead and leaving brokers, but always with the leader."""
     return tuple(
         broker_id
         for broker_id in document.state.isr
@@ -200,8 +200,9 @@ def _with_isr(
 ) -> PartitionDocument:
     """The same partition with this ISR, and the ELR that follows from it.
 
-    The leader confirms records only while |ISR| >= min ISR (I5). So whoever leaves an ISR that
-    becomes too small holds every record that was or will be committed until it grows again.
+    The leader confirms records only while |ISR| >= min ISR (I5). So a broker that leaves an ISR
+    that becomes too small holds every record that was or will be committed until the ISR grows
+    again.
     """
     state = document.state
     if set(isr) == set(state.isr):
@@ -219,7 +220,7 @@ def _with_isr(
 def _with_leader(
     document: PartitionDocument, before: PartitionState, leader: BrokerId
 ) -> PartitionDocument:
-    """One version and one epoch on from `before`. Whoever leads, no history is in question."""
+    """`before` with the next version and epoch. No records are in question, whoever leads."""
     state = replace(
         document.state,
         leader=leader,

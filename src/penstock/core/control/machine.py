@@ -1,15 +1,16 @@
-"""The controller's state machine: events in, `Ready` out (contract.py says what the shell owes).
+"""The controller's state machine: events in, `Ready` out (contract.py says what the shell must do).
 
     STANDBY ──Loaded──▶ TAKING_OVER ──WriteDone──▶ ACTIVE ──Loaded with a higher epoch──▶ DEPOSED
                         (epoch + 1)              any phase ──a defect──▶ STOPPED (core.defect)
 
-One write is in flight at a time. While it is, requests and deaths collect; when it is done the
-next draft takes them all: a broker with 1,000 partitions dies in one write. A draft is decided
-on adopted state only, in this order: repairs after a reload, deaths, brokers that want to stop,
-requests and registrations as they came, preferred leaders. Its replies wait until it is durable.
+One write is in flight at a time. Meanwhile, requests and deaths collect; when it is done, the next
+draft takes them all: the death of a broker with 1,000 partitions is one write. A draft is decided
+only on adopted state, in this order: repairs after a reload, deaths, brokers that want to stop,
+requests and registrations in order of arrival, preferred leaders. Its replies wait until it is
+durable.
 
-A conflict or an unknown outcome is never guessed at (guarantees §4.3): everything is read again
-and decided again; what came of the attempt is recognised by topic ids, incarnations, versions.
+A conflict or an unknown outcome is never guessed (guarantees §4.3): everything is read again and
+decided again; the effects of the attempt are recognized by topic ids, incarnations, versions.
 Invariants: I1, I7 (election.py), I21.
 """
 
@@ -40,7 +41,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class _Flight:
-    """A write on its way: what it decides, and what to say once it is durable."""
+    """A write in flight: its decisions, and the answers to send once it is durable."""
 
     write_id: int
     after: Stored
@@ -64,7 +65,7 @@ class _Out:
 
 
 class ControllerMachine:
-    """Feed it events, obey the Ready. Not thread-safe; never blocks."""
+    """Feed it events, carry out each Ready. Not thread-safe; never blocks."""
 
     def __init__(self, config: ControlConfig) -> None:
         self.config = config
@@ -96,26 +97,27 @@ class ControllerMachine:
 
     @property
     def error(self) -> PenstockError | None:
-        """Why this controller was stopped; None while it is well."""
+        """Why this controller was stopped; None if it was not."""
         return self._error
 
     @property
     def stored(self) -> Stored:
-        """The adopted state. Only once there was a `Loaded`."""
+        """The adopted state. Only after a `Loaded`."""
         assert self._stored is not None
         return self._stored
 
     @property
     def sessions(self) -> Sessions:
-        """For metrics: who is here. Not to be changed."""
+        """For metrics: the sessions. Do not change it."""
         return self._sessions
 
     @property
     def settled(self) -> bool:
         """Since the take-over every broker that was alive has registered, or its death is stored.
 
-        Until then one may act on an answer of the controller before, which was stored after this
-        one had read: it says so when it registers, and a conflict shows it when it is dead.
+        Until then a broker may act on an answer of the previous controller that was stored after
+        this one had read: the broker reports it when it registers, and a conflict reveals it if the
+        broker is dead.
         """
         return self.phase is Phase.ACTIVE and not self._unheard
 
@@ -125,7 +127,7 @@ class ControllerMachine:
         return len(self._work.pending)
 
     def image(self, since: int) -> Image:
-        """What a session that was sent version `since` needs; 0 = everything."""
+        """The image for a session that got version `since` last; 0 = everything."""
         return image_since(self.stored, self.config, since)
 
     def summary(self) -> Summary:
@@ -133,13 +135,13 @@ class ControllerMachine:
         return summarise(self.stored, self.config)
 
     def topic(self, name: str) -> TopicDocument | None:
-        """A topic as adopted; None if there is none."""
+        """An adopted topic; None if there is none."""
         return self.stored.topics.get(name)
 
     # ------------------------------------------------------------ events
 
     def handle(self, event: c.Event, now_ms: int) -> c.Ready:
-        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back.
+        """The only entry point. `now_ms` is any monotonic clock in ms; it must not go back.
 
         Raises nothing: any exception stops the machine, see `core.defect`.
         """
@@ -191,7 +193,7 @@ class ControllerMachine:
                 assert_never(event)
 
     def _stop(self, error: PenstockError, event: c.Event, before: Stored | None) -> c.Ready:
-        """Ends everything with what is certain: who waits, and what was adopted before."""
+        """Ends with what is certain: the waiting callers, and what was adopted before."""
         self._error, self.phase, self._stored = error, Phase.STOPPED, before
         own = _refusal(event, error)
         for reply in own.replies:
@@ -323,7 +325,7 @@ class ControllerMachine:
             self._write(draft, work, outcomes)
 
     def _is_behind(self) -> bool:
-        """Someone knows more than was adopted, and the store was not read again since."""
+        """A sender knows more than was adopted, and the store was not read again since."""
         ahead = [
             entry
             for entry in self._work.pending
@@ -360,7 +362,7 @@ class ControllerMachine:
         self._out.metadata_version = after.metadata_version
 
     def _tell(self, work: Work, outcomes: list[Outcome], decisions: list[c.Decision]) -> None:
-        """Says what is durable now."""
+        """Announces what is durable now."""
         self._out.decisions += decisions
         self._unheard.difference_update(work.deaths)
         for entry, outcome in zip(work.pending, outcomes, strict=True):
@@ -385,7 +387,8 @@ class ControllerMachine:
         if before is not None and before.stream_id not in {None, event.stream_id}:
             assert before.stream_id is not None
             self._refuse(before.stream_id, "a newer connection of this broker replaced it")
-        # Whatever ended before this registration is settled: it was decided as a new run.
+        # Whatever ended before this registration is settled: the registration was decided as a new
+        # run.
         self._work.deaths.pop(event.broker_id, None)
         self._unheard.discard(event.broker_id)
         epoch = self.stored.cluster.controller_epoch
@@ -405,7 +408,7 @@ class ControllerMachine:
         )
 
     def _answer_heartbeat(self, session: Session) -> None:
-        """A leaving broker may stop as soon as all that could be moved has been, durably."""
+        """A leaving broker may stop once everything that can be moved has been moved, durably."""
         in_flight = self._in_flight.work.leaving if self._in_flight is not None else set()
         waiting = session.broker_id in self._work.leaving | in_flight
         may_stop = session.wants_stop and not waiting
@@ -454,7 +457,7 @@ class ControllerMachine:
 
 
 def _refusal(event: c.Event, error: PenstockError) -> c.Ready:
-    """A stopped controller answers whoever waits for an answer."""
+    """A stopped controller answers all waiting callers with its error."""
     match event:
         case c.BrokerRegistered() | c.HeartbeatReceived():
             return c.Ready(session_messages=(c.SessionRefused(event.stream_id, error),))

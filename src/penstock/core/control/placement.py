@@ -1,16 +1,16 @@
 """Where the replicas of new partitions go: spread over racks, then over brokers; leaders too.
 
-With racks of equal size (or none) the brokers form a ring, racks taking turns: a1 b1 c1 a2 b2 …
+With racks of equal size (or none) the brokers form a ring, with alternating racks: a1 b1 c1 a2 b2 …
 Partition i gets the `factor` brokers from position i x factor on. Consecutive windows cover the
 ring evenly, so replicas per broker differ by at most one, and any window holds at most
 ceil(factor / racks) brokers of a rack because the ring repeats with that period. When factor
 and ring share a divisor g the windows start at every g-th broker only; every ring / g
-partitions the leader moves one place within its window, so that leaders differ by at most one
-as well. Brokers with the least load stand first in the ring: a topic of one partition lands
-where there is room.
+partitions the leader moves one position within its window, so that leaders differ by at most one
+as well. Brokers with the least load come first in the ring: a topic of one partition goes to the
+least loaded broker.
 
-With unequal racks each replica goes to the rack that has the fewest of this partition's and
-still has room, there to the broker with the least load.
+With unequal racks each replica goes to the rack that has the fewest of this partition's replicas
+and still has a free broker, and there to the broker with the least load.
 
 Deterministic: the same cluster and request give the same answer.
 """

@@ -5,11 +5,11 @@
     the id is in use by another directory  refused (I26: identity is the directory, not the id)
     same incarnation                       the connection had broken: nothing changes
     new incarnation                        the old run died: its leaderships move or take a new
-                                           epoch; without its data it also loses its seats
+                                           epoch; without its data it also leaves ISR and ELR
 
-A broker comes back without its data if it says so (`data_intact`), or if its directory is
-another one. The check that this was dealt with is the stored incarnation: topics are written
-before the registration (`Draft.finish`), so a crash in between repeats it.
+A broker has lost its data if it says so (`data_intact`), or if its directory is a different one.
+The stored incarnation shows whether this was handled: topics are written before the registration
+(`Draft.finish`), so after a crash in between it is repeated.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
     came_back = known is None or not known.alive or new_run
     draft.put_broker(registration)
     if came_back:
-        # With its new session it may lead partitions that nobody leads.
+        # With its new session it may lead partitions without a leader.
         leaving = sessions.leaving - ({event.broker_id} if new_run else set())
         draft.settle_all(Liveness(draft.live, leaving), frozenset({event.broker_id}))
         draft.decide(
@@ -70,9 +70,9 @@ def decide_registration(draft: Draft, event: BrokerRegistered, sessions: Session
 def decide_deaths(
     draft: Draft, deaths: Mapping[BrokerId, str], leaving: frozenset[BrokerId]
 ) -> None:
-    """These sessions are over (value: why): others take their leaderships.
+    """These sessions have ended (value: why): other brokers get their leaderships.
 
-    All at once: members that die together stay equal candidates, whoever comes back first.
+    All at once: members that die together stay equal candidates, whichever comes back first.
     """
     died = set()
     for broker_id, why in deaths.items():
@@ -86,7 +86,7 @@ def decide_deaths(
 
 
 def decide_unregistration(draft: Draft, event: UnregisterBroker, sessions: Sessions) -> None:
-    """Forgets a broker. Nothing happens if it is not known.
+    """Unregisters a broker; does nothing if it is unknown.
 
     Raises ClusterError(INVALID_REQUEST) while it has a session or holds a replica (I26).
     """
@@ -158,7 +158,7 @@ def _check_id_is_free(event: BrokerRegistered, sessions: Sessions) -> None:
     if session is None:
         return
     if session.stream_id is None:
-        # Broken or only assumed: within two seconds it is back or gone.
+        # Broken or only assumed: within two seconds it is back or has ended.
         raise ClusterError(
             f"broker {event.broker_id} had a session a moment ago with a different data "
             "directory; try again in two seconds",

@@ -1,15 +1,15 @@
-"""What a controller makes of the documents it reads: at take-over, and after a doubtful write.
+"""How a controller adopts the documents it reads: at take-over, and after an unknown write.
 
-Take-over raises the controller epoch by compare-and-swap before anything else: whoever wrote
-with the old version of the cluster document can no longer. A topic write of the old controller
-that is still under way may land later; it is a legal successor of what was read here, and the
-next write of that topic meets a conflict, reads again and decides again. Nothing is decided on
-a state that is not stored.
+Take-over raises the controller epoch by compare-and-swap before anything else: no controller can
+write with the old version of the cluster document any more. A topic write of the old controller
+that is still in flight may succeed later; it is a legal successor of what was read here, and the
+next write of that topic meets a conflict, reads again and decides again. Nothing is decided on a
+state that is not stored.
 
-After a doubtful write a stored document with a newer metadata version is right and memory is
-not. One that is gone without a tombstone, or differs without being newer, was touched by
-someone's hand (deleted, edited, an older one applied). It is put back: epochs never decrease
-(I1), and no topic goes without having been deleted (guarantees §3, I26).
+After an unknown write, a stored document with a newer metadata version is right and memory is
+wrong. A document that is missing without a tombstone, or differs without being newer, was changed
+by hand (deleted, edited, an older one applied). It is written again: epochs never decrease (I1),
+and no topic disappears without having been deleted (guarantees §3, I26).
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from penstock.core.types import ControllerEpoch
 
 
 def begin_takeover(event: Loaded, config: ControlConfig) -> Draft:
-    """A draft that raises the epoch and finishes deletions that were cut short."""
+    """A draft that raises the epoch and finishes interrupted deletions."""
     cluster = ClusterDocument(
         cluster_id=event.new_cluster_id, controller_epoch=ControllerEpoch(0), metadata_version=0
     )
@@ -47,7 +47,7 @@ def begin_takeover(event: Loaded, config: ControlConfig) -> Draft:
 
 
 def adopt_loaded(event: Loaded, memory: Stored, config: ControlConfig) -> Draft | None:
-    """A draft on what is stored now, with the repairs it needs; None: another took over."""
+    """A draft on what is stored now, with the repairs it needs; None: it was deposed."""
     cluster = memory.cluster
     if event.cluster is not None:
         if event.cluster[0].controller_epoch > cluster.controller_epoch:
@@ -64,7 +64,7 @@ def adopt_loaded(event: Loaded, memory: Stored, config: ControlConfig) -> Draft 
         if topic.topic_id in deleted or topic == known:
             continue
         if known is None or topic.metadata_version > known.metadata_version:
-            draft.put_topic(topic)  # brokers may not have it: it takes a new metadata version
+            draft.put_topic(topic)  # brokers may not have it: it gets a new metadata version
         else:
             _put_back(draft, known, "was changed by hand or restored from an older state")
     for name, topic in memory.topics.items():

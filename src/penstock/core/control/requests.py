@@ -1,8 +1,8 @@
 """Requests of brokers, decided on a draft: ISR changes, producer ids, leader moves.
 
-Every function takes the draft and who is there, changes the draft, and returns the result that
-is replied once the draft is durable. After an unknown write the same request is decided again
-on what was found in the store, so each must recognise its own effect.
+Every function gets the draft and the sessions, changes the draft, and returns the result that is
+sent once the draft is durable. After an unknown write the same request is decided again on what was
+found in the store, so each must recognize its own effect.
 """
 
 from dataclasses import replace
@@ -183,7 +183,7 @@ def _check_members(
 def decide_producer_ids(
     draft: Draft, request: AllocateProducerIds, sessions: Sessions
 ) -> ProducerIds:
-    """The next block. Asked again after an unknown write it is another block: ids are many."""
+    """The next block. A retry after an unknown write gets a different one: ids are plentiful."""
     check_cluster_id(draft, request.cluster_id)
     check_session(sessions, request.broker_id, request.broker_session)
     first, count = draft.cluster.next_producer_id, draft.config.producer_ids_per_block

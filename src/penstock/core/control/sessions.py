@@ -1,15 +1,15 @@
-"""Which brokers are here: sessions by heartbeat and stream, with time limits.
+"""Which brokers are alive: sessions by heartbeat and stream, with time limits.
 
              BrokerRegistered                         heartbeat missed for session_timeout_ms,
     (none) ───────────────────▶ OPEN ─StreamClosed─▶ BROKEN ── session_grace_ms ──▶ expired
                                   ▲                    │
                                   └─ registers again ──┘
 
-Sessions live in memory only. A controller that takes over assumes every broker alive that was
-so in the documents, gives each a session without a stream, and lets time decide: brokers
-register again within the session timeout or are declared dead.
+Sessions are only in memory. A controller that takes over assumes that every broker marked alive in
+the documents is alive, gives each a session without a stream, and waits: brokers register again
+within the session timeout or are declared dead.
 
-Time during which the controller itself did not run (`credit`) is not held against brokers.
+Time in which the controller itself did not run (`credit`) is not charged to the brokers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ class Session:
     """One broker's presence.
 
     `stream_id` None: assumed after a take-over, or the stream broke at `broken_at_ms`.
-    `held_until_ms`: no leadership returns before (the broker was told to give all away).
+    `held_until_ms`: no leadership returns before this (all were moved off the broker).
     `told_may_stop`: the answer was already sent.
     """
 
@@ -76,12 +76,12 @@ class Sessions:
         return session
 
     def assume(self, brokers: Iterable[BrokerId], epoch: ControllerEpoch, now_ms: int) -> None:
-        """After a take-over: these were alive when last heard of."""
+        """After a take-over: these were alive in the documents."""
         for broker_id in brokers:
             self.open(broker_id, None, epoch, now_ms)
 
     def stream_closed(self, stream_id: int, now_ms: int) -> None:
-        """Starts the grace; nothing happens for a stream that was replaced."""
+        """Starts the grace period; ignores a stream that was replaced."""
         session = self.by_stream(stream_id)
         if session is not None:
             session.stream_id = None
@@ -92,9 +92,9 @@ class Sessions:
         self._by_broker.pop(broker_id, None)
 
     def credit(self, gap_ms: int, now_ms: int) -> None:
-        """The controller stood still for so long: all limits move by as much.
+        """The controller was paused for this long: all limits move by as much.
 
-        Not beyond now: what was heard or broke after the pause has nothing to be credited.
+        Not beyond now: what arrived or broke after the pause needs no credit.
         """
         for session in self._by_broker.values():
             session.heard_at_ms = min(session.heard_at_ms + gap_ms, now_ms)
@@ -102,7 +102,7 @@ class Sessions:
                 session.broken_at_ms = min(session.broken_at_ms + gap_ms, now_ms)
 
     def expired(self, now_ms: int) -> list[tuple[Session, str]]:
-        """Sessions that are over, each with the reason and the numbers for the log."""
+        """Sessions that have ended, each with the reason and the numbers for the log."""
         config, found = self._config, []
         for session in self._by_broker.values():
             silent_ms = now_ms - session.heard_at_ms
@@ -120,7 +120,7 @@ class Sessions:
 
     @property
     def leaving(self) -> frozenset[BrokerId]:
-        """Brokers that asked to stop."""
+        """Brokers that want to stop."""
         return frozenset(
             session.broker_id for session in self._by_broker.values() if session.wants_stop
         )

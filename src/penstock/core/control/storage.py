@@ -1,4 +1,4 @@
-"""What a controller and its metadata store say to each other: documents as text with versions."""
+"""What a controller and its metadata store exchange: documents as text with versions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Change = Put | Delete
 class WriteConflictError(ClusterError):
     """A version was not the expected one.
 
-    An atomic store has changed nothing. Another may have carried out stages and neighbours
+    An atomic store has changed nothing. Others may have carried out stages and other changes
     before the conflict: read again.
     """
 
@@ -50,10 +50,10 @@ class WriteConflictError(ClusterError):
 
 
 class StoreUnavailableError(ClusterError):
-    """The store did not answer, or said that it failed.
+    """The store did not answer, or reported a failure.
 
-    After `write` the outcome is unknown: none, a part or all of it may have passed, or may
-    still pass later. After `read_all` and the lease calls: try again later.
+    After `write` the outcome is unknown: none, a part or all of it may have been done, or may be
+    done later. After `read_all` and the lease calls: try again later.
     """
 
     def __init__(self, message: str) -> None:

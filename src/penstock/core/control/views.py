@@ -1,6 +1,6 @@
-"""What others get to see of the adopted state: images for brokers, numbers for people.
+"""Views of the adopted state: images for brokers, numbers for people.
 
-An image since version v holds every topic written after v, all brokers, and the ids deleted
+An image since version v contains every topic written after v, all brokers, and the ids deleted
 after v. Documents carry the version of their last write, so nothing is kept per session; a
 slow broker that missed ten versions gets one image.
 """
@@ -24,7 +24,7 @@ from penstock.core.types import NO_LEADER, BrokerId, ControllerEpoch, PartitionS
 class TopicImage:
     """`configs`: set keys of the topic and of the cluster's defaults; the rest is built in.
 
-    `inherited`: those of them that only the cluster's defaults set.
+    `inherited`: the keys that only the cluster's defaults set.
     """
 
     name: str
@@ -37,10 +37,10 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """The protocol's ClusterImage. `full` replaces all that was known, else topics are upserts.
+    """The protocol's ClusterImage. `full` replaces everything known, else topics are upserts.
 
-    A topic that a full image does not mention is unknown, not deleted: its data stays. Only
-    `deleted_topic_ids` says that data may go (I22).
+    A topic that is not in a full image is unknown, not deleted: its data stays. Only
+    `deleted_topic_ids` allows removing data (I22).
     """
 
     controller_epoch: ControllerEpoch
@@ -68,7 +68,7 @@ class Summary:
 
 
 def image_since(stored: Stored, config: ControlConfig, since: int) -> Image:
-    """What a broker must apply that has applied `since`; 0 = nothing yet, the image is full."""
+    """The image for a broker that has applied `since`; 0 = nothing yet, the image is full."""
     cluster = stored.cluster
     full = since <= 0 or since < _oldest_tombstone(cluster)
     topics = [
@@ -135,7 +135,7 @@ def _brokers(cluster: ClusterDocument) -> tuple[BrokerRegistration, ...]:
 
 
 def _oldest_tombstone(cluster: ClusterDocument) -> int:
-    """Deletions before this version are forgotten; 0 while none is."""
+    """Deletions before this version are forgotten; 0 if none was."""
     if len(cluster.tombstones) < TOMBSTONES_MAX:
         return 0
     return cluster.tombstones[0].metadata_version

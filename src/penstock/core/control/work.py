@@ -1,8 +1,8 @@
-"""What waits to be decided, and deciding all of it on one draft.
+"""The waiting work, and deciding all of it on one draft.
 
-While a write is in flight everything that happens collects in a `Work`; the next draft takes it
-whole. Order: deaths, brokers that want to stop, requests and registrations as they came,
-preferred leaders last. When the write fails its work is put back in front of what came since.
+While a write is in flight, everything that happens collects in a `Work`; the next draft takes all
+of it. Order: deaths, brokers that want to stop, requests and registrations in order of arrival,
+preferred leaders last. If the write fails, its work is put back before what arrived since.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ Outcome = c.Result | PenstockError
 
 @dataclass(slots=True)
 class Pending:
-    """A request or registration; `before`: what was decided in a write that failed.
+    """A request or registration; `before`: the earlier answer, decided in a write that failed.
 
     `reread`: the store was read again because of it; once is enough.
     """
@@ -50,11 +50,11 @@ class Pending:
     def knows_more(self, stored: Stored, taken_over_at: int) -> bool:
         """The sender has seen something newer than what was adopted from the store.
 
-        A deposed controller can have a last topic write under way when another takes over; it
-        lands after the new one has read, and brokers hear of it. Reading again finds it.
+        A deposed controller can have a last topic write in flight when another takes over; it
+        succeeds after the new one has read, and brokers are told of it. Reading again finds it.
 
         Both count metadata versions on from the same one: from `taken_over_at`, the take-over's
-        own, a version that was seen under an earlier controller epoch is another one's.
+        own, on, a version that was seen under an earlier controller epoch is a different one.
         """
         event = self.event
         if isinstance(event, c.BrokerRegistered):
@@ -69,7 +69,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Work:
-    """`deaths`: broker and reason. `leaving`: newly asked to stop. `settle_all`: look at every
+    """`deaths`: broker and reason. `leaving`: newly want to stop. `settle_all`: check every
     partition. `balance`: it is time to give leadership back to preferred replicas."""
 
     pending: deque[Pending] = field(default_factory=deque)
@@ -82,7 +82,7 @@ class Work:
         return bool(self.pending or self.deaths or self.leaving or self.settle_all or self.balance)
 
     def put_back(self, failed: "Work", outcomes: list[Outcome]) -> None:
-        """The write of `failed` did not succeed for certain: decide it again, first."""
+        """The write of `failed` may not have succeeded: decides it again, first."""
         for entry, outcome in zip(failed.pending, outcomes, strict=True):
             entry.before = outcome
         self.pending.extendleft(reversed(failed.pending))

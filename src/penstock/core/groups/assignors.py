@@ -1,10 +1,10 @@
-"""Who is to own what: pure functions from members and topics to a target assignment.
+"""Assigns partitions: pure functions from members and topics to a target assignment.
 
-    uniform   as equal as can be, moves as little as can be (sticky); the default
+    uniform   as equal as possible, moves as little as possible (sticky); the default
     range     partitions of each topic in order, the same numbers of co-subscribed topics together
 
 Every partition of a subscribed topic goes to exactly one of its subscribers. Among members with
-equal subscriptions the numbers differ by one at most (range: by one per topic). Where racks are
+equal subscriptions the counts differ by one at most (range: by one per topic). Where racks are
 known, a member gets partitions with a replica in its rack as far as that balance allows
 (KIP-881). `uniform` keeps what a member had unless balance needs it elsewhere: a member that joins
 takes its share and no other partition moves.
@@ -23,7 +23,7 @@ Parts = frozenset[Part]
 
 @dataclass(frozen=True, slots=True)
 class AssignedMember:
-    """A member as assignors see it. `key` orders members: a static member's stays the same."""
+    """A member, for assignors. `key` orders members: a static member's stays the same."""
 
     key: str
     topics: frozenset[TopicId]
@@ -49,7 +49,7 @@ Assignor = Callable[[Members, Topics], dict[str, Parts]]
 
 
 def assign(assignor: str, members: Members, topics: Topics) -> dict[str, Parts]:
-    """The target of every member, by its id; topics that do not exist count as not subscribed."""
+    """The target of every member, by its id; topics that do not exist are ignored."""
     return _ASSIGNORS[assignor](members, topics)
 
 
@@ -74,9 +74,9 @@ def _uniform_equal(
     kept: dict[str, list[Part]] = {}
     for member_id in order:
         had = sorted(members[member_id].had & legal)
-        legal.difference_update(had)  # what two members had, the first one keeps
+        legal.difference_update(had)  # if two members had a partition, the first one keeps it
         kept[member_id] = had
-    # Whoever has most may keep one more: that moves least.
+    # The members with the most may keep one more: that moves the least.
     quota = dict.fromkeys(order, least)
     for member_id in sorted(order, key=lambda m: -len(kept[m]))[:extra]:
         quota[member_id] += 1
@@ -103,7 +103,7 @@ def _near_first(
     topics: Topics,
     given: dict[str, list[Part]],
 ) -> list[Part]:
-    """Gives partitions to members in their racks while these have room; returns the others."""
+    """Gives partitions to members in their racks while these have capacity; returns the others."""
     by_rack: dict[str, list[str]] = defaultdict(list)
     for member_id in room:
         if members[member_id].rack:
@@ -114,7 +114,7 @@ def _near_first(
     for part in free:
         racks = topics[part[0]].racks
         near = racks[part[1]] if part[1] < len(racks) else ()
-        # The rack with most room first, or one rack's members would be full before others begin.
+        # The rack with most capacity first; otherwise one rack's members would be full first.
         fit = [m for rack in sorted(near) for m in by_rack.get(rack, ()) if m in room]
         if not fit:
             others.append(part)

@@ -1,4 +1,4 @@
-"""The times and sizes of consumer groups, and where groups live.
+"""The times and sizes of consumer groups, and where groups are stored.
 
 A group belongs to one partition of the internal topic: `coordinator_partition`. The coordinator
 is that partition's leader, so a group moves with a leadership and never splits.
@@ -14,19 +14,19 @@ from penstock.errors import ClusterError, ErrorCode
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS: Final = 50
 OFFSETS_REPLICATION: Final = 3
-"""Or as many brokers as are alive when the topic is created."""
+"""Or the number of live brokers when the topic is created, if lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """How a coordinator behaves. All times in ms, all limits inclusive.
 
-    broken_stream_ms: what is left of a dynamic member's session once its stream broke.
+    broken_stream_ms: rest of a dynamic member's session once its stream broke.
     assignment_interval_ms: at least this long between two computations of one group's target,
-        so that thirty members who join together cost a few and not thirty.
+        so that thirty members that join together cost a few and not thirty.
     offsets_retention_ms: how long the offsets of a group without members are kept.
-    deleted_topic_grace_ms: offsets of a topic are forgotten once it was gone for this long:
-        metadata that is missing for a moment must not cost any (I22).
+    deleted_topic_grace_ms: offsets of a topic are removed once it was missing for this long:
+        briefly missing metadata must not cost offsets (I22).
     groups_max, metadata_bytes_max: per offsets partition; per committed offset.
     """
 

@@ -2,19 +2,19 @@
 
     shell: streams, log, clock ──event──▶ GroupCoordinator.handle(event, now_ms) ──Ready──▶ shell
 
-The machine changes its state when it hands out the records of a `Ready`; the world hears of it
-when they are committed. What the shell owes:
+The machine changes its state when it returns the records of a `Ready`; outputs are sent when the
+records are committed. What the shell must do:
 
-- `Ready.records` are appended as one batch, or with those of later Readys in one batch; Readys
-  keep their order in the log. `outputs` leave, in order, once the high watermark has passed every
-  append handed out up to then, those of this Ready included: also answers that only read, so that
-  nothing is told that a failover could take back (I16).
+- `Ready.records` are appended as one batch, or with those of later Readys in one batch; Readys keep
+  their order in the log. `outputs` are sent, in order, once the high watermark has passed every
+  append returned up to then, including those of this Ready: also answers that only read, so that
+  nothing is reported that a failover could undo (I16).
 - An append that fails, or a leadership that ends, ends the machine: its state may be ahead of the
-  log. Whoever leads next feeds a new machine every record below the high watermark of its own
-  leader epoch, in order (`load`), then `start`. Unanswered requests are refused and streams ended
-  with a retriable error by the shell.
-- A stream has an id that is never used again. Events of a stream come in order; after
-  `StreamBroken`, or once an `EndStream` was carried out, there are no more.
+  log. The next leader feeds a new machine every record below the high watermark of its own leader
+  epoch, in order (`load`), then `start`. The shell refuses unanswered requests and ends streams
+  with a retriable error.
+- A stream has an id that is never reused. Events of a stream come in order; after `StreamBroken`,
+  or once an `EndStream` was carried out, there are no more.
 - `TopicsChanged` whenever names, ids or partition counts change. `Tick` at `next_wake_ms`.
 """
 
@@ -73,7 +73,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberJoined:
-    """A hello. Times in ms, 0 = the default. `member_epoch` 0 = joins anew, else rejoins."""
+    """A hello. Times in ms, 0 = the default. `member_epoch` 0 = joins as new, else rejoins."""
 
     stream_id: int
     group_id: str
@@ -93,7 +93,7 @@ class MemberJoined:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """What a member owns, having taken assignment `number` into account (0: none yet)."""
+    """What a member owns after applying assignment `number` (0: none yet)."""
 
     parts: Parts
     number: int
@@ -101,7 +101,7 @@ class Owned:
 
 @dataclass(frozen=True, slots=True)
 class MemberHeard:
-    """A heartbeat; None: no news."""
+    """A heartbeat; None: no change."""
 
     stream_id: int
     owned: Owned | None = None
@@ -121,7 +121,7 @@ class StreamBroken:
 
 @dataclass(frozen=True, slots=True)
 class NamedPartition:
-    """A partition as a request names it; `topic_id` "" = whichever the name has now."""
+    """A partition in a request; `topic_id` "" = the current one of the name."""
 
     topic: str
     topic_id: TopicId
@@ -130,7 +130,7 @@ class NamedPartition:
 
 @dataclass(frozen=True, slots=True)
 class NewOffset:
-    """An offset to commit (>= 0) or to reset to (-1: forget). `leader_epoch` -1 = not known."""
+    """An offset to commit (>= 0) or to reset to (-1: delete). `leader_epoch` -1 = not known."""
 
     where: NamedPartition
     offset: int
@@ -140,7 +140,7 @@ class NewOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequested:
-    """`member_id` "" with epoch -1: a consumer that is no member.
+    """`member_id` "" with epoch -1: a consumer without membership.
 
     With a `transactional_id` the offsets count once (producer id, epoch) commits.
     """
@@ -197,7 +197,7 @@ class DescribeRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnded:
-    """The coordinator of a transaction tells how it ended; answered with `EndStored`."""
+    """The coordinator of a transaction reports how it ended; answered with `EndStored`."""
 
     request_id: int
     group_id: str
@@ -208,7 +208,7 @@ class TransactionEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionJoined:
-    """The answer to `SendJoin` with this number; None: the group takes part."""
+    """The answer to `SendJoin` with this number; None: the group has joined."""
 
     group_id: str
     producer_id: ProducerId
@@ -268,7 +268,7 @@ class SendJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAssignment:
-    """All that the member may own. `names`: of every topic in `parts`."""
+    """Everything the member may own. `names`: of every topic in `parts`."""
 
     stream_id: int
     member_epoch: int
@@ -279,7 +279,7 @@ class SendAssignment:
 
 @dataclass(frozen=True, slots=True)
 class EndStream:
-    """None: in good order (the member left)."""
+    """None: no error (the member left)."""
 
     stream_id: int
     error: PenstockError | None
@@ -406,7 +406,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendJoin:
-    """Ask the coordinator of the transactional id to have this group among the participants.
+    """Ask the coordinator of the transactional id to add this group as a participant.
 
     Every answer, or that none came, comes back as `TransactionJoined`.
     """
@@ -420,7 +420,7 @@ class SendJoin:
 
 @dataclass(frozen=True, slots=True)
 class SendAbort:
-    """Ask the coordinator of the transactional id to abort what is open: its producer is gone.
+    """Ask the coordinator of the transactional id to abort: its producer has gone.
 
     Best effort; the transaction's timeout does the same later.
     """
@@ -434,7 +434,7 @@ Output = SendJoined | SendAssignment | EndStream | Reply | SendJoin | SendAbort
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """For the log: what was decided, with the numbers it was decided on."""
+    """For the log: what was decided, with the numbers behind it."""
 
     event: str
     fields: Mapping[str, object]
@@ -445,8 +445,8 @@ class Ready:
     """See the module. `records` are (key, value); value None removes the key.
 
     `commits`, `rebalances`: how many offsets were committed, targets computed, for metrics.
-    `stopped`: a defect ended the machine with this event (`core.defect`). What was handed out
-    before counts as of an append that failed; the `outputs` of this Ready leave at once.
+    `stopped`: a defect ended the machine with this event (`core.defect`). What was returned before
+    counts as an append that failed; the `outputs` of this Ready are sent at once.
     """
 
     records: tuple[tuple[bytes, bytes | None], ...] = ()

@@ -1,6 +1,6 @@
-"""What a member says of itself, checked before anything is done with it.
+"""Checks what a member says in its hello, before anything changes.
 
-Every refusal names the field, the value seen, the limit and what to do; nothing has changed then.
+Every refusal names the field, the value seen, the limit and what to do; then nothing has changed.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ _TEXTS: Final = (
 
 
 def check_hello(config: GroupConfig, event: MemberJoined) -> MemberRecord:
-    """The member as it will be stored. Raises PenstockError."""
+    """The member in its stored form. Raises PenstockError."""
     check_group_id(event.group_id)
     if not event.member_id:
         raise invalid("the member id is empty; send a UUID made by the client")

@@ -1,9 +1,9 @@
-"""From a log's records to the state that they add up to: how a coordinator begins.
+"""Computes a coordinator's state from the records of its log.
 
     load, load, … ─▶ the newest value per key ─▶ groups, members, what they own, offsets
 
 Records that contradict each other are corruption: a member without a group, or a partition with two
-owners (I18). Then the groups of this log are not served, rather than served wrongly (I16).
+owners (I18). Then the groups of this log are not served at all, rather than wrongly (I16).
 """
 
 from collections.abc import Mapping

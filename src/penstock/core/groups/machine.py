@@ -1,12 +1,12 @@
 """The coordinator of one partition of `__consumer_offsets`: events in, `Ready` out.
 
-    load, load, … ─▶ start ─▶ handle(event, now_ms) ─▶ Ready: records, then what they entitle to say
+    load, load, … ─▶ start ─▶ handle(event, now_ms) ─▶ Ready: records, then outputs that need them
 
-Who is a member and who owns what: `membership`, `reconcile`. Which offsets are committed:
-`offsets`, `pending`, `resets`. This module hands events on and keeps time: members whose session
-ends, targets that are due, the sweep. Waiting costs nothing: a heartbeat moves a number, and
-`next_wake_ms` is looked at when it has come (deadlines in the heap may be early, never late).
-I16, I18.
+`membership` and `reconcile` decide about members and their partitions, `offsets`, `pending` and
+`resets` about committed offsets. This module dispatches events and keeps time: members whose
+session ends, targets that are due, the sweep. Waiting costs nothing: a heartbeat changes a number,
+and `next_wake_ms` is checked when it is due (deadlines in the heap may be early, never late). I16,
+I18.
 """
 
 import heapq
@@ -52,7 +52,7 @@ _SWEEP_PAUSE_MS: Final = 100
 
 
 class GroupCoordinator:
-    """Feed it events, obey the Ready (contract.py). Not thread-safe; never blocks."""
+    """Feed it events, carry out each Ready (contract.py). Not thread-safe; never blocks."""
 
     def __init__(self, config: GroupConfig, time_at_zero_ms: int) -> None:
         """`time_at_zero_ms`: the time since 1970 at which `now_ms` was 0."""
@@ -77,7 +77,7 @@ class GroupCoordinator:
         self._loader.add(key, value)
 
     def start(self, catalog: Catalog, now_ms: int) -> Ready:
-        """Everything is loaded: members have their whole session timeout to come back.
+        """Everything is loaded: members have a full session timeout to come back.
 
         Raises ClusterError(DATA_CORRUPTED): then this partition's groups are not served.
         """
@@ -104,12 +104,12 @@ class GroupCoordinator:
 
     @property
     def error(self) -> PenstockError | None:
-        """Why this coordinator was stopped; None while it is well."""
+        """Why this coordinator was stopped; None if it was not."""
         return self._error
 
     @property
     def next_wake_ms(self) -> int:
-        """When a `Tick` is due. Looked at ten times a second by fifty coordinators."""
+        """When a `Tick` is due. Read ten times a second, for fifty coordinators."""
         due_ms = self._sweep_at_ms
         if self._wakes:
             due_ms = min(due_ms, self._wakes[0][0])
@@ -123,25 +123,25 @@ class GroupCoordinator:
 
     @property
     def census(self) -> Census:
-        """Counted when something durable has changed since it was asked for last."""
+        """Counted again only if something durable has changed since the last call."""
         if self._census is None:
             self._census = views.take_census(self._book)
         return self._census
 
     @property
     def open_transactions(self) -> tuple[tuple[PendingKey, PendingRecord], ...]:
-        """Those that hold offsets of groups here until they end."""
+        """Transactions that have offsets of groups here until they end."""
         return tuple(views.open_transactions(self._book))
 
     @property
     def groups(self) -> dict[str, Group]:
-        """To look at: tests and metrics. Not to be changed."""
+        """For tests and metrics. Do not change it."""
         return self._book.groups
 
     # ------------------------------------------------------------ events
 
     def handle(self, event: Event, now_ms: int) -> Ready:
-        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back.
+        """The only entry point. `now_ms` is any monotonic clock in ms; it must not go back.
 
         Raises nothing: any exception stops the machine, see `core.defect`.
         """
@@ -280,7 +280,7 @@ class GroupCoordinator:
             self._sweep()
 
     def _wake(self, group: Group, member: Member) -> None:
-        """Makes sure that a tick comes when the member's time is over, or before."""
+        """Ensures a tick when the member's time is over, or before."""
         key = (group.group_id, member.member_id)
         due_ms = membership.due_ms(member)
         known_ms = self._wake_of.get(key)
@@ -289,7 +289,7 @@ class GroupCoordinator:
             heapq.heappush(self._wakes, (due_ms, *key))
 
     def _touched(self, group: Group) -> None:
-        """Something but a bare heartbeat happened to the group: its times may have changed."""
+        """More than a bare heartbeat happened to the group: its times may have changed."""
         if group.assign_at_ms is not None:
             self._assigning[group.group_id] = group
         for member in group.members.values():
@@ -304,7 +304,7 @@ class GroupCoordinator:
                 del self._assigning[group_id]
 
     def _sweep(self) -> None:
-        """Some groups at a time, so that many groups never hold up the others for long."""
+        """Sweeps some groups at a time, so that many groups never block the rest for long."""
         book = self._book
         if not self._to_sweep:
             self._to_sweep = list(book.groups)
@@ -320,7 +320,7 @@ class GroupCoordinator:
         self._sweep_at_ms = book.now_ms + pause_ms
 
     def _find_gone(self) -> frozenset[TopicId]:
-        """Topics with offsets that do not exist, and did not all through the grace period."""
+        """Topics with offsets that have not existed during the whole grace period."""
         book = self._book
         used = {part[0] for group in book.groups.values() for part in group.offsets}
         missing = used - book.catalog.topics.keys()
@@ -350,7 +350,7 @@ class GroupCoordinator:
 
 
 def _refusals(event: Event, error: PenstockError) -> tuple[Output, ...]:
-    """What is owed to whoever sent this event; the shell ends everyone else's streams."""
+    """The answers for the sender of this event; the shell ends all other streams."""
     match event:
         case MemberJoined():
             return (EndStream(event.stream_id, error),)

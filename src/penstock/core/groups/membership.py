@@ -1,11 +1,11 @@
-"""Members come, say something, leave and disappear.
+"""Members join, send heartbeats, leave and disappear.
 
     hello, epoch 0     ─▶ new member (or a known one that starts over: it owns nothing)
     hello, its epoch   ─▶ the same member after a broken stream: keeps everything
-    hello, instance id ─▶ takes the place of a member that is disconnected, with its partitions
-    leave, or no sign of life in time ─▶ out; static members' seats wait for a session timeout
+    hello, instance id ─▶ replaces a member that is disconnected, with its partitions
+    leave, or no heartbeat in time ─▶ removed; static members only after a session timeout
 
-Whatever is refused is refused before anything changes, and its stream ends with the error.
+A refusal happens before anything changes, and its stream ends with the error.
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ def join(book: Book, event: MemberJoined) -> str:
 
 
 def _take_seat(book: Book, group: Group, member: Member, stream_id: int) -> None:
-    """The stream is the member from now on."""
+    """From now on, the stream belongs to the member."""
     reconcile.end_stream(
         book,
         member,
@@ -129,7 +129,7 @@ def _check_room(book: Book, group: Group) -> None:
 
 
 def _seat(group: Group, event: MemberJoined) -> Member | None:
-    """Who has the instance id that this member comes with, if that is another one."""
+    """The other member that has this member's instance id, if any."""
     holder = group.instances.get(event.instance_id) if event.instance_id else None
     if holder in {None, event.member_id}:
         return None
@@ -147,7 +147,7 @@ def _seat(group: Group, event: MemberJoined) -> Member | None:
 
 
 def _check_epoch(group: Group, member: Member | None, event: MemberJoined) -> None:
-    """A member that comes back is who it says it is."""
+    """Checks the identity of a member that comes back."""
     if member is not None and member.record.instance_id != event.instance_id:
         raise invalid(
             f"member {event.member_id} of group {group.group_id!r} has instance id "
@@ -170,7 +170,7 @@ def _check_epoch(group: Group, member: Member | None, event: MemberJoined) -> No
 
 
 def _again(book: Book, group: Group, member: Member, event: MemberJoined) -> Parts:
-    """A known member on a new stream; returns what it does not own any more."""
+    """A known member on a new stream; returns what it no longer owns."""
     if event.member_epoch:
         return reconcile.acknowledge(book, group, member, event.owned)
     member.revoke_by_ms = None
@@ -179,9 +179,9 @@ def _again(book: Book, group: Group, member: Member, event: MemberJoined) -> Par
 
 
 def _replace(book: Book, group: Group, seat: Member, member_id: str) -> Parts:
-    """Another process takes a seat that is free: what was its own is the newcomer's.
+    """Another process takes over a free instance id, and what the former member owned.
 
-    Returns what the former one had yet to give up: it runs no more.
+    Returns what the former member had yet to give up: it no longer runs.
     """
     released = seat.current.pending
     parts, target, current = seat.current.parts, seat.target, seat.current
@@ -196,7 +196,7 @@ def _replace(book: Book, group: Group, seat: Member, member_id: str) -> Parts:
 
 
 def _differs(before: MemberRecord, after: MemberRecord) -> bool:
-    """What the assignment depends on is another."""
+    """Something that the assignment depends on has changed."""
     return any(
         getattr(before, name) != getattr(after, name)
         for name in ("topics", "pattern", "assignor", "rack")
@@ -218,7 +218,7 @@ def heard(book: Book, group: Group, member: Member, event: MemberHeard) -> None:
     released = NO_PARTS
     if event.owned is not None:
         _check_owned(group, member, event.owned)
-        # An older number: it was said before the member heard what to give up.
+        # An older number: it was sent before the member knew what to give up.
         if event.owned.number >= member.revoked_by:
             released = reconcile.acknowledge(book, group, member, event.owned.parts)
     changed = record != member.record
@@ -230,7 +230,7 @@ def heard(book: Book, group: Group, member: Member, event: MemberHeard) -> None:
 
 
 def _check_owned(group: Group, member: Member, owned: Owned) -> None:
-    """A member that has heard everything and owns what is not its own is no member."""
+    """A member that knows its assignment and owns other partitions is fenced."""
     current = member.current
     foreign = owned.parts - current.parts - current.pending
     if foreign and owned.number >= member.number:
@@ -243,7 +243,7 @@ def _check_owned(group: Group, member: Member, owned: Owned) -> None:
 
 
 def leave(book: Book, group: Group, member: Member, *, keep_seat: bool) -> None:
-    """A member goes in good order."""
+    """A member leaves by itself."""
     if not (keep_seat and member.record.instance_id):
         reconcile.remove(book, group, member, "left", None)
         return
@@ -266,7 +266,7 @@ def stream_broken(book: Book, member: Member, stream_id: int) -> None:
 
 
 def due_ms(member: Member) -> int:
-    """When the member is put out unless it says or does something before."""
+    """When the member is removed unless it sends or does something before."""
     if member.revoke_by_ms is None:
         return member.deadline_ms
     return min(member.deadline_ms, member.revoke_by_ms)
@@ -304,7 +304,7 @@ def fenced_instance(group: Group, member_id: str, instance_id: str) -> ClusterEr
 
 
 def unknown_member(groups: Mapping[str, Group], group_id: str, member_id: str) -> ClusterError:
-    """With what is known of the group."""
+    """The error, with what is known of the group."""
     members = len(groups[group_id].members) if group_id in groups else 0
     return ClusterError(
         f"group {group_id!r} has no member {member_id[:40]!r} among its {members}: it left or "

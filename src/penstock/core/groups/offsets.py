@@ -1,7 +1,7 @@
-"""Committed offsets: commit and fetch, and what every change of them is checked for.
+"""Committed offsets: commit and fetch, and the checks of every change.
 
     commit ─ member, epoch, ownership, never back ─▶ record per partition
-    fetch  ─ what is committed, and not pending in a transaction ─▶ an answer per partition
+    fetch  ─ committed, and not pending in a transaction ─▶ an answer per partition
 
 Offsets belong to topic ids: a topic that was deleted and created again has none. I18. Offsets in
 transactions: `pending.py`. Resets, deletion and expiry: `resets.py`.
@@ -27,14 +27,14 @@ from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 PARTITIONS_MAX: Final = 10_000
-"""Per request: its records must fit into one batch."""
+"""Limit per request: its records must fit into one batch."""
 METADATA_SUM_MAX: Final = 2 * 1024 * 1024
 _INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
 
 
 def commit(book: Book, event: CommitRequested) -> Committed:
-    """Each partition on its own; raises PenstockError for all."""
+    """Commits each partition separately; raises PenstockError for all."""
     check_group_id(event.group_id)
     check_size(event.offsets)
     group = book.groups.get(event.group_id)
@@ -109,7 +109,7 @@ def check_stable(
 
 
 def record(book: Book, new: NewOffset, reset: OffsetReset | None = None) -> OffsetRecord:
-    """The offset as it is kept."""
+    """The offset in its stored form."""
     return OffsetRecord(
         topic=new.where.topic,
         offset=new.offset,
@@ -130,7 +130,7 @@ def put(
 
 
 def committer(book: Book, group: Group | None, event: CommitRequested) -> Member | None:
-    """The member that commits; None: a consumer that is no member. Raises ClusterError."""
+    """The member that commits; None: a consumer without membership. Raises ClusterError."""
     if not event.member_id:
         if event.member_epoch != -1:
             raise ClusterError(
@@ -162,7 +162,7 @@ def committer(book: Book, group: Group | None, event: CommitRequested) -> Member
 
 
 def fetch(book: Book, event: FetchRequested) -> Fetched:
-    """What is committed; a group that does not exist has nothing committed."""
+    """Committed offsets; a group that does not exist has none."""
     check_group_id(event.group_id)
     group = book.groups.get(event.group_id) or Group(event.group_id)
     if not event.partitions:
@@ -188,7 +188,7 @@ def fetch(book: Book, event: FetchRequested) -> Fetched:
 def committed(book: Book, group: Group, *, allow_unstable: bool) -> tuple[OffsetAnswer, ...]:
     """All of a group's offsets in topics that exist, by topic and partition.
 
-    `allow_unstable` False: what an open transaction may change is an error (UNSTABLE_OFFSETS).
+    `allow_unstable` False: an offset that may still change is an error (UNSTABLE_OFFSETS).
     """
     topics = book.catalog.topics
     parts = set(group.offsets)
@@ -235,7 +235,7 @@ def _answer(part: Part, topic: str, record: OffsetRecord | None) -> OffsetAnswer
 
 
 def resolve(book: Book, where: NamedPartition) -> Part:
-    """The partition that is meant. Raises ClusterError: unknown topic or partition, another id."""
+    """The requested partition. Raises ClusterError: unknown topic or partition, wrong id."""
     topic_id = book.catalog.names.get(where.topic)
     if topic_id is None:
         raise ClusterError(

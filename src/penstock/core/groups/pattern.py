@@ -2,8 +2,8 @@ r"""Subscriptions by pattern: which topic names match, in time linear in their l
 
     pattern ──parse──▶ nodes with empty and consuming edges ──▶ sets of nodes, remembered as a DFA
 
-Python's own regular expressions may take exponential time, and a coordinator runs what any client
-sends on the loop that serves everyone. So: a small language (literals, `.`, `[a-z]`, `[^…]`,
+Python's own regular expressions can take exponential time, and a coordinator runs what any client
+sends on the loop that serves all clients. So: a small language (literals, `.`, `[a-z]`, `[^…]`,
 `( )`, `|`, `*`, `+`, `?`, `\` before any of these), simulated as Thompson did (Regular Expression
 Search Algorithm, CACM 1968). A pattern matches whole names.
 """
@@ -22,7 +22,7 @@ _DEPTH_MAX: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class _Chars:
-    """What one edge consumes: single characters and ranges, or all but those."""
+    """Characters that one edge consumes: single characters and ranges, or all but those."""
 
     ranges: tuple[tuple[str, str], ...]
     negated: bool = False
@@ -83,7 +83,7 @@ class TopicPattern:
         return known
 
     def _reach(self, nodes: set[int]) -> frozenset[int]:
-        """These nodes and all that are reached from them without a character."""
+        """These nodes and all that can be reached from them without consuming a character."""
         todo, seen = list(nodes), set(nodes)
         while todo:
             node = self._nodes[todo.pop()]
@@ -95,7 +95,7 @@ class TopicPattern:
 
 
 class _Parser:
-    """Recursive descent; every method answers (first node, last node) of what it read."""
+    """Recursive descent; every method returns (first node, last node) of what it read."""
 
     def __init__(self, text: str) -> None:
         self.nodes: list[_Node] = []

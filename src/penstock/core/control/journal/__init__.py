@@ -7,9 +7,9 @@ The journal is one value, cumulative: all documents as they are after every chan
 became unavailable. It counts once a majority of the brokers registered in the *store* keep it. One
 register, one proposer per epoch: Paxos with the controller epoch as ballot.
 
-- A controller that takes over reads the store at epoch e, then asks a majority to promise
-  e + 1 and to say what they keep. Two majorities share a broker, so the controller learns of
-  everything that counts, and nothing of a lower epoch counts from then on. It reads the store
+- A controller that takes over reads the store at epoch e, then asks a majority to promise e + 1 and
+  to send their journals. Two majorities share a broker, so the controller learns of everything that
+  counts, and nothing of a lower epoch counts from then on. It reads the store
   again, because a broker may act on what was stored before it promised; writes the newest journal
   to it; raises the epoch; and only then decides anything.
 - Raising the epoch in the store is a compare-and-swap on what was read before the promises, so

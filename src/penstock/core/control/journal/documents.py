@@ -1,6 +1,6 @@
 """Stored documents beside a journal: which is newer, who is registered, what a store lacks.
 
-A document that cannot be read is older than any: who loads it says what is wrong with it.
+A document that cannot be read is older than any: loading it reports what is wrong.
 """
 
 import json
@@ -24,7 +24,7 @@ for both of two brokers at a takeover would cost availability."""
 def missing(journal: Journal, found: Mapping[str, StoredText]) -> Stages:
     """The changes that bring a store to the journal's state; topics before the cluster.
 
-    The cluster's document says who the holders are: it changes when nothing else is missing.
+    The cluster's document defines the holders: it changes when nothing else is missing.
     """
     puts = [
         Put(key, text, version_of(found, key))
@@ -60,7 +60,7 @@ def restamped(text: str, version: int) -> str:
 
 
 def cluster_of(found: Mapping[str, StoredText]) -> ClusterDocument | None:
-    """None as well if it is unreadable: who loads it says what is wrong with it."""
+    """None also if it is unreadable: loading it reports what is wrong."""
     stored = found.get(CLUSTER_KEY)
     try:
         return None if stored is None else decode_cluster(stored.text, CLUSTER_KEY)
@@ -77,7 +77,7 @@ def registered(found: Mapping[str, StoredText]) -> Holders | None:
 
 
 def registered_ids(found: Mapping[str, StoredText]) -> frozenset[int]:
-    """Of all brokers, few or many."""
+    """The ids of all brokers, few or many."""
     cluster = cluster_of(found)
     return frozenset() if cluster is None else frozenset(cluster.brokers)
 

@@ -56,7 +56,7 @@ Steps = Generator[Ask, object, _R]
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """Writes, to the store or the journal, that may have passed: what they expected, the newest
+    """Writes, to the store or the journal, with unknown outcome: what they expected, the newest
     version and the sets of registered brokers that they would set."""
 
     expected: str | None
@@ -65,7 +65,7 @@ class _Doubt:
 
     @classmethod
     def about(cls, change: Change) -> "_Doubt":
-        """Of one change of the write."""
+        """The part about one change of the write."""
         if isinstance(change, Delete):
             return cls(change.expected, 0, frozenset())
         wanted = {change.key: StoredText(change.text, "")}
@@ -80,7 +80,7 @@ class JournaledDocuments:
     """
 
     def __init__(self, takeover_min_brokers: int = 0) -> None:
-        """`takeover_min_brokers`: who must answer at a take-over; 0 = a majority."""
+        """`takeover_min_brokers`: how many must answer at a take-over; 0 = a majority."""
         self._takeover_min_brokers = takeover_min_brokers
         self._epoch = NOBODY
         """The epoch that this controller has written to the store; 0: it has not taken over."""
@@ -89,14 +89,14 @@ class JournaledDocuments:
         self._doubts: dict[str, _Doubt] = {}
         self._journal: Journal | None = None
         self._sequence = 0
-        """Of the last journal sent, even if no majority stored it: some broker may have it."""
+        """Of the last journal sent, even if no majority stored it: a broker may have it."""
         self._holding = False
         self._ended = False
         self._error: PenstockError | None = None
 
     @property
     def error(self) -> PenstockError | None:
-        """Why nothing is read or written any more; None while all is well."""
+        """Why nothing is read or written any more; None if there is no error."""
         return self._error
 
     @property
@@ -105,19 +105,20 @@ class JournaledDocuments:
         return self._sequence > 0
 
     def begin_take_over(self) -> None:
-        """The next `read` belongs to a new take-over: what this one knew does not count."""
+        """The next `read` belongs to a new take-over: what is known here no longer counts."""
         self._epoch, self._sequence, self._doubts = NOBODY, 0, {}
         self._journal, self._holding, self._ended = None, False, False
 
     def lease_answered(self) -> None:
-        """The store is back. A journal is ended: its content is read by who takes over."""
+        """The store answers again. A journal ends: a controller that takes over reads its
+        content."""
         self._holding = False
         self._ended = self.detached
 
     def hold(self) -> Steps[bool]:
         """Whether a majority still follows this controller while the store is unavailable.
 
-        From the first True on changes are journaled.
+        From the first True on, changes are journaled.
         """
         return self._guarded("hold", self._hold())
 
@@ -141,7 +142,7 @@ class JournaledDocuments:
             self._error = stopped_by(defect, "the journal", what, ErrorCode.INTERNAL)
             raise self._error from defect
         if self._error is not None:
-            raise self._error  # meanwhile: what is known here counts no more
+            raise self._error  # meanwhile: what is known here no longer counts
         return result
 
     def _hold(self) -> Steps[bool]:
@@ -166,7 +167,7 @@ class JournaledDocuments:
         if not self._epoch:
             found = yield from self._learn(found)
         self._adopt(found)
-        # What has another version by now cannot be changed by a write that expected the old one.
+        # What has a different version now cannot be changed by a write that expected the old one.
         self._doubts = {
             key: doubt
             for key, doubt in self._doubts.items()
@@ -175,7 +176,7 @@ class JournaledDocuments:
         return dict(found)
 
     def _learn(self, found: dict[str, StoredText]) -> Steps[dict[str, StoredText]]:
-        """Taking over: asks what counts, and puts what is missing into the store."""
+        """Taking over: asks for what counts, and writes what is missing to the store."""
         cluster, holders = cluster_of(found), registered(found)
         if cluster is None or holders is None:
             return found
@@ -195,7 +196,8 @@ class JournaledDocuments:
                 "reported the changes they stored while the metadata store was unavailable; "
                 f"waiting until {wanted} have (controller.takeover.min.brokers)"
             )
-        # Who has promised takes no answer of the controller before: all that it acts on is stored.
+        # A broker that has promised accepts no answers of the controller before: all that it acts
+        # on is stored.
         again = yield ReadStore()
         assert isinstance(again, Mapping)
         if version_of(again, CLUSTER_KEY) != version_of(found, CLUSTER_KEY):
@@ -203,7 +205,7 @@ class JournaledDocuments:
                 "the cluster changed while brokers gave their promises; reading again"
             )
         found = dict(again)
-        # Journals of older epochs were learned by whoever raised the epoch to this one.
+        # Journals of older epochs were learned by the controller that raised the epoch to this one.
         current = [j for j in promises.journals if j.controller_epoch == cluster.controller_epoch]
         newest = max(current, key=lambda journal: journal.sequence, default=None)
         stages = missing(newest, found) if newest is not None else ()
@@ -226,7 +228,7 @@ class JournaledDocuments:
         try:
             versions = yield WriteStore(stages)
         except (StoreUnavailableError, WriteConflictError):
-            # After a conflict, too, a part may have passed that nobody has read again yet.
+            # Even after a conflict, a part may have been written and not been read again yet.
             for change in flat(stages):
                 self._remember_doubt(change)
             raise
@@ -262,7 +264,7 @@ class JournaledDocuments:
         try:
             token = _token((yield from self._keep(documents, removed)))
         except StoreUnavailableError:
-            # Some broker may keep it: what is decided instead must be newer.
+            # A broker may keep it: later decisions must be newer.
             for change in flat(stages):
                 self._remember_doubt(change)
             raise
@@ -316,7 +318,7 @@ class JournaledDocuments:
     # ------------------------------------------------------------ state
 
     def _adopt(self, found: dict[str, StoredText]) -> None:
-        """As stored. While detached the holders stay those that the store has."""
+        """Adopts a stored state. While detached, the holders stay those in the store."""
         self._found = found
         self._holders = registered(found)
 
@@ -324,7 +326,7 @@ class JournaledDocuments:
     def _doubts_who_is_registered(self) -> bool:
         doubt = self._doubts.get(CLUSTER_KEY)
         if doubt is None or self._journal is not None:
-            return False  # while detached the holders are those that the store has
+            return False  # while detached, the holders are those in the store
         return doubt.registered != {registered_ids(self._found)}
 
     def _check_not_ended(self) -> None:
@@ -333,5 +335,5 @@ class JournaledDocuments:
 
 
 def _token(journal: Journal) -> str:
-    """The version of what this journal changed; no store has such a version."""
+    """The version of documents changed by this journal; no store has such a version."""
     return f"journal-{journal.controller_epoch}-{journal.sequence}"
