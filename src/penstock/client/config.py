@@ -8,19 +8,25 @@ keyword arguments exist; a test compares them with the dataclasses.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, Literal, TypedDict
 
 from penstock.client.serializers import Serializer
+from penstock.client.setting_checks import (
+    become_member,
+    between,
+    check_group_name,
+    check_transactional_id,
+    not_negative,
+    one_of,
+    positive,
+)
 from penstock.core.batch import Codec
 from penstock.core.limits import (
     ASSIGNORS,
-    GROUP_ID_MAX_CHARS,
     REBALANCE_TIMEOUT_MAX_MS,
     REBALANCE_TIMEOUT_MIN_MS,
     SESSION_TIMEOUT_MAX_MS,
     SESSION_TIMEOUT_MIN_MS,
-    TRANSACTIONAL_ID_MAX_BYTES,
 )
 from penstock.core.types import Acks, Sync
 from penstock.errors import MisuseError
@@ -58,63 +64,6 @@ _SYNCS: Final[Mapping[object, Sync]] = {"os": Sync.OS, "disk": Sync.DISK}
 _CODECS: Final[Mapping[object, Codec]] = {codec.name.lower(): codec for codec in Codec}
 
 
-def _positive(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, int) or value <= 0:
-            raise MisuseError(f"{name} must be a whole number above 0, not {value!r}")
-
-
-def _not_negative(config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if not isinstance(value, int) or value < 0:
-            raise MisuseError(f"{name} must be a whole number, 0 or more, not {value!r}")
-
-
-def _one_of(config: object, name: str, *choices: str) -> None:
-    value = getattr(config, name)
-    if value not in choices:
-        raise MisuseError(f"{name} is {value!r}; use one of {', '.join(map(repr, choices))}")
-
-
-def _become_member(
-    config: object, name: str, members: type[IntEnum], choices: Mapping[object, IntEnum]
-) -> None:
-    """Replaces a choice by the enum member that it means."""
-    value = getattr(config, name)
-    if isinstance(value, members):
-        return
-    plain = type(value) in (str, int)  # True equals 1, but is not meant as a number
-    member = choices.get(value) if plain else None
-    if member is None:
-        named = ", ".join(repr(choice) for choice in choices)
-        raise MisuseError(
-            f"{name} is {value!r}; use one of {named} or a member of {members.__name__}"
-        )
-    object.__setattr__(config, name, member)
-
-
-def check_group_id(group_id: object) -> None:
-    """Raises MisuseError unless it is printable text of 1 to 249 characters."""
-    check_group_name("group_id", group_id or None)
-
-
-def _between(config: object, name: str, low: int, high: int) -> None:
-    value = getattr(config, name)
-    if not isinstance(value, int) or not low <= value <= high:
-        raise MisuseError(f"{name} is {value!r}; it must be a whole number, {low:,} to {high:,}")
-
-
-def check_group_name(name: str, value: object) -> None:
-    """Raises MisuseError unless `value` is printable text of at most 249 characters."""
-    if not isinstance(value, str) or not value.isprintable() or len(value) > GROUP_ID_MAX_CHARS:
-        raise MisuseError(
-            f"{name} is {value!r}; it must be printable text of at most {GROUP_ID_MAX_CHARS} "
-            "characters"
-        )
-
-
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
     """Splits "host:port,host:port" (or a sequence of such) into addresses.
 
@@ -131,17 +80,6 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[str, ...]:
                 f"bootstrap address {address!r} is not host:port with a port from 1 to 65535"
             )
     return tuple(dict.fromkeys(addresses))
-
-
-def check_transactional_id(given: object) -> None:
-    """Raises MisuseError."""
-    size = len(given.encode()) if isinstance(given, str) else 0
-    text = isinstance(given, str) and given.isprintable()
-    if not text or not 1 <= size <= TRANSACTIONAL_ID_MAX_BYTES:
-        raise MisuseError(
-            f"transactional_id is {given!r} ({size} bytes); it must be printable text of 1 to "
-            f"{TRANSACTIONAL_ID_MAX_BYTES} bytes"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +114,7 @@ class ClientConfig:
     resolve_address: AddressResolver | None = None
 
     def __post_init__(self) -> None:
-        _positive(
+        positive(
             self,
             "connect_timeout_ms",
             "request_timeout_ms",
@@ -238,18 +176,18 @@ class ProducerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
-        _positive(self, "batch_bytes", "buffer_bytes", "delivery_timeout_ms", "max_in_flight")
-        _not_negative(self, "linger_ms", "max_block_ms")
-        _become_member(self, "acks", Acks, _ACKS)
-        _become_member(self, "sync", Sync, _SYNCS)
-        _become_member(self, "codec", Codec, _CODECS)
+        positive(self, "batch_bytes", "buffer_bytes", "delivery_timeout_ms", "max_in_flight")
+        not_negative(self, "linger_ms", "max_block_ms")
+        become_member(self, "acks", Acks, _ACKS)
+        become_member(self, "sync", Sync, _SYNCS)
+        become_member(self, "codec", Codec, _CODECS)
         if self.max_in_flight > 5:
             raise MisuseError(
                 f"max_in_flight is {self.max_in_flight}; it must be at most 5, because brokers "
                 "can detect duplicates of only 5 batches per partition"
             )
         check_group_name("client_id", self.client_id)
-        _between(self, "transaction_timeout_ms", 1, _INT32_MAX)
+        between(self, "transaction_timeout_ms", 1, _INT32_MAX)
         if self.transactional_id is not None:
             self._check_transactional()
 
@@ -329,7 +267,7 @@ class ConsumerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
-        _positive(
+        positive(
             self,
             "fetch_max_wait_ms",
             "fetch_min_bytes",
@@ -338,15 +276,15 @@ class ConsumerConfig(ClientConfig):
             "buffer_bytes",
             "auto_commit_interval_ms",
         )
-        _one_of(self, "isolation_level", "read_committed", "read_uncommitted")
-        _one_of(self, "start", "earliest", "latest")
-        _one_of(self, "on_offset_out_of_range", "error", "earliest", "latest")
-        _one_of(self, "auto_offset_reset", "latest", "earliest", "error")
-        _one_of(self, "partition_assignment_strategy", *ASSIGNORS)
+        one_of(self, "isolation_level", "read_committed", "read_uncommitted")
+        one_of(self, "start", "earliest", "latest")
+        one_of(self, "on_offset_out_of_range", "error", "earliest", "latest")
+        one_of(self, "auto_offset_reset", "latest", "earliest", "error")
+        one_of(self, "partition_assignment_strategy", *ASSIGNORS)
         for name in ("group_id", "group_instance_id", "client_rack", "client_id"):
             check_group_name(name, getattr(self, name))
-        _between(self, "session_timeout_ms", SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS)
-        _between(self, "max_poll_interval_ms", REBALANCE_TIMEOUT_MIN_MS, REBALANCE_TIMEOUT_MAX_MS)
+        between(self, "session_timeout_ms", SESSION_TIMEOUT_MIN_MS, SESSION_TIMEOUT_MAX_MS)
+        between(self, "max_poll_interval_ms", REBALANCE_TIMEOUT_MIN_MS, REBALANCE_TIMEOUT_MAX_MS)
         if self.group_instance_id and not self.group_id:
             raise MisuseError(
                 "group_instance_id needs a group_id: it identifies a static member of that group"

@@ -1,5 +1,6 @@
 """Settings refuse nonsense at once, and type checkers know every one of them."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -15,8 +16,8 @@ from penstock.client import (
     ProducerConfig,
     Sync,
     TransformConfig,
+    setting_checks,
 )
-from penstock.client import config as client_config
 from penstock.client.config import (
     ClientOptions,
     ConsumerOptions,
@@ -24,11 +25,9 @@ from penstock.client.config import (
     parse_bootstrap,
 )
 from penstock.client.transformer.config import TransformOptions
-from penstock.core import limits
 from penstock.core.groups import config as group_config
-from penstock.core.groups import hello
 from penstock.core.transactions import config as transaction_config
-from penstock.errors import MisuseError
+from penstock.errors import ClusterError, MisuseError
 
 
 @pytest.mark.parametrize(
@@ -129,18 +128,24 @@ def test_a_consumer_setting_that_makes_no_sense_is_named(settings: dict[str, obj
         ConsumerConfig(**settings)  # type: ignore[arg-type]
 
 
-def test_limits_of_groups_and_transactions_are_the_coordinators() -> None:
-    for name in (
-        "GROUP_ID_MAX_CHARS",
-        "SESSION_TIMEOUT_MIN_MS",
-        "SESSION_TIMEOUT_MAX_MS",
-        "REBALANCE_TIMEOUT_MIN_MS",
-        "REBALANCE_TIMEOUT_MAX_MS",
-        "ASSIGNORS",
-    ):
-        coordinators = group_config if name == "GROUP_ID_MAX_CHARS" else hello
-        assert getattr(client_config, name) == getattr(coordinators, name), name
-    assert limits.TRANSACTIONAL_ID_MAX_BYTES == transaction_config.TRANSACTIONAL_ID_MAX_BYTES
+@pytest.mark.parametrize(
+    ("by_client", "by_coordinator"),
+    [
+        (setting_checks.check_group_id, group_config.check_group_id),
+        (setting_checks.check_transactional_id, transaction_config.check_transactional_id),
+    ],
+)
+def test_clients_refuse_the_ids_that_coordinators_refuse_and_no_others(
+    by_client: Callable[[str], None], by_coordinator: Callable[[str], None]
+) -> None:
+    for allowed in ("x", "x" * 249):
+        by_client(allowed)
+        by_coordinator(allowed)
+    for refused in ("", "x" * 250, "a\nb"):
+        with pytest.raises(MisuseError):
+            by_client(refused)
+        with pytest.raises(ClusterError):
+            by_coordinator(refused)
 
 
 def test_bootstrap_takes_strings_and_sequences_and_drops_repetitions() -> None:

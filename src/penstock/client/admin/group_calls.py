@@ -14,7 +14,6 @@ from penstock.client.admin.lag import ask_lag
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.every_broker import ask_every_broker
 from penstock.client.cluster.leaders import known_partition, list_offsets
-from penstock.client.config import check_group_id
 from penstock.client.group.coordinator import GroupCoordinator
 from penstock.client.group.model import (
     GroupDescription,
@@ -28,6 +27,7 @@ from penstock.client.group.wire import (
     listing_from_wire,
 )
 from penstock.client.model import EARLIEST, LATEST, ListedOffset
+from penstock.client.setting_checks import check_group_id
 from penstock.core.lag import PartitionLag
 from penstock.core.offset_reset import Move, ResetTo, move
 from penstock.core.types import TopicPartition

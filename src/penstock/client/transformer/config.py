@@ -6,12 +6,8 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Final
 
-from penstock.client.config import (
-    ClientConfig,
-    ClientOptions,
-    check_group_id,
-    check_group_name,
-)
+from penstock.client.config import ClientConfig, ClientOptions
+from penstock.client.setting_checks import check_group_id, check_group_name
 from penstock.core.limits import SESSION_TIMEOUT_MAX_MS, SESSION_TIMEOUT_MIN_MS
 from penstock.errors import MisuseError
 

@@ -7,6 +7,7 @@ coordinator is that partition's leader, so an id moves with a leadership and nev
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.core.limits import TRANSACTIONAL_ID_MAX_BYTES
 from penstock.core.partitioner import partition_for_key
 from penstock.errors import ClusterError, ErrorCode
 
@@ -14,7 +15,6 @@ TRANSACTIONS_TOPIC: Final = "__transactions"
 TRANSACTIONS_PARTITIONS: Final = 16
 TRANSACTIONS_REPLICATION: Final = 3
 """Or as many brokers as are alive when the topic is created."""
-TRANSACTIONAL_ID_MAX_BYTES: Final = 249
 
 
 @dataclass(frozen=True, slots=True)
