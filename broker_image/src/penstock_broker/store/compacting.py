@@ -2,8 +2,8 @@
 
 from penstock.core.compaction.plan import LogFacts
 from penstock.core.types import Offset
+from penstock_broker.store.database import Database, Tail
 from penstock_broker.store.interface import Slot
-from penstock_broker.store.staging import Database, Tail
 
 
 def facts(database: Database, slot: Slot, tail: Tail, end: Offset) -> LogFacts:

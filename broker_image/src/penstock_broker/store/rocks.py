@@ -6,6 +6,8 @@
 Facts of rocksdict 0.3.29 that shape this module (docs/decisions/0013): writing a WriteBatch and
 stepping an iterator hold the GIL; `flush_wal`, `flush`, `compact_range` and the multi-get release
 it. So fsync is `flush_wal(sync=True)` after an unsynced write, a stalled write returns at once
+(`no_slowdown`) and waits here, and payloads come by multi-get.
+
 After a write that failed before its fsync, nothing is stored. After a failed fsync it is unknown
 what is on disk, and a second fsync would falsely succeed: the store refuses every later write until
 the broker restarts; reads continue.
@@ -28,14 +30,15 @@ from penstock.core.replication.producers import ProducerTable, ended_by_swept_ma
 from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store import checks, compacting, layout
+from penstock_broker.store.database import Database, Operations, Tail
 from penstock_broker.store.faults import CallGate, storage_errors
 from penstock_broker.store.interface import PartitionWrite, Slot, TimeIndexEntry
-from penstock_broker.store.layout import IndexEntry, batch_key
+from penstock_broker.store.layout import batch_key
+from penstock_broker.store.lookups import SlotLookup
 from penstock_broker.store.options import StoreOptions, database_options
-from penstock_broker.store.staging import Database, Operations, StagedSlot, Tail
+from penstock_broker.store.staging import StagedSlot
 
 _READ_ATTEMPTS: Final = 5
-_READ_BATCHES_MAX: Final = 4096
 _STALL_POLL_S: Final = 0.002
 _CLOSE_TIMEOUT_S: Final = 60.0
 _RANGES_MAX: Final = 64
@@ -129,7 +132,7 @@ class RocksLogStore:
         with self._gate:
             for attempt in range(1, _READ_ATTEMPTS + 1):
                 with storage_errors(f"reading slot {slot} at offset {offset}"):
-                    chosen = self._choose(slot, offset, max_bytes, end)
+                    chosen = self._look(slot).batches_from(offset, max_bytes, end)
                     keys: list[_Key] = [batch_key(slot, entry.base_offset) for entry in chosen]
                     stored = self._database.batches.get(keys) if keys else []
                 assert isinstance(stored, list)
@@ -149,7 +152,7 @@ class RocksLogStore:
 
     def find_timestamp(self, slot: Slot, timestamp_ms: int, end: Offset) -> TimeIndexEntry | None:
         with self._gate, storage_errors(f"searching slot {slot} for time {timestamp_ms}"):
-            entry = self._first_at_time(slot, timestamp_ms, end)
+            entry = self._look(slot).first_at_time(timestamp_ms, end)
             if entry is None:
                 return None
             return TimeIndexEntry(entry.base_offset, entry.header.effective_max_timestamp_ms)
@@ -205,27 +208,7 @@ class RocksLogStore:
         self, slot: Slot, *, older_than_ms: int | None, max_bytes: int | None, end: Offset
     ) -> Offset | None:
         with self._gate, storage_errors(f"retention of slot {slot}"):
-            tail = self._tail(slot)
-            if tail.first is None or tail.last is None:
-                return None
-            start = tail.first.base_offset
-            if older_than_ms is not None:
-                kept = self._first_at_time(slot, older_than_ms, layout.MAX_OFFSET)
-                start = max(start, kept.base_offset if kept else tail.last.next_offset)
-            if max_bytes is not None and tail.size_bytes > max_bytes:
-                surplus = tail.last.next_position - max_bytes
-                fits = self._database.index.search(
-                    slot,
-                    tail.first.base_offset,
-                    tail.last.next_offset,
-                    lambda entry: entry.position >= surplus,
-                )
-                start = max(start, fits.base_offset if fits else tail.last.next_offset)
-            if start > end:  # only batches wholly below `end` may be removed
-                holder = self._database.index.holding(slot, end)
-                start = min(end, holder.base_offset) if holder else end
-            known_start = max(tail.first.base_offset, tail.checkpoint.log_start_offset)
-            return start if start > known_start else None
+            return self._look(slot).retention_start(older_than_ms, max_bytes, end)
 
     def compaction_facts(self, slot: Slot, end: Offset) -> LogFacts:
         with self._gate, storage_errors(f"measuring slot {slot} for compaction"):
@@ -298,6 +281,9 @@ class RocksLogStore:
                 self._tails[slot] = tail
         return tail
 
+    def _look(self, slot: Slot) -> SlotLookup:
+        return SlotLookup(self._database.index, slot, self._tail(slot))
+
     def _writable_tail(self, slot: Slot) -> Tail:
         if slot not in self._live:
             raise ClusterError(f"slot {slot} is not open here, or was dropped", _FAILED)
@@ -356,43 +342,6 @@ class RocksLogStore:
                 "the broker"
             )
             raise ClusterError(self._failure, _FAILED) from error
-
-    def _choose(self, slot: Slot, offset: Offset, max_bytes: int, end: Offset) -> list[IndexEntry]:
-        first = self._tail(slot).first
-        if first is None:
-            return []
-        chosen: list[IndexEntry] = []
-        total = 0
-        # Starting at the first batch keeps the iterator from reading the range that retention
-        # deleted.
-        for entry in self._database.index.from_offset(slot, max(offset, first.base_offset)):
-            total += entry.size
-            if entry.next_offset > end or (chosen and total > max_bytes):
-                break
-            chosen.append(entry)
-            if entry.next_offset >= end or len(chosen) == _READ_BATCHES_MAX:
-                break
-        return chosen
-
-    def _first_at_time(self, slot: Slot, timestamp_ms: int, end: Offset) -> IndexEntry | None:
-        tail = self._tail(slot)
-        if tail.first is None or tail.last is None:
-            return None
-        found = self._database.index.search(
-            slot,
-            tail.first.base_offset,
-            min(end, tail.last.next_offset),
-            lambda entry: entry.running_max_ms >= timestamp_ms,
-        )
-        if found is None:
-            return None
-        # The running maximum may come from a batch that was removed: check the batches.
-        for entry in self._database.index.from_offset(slot, found.base_offset):
-            if entry.next_offset > end:
-                return None
-            if entry.header.effective_max_timestamp_ms >= timestamp_ms:
-                return entry
-        return None
 
     def _compact(self, removed: set[Slot] | None) -> None:
         database = self._database

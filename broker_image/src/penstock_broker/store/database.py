@@ -1,0 +1,135 @@
+"""The open RocksDB database: what is stored of a slot, and how a write to it is put together.
+
+    Database    column families and index; reads what `layout` and `state` say how to decode
+    Tail        a summary of one slot: its first and last batch, and its checkpoint
+    Operations  puts and deletes in order ──build──▶ a WriteBatch of rocksdict
+
+Only `rocks` writes; everything else in this package reads, or adds to `Operations`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import rocksdict
+
+from penstock.core.aborted import AbortedTransaction
+from penstock.core.compaction.plan import Cleaned
+from penstock.core.replication.contract import Checkpoint, ProducerEntry
+from penstock.core.types import Offset
+from penstock_broker.store import layout, state
+from penstock_broker.store.index import BatchIndex
+from penstock_broker.store.interface import Slot
+from penstock_broker.store.layout import IndexEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A summary of what is stored of a slot; both entries are None when there is no batch."""
+
+    first: IndexEntry | None
+    last: IndexEntry | None
+    checkpoint: Checkpoint
+
+    @property
+    def log_end_offset(self) -> Offset:
+        end = self.last.next_offset if self.last else Offset(0)
+        return max(end, self.checkpoint.log_start_offset)
+
+    @property
+    def size_bytes(self) -> int:
+        if self.first is None or self.last is None:
+            return 0
+        return self.last.next_position - self.first.position
+
+
+class Database:
+    """The open database: its column families and the index."""
+
+    def __init__(self, batches: rocksdict.Rdict, single_deletes_max: int) -> None:
+        """`single_deletes_max`: see `StoreOptions`."""
+        self.batches = batches
+        self.single_deletes_max = single_deletes_max
+        self.state = batches.get_column_family(layout.STATE_FAMILY)
+        self.state_handle = batches.get_column_family_handle(layout.STATE_FAMILY)
+        """Names the column family `state` in a WriteBatch."""
+        self.index = BatchIndex(self.state)
+
+    def close(self) -> None:
+        """Everything must be fsynced first: closing also flushes, which a full disk refuses.
+
+        The handle is released first, because a traceback may still hold this object, and a handle
+        that is referenced keeps the database locked.
+        """
+        del self.state_handle
+        for family in (self.state, self.batches):
+            with suppress(Exception):
+                family.close()
+
+    def tail(self, slot: Slot) -> Tail:
+        """Reads the tail from disk: three look-ups."""
+        stored = self.state.get(layout.checkpoint_key(slot))
+        checkpoint = state.EMPTY_CHECKPOINT if stored is None else state.decode_checkpoint(stored)
+        last = self.index.last(slot)
+        return Tail(self.index.first(slot) if last else None, last, checkpoint)
+
+    def cleaned(self, slot: Slot) -> Cleaned:
+        return state.decode_cleaned(self.state.get(layout.cleaned_key(slot)))
+
+    def aborted(self, slot: Slot, start: Offset) -> Iterator[AbortedTransaction]:
+        """Aborted transactions whose markers are at `start` or after, by marker."""
+        prefix = layout.aborted_prefix(slot)
+        cursor = self.state.iter()
+        cursor.seek(layout.aborted_key(slot, start))
+        while cursor.valid() and (key := cursor.key()).startswith(prefix):
+            yield state.decode_aborted(layout.offset_of(key), cursor.value())
+            cursor.next()
+        cursor.status()
+
+    def newest_aborted(self, slot: Slot, count: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions with the last markers, at most `count`, by marker."""
+        prefix = layout.aborted_prefix(slot)
+        cursor = self.state.iter()
+        cursor.seek_for_prev(layout.aborted_key(slot, layout.MAX_OFFSET))
+        found: list[AbortedTransaction] = []
+        while len(found) < count and cursor.valid() and (key := cursor.key()).startswith(prefix):
+            found.append(state.decode_aborted(layout.offset_of(key), cursor.value()))
+            cursor.prev()
+        cursor.status()
+        return tuple(reversed(found))
+
+    def snapshot(self, slot: Slot, as_of: Offset) -> list[ProducerEntry]:
+        stored = self.state.get(layout.producers_key(slot, as_of))
+        assert stored is not None, f"slot {slot}: producer snapshot {as_of} vanished"
+        return state.decode_producers(stored)
+
+
+class Operations:
+    """The steps of one write, in order; a WriteBatch can be built from them any number of times."""
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[rocksdict.WriteBatch, rocksdict.ColumnFamily], None]] = []
+
+    def put_batch(self, key: bytes, value: bytes) -> None:
+        self._steps.append(lambda batch, _state: batch.put(key, value))
+
+    def put_state(self, key: bytes, value: bytes) -> None:
+        self._steps.append(lambda batch, state_family: batch.put(key, value, state_family))
+
+    def delete_batch(self, key: bytes) -> None:
+        self._steps.append(lambda batch, _state: batch.delete(key))
+
+    def delete_state(self, key: bytes) -> None:
+        self._steps.append(lambda batch, state_family: batch.delete(key, state_family))
+
+    def delete_batches(self, start: bytes, end: bytes) -> None:
+        self._steps.append(lambda batch, _state: batch.delete_range(start, end))
+
+    def delete_states(self, start: bytes, end: bytes) -> None:
+        self._steps.append(lambda batch, state_family: batch.delete_range(start, end, state_family))
+
+    def build(self, state_family: rocksdict.ColumnFamily) -> rocksdict.WriteBatch:
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        for step in self._steps:
+            step(batch, state_family)
+        return batch

@@ -1,0 +1,90 @@
+"""Which batches of one slot a read, a search by time or retention means.
+
+All of them look at index entries only, between the first and the last batch of the slot's tail:
+an iterator that starts before the first one would read the range that retention deleted.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.types import Offset
+from penstock_broker.store import layout
+from penstock_broker.store.database import Tail
+from penstock_broker.store.index import BatchIndex
+from penstock_broker.store.interface import Slot
+from penstock_broker.store.layout import IndexEntry
+
+READ_BATCHES_MAX: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLookup:
+    """Of one slot, as of one tail."""
+
+    index: BatchIndex
+    slot: Slot
+    tail: Tail
+
+    def batches_from(self, offset: Offset, max_bytes: int, end: Offset) -> list[IndexEntry]:
+        """Batches from the one that holds `offset`, wholly below `end`; at least one, if it is
+        there, and then at most `max_bytes`."""
+        first = self.tail.first
+        if first is None:
+            return []
+        chosen: list[IndexEntry] = []
+        total = 0
+        for entry in self.index.from_offset(self.slot, max(offset, first.base_offset)):
+            total += entry.size
+            if entry.next_offset > end or (chosen and total > max_bytes):
+                break
+            chosen.append(entry)
+            if entry.next_offset >= end or len(chosen) == READ_BATCHES_MAX:
+                break
+        return chosen
+
+    def first_at_time(self, timestamp_ms: int, end: Offset) -> IndexEntry | None:
+        """The first batch wholly below `end` with a record of that time or a later one."""
+        tail = self.tail
+        if tail.first is None or tail.last is None:
+            return None
+        found = self.index.search(
+            self.slot,
+            tail.first.base_offset,
+            min(end, tail.last.next_offset),
+            lambda entry: entry.running_max_ms >= timestamp_ms,
+        )
+        if found is None:
+            return None
+        # The running maximum may come from a batch that was removed: check the batches.
+        for entry in self.index.from_offset(self.slot, found.base_offset):
+            if entry.next_offset > end:
+                return None
+            if entry.header.effective_max_timestamp_ms >= timestamp_ms:
+                return entry
+        return None
+
+    def retention_start(
+        self, older_than_ms: int | None, max_bytes: int | None, end: Offset
+    ) -> Offset | None:
+        """See `LogStore.retention_start`."""
+        tail = self.tail
+        if tail.first is None or tail.last is None:
+            return None
+        start = tail.first.base_offset
+        if older_than_ms is not None:
+            kept = self.first_at_time(older_than_ms, layout.MAX_OFFSET)
+            start = max(start, kept.base_offset if kept else tail.last.next_offset)
+        if max_bytes is not None and tail.size_bytes > max_bytes:
+            surplus = tail.last.next_position - max_bytes
+            fits = self.index.search(
+                self.slot,
+                tail.first.base_offset,
+                tail.last.next_offset,
+                lambda entry: entry.position >= surplus,
+            )
+            start = max(start, fits.base_offset if fits else tail.last.next_offset)
+        if start > end:  # only batches wholly below `end` may be removed
+            holder = self.index.holding(self.slot, end)
+            start = min(end, holder.base_offset) if holder else end
+        known_start = max(tail.first.base_offset, tail.checkpoint.log_start_offset)
+        return start if start > known_start else None
