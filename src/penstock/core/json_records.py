@@ -1,7 +1,7 @@
-"""Records of the internal topics as compact JSON: what all of them share.
+"""The common part of the internal topics' records: compact JSON.
 
-The same state must be the same bytes, so there is one encoder. What a broker cannot read back is
-corruption, and says which topic, what was seen, and what is not served because of it.
+The same state must be the same bytes, so there is one encoder. What a broker cannot read is
+corruption; the error says which topic, what was seen, and what is not served because of it.
 """
 
 import json
@@ -18,7 +18,7 @@ _SHOWN_BYTES: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The records of one internal topic: its name for people, and what a bad one takes away."""
+    """The records of one internal topic: its name for people, and the effect of a bad one."""
 
     topic: str
     harm: str

@@ -1,15 +1,15 @@
-"""How far behind a reader is, in records and in time: the one place that says it.
+"""The lag of a reader, in records and in time: the only definition.
 
       log start        committed              first unread     end (last stable offset)
     ─────┬────────────────┬─────── gap ───────────┬────────────────┬──▶ offsets
                                                   └─── records ────┘
                                       lag_ms = now − its timestamp
 
-Told by `oldest_unread` from whatever a fetch at `fetch_from` brought. Expired records are not lag:
-reading would begin at the log start. Nor are holes that compaction, markers or aborted transactions
-left: a reader behind which only holes remain has read everything. What waits behind an open
-transaction is nobody's lag either: no reader of committed records could have it. Without a
-committed offset lag is unknown, not 0: autoscaling must pause then.
+Computed by `oldest_unread` from the result of a fetch at `fetch_from`. Expired records do not
+count: reading would begin at the log start. Nor do gaps that compaction, markers or aborted
+transactions left: a reader with only gaps after it has read everything. Records after an open
+transaction do not count either: no reader of committed records could get them. Without a committed
+offset, lag is unknown, not 0: autoscaling must then pause.
 """
 
 from collections.abc import Iterable
@@ -25,10 +25,10 @@ class PartitionLag:
     """One partition of a group.
 
     Attributes:
-        committed: -1 = nothing is committed.
+        committed: -1 = no committed offset.
         records: Offsets from the first unread record to the end; None = unknown.
         lag_ms: How long that record has waited, by its own timestamp; 0 = nothing is unread or
-            the timestamp lies in the future; None = unknown.
+            the timestamp is in the future; None = unknown.
     """
 
     committed: int
@@ -40,23 +40,23 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The first record at or behind a position."""
+    """The first record at or after a position."""
 
     offset: int
     timestamp_ms: int
 
 
 def fetch_from(committed: int, log_start: int, end: int) -> int | None:
-    """Where to look for the oldest unread record; None = there is none, or nobody can say."""
+    """Where to look for the oldest unread record; None = there is none, or it is unknown."""
     position = max(committed, log_start)
     return position if committed >= 0 and position < end else None
 
 
 def oldest_unread(batches: Iterable[Batch], position: int) -> Unread | None:
-    """The first record at or behind `position` in these batches; None = they hold none.
+    """The first record at or after `position` in these batches; None = they have none.
 
-    A batch that cannot be opened (corrupt, or its codec is not installed) answers by its header:
-    its first timestamp, which is no younger than the record's by more than a batch.
+    For a batch that cannot be decoded (corrupt, or its codec is missing) the header answers: its
+    first timestamp, which is at most one batch older than the record's.
     """
     for batch in batches:
         header = batch.header

@@ -1,9 +1,8 @@
 """Bounds that hold everywhere, in brokers and clients, whatever settings say.
 
-Those of a record batch keep a reader's memory bounded (I23): a payload of a few bytes may name a
-record count, and each record costs a reader more than the byte it may have taken. Those of
-consumer groups and transactions stand here because clients check them before they ask a
-coordinator.
+Those of a record batch keep a reader's memory bounded (I23): a payload of a few bytes can claim any
+record count, and each record costs a reader more than the byte it may have taken. Those of consumer
+groups and transactions are here because clients check them before they call a coordinator.
 """
 
 from typing import Final
@@ -13,7 +12,7 @@ MAX_RECORDS: Final = 1 << 20
 MAX_COVERED_OFFSETS: Final = (1 << 31) - 1
 """Offsets that a compacted batch covers, most of which no longer have a record."""
 MAX_UNCOMPRESSED_BYTES: Final = 64 * 1024 * 1024
-"""Serialized `Records` message of a batch, before compression."""
+"""Size of the serialized `Records` message of a batch, before compression."""
 MIN_TIMESTAMP_MS: Final = -62_135_596_800_000
 """0001-01-01 UTC."""
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
@@ -21,13 +20,13 @@ MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
 almost always microseconds or nanoseconds passed as milliseconds."""
 
 GROUP_ID_MAX_CHARS: Final = 249
-"""Of a group id, and of a member's instance id."""
+"""Length of a group id, and of a member's instance id."""
 SESSION_TIMEOUT_MIN_MS: Final = 1_000
 SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
 REBALANCE_TIMEOUT_MIN_MS: Final = 1_000
 REBALANCE_TIMEOUT_MAX_MS: Final = 86_400_000
 COMMIT_METADATA_MAX_BYTES: Final = 4_096
-"""Text that is kept with a committed offset."""
+"""Text stored with a committed offset."""
 TRANSACTIONAL_ID_MAX_BYTES: Final = 249
 """In UTF-8."""
 ASSIGNORS: Final = ("uniform", "range")

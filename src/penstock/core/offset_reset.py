@@ -1,10 +1,10 @@
-"""Where an offset reset moves a group: what a user may ask for, as an offset per partition.
+"""Where an offset reset moves a group: a user's request, as an offset per partition.
 
     ResetTo + what is committed + the log's ends (+ the offset at a time) ──▶ Move
 
-One place for the command line and the ConsumerGroup resource. Offsets outside of the log are
-refused, so that a reset never does something else than it says; `clamp` takes the nearest offset
-that is in the log, and the move says so.
+Used by the command line and the ConsumerGroup resource. Offsets outside of the log are refused, so
+that a reset never does anything else than requested; `clamp` takes the nearest offset in the log,
+and the move records that.
 """
 
 import re
@@ -54,14 +54,14 @@ class ResetTo:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`wanted`: what was asked for, if that was outside of the log and `clamp` moved it."""
+    """`wanted`: the requested offset, if it was outside of the log and `clamp` moved it."""
 
     offset: int
     wanted: int | None = None
 
 
 def parse_duration_ms(text: str) -> int:
-    """`PT1H30M`, `P1D`, or without the letters that only say so: `1h30m`, `90s`.
+    """`PT1H30M`, `P1D`, or without P and T: `1h30m`, `90s`.
 
     Raises MisuseError.
     """
@@ -87,11 +87,11 @@ def move(
     """One partition's new offset.
 
     Args:
-        to: What was asked for.
+        to: The request.
         where: For messages.
-        committed: -1 = nothing is; then a shift is refused.
+        committed: -1 = none; then a shift is refused.
         log: Where the partition begins and ends.
-        at_time: The first offset at `to.time_ms`; -1 = no record is that young: the end.
+        at_time: The first offset at `to.time_ms`; -1 = no record is that new: the end.
         clamp: Take the nearest offset in the log instead of refusing.
 
     Raises MisuseError for an offset outside of the log.

@@ -1,9 +1,9 @@
 """Which partition a key belongs to: the same in every client, in every language, for ever.
 
 `partition = crc32c(key) mod partition count`, CRC-32C (Castagnoli, RFC 3720 appendix B.4) taken
-as an unsigned number. `tests/vectors/partitioner.json` holds cases another client can check
-itself against; `docs/decisions/0004-key-hash.md` says why this hash. A record without a key goes
-wherever the producer likes (`penstock.client` sticks to a partition for a batch).
+as an unsigned number. `tests/vectors/partitioner.json` has cases to check other clients against;
+`docs/decisions/0004-key-hash.md` gives the reasons for this hash. The producer chooses the
+partition of a record without a key (`penstock.client` sticks to a partition for a batch).
 """
 
 from collections.abc import Iterable

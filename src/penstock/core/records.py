@@ -1,15 +1,15 @@
-"""Record batches from columns and back: what producers build, brokers check, consumers open.
+"""Record batches from columns and back: producers build, brokers check, and consumers decode them.
 
     encode_columns / columns_from_buffers        lists or buffers        → Columns
     build_batch       Columns → message → compressed → sealed header     → Batch
-    check_batch       what a broker checks on every produce; the payload stays closed
+    check_batch       what a broker checks on every produce, without decoding
     decode_batch      full validation                                    → Columns
 
-Columns are free of limits, so that a producer may hold any number of records and cut them
-(`penstock.core.slicing`); a batch is not: `build_batch` refuses what `decode_batch` would.
-A batch that passes `decode_batch` is consistent in every column, and its bytes are those the
-producer sealed (I22). What fails raises ClusterError that names the field, the value seen and
-the limit; no other exception escapes, and no memory beyond the limits is taken (I23).
+Columns have no limits, so that a producer can hold any number of records and cut them
+(`penstock.core.slicing`); a batch has: `build_batch` refuses what `decode_batch` would. A batch
+that passes `decode_batch` is consistent in every column, and its bytes are those the producer
+sealed (I22). A failure raises ClusterError with the field, the value seen and the limit; no other
+exception escapes, and no memory beyond the limits is used (I23).
 The byte layout is drawn in `records.proto`, `penstock.core.batch` and
 `docs/decisions/0003-record-batch-format.md`.
 """
@@ -117,7 +117,7 @@ def build_batch(
 
 
 def check_batch(batch: Batch, *, max_bytes: int, allow_internal_flags: bool = False) -> None:
-    """What a broker checks before it appends: header, sizes and CRC. The payload stays closed.
+    """What a broker checks before it appends: header, sizes and CRC. The payload is not decoded.
 
     Args:
         batch: As received from a producer or a leader.
@@ -125,10 +125,10 @@ def check_batch(batch: Batch, *, max_bytes: int, allow_internal_flags: bool = Fa
             (`max.message.bytes` of the topic).
         allow_internal_flags: Whether the batch may be control, a marker, compacted: true for
             batches from a leader and from the broker itself. Producers may set TRANSACTIONAL
-            alone; whether that fits its producer id, the partition's leader judges.
+            alone; the partition's leader checks it against the producer id.
 
     Raises ClusterError: CORRUPT_BATCH, RECORD_TOO_LARGE, UNSUPPORTED_CODEC, INVALID_TIMESTAMP,
-    or INVALID_REQUEST for flags that a producer must not set. Nothing may then be appended.
+    or INVALID_REQUEST for flags that a producer must not set. Then nothing may be appended.
     """
     header = batch.header
     if batch.size_bytes > max_bytes:
@@ -146,7 +146,7 @@ def check_batch(batch: Batch, *, max_bytes: int, allow_internal_flags: bool = Fa
 
 
 def decode_batch(batch: Batch, *, max_uncompressed_bytes: int = MAX_UNCOMPRESSED_BYTES) -> Columns:
-    """Opens a batch; every column of the result is consistent.
+    """Decodes a batch; every column of the result is consistent.
 
     The columns share the memory of the payload, or of the message decompressed from it.
 
@@ -180,7 +180,7 @@ def decode_batch(batch: Batch, *, max_uncompressed_bytes: int = MAX_UNCOMPRESSED
 
 
 def _check_header(batch: Batch, max_uncompressed_bytes: int) -> None:
-    """All that can be known without the payload's content."""
+    """Checks everything that does not need the payload's content."""
     header = batch.header
     flags = int(header.flags)  # `&` of an `IntFlag` runs in Python
     most = MAX_COVERED_OFFSETS if flags & _COMPACTED else MAX_RECORDS
@@ -249,7 +249,7 @@ def _check_timestamps(header: BatchHeader) -> None:
 
 
 def _check_stamp(header: BatchHeader) -> None:
-    """What a broker stamps is outside the CRC: it may at least not be absurd."""
+    """A broker's stamps are not covered by the CRC: checks that they are plausible."""
     if not 0 <= header.base_offset <= _MAX_INT64 - header.record_count:
         raise _corrupt(f"base offset is {header.base_offset}; it must be 0 to 2**63")
     if not 0 <= header.append_time_ms <= MAX_TIMESTAMP_MS:

@@ -6,8 +6,8 @@ copying any. `core` stays free of protobuf, and both directions run at memory sp
 
 The bytes equal what generated code serializes (fields in order of number, empty ones left
 out); a test compares them. The reader takes fields in any order and skips unknown ones, but
-refuses a known field that comes twice or unpacked: proto3 would allow both, and both would
-cost a copy for every reader. Next: `penstock.core.records` judges what the columns say.
+refuses a known field that comes twice or unpacked: proto3 would allow both, and both would cost
+every reader a copy. Next: `penstock.core.records` checks the content of the columns.
 """
 
 import sys
@@ -51,7 +51,7 @@ def encode_message(columns: Columns) -> bytes:
 
 
 def message_bytes(columns: Columns) -> int:
-    """What `len(encode_message(columns))` would be."""
+    """The value of `len(encode_message(columns))`."""
     total = 0
     for name, _ in _FIELDS.values():
         data: memoryview | None = getattr(columns, name)
@@ -61,7 +61,7 @@ def message_bytes(columns: Columns) -> int:
 
 
 def decode_message(message: bytes) -> dict[str, memoryview]:
-    """The columns in this message by their name in `Columns`; empty and absent are left out.
+    """The columns in this message by their name in `Columns`; empty and absent ones are omitted.
 
     The views share the message's memory and have format "B", "i" or "q".
     Raises ClusterError(CORRUPT_BATCH).
@@ -96,7 +96,7 @@ def corrupt(what: str) -> ClusterError:
 
 
 def little_endian(data: memoryview, byte_order: str) -> memoryview:
-    """Integers of a host of this byte order as on the wire, and back; no copy on most hosts."""
+    """Converts integers between this host's byte order and the wire; no copy on most hosts."""
     if byte_order == "little":
         return data
     swapped = array(data.format, data.tobytes())
@@ -109,13 +109,13 @@ def _column(name: str, data: memoryview, item_bytes: int) -> memoryview:
         return data
     if data.nbytes % item_bytes:
         raise corrupt(f"{name} has {data.nbytes} bytes, not a multiple of {item_bytes}")
-    if data.nbytes == 0:  # cast refuses it; empty fields are left out in the end
+    if data.nbytes == 0:  # cast refuses it; empty fields are omitted in the end
         return NO_DATA
     return little_endian(data.cast("i" if item_bytes == 4 else "q"), sys.byteorder)
 
 
 def _field_end(view: memoryview, number: int, wire_type: int, position: int) -> tuple[int, int]:
-    """Where the field ends, and where its content starts (behind the length, if it has one)."""
+    """Where the field ends, and where its content starts (after the length, if it has one)."""
     if number == 0:
         raise corrupt(f"field number 0 before byte {position}")
     if wire_type == _LENGTH_DELIMITED:
@@ -144,7 +144,7 @@ def _varint(value: int) -> bytes:
 
 
 def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
-    """The number at `position` and the position behind it."""
+    """The number at `position` and the position after it."""
     value = 0
     for shift in range(0, 70, 7):
         if position == len(view):

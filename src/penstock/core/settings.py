@@ -1,10 +1,10 @@
-"""Every setting of a Cluster's `spec.config`, by key: what it may hold and which process reads it.
+"""Every setting of a Cluster's `spec.config`, by key: its values and which process reads it.
 
     spec.config ──split_config──▶ broker: `--config` of the broker processes
                             └───▶ controller: `--config` of the controllers, topics' defaults
 
 One table per reader. The processes build their typed settings from it, manifests and the CRDs
-refuse what is not in it: the operator, which has no broker code, knows the same keys.
+refuse what is not in it: the operator, which has no broker code, has the same keys.
 """
 
 from collections.abc import Iterable, Mapping
@@ -191,7 +191,7 @@ def _topic_setting(key: ConfigKey) -> Setting:
 
 
 TOPIC_SETTINGS: Final = tuple(_topic_setting(key) for key in CONFIG_KEYS)
-"""Set on a Topic; on a Cluster they are what its topics inherit."""
+"""Set on a Topic; on a Cluster they are inherited by its topics."""
 
 CLUSTER_SETTINGS: Final = (*CONTROLLER_SETTINGS, *TOPIC_SETTINGS, *BROKER_SETTINGS)
 """Everything that `spec.config` of a Cluster may contain."""
@@ -208,7 +208,7 @@ def split_config(config: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
 
 
 def check_cluster_keys(names: Iterable[str]) -> dict[str, str]:
-    """What is wrong with each of the names no process knows, by name."""
+    """What is wrong with each name that no process knows, by name."""
     return {
         name: f"unknown cluster config {name!r}: {explain_unknown_key(name, _CLUSTER_KEYS)}"
         for name in names

@@ -1,8 +1,8 @@
 """Cutting columns: a producer holds any number of records, a batch holds a bounded number.
 
-A cut walks once over the lengths with a cursor that knows, for every buffer, where the next
-record begins; the pieces share the buffers of the whole. Only timestamp differences are
-written anew, since they count from the first record of their own piece.
+A cut iterates once over the lengths with a cursor that knows, for every buffer, where the next
+record begins; the pieces share the buffers of the whole. Only timestamp differences are rewritten,
+since they count from the first record of their own piece.
 """
 
 from array import array
@@ -42,7 +42,7 @@ def split_columns(
     Args:
         columns: Any number of records.
         max_bytes: Limit of a piece's serialized message, uncompressed. A record that is larger
-            makes a piece of its own: whoever sends it knows how to refuse it.
+            becomes a separate piece: the sender refuses it.
         max_records: Limit of a piece's records, at least 1.
     """
     assert max_records >= 1
@@ -129,7 +129,7 @@ def _cut_timestamps(columns: Columns, first: int, end: int) -> tuple[int, memory
 
 
 def _row_bytes(columns: Columns) -> list[int]:
-    """What each record takes of the message, framing of the fields aside."""
+    """The bytes of each record in the message, without the framing of the fields."""
     fixed = 0 if columns.timestamp_deltas_ms is None else 8
     rows = [fixed] * columns.record_count
     for lengths in (columns.key_lengths, columns.value_lengths):

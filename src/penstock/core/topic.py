@@ -3,9 +3,9 @@
     manifest, CLI, client, CreateTopics ──mapping of text──▶ TopicConfig.parse ──▶ typed values
     typed values ──▶ TopicConfig.to_mapping ──▶ DescribeConfigs, documents
 
-Key names are Kafka's, so that what people know carries over; `CONFIG_KEYS` is the one table that
+Key names are Kafka's, so that people can use what they know; `CONFIG_KEYS` is the one table that
 parsing, serialising, documentation and tests read. A key that does not exist here is refused,
-never ignored: a typing error in `retention.ms` must not mean "keep for seven days".
+never ignored: a typo in `retention.ms` must not mean "keep for seven days".
 """
 
 import difflib
@@ -58,14 +58,14 @@ def is_internal(name: str) -> bool:
 
 
 class TimestampType(StrEnum):
-    """Whose clock stamps records: the producer's or the leader's."""
+    """Which clock stamps records: the producer's or the leader's."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
 
 
 class CleanupPolicy(StrEnum):
-    """What becomes of old records: they go by age and size, by key, or both."""
+    """How old records are removed: by age and size, by key, or both."""
 
     DELETE = "delete"
     COMPACT = "compact"
@@ -73,7 +73,7 @@ class CleanupPolicy(StrEnum):
 
     @property
     def deletes(self) -> bool:
-        """Whether retention.ms and retention.bytes count."""
+        """Whether retention.ms and retention.bytes apply."""
         return self is not CleanupPolicy.COMPACT
 
     @property
@@ -124,7 +124,7 @@ class TopicConfig:
         return {key.name: key.serialise(getattr(self, key.field)) for key in CONFIG_KEYS}
 
     def effective_min_insync_replicas(self, replication_factor: int) -> int:
-        """What replication and election use: never more than there are replicas.
+        """The value for replication and election: at most the number of replicas.
 
         The default (2) must not make a topic with one replica unwritable. A topic that *sets*
         more than its replication factor is refused when it is created or altered.
@@ -162,7 +162,7 @@ class ConfigKey:
             if re.fullmatch(SHARE_PATTERN, text):
                 return float(text)
             raise self._refused(text, SHARE_RANGE)
-        # int() alone would also take "1_000" and digits of other scripts.
+        # int() alone would also accept "1_000" and digits of other scripts.
         if not _NUMBER.fullmatch(text):
             raise self._refused(text, "a whole number")
         number = int(text)

@@ -1,4 +1,4 @@
-"""Names for the numbers and strings every part passes around.
+"""Names for the numbers and strings that all parts use.
 
 A `NewType` costs nothing at run time and lets mypy tell an offset from an epoch. Everything
 here is plain data: no behaviour beyond what the value itself implies.
@@ -23,17 +23,17 @@ NO_LEADER: Final = BrokerId(-1)
 NO_EPOCH: Final = LeaderEpoch(-1)
 NO_PRODUCER: Final = ProducerId(-1)
 TRANSACTIONAL_PRODUCER_BIT: Final = 1 << 62
-"""Set in the producer ids that coordinators of transactions give out, and in no other: nobody
-else can ask for the next epoch of one and take it over."""
+"""Set in the producer ids that transaction coordinators assign, and in no other: a plain
+InitProducer cannot ask for the next epoch of one and take it over."""
 
 
 def is_transactional_producer(producer_id: ProducerId) -> bool:
-    """Given out by a coordinator of transactions. Ids have 63 bits, so that this is the top one."""
+    """Assigned by a transaction coordinator. Ids have 63 bits, so that this is the top one."""
     return producer_id >= TRANSACTIONAL_PRODUCER_BIT
 
 
 class Acks(IntEnum):
-    """Who has stored a record before the producer hears of it. Values are the protocol's."""
+    """Which replicas store a record before it is acknowledged. Values are the protocol's."""
 
     NONE = 1
     LEADER = 2
@@ -49,7 +49,7 @@ class Sync(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """A partition as users name it: topic name and index."""
+    """A partition, for users: topic name and index."""
 
     topic: str
     partition: int
@@ -60,7 +60,7 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplicaKey:
-    """A partition as brokers name it: topic id and index."""
+    """A partition, for brokers: topic id and index."""
 
     topic_id: TopicId
     partition: int
@@ -71,7 +71,7 @@ class ReplicaKey:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer id and its epoch: who numbers batches, and which transaction they are of."""
+    """A producer id and its epoch: they identify batches, and their transaction."""
 
     producer_id: ProducerId
     epoch: int
@@ -79,7 +79,7 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """What the controller decided about one partition.
+    """The controller's decisions about one partition.
 
     `version` counts every change of leader, ISR or replicas; ISR changes are compare-and-swaps
     on it. `leader` is `NO_LEADER` while there is none. `replicas[0]` is the preferred leader.

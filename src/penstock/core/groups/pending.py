@@ -1,15 +1,15 @@
-"""Offsets inside transactions: kept as pending until the transaction ends, then counted or dropped.
+"""Offsets inside transactions: pending until the transaction ends, then committed or dropped.
 
     commit, first of a transaction ─▶ guard ─ SendJoin ─▶ coordinator of the transactional id
                                         └──────── TransactionJoined ─▶ checked again ─▶ "pending"
     commit, pending already ─────────────────────────────────────────▶ "pending", longer
     end ─▶ guard dropped; pending ─▶ offset records, or nothing; always "ended", in one Ready
 
-The group joins the transaction before it keeps anything of it, so that nothing is ever pending
-whose end nobody would tell (KIP-890 for partitions; offsets as KIP-447 checks them). "ended" is
-written also for a group that nobody knows: a coordinator that was deposed cannot get it committed,
-so none says "done" from an old log. While an offset is pending nobody else changes it, and who asks
-for it hears UNSTABLE_OFFSETS. Kept here: I11, I18. The partitions' side: `core.replication`.
+The group joins the transaction before it stores any of its offsets, so that no offset is ever
+pending whose end would not be reported (KIP-890 for partitions; offsets are checked as in KIP-447).
+"ended" is written even for an unknown group: a deposed coordinator cannot get it committed, so none
+reports success from an old log. While an offset is pending, only its transaction can change it, and
+a fetch of it gets UNSTABLE_OFFSETS. Kept here: I11, I18. The partitions' side: `core.replication`.
 """
 
 from typing import Final
@@ -44,7 +44,7 @@ WAITING_MAX: Final = 16
 """Commits of one producer that wait for one join; a producer sends the next after an answer."""
 GUARD_TIMEOUT_MS: Final = 10_000
 ENDED_RETENTION_MS: Final = 86_400_000
-"""By then every repeat of an end, and every late commit, has come."""
+"""By then every repeat of an end, and every late commit, has arrived."""
 _SWEPT_AT_ONCE: Final = 1_000
 _FULL_MS: Final = 1_000
 
@@ -78,7 +78,7 @@ def commit(book: Book, event: CommitRequested) -> Committed | None:
 
 
 def joined(book: Book, event: TransactionJoined) -> None:
-    """The coordinator has the group among the participants, or says why not."""
+    """The coordinator has added the group as a participant, or refused."""
     key = EndedKey(event.group_id, event.producer_id)
     guard = book.guards.get(key)
     if guard is None or guard.number != event.number:
@@ -96,7 +96,7 @@ def joined(book: Book, event: TransactionJoined) -> None:
 
 
 def end(book: Book, event: TransactionEnded) -> EndStored:
-    """The outcome: applied once, told as often as it is asked for. Raises ClusterError."""
+    """The outcome: applied once, returned as often as it is requested. Raises ClusterError."""
     key = EndedKey(event.group_id, event.producer_id)
     guard = book.guards.get(key)
     if guard is not None and guard.producer_epoch <= event.producer_epoch:
@@ -122,7 +122,7 @@ def end(book: Book, event: TransactionEnded) -> EndStored:
 
 
 def expire(book: Book) -> None:
-    """Gives up guards whose join was not answered in time. The oldest come first."""
+    """Drops guards whose join was not answered in time. The oldest come first."""
     for key, guard in list(book.guards.items()):
         if guard.deadline_ms > book.now_ms:
             return
@@ -136,7 +136,7 @@ def expire(book: Book) -> None:
 
 
 def sweep(book: Book) -> None:
-    """Forgets outcomes that nobody can ask for any more, some at a time. The oldest come first."""
+    """Removes outcomes that can no longer be requested, some at a time, oldest first."""
     oldest_ms = book.time_ms - ENDED_RETENTION_MS
     for key, record in list(book.ended.items())[:_SWEPT_AT_ONCE]:
         if record.time_ms >= oldest_ms:
@@ -162,7 +162,7 @@ def _check_identity(book: Book, event: CommitRequested) -> None:
 
 
 def _check_epoch(book: Book, key: EndedKey, producer_epoch: int) -> None:
-    """Raises ClusterError(PRODUCER_FENCED) for a transaction that is over. Comes first of all."""
+    """Raises ClusterError(PRODUCER_FENCED) for a transaction that has ended. Checked first."""
     known = book.ended.get(key)
     group = book.groups.get(key.group_id)
     pending = group.pending.get(key.producer_id) if group is not None else None
@@ -182,7 +182,7 @@ def _is_pending(group: Group | None, event: CommitRequested) -> bool:
 
 
 def _guard(book: Book, key: EndedKey, event: CommitRequested) -> None:
-    """Asks the coordinator to join the group; the commit waits for that."""
+    """Asks the coordinator to join the group; the commit waits for the answer."""
     if len(book.guards) >= GUARDS_MAX:
         raise OverloadedError(
             f"{len(book.guards)} transactions already wait here for groups to join them, which "
@@ -212,7 +212,7 @@ def _guard(book: Book, key: EndedKey, event: CommitRequested) -> None:
 
 
 def _commit_joined(book: Book, key: EndedKey, event: CommitRequested) -> Committed:
-    """Everything is checked again: members and offsets may be others by now."""
+    """Everything is checked again: members and offsets may have changed."""
     _check_epoch(book, key, event.producer_epoch)
     group = book.groups.get(event.group_id)
     member = offsets.committer(book, group, event)
@@ -222,7 +222,7 @@ def _commit_joined(book: Book, key: EndedKey, event: CommitRequested) -> Committ
 def _store(
     book: Book, group: Group | None, member: Member | None, event: CommitRequested
 ) -> Committed:
-    """Each partition on its own; what is taken is pending."""
+    """Stores each partition separately; accepted offsets are pending."""
     if group is None:
         check_groups(book)
         group = Group(event.group_id)
@@ -264,7 +264,7 @@ def _check_not_back(event: CommitRequested, new: NewOffset, own: OffsetRecord | 
 
 
 def _check_size(event: CommitRequested, taken: dict[Part, OffsetRecord]) -> None:
-    """What is pending is one record, and becomes one batch."""
+    """All pending offsets are one record, and become one batch."""
     size = sum(len(record.metadata) for record in taken.values())
     if len(taken) > offsets.PARTITIONS_MAX or size > offsets.METADATA_SUM_MAX:
         raise ClusterError(

@@ -1,15 +1,15 @@
-"""From changed members to owned partitions: target assignment, then every member on its own.
+"""From changed members to owned partitions: target assignment, then every member separately.
 
     change ─▶ group epoch + 1 ─▶ assign ─▶ target per member ─▶ reconcile each member:
 
       epoch < assignment epoch, owns what is not its target ─▶ give up: pending, epoch stays
-      pending ── the member owns less, or is gone ──▶ released to whoever is to have it
-      nothing to give up ─▶ epoch = assignment epoch, takes what nobody owns
+      pending ── the member owns less, or has left ──▶ released to its target member
+      nothing to give up ─▶ epoch = assignment epoch, takes what is free
       at the epoch, target not complete ─▶ takes what was released since
 
-A partition that is in a member's old and new target never leaves its hands, and none is given
-to a member while another owns it or has yet to give it up (I18). KIP-848, "Reconciliation of the
-group"; members that change together are assigned together, `assignment_interval_ms` apart.
+A partition that is in a member's old and new target never leaves it, and none is given to a member
+while another owns it or has yet to give it up (I18). KIP-848, "Reconciliation of the group";
+members that change together are assigned together, `assignment_interval_ms` apart.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ from penstock.errors import PenstockError
 
 
 def change(book: Book, group: Group, reason: str) -> None:
-    """Members, subscriptions or topics changed: another target is due. `reason` is for the log."""
+    """Members, subscriptions or topics changed: a new target is due. `reason` is for the log."""
     book.put_group(group, replace(group.record, epoch=group.record.epoch + 1))
     due_ms = book.now_ms
     if group.assigned_at_ms is not None:
@@ -52,16 +52,16 @@ def is_out_of_date(book: Book, group: Group) -> bool:
 
 
 def settle(book: Book, group: Group, touched: Iterable[str], released: Parts = NO_PARTS) -> None:
-    """Goes on as far as it can be gone now, and tells the members that may own other things.
+    """Reconciles as far as possible now, and notifies the members whose assignments changed.
 
-    `touched`: members that changed; `released`: partitions that nobody owns any more.
+    `touched`: members that changed; `released`: partitions that are free now.
     """
     for member_id in sorted(advance(book, group, touched, released)):
         send_assignment(book, group.members[member_id])
 
 
 def advance(book: Book, group: Group, touched: Iterable[str], released: Parts) -> set[str]:
-    """As `settle`, but only returns who may own other things, or has another epoch."""
+    """As `settle`, but only returns members with a changed assignment or epoch."""
     todo = set(touched)
     if group.assign_at_ms is not None and group.assign_at_ms <= book.now_ms:
         _assign(book, group)
@@ -85,7 +85,7 @@ def advance(book: Book, group: Group, touched: Iterable[str], released: Parts) -
 
 
 def _assign(book: Book, group: Group) -> None:
-    """Computes the target; one record per member whose target is another one."""
+    """Computes the target; one record per member whose target has changed."""
     group.assign_at_ms = None
     group.assigned_at_ms = book.now_ms
     group.targets.clear()
@@ -115,7 +115,7 @@ def _assign(book: Book, group: Group) -> None:
 
 
 def _reconcile(book: Book, group: Group, member: Member) -> Parts:
-    """One step of one member; returns what it released."""
+    """Makes one step for one member; returns what it released."""
     current, epoch = member.current, group.record.assignment_epoch
     if current.pending:
         return NO_PARTS
@@ -124,7 +124,7 @@ def _reconcile(book: Book, group: Group, member: Member) -> Parts:
         member.revoke_by_ms = book.now_ms + member.record.rebalance_timeout_ms
         member.revoked_by = member.number + 1
         return book.put_current(group, member, current, current.parts - surplus, surplus)
-    # Whoever left its seat runs no more: there is nobody to wait for.
+    # A static member that left no longer runs: there is nothing to wait for.
     kept = current.parts - surplus
     gained = {part for part in member.target - kept if part not in group.owners}
     if not gained and not surplus and current.epoch == epoch:
@@ -133,7 +133,7 @@ def _reconcile(book: Book, group: Group, member: Member) -> Parts:
 
 
 def acknowledge(book: Book, group: Group, member: Member, owned: Parts) -> Parts:
-    """The member owns `owned` and no more; returns what it has given up by that."""
+    """The member owns `owned` and no more; returns what it has given up thereby."""
     current = member.current
     pending = current.pending & owned
     if pending == current.pending:
@@ -144,7 +144,7 @@ def acknowledge(book: Book, group: Group, member: Member, owned: Parts) -> Parts
 
 
 def send_assignment(book: Book, member: Member) -> None:
-    """Tells a member all that it may own, if it has a stream."""
+    """Sends a member everything it may own, if it has a stream."""
     if member.stream_id is None:
         return
     member.number += 1
@@ -169,7 +169,7 @@ def end_stream(book: Book, member: Member, error: PenstockError | None) -> None:
 
 
 def abort_transaction(book: Book, group: Group, member: Member) -> None:
-    """Whoever takes over need not wait until the transaction of a member that is gone times out."""
+    """So that the next owners need not wait until the transaction of a former member times out."""
     if member.record.transactional_id:
         book.say(
             SendAbort(
@@ -182,16 +182,16 @@ def abort_transaction(book: Book, group: Group, member: Member) -> None:
 def remove(
     book: Book, group: Group, member: Member, reason: str, error: PenstockError | None
 ) -> None:
-    """Takes a member out and lets the others have what it owned.
+    """Removes a member and frees what it owned for the others.
 
-    `reason` is for the log; `error` is what its stream ends with, None: in good order.
+    `reason` is for the log; `error` is what its stream ends with, None: no error.
     """
     end_stream(book, member, error)
     released = book.remove_member(group, member)
     abort_transaction(book, group, member)
     change(book, group, f"{reason}: member {member.member_id}")
     if not group.members:
-        # Nothing to compute, and nobody to tell.
+        # Nothing to compute, and no member to notify.
         group.assign_at_ms = None
         epoch = group.record.epoch
         record = GroupRecord(

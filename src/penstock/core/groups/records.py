@@ -2,17 +2,17 @@
 
     key                                   value
     [1,"group",group]                     epochs, assignor, since when it is empty, last reset
-    [1,"member",group,member]             who it is, what it subscribes to, its timeouts
-    [1,"target",group,member]             what it is to own in the end
+    [1,"member",group,member]             its identity, subscription and timeouts
+    [1,"target",group,member]             its target assignment
     [1,"current",group,member]            its epoch, what it may own, what it has yet to give up
     [1,"offset",group,topic id,partition] the committed offset
     [1,"pending",group,producer id]       offsets of a transaction that is open here
     [1,"ended",group,producer id]         how this producer's last transaction ended here
 
-A value's "v" is the format's version. The newest value per key is the state; a null value removes
-it, so a compacted log holds exactly what is live (I16). Topic ids decide, names stand beside them
-for people. Partition lists are sorted: the same state is the same bytes. A key of another version
-or kind was written by a newer broker and is skipped; a value that contradicts itself is corruption.
+A value's "v" is the format's version. The newest value per key is the state; a null value deletes
+it, so a compacted log contains exactly what is live (I16). Topic ids count; names are only for
+people. Partition lists are sorted: the same state is the same bytes. A key of another version or
+kind was written by a newer broker and is skipped; a value that contradicts itself is corruption.
 """
 
 from collections.abc import Callable, Mapping
@@ -122,7 +122,7 @@ class TargetRecord:
 class CurrentRecord:
     """`parts`: what the member may own; `pending`: what it has yet to give up; they are disjoint.
 
-    `left`: a static member that went away in good order; its seat is kept for a session timeout.
+    `left`: a static member that left by itself; its partitions are kept for a session timeout.
     """
 
     epoch: int = 0
@@ -134,7 +134,7 @@ class CurrentRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
-    """`leader_epoch` -1 = not known; `time_ms` since 1970; `reset_id`, `reason`: set by a reset."""
+    """`leader_epoch` -1 = unknown; `time_ms` since 1970; `reset_id`, `reason`: set by a reset."""
 
     topic: str
     offset: int
@@ -181,7 +181,7 @@ Value = (
 
 
 def encode_key(key: Key) -> bytes:
-    """The same key is the same bytes, which compaction relies on."""
+    """Equal keys are equal bytes, on which compaction relies."""
     match key:
         case GroupKey(group):
             parts: list[Any] = ["group", group]
@@ -196,7 +196,7 @@ def encode_key(key: Key) -> bytes:
         case EndedKey(group, producer_id):
             parts = ["ended", group, producer_id]
         case OffsetKey(group, topic_id, partition):
-            # Written by hand, as offsets are: commits are nearly all there is to encode.
+            # Written without the encoder, as offsets are: nearly all records are commits.
             text = f'[{VERSION},"offset",{quote(group)},{quote(topic_id)},{partition}]'
             return text.encode()
     return encode([VERSION, *parts]).encode()
@@ -275,7 +275,7 @@ def _parts(parts: Parts, names: Mapping[TopicId, str]) -> list[Any]:
 
 
 def decode_key(key: bytes | None) -> Key | None:
-    """The key, None for one this version does not know. Raises ClusterError(DATA_CORRUPTED)."""
+    """The key, None for one unknown to this version. Raises ClusterError(DATA_CORRUPTED)."""
     fields = _FORMAT.decode(key, list)
     version, kind, *rest = fields if len(fields) >= 2 else (None, None)
     if version != VERSION:

@@ -1,11 +1,11 @@
 """How committed offsets change other than by commits: reset, deletion, expiry.
 
-    reset  ─ no members; all or nothing; may go back ─▶ records that carry its id and reason
+    reset  ─ no members; all or nothing; may lower offsets ─▶ records that carry its id and reason
     delete ─ no members, no open transaction ─▶ tombstones
-    sweep  ─ no members for `offsets_retention_ms`; topics that are gone ─▶ tombstones
+    sweep  ─ no members for `offsets_retention_ms`; deleted topics ─▶ tombstones
 
-The offsets of a group with members are theirs: nothing here moves one that they can still commit
-(I18). The checks are those of a commit (`offsets.py`).
+The offsets of a group with members belong to them: nothing here changes one that they can still
+commit (I18). The checks are those of a commit (`offsets.py`).
 """
 
 from dataclasses import replace
@@ -55,7 +55,7 @@ def reset(book: Book, event: ResetRequested) -> ResetDone:
             continue
         known = group.offsets.get(part)
         old = -1 if known is None else known.offset
-        # Carried out before: what is told is what is committed.
+        # Carried out before: returns what is committed.
         lines.append(ResetLine(old, old if done else new.offset))
         parts.append(part)
     if done or event.dry_run or len(parts) < len(lines) or not parts:
@@ -97,7 +97,7 @@ def _check_audit(book: Book, event: ResetRequested) -> None:
 
 
 def delete(book: Book, event: DeleteRequested) -> Deleted:
-    """Forgets a group; raises ClusterError(UNKNOWN_GROUP, GROUP_NOT_EMPTY)."""
+    """Deletes a group; raises ClusterError(UNKNOWN_GROUP, GROUP_NOT_EMPTY)."""
     check_group_id(event.group_id)
     group = book.group(event.group_id)
     if group.members:
@@ -114,7 +114,7 @@ def delete(book: Book, event: DeleteRequested) -> Deleted:
 
 
 def sweep(book: Book, group: Group, gone: frozenset[TopicId]) -> None:
-    """Forgets offsets that have expired, of topics that are `gone`, and a group without any.
+    """Removes expired offsets, offsets of topics that are `gone`, and a group without any.
 
     Nothing expires while a transaction may still change it.
     """

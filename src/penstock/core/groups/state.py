@@ -1,13 +1,13 @@
-"""What a coordinator knows: groups, members, offsets; and the records of each change.
+"""A coordinator's state: groups, members, offsets; and the records of each change.
 
-    Book.put_* ──▶ changes the state and notes the record (the newest per key) for the Ready
+    Book.put_* ──▶ changes the state and adds the record (the newest per key) for the Ready
 
 `loading.py` goes the other way: from a log's records to the state that they add up to.
 
-Durable state is changed through `Book` only, so that state and log cannot part (I16); what a
-coordinator knows only for now (streams, deadlines) is marked below and starts over with the next.
-`Group.owners` is I18: a partition is in the current record of one member at most, as something
-it may own or has yet to give up.
+Durable state is changed only through `Book`, so that state and log cannot diverge (I16); temporary
+state (streams, deadlines) is marked below and starts over with the next coordinator. `Group.owners`
+ensures I18: a partition is in the current record of at most one member, as owned or still to be
+given up.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from penstock.errors import ClusterError, ErrorCode
 
 @dataclass(slots=True)
 class Member:
-    """One member. Below `current`: only for now, in ms of the machine's clock.
+    """One member. Below `current`: temporary state, in ms of the machine's clock.
 
-    number: of the newest assignment sent on this stream. revoked_by: the one that first said what
-    is pending. revoke_by_ms: when it is fenced for not giving up; None: it owes nothing.
+    number: of the newest assignment sent on this stream. revoked_by: the one that first revoked
+    is pending. revoke_by_ms: when it is fenced for not giving up; None: nothing to give up.
     seen: it had a stream since this coordinator began.
     """
 
@@ -74,20 +74,20 @@ class Member:
 
     @property
     def key(self) -> str:
-        """What assignors order by: the seat, where there is one."""
+        """The key by which assignors order: the instance id, if there is one."""
         return self.record.instance_id or self.member_id
 
     @property
     def away(self) -> bool:
-        """Certainly not running: it left its seat, or its stream broke here."""
+        """Certainly not running: a static member that left, or its stream broke here."""
         return self.current.left or (self.stream_id is None and self.seen)
 
 
 @dataclass(slots=True)
 class Guard:
-    """Commits of a transaction that wait until the group has joined it; only for now.
+    """Commits of a transaction that wait until the group has joined it; temporary.
 
-    `number` tells this guard from those before it; `deadline_ms` is the machine's clock.
+    `number` distinguishes this guard from earlier ones; `deadline_ms` is the machine's clock.
     """
 
     number: int
@@ -99,7 +99,7 @@ class Guard:
 
 @dataclass(slots=True)
 class Group:
-    """One group. Below `names`: only for now."""
+    """One group. Below `names`: temporary state."""
 
     group_id: str
     record: GroupRecord = field(default_factory=GroupRecord)
@@ -128,7 +128,7 @@ class Group:
         return GroupState.STABLE if done else GroupState.RECONCILING
 
     def unstable(self, part: Part) -> ProducerId | None:
-        """Whose open transaction may change the offset of this partition."""
+        """The producer whose open transaction may change the offset of this partition."""
         for producer_id, record in self.pending.items():
             if part in record.offsets:
                 return producer_id
@@ -141,7 +141,7 @@ class Group:
 
 @dataclass(slots=True)
 class Book:
-    """All groups, and what the event under way has done so far.
+    """All groups, and the effects of the current event so far.
 
     now_ms: the machine's clock at this event; time_ms: the same since 1970.
     """
@@ -174,7 +174,7 @@ class Book:
         return found
 
     def member(self, stream_id: int) -> tuple[Group, Member] | None:
-        """Whose stream it is; None if it is nobody's any more."""
+        """The stream's member; None if it no longer has one."""
         found = self.streams.get(stream_id)
         if found is None:
             return None
@@ -182,7 +182,7 @@ class Book:
         return group, group.members[found[1]]
 
     def subscribed(self, record: MemberRecord) -> frozenset[TopicId]:
-        """The existing topics that a member wants."""
+        """The existing topics that a member subscribes to."""
         names = self.catalog.names
         found = frozenset(names[name] for name in record.topics if name in names)
         return found | self._matching(record.pattern) if record.pattern else found
@@ -201,7 +201,7 @@ class Book:
         return known[1]
 
     def assigned_members(self, group: Group) -> dict[str, AssignedMember]:
-        """The group's members as assignors take them."""
+        """The group's members, for assignors."""
         return {
             member_id: AssignedMember(
                 member.key, self.subscribed(member.record), member.record.rack, member.target
@@ -210,7 +210,7 @@ class Book:
         }
 
     def assigned_topics(self, wanted: Iterable[TopicId]) -> dict[TopicId, AssignedTopic]:
-        """Topics as assignors take them."""
+        """Topics, for assignors."""
         topics = self.catalog.topics
         return {t: AssignedTopic(topics[t].partitions, topics[t].racks) for t in wanted}
 
@@ -241,7 +241,7 @@ class Book:
     def put_current(
         self, group: Group, member: Member, current: CurrentRecord, parts: Parts, pending: Parts
     ) -> Parts:
-        """Stores `current` with these partitions; returns those the member owns no more."""
+        """Stores `current` with these partitions; returns those that the member no longer owns."""
         before = member.current.parts | member.current.pending
         after = parts | pending
         released = before - after
@@ -257,7 +257,7 @@ class Book:
         return released
 
     def remove_member(self, group: Group, member: Member) -> Parts:
-        """Forgets a member; returns what it owned."""
+        """Removes a member; returns what it owned."""
         owned = member.current.parts | member.current.pending
         for part in owned:
             del group.owners[part]
@@ -272,7 +272,7 @@ class Book:
         return owned
 
     def put_offset(self, group: Group, part: Part, record: OffsetRecord | None) -> None:
-        """None forgets it."""
+        """None deletes it."""
         if record is None:
             group.offsets.pop(part, None)
         else:
@@ -290,14 +290,14 @@ class Book:
         self._note(PendingKey(group.group_id, producer_id), record)
 
     def put_ended(self, key: EndedKey, record: EndedRecord | None) -> None:
-        """Also for a group that is not known. None forgets it."""
+        """Also for an unknown group. None deletes it."""
         self.ended.pop(key, None)
         if record is not None:
             self.ended[key] = record  # the newest comes last
         self._note(key, record)
 
     def remove_group(self, group: Group) -> None:
-        """Forgets a group without members, and its offsets."""
+        """Removes a group without members, and its offsets."""
         assert not group.members, f"{group.group_id} has members"
         assert not group.pending, f"{group.group_id} has offsets in open transactions"
         for part in list(group.offsets):

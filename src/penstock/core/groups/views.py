@@ -1,4 +1,4 @@
-"""What a coordinator tells about its groups, as of its newest record."""
+"""Views of a coordinator's groups, as of its newest record."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -32,27 +32,27 @@ def list_groups(book: Book, event: ListRequested) -> Listed:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Groups by state, and members of all groups; for metrics. Not to be changed."""
+    """Groups by state, and members of all groups; for metrics. Do not change it."""
 
     states: Counter[GroupState]
     members: int
 
 
 def take_census(book: Book) -> Census:
-    """Looks at every group. All that it depends on is durable."""
+    """Scans all groups. Everything it depends on is durable."""
     groups = book.groups.values()
     return Census(Counter(g.state for g in groups), sum(len(g.members) for g in groups))
 
 
 def open_transactions(book: Book) -> Iterator[tuple[PendingKey, PendingRecord]]:
-    """Those that hold offsets of groups here. Looks at every group."""
+    """Transactions that have offsets of groups here. Scans all groups."""
     for group in book.groups.values():
         for producer_id, record in group.pending.items():
             yield PendingKey(group.group_id, producer_id), record
 
 
 def describe(book: Book, event: DescribeRequested) -> Described:
-    """A group that is not known is DEAD."""
+    """An unknown group is DEAD."""
     check_group_id(event.group_id)
     group = book.groups.get(event.group_id)
     if group is None:

@@ -1,7 +1,7 @@
 """Replication of one partition, decided without I/O.
 
 Belongs here: the machine of a partition replica (`machine`, split into `leader` and `follower`),
-how a leader appends (`appending`, `transactions`), what a replica knows (`local_log`, `epochs`,
+how a leader appends (`appending`, `transactions`), the state of a replica (`local_log`, `epochs`,
 `producers`, `stable`, `isr`, `pending`), and its contract with the shell that drives it
 (`contract`, `contract_leader`, `contract_follower`).
 

@@ -4,9 +4,9 @@
                                       ├─ Duplicate ─▶ waits as the first one did ────▶ reply
                                       └─ Refused ───▶ reply
 
-What comes here was let in: `leader` has judged that this leadership may append now, `transactions`
-that the batch belongs to an open transaction. Batches that land while one event is handled make
-one write. Kept here: I7 (no reply before what `acks` and `sync` ask for), I8, I9.
+Requests that arrive here are accepted: `leader` has checked that this leadership may append now,
+`transactions` that the batch belongs to an open transaction. Batches appended while one event is
+handled make one write. Kept here: I7 (no reply before what `acks` and `sync` require), I8, I9.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOWHERE: Final = Offset(-1)
 
 
 class Appending:
-    """Appends to the log of one leadership, and keeps who waits for it."""
+    """Appends to the log of one leadership, and keeps the requests that wait."""
 
     def __init__(self, log: LocalLog, epoch: LeaderEpoch) -> None:
         self.pending = PendingProduces()
@@ -34,9 +34,9 @@ class Appending:
         self._epoch = epoch
 
     def land(self, request: ProduceRequested, out: Outbox, now_ms: int) -> bool:
-        """Appends the batch unless it landed before, or must not.
+        """Appends the batch, unless it was appended before or must not be.
 
-        True: the request may have what it waits for already.
+        True: the request may already be complete.
         """
         verdict = self._log.producers.check(request.batch.header)
         if isinstance(verdict, Append):
@@ -59,7 +59,7 @@ class Appending:
     def mark_again(
         self, end: EndRequested, marker_offset: Offset, out: Outbox, now_ms: int
     ) -> None:
-        """Has the request wait for a marker that is in the log (-1: at or before its end)."""
+        """Makes the request wait for a marker that is in the log (-1: at or before its end)."""
         if end.sync is Sync.DISK:
             self._sync(out, now_ms)
         known = marker_offset >= 0
@@ -74,7 +74,7 @@ class Appending:
     def _write(
         self, batch: Batch, append_time_ms: int, sync: Sync, out: Outbox, now_ms: int
     ) -> Batch:
-        """Returns the batch as it is in the log, and will be on disk."""
+        """Writes a batch; returns it as it is in the log, and will be on disk."""
         stamped = batch.stamped(self._log.log_end, self._epoch, append_time_ms)
         appended = self._log.append((stamped,), now_ms, within=out.persist_id)
         out.write(appended, (stamped,), sync=sync is Sync.DISK)
@@ -87,7 +87,7 @@ class Appending:
         out: Outbox,
         now_ms: int,
     ) -> None:
-        """A retry of what landed before: acknowledged under the same rule as the first time.
+        """A retry of an appended batch: acknowledged under the same rule as the first time.
 
         It may wait for the write of the original, and sync=DISK may need a sync of its own.
         """
@@ -101,7 +101,7 @@ class Appending:
         out.store(persist_id, self._log.checkpoint(), sync=True)
 
     def _last_write(self) -> int:
-        """Whose outcome decides about all that is in the log; 0: it is all written."""
+        """The write whose outcome decides about the whole log; 0: everything is written."""
         return 0 if self._log.is_still else self._log.last_persist_id
 
     def _wait(

@@ -2,30 +2,31 @@
 
     shell: RPCs, store, clock ──event──▶ ReplicaMachine.handle(event, now_ms) ──Ready──▶ shell
 
-Here stands what every replica shares; `contract_leader` and `contract_follower` hold what only
-the one or the other hears and says.
+This module has what all replicas share; `contract_leader` and `contract_follower` have inputs and
+outputs of one role only.
 
-The machine decides all that guarantees I1-I5, I7-I9 ask for; the shell (the broker, or the
-simulator) obeys. The shell keeps this order for every `Ready`, and across the Readys of one
-replica: `truncate_to`, then `append` + `checkpoint` (one atomic write, reported back as
-`Persisted`), then `messages`, `feeds`, `isr_change`, `joins`, then `replies`, then
-`high_watermark` and `stable_offset`.
-`messages` may leave before the write of the same Ready is done: whatever must wait for it is
-only emitted by the machine when it handles `Persisted`.
+The machine decides everything required by guarantees I1-I5, I7-I9; the shell (of the broker or the
+simulator) carries it out. The shell keeps this order for every `Ready`, and across the Readys of
+one replica: `truncate_to`, then `append` + `checkpoint` (one atomic write, reported as
+`Persisted`), then `messages`, `feeds`, `isr_change`, `joins`, then `replies`, then `high_watermark`
+and `stable_offset`.
+`messages` may be sent before the write of the same Ready is done: the machine emits those that must
+wait for it only when it handles `Persisted`.
 
-What the shell further owes the machine:
+What else the shell must do:
 
-- A failed write takes later ones with it: having failed a write of a replica, the shell drops
-  every write of that replica that it was handed before the machine handled `PersistFailed` (one
-  report, of the first, is enough). Later writes were built on the failed one.
-- Streams: events of a peer come from its newest stream only, in the order they were sent. Once a
-  peer opens a new stream, nothing more of the older one is handed over. A leader's shell accepts
-  a follower's stream only if its hello names the incarnation that the newest image has of that
-  broker, and ends streams of other incarnations before it hands over anything else of an image:
-  what a former run acknowledged may be lost, and its acknowledgements may still be on their way.
+- A failed write invalidates later ones: having failed a write of a replica, the shell drops every
+  write of that replica that it received before the machine handled `PersistFailed` (one report, of
+  the first, is enough). Later writes were built on the failed one.
+- Streams: events of a peer come only from its newest stream, in the order in which they were sent.
+  Once a peer opens a new stream, nothing more of the older one is passed on. A leader's shell
+  accepts a follower's stream only if its hello has the incarnation that the newest image has for
+  that broker, and ends streams of other incarnations before it passes on anything else of an image:
+  data that a former run acknowledged may be lost, and its acknowledgements may still be in flight.
 - A broker that may have lost unsynced writes stores `UNPROMISED` in the checkpoint of each of its
-  logs, durably, and only then tells the controller, which takes its ISR seats away. Every start of
-  a broker process gets a new leader epoch before that broker leads again (the controller's part).
+  logs, durably, and only then reports it to the controller, which removes it from all ISRs. Every
+  start of a broker process gets a new leader epoch before that broker leads again (the controller's
+  part).
 """
 
 from __future__ import annotations
@@ -86,16 +87,15 @@ class SequencedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerEntry:
-    """What a partition remembers of one idempotent producer: its epoch and last five batches.
+    """A partition's state of one idempotent producer: its epoch and last five batches.
 
-    `last_timestamp_ms` lets idle producers expire (7 days, Kafka's `producer.id.expiration.ms`
-    is one; ours is as long as a transactional id's).
+    `last_timestamp_ms` lets idle producers expire (after 7 days; Kafka's
+    `producer.id.expiration.ms` is one day; here it equals that of a transactional id).
 
-    Of a transactional producer also, all from headers: `open_offset`, where its transaction began
-    that has no marker yet (None: none is open). `marker_offset`: its last marker (-1: none is
-    known), with which `producer_epoch` is the next transaction's and `batches` are none.
-    `ended_first_offset`: where the transaction had begun that this marker ended (-1: it ended
-    nothing here).
+    Also, for a transactional producer, all from headers: `open_offset`, where its transaction
+    without a marker began (None: none is open). `marker_offset`: its last marker (-1: unknown);
+    then `producer_epoch` is the next transaction's and `batches` is empty. `ended_first_offset`:
+    where the transaction had begun that this marker ended (-1: it ended nothing here).
     """
 
     producer_id: ProducerId
@@ -112,7 +112,7 @@ class Checkpoint:
     """Partition state that is stored beside the batches, atomically with them.
 
     A `high_watermark` of -1 (`UNPROMISED`): writes of this log were lost, and it has acknowledged
-    nothing since. Nobody counts on it.
+    nothing since. No other replica relies on it.
     """
 
     leader_epoch: LeaderEpoch
@@ -128,11 +128,11 @@ UNPROMISED: Final = Offset(-1)
 class RecoveredLog:
     """What the shell found on disk, at start and after each truncation.
 
-    An emptied log ends at `checkpoint.log_start_offset`. Epochs that begin at or past the log end
+    An emptied log ends at `checkpoint.log_start_offset`. Epochs that begin at or after the log end
     are ignored. `producers` is the state as of `log_end_offset`: the newest stored snapshot at or
-    below it, brought up to date with the headers behind it. `swept_end`: see `MarkersSwept`; 0
-    while compaction has removed none. `aborted`: the newest entries of the index of aborted
-    transactions, by marker, `NEWEST_MAX` at most; the machine has no use for them.
+    below it, updated with the headers after it. `swept_end`: see `MarkersSwept`; 0 while compaction
+    has removed none. `aborted`: the newest entries of the index of aborted transactions, by marker,
+    at most `NEWEST_MAX`; the machine does not use them.
     """
 
     log_end_offset: Offset
@@ -156,7 +156,7 @@ class ReplicaConfig:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The controller's newest word on this partition. Older versions are ignored."""
+    """The controller's newest state of this partition. Older versions are ignored."""
 
     state: PartitionState
     config: ReplicaConfig
@@ -164,7 +164,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """The write named `persist_id` (and all before it) is done; `synced`: fsynced too."""
+    """The write `persist_id` (and all before it) is done; `synced`: fsynced too."""
 
     persist_id: int
     synced: bool
@@ -175,7 +175,7 @@ class PersistFailed:
     """The write failed (disk full): nothing of it is on disk, nor of any later one.
 
     A failure that leaves this open (an I/O error, a failed fsync) is not reported here: the shell
-    stops the replica and recovers it from disk before it goes on.
+    stops the replica and recovers it from disk before it continues.
     """
 
     persist_id: int
@@ -184,7 +184,7 @@ class PersistFailed:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """`Ready.truncate_to` was carried out; this is what the log looks like now.
+    """`Ready.truncate_to` was carried out; this is the state of the log now.
 
     The `persist_id` of that `Ready` is reported as well, before or after this. If the truncation
     failed, only `PersistFailed` comes.
@@ -197,8 +197,9 @@ class Truncated:
 class MarkersSwept:
     """Compaction is about to remove markers of transactions below `swept_end` from this log.
 
-    Stored, for `RecoveredLog`, and told before the first of them goes: whoever copies this log
-    from then on must not wait for a marker that never comes. What they ended has no flag any more.
+    Stored, for `RecoveredLog`, and reported before the first of them is removed: a replica that
+    copies this log from then on must not wait for a marker that never comes. Data of these
+    transactions no longer has a flag.
     """
 
     swept_end: Offset
@@ -206,14 +207,14 @@ class MarkersSwept:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """The stream on which this replica and `peer` talk (as leader and follower) broke."""
+    """The stream between this replica and `peer` (as leader and follower) broke."""
 
     peer: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed. Sent about every 100 ms, only to leaders and to machines that asked."""
+    """Time passed. Sent about every 100 ms, only to leaders and to machines that want it."""
 
 
 Event = (
@@ -251,20 +252,20 @@ class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
     `persist_id` > 0 exactly when there is something to write (`append`, `checkpoint`,
-    `truncate_to`). A checkpoint that comes with a `truncate_to` and has another log start than
-    `Marks` starts the log anew there, empty (`truncate_to` is the smaller of the two log starts);
-    `ReplicaMachine.producers` is stored with it, as what is known of producers is void.
-    `checkpoint` is set when it must be stored with
-    this write; the present one is always `ReplicaMachine.checkpoint`.
+    `truncate_to`). A checkpoint that comes with a `truncate_to` and has a different log start than
+    `Marks` restarts the log there, empty (`truncate_to` is the smaller of the two log starts);
+    `ReplicaMachine.producers` is stored with it, because known producers are void. `checkpoint` is
+    set when it must be stored with this write; the current one is always
+    `ReplicaMachine.checkpoint`.
     `aborted` are the transactions whose ABORT markers are in `append`: they go into the same write.
     `swept_end`: what is copied next may lack markers below it; it is stored with this write, for
-    `RecoveredLog`, as the one of `MarkersSwept` is.
-    `persist_sync` asks for fsync. `high_watermark` is set when consumers may see more, and
-    `stable_offset`, the last stable offset, when those may who read committed records only.
-    `role_changed`: leader, follower or offline now differs; fetches parked on this replica
-    must be answered. `stopped`: this event stopped the machine, for good (`core.defect`); the
-    shell ends all feeds of this replica and writes nothing more of it, also not what it was
-    handed before and has not begun.
+    `RecoveredLog`, like that of `MarkersSwept`.
+    `persist_sync` requests an fsync. `high_watermark` is set when consumers may see more, and
+    `stable_offset`, the last stable offset, when readers of committed records may.
+    `role_changed`: leader, follower or offline has changed; fetches waiting on this replica must be
+    answered. `stopped`: this event stopped the machine, for good (`core.defect`); the shell ends
+    all feeds of this replica and writes nothing more of it, not even writes that it received before
+    and has not begun.
     """
 
     truncate_to: Offset | None = None
@@ -290,15 +291,15 @@ NOTHING = Ready()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """A replica at a glance, for feeding followers, answering fetches, metrics.
+    """A replica's marks, for feeding followers, answering fetches, metrics.
 
     log_start <= last_stable_offset <= high_watermark <= written_end <= log_end (I2).
     `last_stable_offset`: readers of committed transactions stop there (exclusive; `stable`).
 
     `epoch_start_offset`: where the leader's epoch begins, 0 unless it leads. A new leader knows
-    what was committed before it only once its HW has reached that: until then it must not tell
-    consumers its HW as the log's end (ListOffsets LATEST answers LEADER_NOT_AVAILABLE, as KIP-207
-    has it), or they see it fall.
+    what was committed before it only once its HW has reached that: until then it must not report
+    its HW to consumers as the log's end (ListOffsets LATEST answers LEADER_NOT_AVAILABLE, as in
+    KIP-207), or they would see it fall.
     """
 
     is_leader: bool

@@ -1,12 +1,12 @@
-"""What only a follower hears and says; the order in which it is obeyed stands in `contract`.
+"""Inputs and outputs of followers only; `contract` has the order in which to carry them out.
 
-    PeerConnected ──▶ ┌──────────┐ ──▶ SendEpochQuery     where do our logs part?
+    PeerConnected ──▶ ┌──────────┐ ──▶ SendEpochQuery     where do our logs diverge?
     EpochAnswered ──▶ │ follower │ ──▶ SendFollowStart    copy from here on
     BatchesReceived ▶ │          │ ──▶ SendAck            written and synced so far
     PeerRefused ────▶ └──────────┘ ──▶ SendFollowStop
 
-`leader_epoch` is always the leadership in which leader and follower talk. What comes with another
-one than the follower's is ignored.
+`leader_epoch` is always the leadership in which leader and follower communicate. Messages with a
+different one than the follower's are ignored.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class PeerConnected:
 class EpochAnswered:
     """The leader's answer to `SendEpochQuery`.
 
-    `epoch`: the largest epoch in the leader's log at or below the one asked for, -1 if there is
+    `epoch`: the largest epoch in the leader's log at or below the requested one, -1 if there is
     none (while `leader_epoch` is the leadership in which it answers). `end_offset`: where `epoch`
     ends in the leader's log, exclusive; for -1, where its first epoch begins. `log_start_offset`:
-    the first offset that the leader still has. `swept_end`: below it compaction may have removed
+    the first offset that the leader still has. `swept_end`: below it, compaction may have removed
     markers of transactions there; 0 = none.
     """
 
@@ -50,8 +50,8 @@ class EpochAnswered:
 class BatchesReceived:
     """Pushed by the leader; CRCs already checked by the shell. `batches` may be empty.
 
-    `high_watermark` and `log_start_offset` are the leader's. `sync_through`: somebody waits for
-    this follower's fsync up to there (exclusive); 0 = nobody.
+    `high_watermark` and `log_start_offset` are the leader's. `sync_through`: the leader waits for
+    this follower's fsync up to there (exclusive); 0 = it does not.
     """
 
     leader: BrokerId
@@ -64,7 +64,7 @@ class BatchesReceived:
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused:
-    """The leader answered an error for this partition (not leader, other epoch, unknown)."""
+    """The leader answered with an error for this partition (not leader, other epoch, unknown)."""
 
     peer: BrokerId
     error: PenstockError
@@ -75,7 +75,7 @@ class PeerRefused:
 
 @dataclass(frozen=True, slots=True)
 class SendEpochQuery:
-    """Ask where `last_epoch`, the newest of this log (-1: none), ends in the leader's log."""
+    """Asks where `last_epoch`, the newest of this log (-1: none), ends in the leader's log."""
 
     leader: BrokerId
     leader_epoch: LeaderEpoch
@@ -93,7 +93,7 @@ class SendFollowStart:
 
 @dataclass(frozen=True, slots=True)
 class SendFollowStop:
-    """Stop feeding this replica: nothing more of the present feed is taken."""
+    """Stop feeding this replica: nothing more of the current feed is accepted."""
 
     leader: BrokerId
 

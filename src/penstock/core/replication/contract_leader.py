@@ -1,4 +1,4 @@
-"""What only a leader hears and says; the order in which it is obeyed stands in `contract`.
+"""Inputs and outputs of leaders only; `contract` has the order in which to carry them out.
 
     clients ── ProduceRequested ──▶ ┌────────┐ ──▶ ProduceReply
     transactions' EndRequested ───▶ │        │ ──▶ ProduceReply
@@ -9,8 +9,8 @@
     controller  IsrAnswered ──────▶ │        │ ──▶ IsrProposal
     retention ─ LogStartMoved ────▶ └────────┘
 
-Events of a follower name the epoch it follows in: what it says of another leadership never counts
-in this one (I5).
+Events of a follower name the epoch it follows in: what it reports of another leadership never
+counts in this one (I5).
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class ProduceRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRequested:
-    """A coordinator has decided: put the marker of this transaction into the log.
+    """A coordinator has decided: append the marker of this transaction.
 
     Answered by one `ProduceReply` with the marker's offset (`duplicate`: it was there before; -1:
-    where, is not known any more), once the marker is committed, and synced everywhere with
+    at an offset no longer known), once the marker is committed, and synced everywhere with
     sync=DISK. May be repeated, also to another leader: a second marker changes nothing. After an
     error it must be. `timestamp_ms` is now, ms since 1970 UTC. The rest as in `ProduceRequested`.
     """
@@ -73,11 +73,11 @@ class EndRequested:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The answer to the `JoinRequest` of this `number`: the coordinator knows, or refuses.
+    """The answer to the `JoinRequest` of this `number`: the partition has joined, or was refused.
 
     None: this partition is in the transaction, on all in-sync replicas of the coordinator. With an
-    error nothing is appended, and whoever waits gets it. Answers that nobody waits for any more are
-    ignored: they may come late, twice, or never.
+    error nothing is appended, and the waiting requests get it. Answers that nothing waits for any
+    more are ignored: they may come late, twice, or never.
     """
 
     number: int
@@ -88,7 +88,7 @@ class Joined:
 class LogStartMoved:
     """Retention or DeleteRecords: records before `log_start_offset` may go (never past the LSO).
 
-    Only a leader listens; its followers learn the new log start with the next push. The records
+    Only a leader acts; its followers learn the new log start with the next push. The records
     themselves are removed by the shell, below `Marks.log_start_offset`.
     """
 
@@ -97,9 +97,9 @@ class LogStartMoved:
 
 @dataclass(frozen=True, slots=True)
 class EpochQueried:
-    """Where does `last_epoch`, the newest epoch in the follower's log, end in the leader's log?
+    """Asks where `last_epoch`, the newest epoch in the follower's log, ends in the leader's.
 
-    `last_epoch` -1: the follower's log holds no epoch. Answered by a `SendEpochAnswer` or a
+    `last_epoch` -1: the follower's log has no epoch. Answered by a `SendEpochAnswer` or a
     `SendRefusal`.
     """
 
@@ -129,9 +129,10 @@ class FollowerAcked:
 
 @dataclass(frozen=True, slots=True)
 class IsrAnswered:
-    """The controller's answer to `Ready.isr_change`, or that none came (`state` None).
+    """The controller's answer to `Ready.isr_change`, or no answer (`state` None).
 
-    None means unknown: the change may have passed. The machine asks again, or learns by `Assigned`.
+    None means unknown: the change may have been stored. The machine asks again, or learns by
+    `Assigned`.
     Every `Ready.isr_change` is answered exactly once (None after a timeout); there is never a
     second one before that.
     """
@@ -157,7 +158,7 @@ class SendEpochAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SendRefusal:
-    """The follower asked for what this replica cannot give it: it looks up again later."""
+    """This replica cannot give the follower what it asked for: it looks up again later."""
 
     follower: BrokerId
     error: PenstockError
@@ -167,11 +168,11 @@ class SendRefusal:
 class Feed:
     """Push this follower batches from `from_offset` on (None: stop feeding it).
 
-    From then on the shell feeds on its own: whenever the written log end, the HW, the log start
-    or `sync_through` moved and the follower's window has room, with what `ReplicaMachine.marks`
-    says at the time of sending. Only what is written is fed: offsets below `Marks.written_end`.
-    A newer Feed ends the older one: nothing read for the older is sent behind messages of the
-    `Ready` that carried the newer.
+    From then on the shell feeds by itself: whenever the written log end, the HW, the log start or
+    `sync_through` moved and the follower's window has space, with the values of
+    `ReplicaMachine.marks` at the time of sending. Only written data is fed: offsets below
+    `Marks.written_end`. A newer Feed ends the older one: nothing read for the older one is sent
+    after messages of the `Ready` with the newer one.
     """
 
     follower: BrokerId
@@ -181,7 +182,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """Ask the controller for this ISR, by compare-and-swap on `version`."""
+    """Asks the controller for this ISR, by compare-and-swap on `version`."""
 
     leader_epoch: LeaderEpoch
     version: int
@@ -190,9 +191,9 @@ class IsrProposal:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """Ask the coordinator of `transactional_id` to add this partition to the transaction.
+    """Asks the coordinator of `transactional_id` to add this partition to the transaction.
 
-    The shell finds the coordinator, repeats what may be repeated, and answers with `Joined`.
+    The shell finds the coordinator, retries if possible, and answers with `Joined`.
     """
 
     transactional_id: str
@@ -205,8 +206,8 @@ class JoinRequest:
 class ProduceReply:
     """The answer to one `ProduceRequested` or `EndRequested`: an error, or where the batch is.
 
-    `acks` and `sync` say what was reached. An error whose `applied` is NO says that nothing was
-    appended and never will be; after another the outcome is unknown (I8).
+    `acks` and `sync` say what was achieved. An error whose `applied` is NO means that nothing was
+    appended and never will be; after any other error the outcome is unknown (I8).
     """
 
     request_id: int

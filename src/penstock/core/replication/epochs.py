@@ -1,13 +1,13 @@
-"""Leader epochs of one log: where each begins, and where two logs part (KIP-101, KIP-279).
+"""Leader epochs of one log: where each begins, and where two logs diverge (KIP-101, KIP-279).
 
     epoch   1        3              4         history ((1, 0), (3, 20), (4, 70))
             ├────────┼──────────────┼──────▶
     offset  0        20             70     log end
 
-Every leader begins its epoch at its log end and followers copy batches with the epoch they were
+Every leader begins its epoch at its log end, and followers copy batches with the epoch they were
 written in, so two logs are identical below the end of the largest epoch they share. Asking the
-leader for that end, instead of trusting the high watermark, is what keeps acknowledged records
-(I4): a follower learns the high watermark late, and would cut off what is committed already.
+leader for that end, instead of trusting the high watermark, preserves acknowledged records (I4): a
+follower learns the high watermark late, and would truncate committed records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.core.types import NO_EPOCH, LeaderEpoch, Offset
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The largest epoch at or below the one asked for, and the offset behind its last record.
+    """The largest epoch at or below the requested one, and the offset after its last record.
 
     `epoch` -1: every epoch in this log is larger; `end_offset` is then where the first begins.
     """
@@ -32,9 +32,9 @@ class EpochEnd:
 
 
 class EpochHistory:
-    """Epochs and start offsets, both strictly rising; epochs without records are kept too.
+    """Epochs and start offsets, both strictly ascending; epochs without records are kept too.
 
-    Immutable: every change makes a new one, so that a failed write is undone by keeping the old.
+    Immutable: every change creates a new one; a failed write is undone by keeping the old one.
     """
 
     __slots__ = ("starts",)
@@ -48,17 +48,16 @@ class EpochHistory:
         return self.starts[-1].epoch if self.starts else NO_EPOCH
 
     def begun(self, epoch: LeaderEpoch, start_offset: Offset) -> EpochHistory:
-        """With `epoch` beginning at `start_offset`; epochs that would begin there too go away.
+        """With `epoch` beginning at `start_offset`; removes earlier epochs that begin there.
 
-        An earlier epoch that began at the same offset holds no record: no log can share one
-        with it.
+        An earlier epoch that began at the same offset has no record: no log can share one with it.
         """
         assert epoch > self.last_epoch, f"epoch {epoch} after {self.last_epoch}"
         kept = [start for start in self.starts if start.start_offset < start_offset]
         return EpochHistory((*kept, EpochStart(epoch, start_offset)))
 
     def extended(self, batches: Iterable[Batch]) -> EpochHistory:
-        """With the epochs that `batches` begin; self if there is none."""
+        """With the epochs that `batches` begin; self if they begin none."""
         history = self
         for batch in batches:
             if batch.header.leader_epoch > history.last_epoch:
@@ -66,7 +65,7 @@ class EpochHistory:
         return history
 
     def cut(self, log_end_offset: Offset) -> EpochHistory:
-        """Without epochs that hold no record below `log_end_offset`."""
+        """Without epochs that have no record below `log_end_offset`."""
         kept = tuple(start for start in self.starts if start.start_offset < log_end_offset)
         return self if len(kept) == len(self.starts) else EpochHistory(kept)
 

@@ -1,4 +1,4 @@
-"""A follower: finds where its log parts from the leader's, cuts it there, then copies.
+"""A follower: finds where its log diverges from the leader's, truncates it there, then copies.
 
     ASKING ──answer──▶ (cut) ──▶ FOLLOWING ──batches──▶ written ──▶ ack
        ▲  ▲               │          │
@@ -6,9 +6,9 @@
        └──────── PAUSED ◀────────────┘
 
 Nothing is copied before the divergence look-up of this epoch is complete (KIP-101, KIP-279,
-KIP-320), the look-up is fenced by the epoch, and nothing below the high watermark is ever cut
-(I4). Only what is written is acknowledged. One object per (leader, epoch); every new stream to
-the leader starts again with the look-up.
+KIP-320), the look-up is fenced by the epoch, and nothing below the high watermark is ever truncated
+(I4). Only written data is acknowledged. One object per (leader, epoch); every new stream to the
+leader starts again with the look-up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.core.types import NO_EPOCH, BrokerId, LeaderEpoch, Offset
 from penstock.errors import ClusterError, ErrorCode
 
 ANSWER_TIMEOUT_MS: Final = 2_000
-"""A lookup without an answer is repeated: the leader may not have known its epoch yet."""
+"""A look-up without an answer is repeated: the leader may not have known its epoch yet."""
 PAUSE_MS: Final = 100
 """Pause before the next attempt after a refusal or a failed write."""
 
@@ -47,7 +47,7 @@ class _Phase(Enum):
     LOST = auto()
     """No stream to the leader."""
     PAUSED = auto()
-    """Asks when the time has come and the log is still."""
+    """Asks when the pause is over and the log is at rest."""
     ASKING = auto()
     CUTTING = auto()
     """The truncation is in progress."""
@@ -60,7 +60,7 @@ class Follower:
     def __init__(
         self, log: LocalLog, leader: BrokerId, epoch: LeaderEpoch, former_epoch: LeaderEpoch
     ) -> None:
-        """`former_epoch`: the newest this replica knew before this one."""
+        """`former_epoch`: the newest that this replica knew before."""
         self.leader = leader
         self.epoch = epoch
         self._start_epoch = former_epoch
@@ -77,13 +77,13 @@ class Follower:
 
     @property
     def wants_tick(self) -> bool:
-        """A pause or an answer that may not come."""
+        """In a pause, or waiting for an answer that may not come."""
         return self._phase in (_Phase.PAUSED, _Phase.ASKING)
 
     # ------------------------------------------------------------ look-up
 
     def ask(self, out: Outbox, now_ms: int) -> None:
-        """Starts (again) with the look-up, as soon as the log is still."""
+        """Starts (again) with the look-up, as soon as the log is at rest."""
         self._held = None
         if not self._log.is_still:
             self._phase, self._due_ms = _Phase.PAUSED, now_ms
@@ -92,16 +92,16 @@ class Follower:
         out.messages.append(SendEpochQuery(self.leader, self.epoch, self._last_epoch()))
 
     def _last_epoch(self) -> LeaderEpoch:
-        """The newest that this log has a record of, or, empty as it is, has its start from."""
+        """The newest epoch of a record in this log, or of the start of an empty log."""
         epochs = self._log.epochs
         if epochs.last_epoch == NO_EPOCH and self._log.log_end > 0:
             return self._start_epoch
         return epochs.last_epoch
 
     def answered(self, answer: EpochAnswered, out: Outbox, now_ms: int) -> None:
-        """Cuts the log where it parts from the leader's, or starts it anew.
+        """Truncates the log where it diverges from the leader's, or restarts it.
 
-        Raises BrokenLogError if that lies below the HW, unless nobody counts on this log.
+        Raises BrokenLogError if that is below the HW, unless no other replica relies on this log.
         """
         if self._phase is not _Phase.ASKING or not self._is_mine(
             answer.leader, answer.leader_epoch
@@ -133,11 +133,11 @@ class Follower:
             self.ask(out, now_ms)
 
     def _divergence(self, answer: EpochAnswered) -> tuple[Offset, bool]:
-        """Where to cut, and whether the logs agree below that for certain (KIP-279).
+        """Where to truncate, and whether the logs certainly agree below that (KIP-279).
 
-        If this log has the epoch the leader named, both end it at the smaller of their ends.
-        If not, this log's records of larger epochs are wrong, and the look-up goes on with the
-        next smaller epoch. An empty log's start was committed in the epoch asked for, or before.
+        If this log has the epoch that the leader named, both end it at the smaller of their ends.
+        If not, this log's records of larger epochs are wrong, and the look-up continues with the
+        next smaller epoch. An empty log's start was committed in the requested epoch, or before.
         """
         log = self._log
         if NO_EPOCH in (log.epochs.last_epoch, answer.epoch):
@@ -148,11 +148,11 @@ class Follower:
         return min(own.end_offset, answer.end_offset), True
 
     def _shares_nothing(self, answer: EpochAnswered) -> bool:
-        """Nothing of this log is known to be in the leader's, which begins behind its HW.
+        """Nothing of this log is known to be in the leader's, which begins after its HW.
 
-        The leader has records of later epochs only, from its log start on: which epoch wrote the
-        offsets before it cannot say any more. They may be others than those here, and a batch
-        here may reach across that offset.
+        The leader only has records of later epochs, from its log start on: it no longer knows which
+        epoch wrote the offsets before it. They may differ from those here, and a batch here may
+        extend beyond that offset.
         """
         nothing = answer.epoch == NO_EPOCH != self._log.epochs.last_epoch
         return nothing and answer.log_start_offset > self._log.high_watermark
@@ -172,13 +172,13 @@ class Follower:
         log = self._log
         if log.log_end < self._swept_end and log.producers.open_entries():
             # Its marker may never come: this replica was offline until compaction had removed it.
-            # So it is in no ISR and no ELR, whose members have all below the leader's HW.
+            # So it is not in ISR or ELR, whose members have everything below the leader's HW.
             log.is_promised = False
             self._begin_anew(self._restart_at, out, now_ms)
             return
         log.is_promised = True
         if log.log_end < self._swept_end:
-            # What is copied lacks these markers too: whoever copies it from here must hear of it.
+            # Copied data lacks these markers too: a replica that copies it from here must know.
             log.swept_end = max(log.swept_end, self._swept_end)
             out.store(log.checkpointed(now_ms), log.checkpoint(), sync=False)
             out.swept_end = log.swept_end
@@ -189,7 +189,7 @@ class Follower:
     # ------------------------------------------------------------ copying
 
     def batches(self, received: BatchesReceived, out: Outbox, now_ms: int) -> None:
-        """Appends what continues the log; anything else sends the follower back to the look-up."""
+        """Appends what continues the log; anything else restarts the look-up."""
         if self._phase is not _Phase.FOLLOWING or not self._is_mine(
             received.leader, received.leader_epoch
         ):
@@ -214,7 +214,7 @@ class Follower:
             self._sync_asked = end
 
     def _continues(self, batches: tuple[Batch, ...]) -> bool:
-        """Offsets without gap from the log end, epochs that do not fall nor pass the leader's."""
+        """Offsets without a gap from the log end; epochs neither fall nor exceed the leader's."""
         expected, epoch = self._log.log_end, self._log.epochs.last_epoch
         for batch in batches:
             if not self._log.fits(batch, expected):
@@ -234,7 +234,7 @@ class Follower:
         return log.raise_log_start(self._leader_log_start)
 
     def persisted(self, out: Outbox, now_ms: int) -> None:
-        """Acknowledges, or goes on with what waited for a still log."""
+        """Acknowledges, or continues with what waited for a log at rest."""
         log = self._log
         if self._phase is _Phase.FOLLOWING:
             if self._follow_marks(out):
@@ -244,7 +244,7 @@ class Follower:
             self.settled(out, now_ms)
 
     def settled(self, out: Outbox, now_ms: int) -> None:
-        """The log may be still now."""
+        """The log may be at rest now."""
         if not self._log.is_still:
             return
         match self._phase:
@@ -261,7 +261,7 @@ class Follower:
                 pass
 
     def persist_failed(self, out: Outbox, now_ms: int) -> None:
-        """The log was rolled back: what the leader sends next does not fit any more."""
+        """The log was rolled back: what the leader sends next no longer fits."""
         self._sync_asked = self._log.synced_end
         if self._phase is not _Phase.LOST:
             self.pause(out, now_ms)
@@ -269,14 +269,14 @@ class Follower:
     # ------------------------------------------------------------ stream, time
 
     def connected(self, out: Outbox, now_ms: int) -> None:
-        """A new stream: whatever was asked or fed on an older one is void."""
+        """A new stream: requests and feeds on an older one are void."""
         if self._phase is _Phase.CUTTING:
             self._agreed = False
         else:
             self.ask(out, now_ms)
 
     def lost(self) -> None:
-        """Nothing to do until the stream is back; a truncation goes on."""
+        """Nothing to do until the stream is back; a truncation continues."""
         if self._phase is _Phase.CUTTING:
             self._agreed = False
         else:
@@ -290,12 +290,12 @@ class Follower:
             self._phase, self._due_ms = _Phase.PAUSED, now_ms + PAUSE_MS
 
     def tick(self, out: Outbox, now_ms: int) -> None:
-        """Ends pauses; repeats a look-up that was not answered."""
+        """Ends pauses; repeats a look-up without an answer."""
         if self.wants_tick and now_ms >= self._due_ms:
             self.ask(out, now_ms)
 
     def stop(self, out: Outbox) -> None:
-        """Another leader or epoch follows."""
+        """The replica gets another leader or epoch."""
         out.messages.append(SendFollowStop(self.leader))
 
     def _is_mine(self, leader: BrokerId, epoch: LeaderEpoch) -> bool:

@@ -1,18 +1,17 @@
-"""Who is in sync: progress of followers, and one ISR change at a time.
+"""In-sync replicas: progress of followers, and one ISR change at a time.
 
     committed ISR ──propose──▶ committed ∪ proposed ──a newer version is known──▶ committed ISR
                                  counts for the HW
 
-While a change is in flight the controller may have stored it already, so the high watermark waits
-for the union of both (I5; "maximal ISR" in KAFKA-12614 and KIP-497). The union stays until a
-*newer version* is known, or the only proposal ever sent on this version was refused: a request
-whose answer got lost may still be on its way, and pass, after a later one was refused.
+While a change is in flight the controller may already have stored it, so the high watermark waits
+for the union of both (I5; "maximal ISR" in KAFKA-12614 and KIP-497). The union stays until a *newer
+version* is known, or the only proposal ever sent on this version was refused: a request whose
+answer was lost may still be in flight, and succeed, after a later one was refused.
 
-Growing needs a follower that has everything which may be acknowledged: it has written up to
-max(HW, start of the leader's epoch) and synced up to max(start of the epoch, the last offset
-acknowledged with sync=DISK). So every ISR member keeps what was acknowledged, each in its class.
-Shrinking is safe at any time; it happens when a follower has not caught up for
-`replica_lag_time_max_ms`.
+To be added, a follower must have everything that may be acknowledged: it has written up to max(HW,
+start of the leader's epoch) and synced up to max(start of the epoch, the last offset acknowledged
+with sync=DISK). So every ISR member has what was acknowledged, each in its class. Removing members
+is safe at any time; it happens when a follower has not caught up for `replica_lag_time_max_ms`.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ RETRY_MS: Final = 500
 
 @dataclass(slots=True, kw_only=True)
 class FollowerProgress:
-    """What a leader knows of one follower, in its own epoch only (I5).
+    """A leader's state of one follower, in its own epoch only (I5).
 
     `started`: it follows on a live stream. `caught_up_ms`: when it last had the whole log.
     `seen_end` / `seen_ms`: the log end it must reach to have been caught up at that time.
-    `told_swept_end`: below which markers may be gone, as the last answer to its look-up said.
+    `told_swept_end`: markers below it may be missing, by the last answer to its look-up.
     """
 
     caught_up_ms: int
@@ -46,7 +45,7 @@ class FollowerProgress:
     told_swept_end: Offset = Offset(0)
 
     def start(self) -> None:
-        """It follows anew; what it has is not known before its first ack."""
+        """It starts to follow; what it has is unknown before its first ack."""
         self.started = True
         self.written_end = Offset(0)
         self.synced_end = Offset(0)
@@ -54,7 +53,7 @@ class FollowerProgress:
     def acked(
         self, written_end: Offset, synced_end: Offset, leader_end: Offset, now_ms: int
     ) -> None:
-        """Takes in an ack; `leader_end` is the leader's written end now."""
+        """Counts an ack; `leader_end` is the leader's written end now."""
         self.written_end = written_end
         self.synced_end = synced_end
         if written_end >= leader_end:
@@ -104,7 +103,7 @@ class InSyncReplicas:
         return bool(self._proposed) or self._uncertain or self._retry_ms > 0
 
     def learn(self, state: PartitionState) -> None:
-        """A newer version is known: whatever was proposed on an older one is decided."""
+        """A newer version is known: all proposals on an older one are decided."""
         assert state.version > self.state.version
         self.state = state
         self._proposed = frozenset()
@@ -112,23 +111,23 @@ class InSyncReplicas:
         self._retry_ms = 0
 
     def refused(self, now_ms: int) -> None:
-        """The controller has looked at the proposal and kept the version."""
+        """The controller has checked the proposal and kept the version."""
         if not self._uncertain:
             self._proposed = frozenset()
         self._retry_ms = now_ms + RETRY_MS
 
     def unanswered(self, now_ms: int) -> None:
-        """The proposal may have passed, may pass yet, or not."""
+        """The proposal may have been stored, may still be, or not."""
         self._uncertain = True
         self._retry_ms = now_ms + RETRY_MS
 
     def propose(
         self, lagging: Collection[BrokerId], joining: Collection[BrokerId], now_ms: int
     ) -> IsrProposal | None:
-        """The change to ask for now, None if there is none or it is not time yet.
+        """The change to request now, None if there is none or it is not due yet.
 
-        With an uncertain proposal behind it, the present ISR is proposed again if nothing else
-        is to change: a new version ends the uncertainty.
+        After an uncertain proposal, the current ISR is proposed again if nothing else is to change:
+        a new version ends the uncertainty.
         """
         if now_ms < self._retry_ms:
             return None

@@ -4,8 +4,8 @@
     FollowerAcked (this epoch only) ────────▶ FollowerProgress ──────────┼─▶ HW ─▶ replies
     IsrAnswered, Assigned ──────────────────▶ InSyncReplicas ────────────┘
 
-One object per leadership: nothing that was acknowledged to an earlier epoch can be counted here
-(I5). Kept here: I2 (the HW never falls), I5, I7 (no reply before what `acks` and `sync` ask for),
+One object per leadership: acknowledgements of an earlier epoch cannot be counted here
+(I5). Kept here: I2 (the HW never falls), I5, I7 (no reply before what `acks` and `sync` require),
 I8, I9. A leader never truncates (I4). The next step is `machine`, which decides who leads.
 """
 
@@ -81,7 +81,7 @@ class Leader:
         self._welcome_followers(now_ms)
 
     def _welcome_followers(self, now_ms: int) -> None:
-        """Followers start their time to catch up when they, or this leadership, begin."""
+        """The time to catch up starts when a follower, or this leadership, begins."""
         replicas = self.isr.state.replicas
         for broker in replicas:
             if broker != self._local and broker not in self._followers:
@@ -94,12 +94,12 @@ class Leader:
 
     @property
     def min_isr(self) -> int:
-        """min.insync.replicas, but no more than there are replicas."""
+        """min.insync.replicas, but at most the number of replicas."""
         return min(self.config.min_insync_replicas, len(self.isr.state.replicas))
 
     @property
     def sync_through(self) -> Offset:
-        """Someone waits for followers to have synced up to here; 0 = nobody."""
+        """A request waits for followers to sync up to here; 0 = none does."""
         return max(self.pending.disk_end(), self._join_sync)
 
     @property
@@ -117,11 +117,11 @@ class Leader:
     # ------------------------------------------------------------ life cycle
 
     def begin(self, out: Outbox) -> None:
-        """First look: alone in the ISR, everything here is committed."""
+        """First check: alone in the ISR, everything here is committed."""
         self._progress(out)
 
     def resign(self, out: Outbox, error: PenstockError) -> None:
-        """Ends this leadership: what waits has an unknown outcome, nobody is fed."""
+        """Ends this leadership: waiting requests have an unknown outcome, feeds stop."""
         out.replies += self.pending.fail_from(0, error)
         self._transactions.resign(error, out)
         for broker, progress in self._followers.items():
@@ -129,7 +129,7 @@ class Leader:
                 out.feeds.append(Feed(broker, self.epoch, None))
 
     def learn(self, state: PartitionState, config: ReplicaConfig, out: Outbox, now_ms: int) -> None:
-        """Newer state of the same leadership: other ISR, other replicas, other settings."""
+        """Newer state of the same leadership: a changed ISR, replicas or settings."""
         self.config = config
         if state.version > self.isr.state.version:
             self.isr.learn(state)
@@ -139,7 +139,7 @@ class Leader:
     # ------------------------------------------------------------ produce
 
     def produce(self, request: ProduceRequested, out: Outbox, now_ms: int) -> None:
-        """Appends, or answers why not; see `contract_leader.ProduceRequested`."""
+        """Appends, or answers with an error; see `contract_leader.ProduceRequested`."""
         refusal: ClusterError | None = self._other_epoch(request.expected_epoch)
         header, done = request.batch.header, False
         if refusal is None:
@@ -154,12 +154,12 @@ class Leader:
             self._progress(out)
 
     def joined(self, answer: Joined, out: Outbox, now_ms: int) -> None:
-        """A coordinator's word on a transaction that wants to begin here."""
+        """A coordinator's answer about a transaction that wants to begin here."""
         if self._transactions.joined(answer, out, now_ms):
             self._progress(out)
 
     def end(self, request: EndRequested, out: Outbox, now_ms: int) -> None:
-        """Ends a transaction here, or answers why not."""
+        """Ends a transaction here, or answers with an error."""
         refusal = self._other_epoch(request.expected_epoch)
         if refusal is not None:
             out.replies.append(failed(request, refusal))
@@ -169,7 +169,7 @@ class Leader:
     def _shortage(self, acks: Acks, spare: int = 0) -> ClusterError | None:
         """Why nothing can be appended now: too few replicas for `acks`, too many waiting.
 
-        `spare` is room beyond the limit.
+        `spare` is extra capacity beyond the limit.
         """
         if acks is Acks.ALL and len(self.isr.committed) < self.min_isr:
             return ClusterError(
@@ -209,7 +209,8 @@ class Leader:
     # ------------------------------------------------------------ own log
 
     def before_persisted(self, now_ms: int) -> None:
-        """The written end is about to move: who has all of it, has caught up until now."""
+        """The written end is about to move: followers that have all of it are caught up until
+        now."""
         for progress in self._followers.values():
             progress.leader_advances(self._log.written_end, now_ms)
 
@@ -218,7 +219,7 @@ class Leader:
         self._progress(out)
 
     def persist_failed(self, persist_id: int, error: PenstockError, out: Outbox) -> None:
-        """The log was rolled back: fails what was to be written, and goes on serving."""
+        """The log was rolled back: fails what was to be written, and continues to serve."""
         out.replies += self.pending.fail_from(persist_id, error)
 
     # ------------------------------------------------------------ followers
@@ -226,7 +227,7 @@ class Leader:
     def epoch_queried(self, query: EpochQueried, out: Outbox) -> None:
         """Answers where the follower's last epoch ends here (KIP-101, KIP-279).
 
-        The feed stops first: in the stream, nothing of an older feed comes behind the answer.
+        The feed stops first: in the stream, nothing of an older feed comes after the answer.
         """
         progress = self._known(query.follower, query.leader_epoch, out)
         if progress is None:
@@ -266,7 +267,7 @@ class Leader:
             )
             return
         if start.from_offset < log.swept_end != progress.told_swept_end:
-            # Markers went since it was answered: it does not know that it may wait in vain.
+            # Markers were removed since the answer: it does not know that it may wait in vain.
             self._ask_again(start.follower, start.from_offset, out)
             return
         progress.start()
@@ -278,12 +279,12 @@ class Leader:
         if ack.leader_epoch != self.epoch or progress is None or not progress.started:
             return
         if ack.written_end > self._log.written_end:
-            return  # It has what this leader never wrote: not a follower of this log.
+            return  # It has data that this leader never wrote: not a follower of this log.
         progress.acked(ack.written_end, ack.synced_end, self._log.written_end, now_ms)
         self._progress(out)
 
     def markers_swept(self, out: Outbox) -> None:
-        """Has followers ask again that may lack a marker which they would wait for in vain."""
+        """Makes followers ask again that may wait in vain for a marker they lack."""
         for follower, progress in self._followers.items():
             if progress.started and progress.written_end < self._log.swept_end:
                 self._stop_feed(follower, progress, out)
@@ -299,7 +300,7 @@ class Leader:
         out.messages.append(SendRefusal(follower, refusal))
 
     def peer_lost(self, peer: BrokerId, out: Outbox) -> None:
-        """The follower's stream broke. It keeps its ISR seat until it lags for too long."""
+        """The follower's stream broke. It stays in the ISR until it lags for too long."""
         progress = self._followers.get(peer)
         if progress is not None:
             self._stop_feed(peer, progress, out)
@@ -332,7 +333,7 @@ class Leader:
         return self.isr.propose(self._lagging(now_ms), self._joining(), now_ms)
 
     def tick(self, out: Outbox, now_ms: int) -> None:
-        """Deadlines. (The machine looks for an ISR change afterwards.)"""
+        """Checks deadlines. (The machine checks for an ISR change afterwards.)"""
         out.replies += self.pending.expire(now_ms)
         self._transactions.expire(out, now_ms)
 
@@ -347,7 +348,7 @@ class Leader:
         ]
 
     def _joining(self) -> list[BrokerId]:
-        """Followers that may enter the ISR; those that only lack a sync are told to do one."""
+        """Followers that may enter the ISR; those that only lack a sync are asked for one."""
         self._join_sync = Offset(0)
         committed = self.isr.committed
         joining: list[BrokerId] = []
@@ -367,7 +368,7 @@ class Leader:
     # ------------------------------------------------------------ commit
 
     def _progress(self, out: Outbox) -> None:
-        """Moves the HW as far as I5 allows and answers whoever got what it waits for."""
+        """Moves the HW as far as I5 allows and answers requests that are complete."""
         enough = len(self.isr.committed) >= self.min_isr
         written = synced = Offset(0)
         if enough:
@@ -386,7 +387,7 @@ class Leader:
                 self._disk_acked = max(self._disk_acked, waiting.end_offset)
 
     def _everywhere(self) -> tuple[Offset, Offset]:
-        """What every broker that may be in the ISR has written, and has synced."""
+        """The offsets that every broker that may be in the ISR has written, and has synced."""
         written, synced = self._log.written_end, self._log.synced_end
         for broker in self.isr.maximal:
             if broker == self._local:

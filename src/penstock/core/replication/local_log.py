@@ -1,13 +1,13 @@
-"""The machine's picture of its own log: what was appended, what is written, what is synced.
+"""The machine's view of its own log: what was appended, what is written, what is synced.
 
     log_start <= last_stable_offset <= high_watermark <= written_end <= log_end (I2)
                                                          └─ writes in flight ─┘
     synced_end <= written_end
 
 The machine appends here first and emits the same batches in a `Ready`; `persisted` and `failed`
-bring the outcome. A failed write takes every later one with it, because they were built on it:
-log end, epochs, producers and their open transactions go back to where they were before it. Leader
-and follower share this picture and add what their roles mean.
+report the outcome. A failed write invalidates every later one, because they were built on it: log
+end, epochs, producers and their open transactions are restored to the state before it. Leader and
+follower share this view and add the parts of their roles.
 """
 
 from __future__ import annotations
@@ -53,19 +53,20 @@ class LocalLog:
         self._producers_before_reset: ProducerTable | None = None
         self._load(recovered, now_ms=0)
         self.is_promised = recovered.checkpoint.high_watermark != UNPROMISED
-        """False: this log lost writes and has acknowledged nothing since. Nobody counts on it.
+        """False: this log lost writes and has acknowledged nothing since. No other replica relies
+        on it.
 
         What is missing here may be missing from the next leader too: its high watermark is its
-        start, and stays so over restarts until it follows or leads.
+        start, and stays there over restarts until it follows or leads.
         """
         self.last_stable_offset = self._stable_offset()
-        # The last run may have left writes that only the page cache has.
+        # The last run may have left writes that are only in the page cache.
         self.synced_end = self.log_start_offset
 
     def _load(self, recovered: RecoveredLog, now_ms: int) -> None:
         checkpoint = recovered.checkpoint
         self.log_start_offset = checkpoint.log_start_offset
-        # A store whose log was emptied has no batch to tell the end from.
+        # An emptied log has no batch in the store that shows its end.
         self.log_end = Offset(max(recovered.log_end_offset, self.log_start_offset))
         self.written_end = self.log_end
         self.high_watermark = Offset(
@@ -76,12 +77,12 @@ class LocalLog:
         self.swept_end = recovered.swept_end
 
     def _stable_offset(self) -> Offset:
-        """As of now. An open transaction that lost its beginning holds back only what is left."""
+        """The current LSO. An open transaction that lost its beginning holds back only the rest."""
         return max(self.log_start_offset, self.producers.stable_offset(self.high_watermark))
 
     @property
     def is_still(self) -> bool:
-        """Nothing is on its way to disk: the end of the log is known for certain."""
+        """No write is in flight: the end of the log is certain."""
         return not self._in_flight and not self._truncating
 
     @property
@@ -89,7 +90,7 @@ class LocalLog:
         return self._last_persist_id
 
     def bounds(self) -> Bounds:
-        """All that `Marks` tells of a log, as of now."""
+        """The log's part of `Marks`, as of now."""
         return (
             self.leader_epoch,
             self.log_start_offset,
@@ -105,7 +106,7 @@ class LocalLog:
         return Checkpoint(self.leader_epoch, known, self.log_start_offset, self.epochs.starts)
 
     def begin_epoch(self, epoch: LeaderEpoch) -> None:
-        """A leader's first act: its epoch starts at the end of its (still) log."""
+        """A leader's first act: its epoch starts at the end of its log, which is at rest."""
         assert self.is_still, "an epoch begins on a still log"
         self.is_promised = True
         self.epochs = self.epochs.begun(epoch, self.log_end)
@@ -123,8 +124,8 @@ class LocalLog:
         Args:
             batches: To be written in this order.
             now_ms: On the machine's clock.
-            within: The id of the newest write, if they are to be part of it: then nothing of it
-                was handed to the shell yet. 0: they are a write of their own.
+            within: The id of the newest write, to make them part of it: then nothing of it
+                was passed to the shell yet. 0: they are a separate write.
 
         Returns:
             The id under which the outcome of the write is reported, and the transactions that
@@ -160,7 +161,7 @@ class LocalLog:
     def fits(self, batch: Batch, end: Offset) -> bool:
         """Whether `batch` continues a log that begins as this one does and ends at `end`.
 
-        The first batch of an empty log may hold the log start: records can be deleted up to any
+        The first batch of an empty log may contain the log start: records can be deleted up to any
         offset, batches are copied whole.
         """
         if end == self.log_start_offset:
@@ -168,7 +169,7 @@ class LocalLog:
         return batch.base_offset == end
 
     def truncate(self, target: Offset, now_ms: int) -> tuple[int, Checkpoint]:
-        """Announces that the shell is asked to cut the log at `target`; `truncated` brings the end.
+        """Records that the shell is asked to truncate at `target`; `truncated` has the result.
 
         Returns the id of the write and the checkpoint that goes with it.
         """
@@ -180,18 +181,18 @@ class LocalLog:
         return persist_id, cut
 
     def reset(self, log_start_offset: Offset, now_ms: int) -> tuple[int, Checkpoint]:
-        """Announces that the log is to be emptied, to go on at `log_start_offset`.
+        """Records that the log is to be emptied, and continue at `log_start_offset`.
 
-        For a follower that was offline until retention had removed what it lacked: the leader's
-        log starts after the end of this one. Everything here is below that start, so nothing that
-        anybody may still read goes. And for a log that nobody counts on, back to any offset.
+        For a follower that was offline until retention had removed what it lacked: the leader's log
+        starts after the end of this one. Everything here is below that start, so nothing readable
+        is lost. And for a log that no other replica relies on, back to any offset.
         """
         assert self.is_still, "only a still log is reset"
         assert log_start_offset > self.high_watermark or not self.is_promised, "nothing to skip"
         persist_id = self.checkpointed(now_ms)
         self._truncating = True
-        # What is known of producers ends before the gap: taking it for the present would let a
-        # batch that the gap holds land twice (I9).
+        # Known producers end before the gap: taking that state for the current one would let a
+        # batch in the gap be appended twice (I9).
         self._producers_before_reset = self.producers
         self.producers = ProducerTable()
         return persist_id, Checkpoint(self.leader_epoch, log_start_offset, log_start_offset, ())
@@ -220,7 +221,7 @@ class LocalLog:
             self.producers.restore(undone)
 
     def truncated(self, recovered: RecoveredLog, now_ms: int) -> None:
-        """Takes over what the shell found after a truncation or a reset."""
+        """Adopts what the shell found after a truncation or a reset."""
         assert self._truncating, "no truncation was asked for"
         self._truncating = False
         known, was_reset = self.high_watermark, self._producers_before_reset is not None
@@ -239,7 +240,7 @@ class LocalLog:
     def raise_high_watermark(self, offset: Offset) -> bool:
         """Moves the high watermark up to `offset`, never down; True if it moved (I2).
 
-        The last stable offset moves with it, or stands.
+        The last stable offset moves with it, or stays.
         """
         if offset <= self.high_watermark:
             return False
@@ -253,7 +254,7 @@ class LocalLog:
     def raise_log_start(self, offset: Offset) -> bool:
         """Moves the log start up to `offset`, never past the LSO; True if it moved.
 
-        What an open transaction wrote stays: it is not decided whether anybody ever reads it.
+        Data of an open transaction stays: it is undecided whether it will ever be read.
         """
         offset = min(offset, self.last_stable_offset)
         if offset <= self.log_start_offset:

@@ -1,13 +1,13 @@
-"""The machine of one partition replica: takes the controller's word, plays leader or follower.
+"""The machine of one partition replica: adopts the controller's state, acts as leader or follower.
 
-    event ──▶ handle ──▶ LocalLog (outcomes of writes) ──▶ Leader | Follower | nobody ──▶ Ready
+    event ──▶ handle ──▶ LocalLog (outcomes of writes) ──▶ Leader | Follower | None ───▶ Ready
 
 A new role starts in three steps: the old role ends at once (waiting produces fail with an unknown
-outcome, feeds stop); then writes in flight come to rest, because a leader's epoch starts, and a
-look-up begins, at a log end that is certain; then the new role begins, and its epoch is made
-durable. Kept here: I1 (epochs never fall; an epoch that a former life of this broker may have
-led is not led again: it could have handed out offsets that were lost since). A broken invariant,
-or any other defect, stops the partition for good: `error` says why (`core.defect`).
+outcome, feeds stop); then writes in flight finish, because a leader's epoch starts, and a look-up
+begins, at a certain log end; then the new role begins, and its epoch is made durable. Kept here: I1
+(epochs never fall; an epoch that a former run of this broker may have led is not led again: it
+could have assigned offsets that were lost since). A broken invariant, or any other defect, stops
+the partition for good: `error` says why (`core.defect`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ReplicaMachine:
         self._config = ReplicaConfig()
         self._role: Leader | Follower | None = None
         self._role_due = False
-        # Epochs up to here may have been led, or followed, in a former life.
+        # Epochs up to here may have been led, or followed, by a former run.
         self._former_epoch = log.checkpoint.leader_epoch
         self._early_queries: dict[BrokerId, EpochQueried] = {}
         self._isr_asked: IsrProposal | None = None
@@ -89,14 +89,14 @@ class ReplicaMachine:
 
     @property
     def marks(self) -> Marks:
-        """A glance at the replica; the same object until something was handled."""
+        """The replica's marks; the same object until the next event."""
         if self._marks is None:
             self._marks = self.look()
         return self._marks
 
     @property
     def producers(self) -> tuple[ProducerEntry, ...]:
-        """For a snapshot that is stored with the newest write handed out (or later)."""
+        """For a snapshot that is stored with the newest write returned (or later)."""
         return self._log.producers.snapshot()
 
     @property
@@ -106,16 +106,16 @@ class ReplicaMachine:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The present state, to be stored with the newest write handed out (or later).
+        """The current state, to be stored with the newest write returned (or later).
 
-        `Ready.checkpoint` carries every change that must be stored; a fresher high watermark may
-        ride along with other writes now and then.
+        `Ready.checkpoint` has every change that must be stored; a newer high watermark may be
+        stored with other writes now and then.
         """
         return self._log.checkpoint()
 
     @property
     def wants_tick(self) -> bool:
-        """Time matters to this replica. Idle partitions that are in sync do not want ticks."""
+        """Whether it needs ticks. Idle partitions that are in sync do not."""
         if self._error is not None:
             return False
         return self._checkpoint_due_ms is not None or (
@@ -124,11 +124,11 @@ class ReplicaMachine:
 
     @property
     def error(self) -> PenstockError | None:
-        """Why this partition was stopped; None while it is well."""
+        """Why this partition was stopped; None if it was not."""
         return self._error
 
     def look(self) -> Marks:
-        """As `marks`, for other threads: in the middle of an event maybe, and not remembered."""
+        """As `marks`, for other threads: possibly in the middle of an event, and not cached."""
         if self._error is not None:
             return self.marks
         role = self._role
@@ -143,7 +143,7 @@ class ReplicaMachine:
         """
         if self._error is not None:
             return refusal(event, self._error)
-        # Not `marks`: to make these costs as much as some events do.
+        # Not `marks`: computing these costs as much as some events.
         before, self._marks = (self._state, self._log.bounds()), None
         try:
             out = Outbox()
@@ -159,7 +159,7 @@ class ReplicaMachine:
         return ready
 
     def _dispatch(self, event: Event, out: Outbox, now_ms: int) -> None:
-        match event:  # what comes with every batch stands first
+        match event:  # events of every batch come first
             case FollowerAcked() | FollowStarted() | EpochQueried():
                 self._from_follower(event, out, now_ms)
             case ProduceRequested() | EndRequested() | Joined():
@@ -188,7 +188,7 @@ class ReplicaMachine:
         self._learn(state, out, now_ms)
 
     def _learn(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
-        """Newer state: of the same leadership, or of another one. Older state is ignored (I1)."""
+        """Adopts newer state, of the same leadership or another. Older state is ignored (I1)."""
         known = self._state
         if state.leader_epoch < self._log.leader_epoch:
             return
@@ -219,7 +219,7 @@ class ReplicaMachine:
         self._role = None
 
     def _take_role(self, out: Outbox, now_ms: int) -> None:
-        """Begins the role that the newest state asks for, once the log is still."""
+        """Begins the role of the newest state, once the log is at rest."""
         state = self._state
         if not self._role_due or state is None or not self._log.is_still:
             return
@@ -232,7 +232,7 @@ class ReplicaMachine:
         elif state.leader == self._local:
             self._lead(state, out, now_ms)
         else:
-            # A leader that wrote nothing leaves no trace of its epoch.
+            # The epoch of a leader that wrote nothing is removed.
             self._log.epochs = self._log.epochs.cut(self._log.log_end)
             self._role = Follower(self._log, state.leader, state.leader_epoch, former_epoch)
             self._role.ask(out, now_ms)
@@ -243,21 +243,21 @@ class ReplicaMachine:
 
     def _lead(self, state: PartitionState, out: Outbox, now_ms: int) -> None:
         if state.leader_epoch <= self._former_epoch:
-            return  # The controller will start a new epoch for this life of the broker.
+            return  # The controller will start a new epoch for this run of the broker.
         self._former_epoch = state.leader_epoch
         self._log.begin_epoch(state.leader_epoch)
         self._role = Leader(self._local, self._log, state, self._config, now_ms, self._joins)
         self._role.begin(out)
 
     def _write_checkpoint(self, out: Outbox, now_ms: int) -> None:
-        """A new epoch is made durable, so that it never falls, whatever happens (I1)."""
+        """Makes a new epoch durable, so that it never falls (I1)."""
         self._checkpoint_due_ms = None
         out.store(self._log.checkpointed(now_ms), self._log.checkpoint(), sync=True)
 
     def _stop(
         self, error: PenstockError, event: Event, before: tuple[PartitionState | None, Bounds]
     ) -> Ready:
-        """Ends everything with what is certain: who waits, and the marks before this event."""
+        """Ends with what is certain: the waiting requests, and the marks before this event."""
         self._error = error
         self._role = None
         self._marks = _glance(*before, None)
@@ -302,8 +302,8 @@ class ReplicaMachine:
             case Joined():
                 role.joined(event, out, now_ms)
         if out.append and self._checkpoint_due_ms is not None:
-            # The write that named this epoch failed. No batch of it may be on disk without it: a
-            # restart would take the batch for one of the epoch before (KIP-279).
+            # The write with this epoch failed. No batch of it may be on disk without it: after a
+            # restart, the batch would be taken for one of the epoch before (KIP-279).
             self._checkpoint_due_ms = None
             out.store(out.persist_id, self._log.checkpoint(), sync=True)
 
@@ -378,7 +378,7 @@ class ReplicaMachine:
     def _from_follower_too_early(
         self, event: EpochQueried | FollowStarted | FollowerAcked, out: Outbox
     ) -> None:
-        """The follower may have heard of this leadership before its leader: keep its query."""
+        """The follower may know of this leadership before its leader: keeps its query."""
         if isinstance(event, FollowerAcked):
             return
         soon = self._role_due or event.leader_epoch > self._log.leader_epoch
@@ -431,12 +431,12 @@ class ReplicaMachine:
     # ------------------------------------------------------------ controller, time
 
     def _change_isr(self, out: Outbox, now_ms: int) -> None:
-        """At most one change of this replica is with the controller, over all leaderships."""
+        """At most one change of this replica is in flight, over all leaderships."""
         if self._isr_asked is None and isinstance(self._role, Leader):
             self._isr_asked = out.isr_change = self._role.isr_proposal(now_ms)
 
     def _isr_answered(self, event: IsrAnswered, out: Outbox, now_ms: int) -> None:
-        """One answer comes per proposal; what was learnt meanwhile may have decided it already."""
+        """One answer comes per proposal; newer state may have decided it already."""
         asked, self._isr_asked = self._isr_asked, None
         role = self._role
         if isinstance(role, Leader) and asked is not None:
@@ -461,7 +461,7 @@ class ReplicaMachine:
 
 
 def _glance(state: PartitionState | None, bounds: Bounds, leading: Leader | None) -> Marks:
-    """A replica at a glance; `leading` is its leadership, if it leads."""
+    """A replica's marks; `leading` is its leadership, if it leads."""
     leader_epoch, log_start, stable, high_watermark, written_end, log_end = bounds
     return Marks(
         is_leader=leading is not None,

@@ -54,7 +54,7 @@ class Outbox:
         self.role_changed = False
 
     def store(self, persist_id: int, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """A write of partition state alone, or state that joins the one write of this event."""
+        """A write of only partition state, or state added to the one write of this event."""
         assert self.persist_id in (0, persist_id), "one write per event"
         self.persist_id = persist_id
         self.checkpoint = checkpoint
@@ -67,7 +67,7 @@ class Outbox:
         *,
         sync: bool,
     ) -> None:
-        """Batches, and what `LocalLog.append` said of them; they join the write of this event."""
+        """Adds batches, and the results of `LocalLog.append`, to the write of this event."""
         persist_id, aborted = appended
         assert self.persist_id in (0, persist_id), "one write per event"
         self.persist_id = persist_id
@@ -76,7 +76,7 @@ class Outbox:
         self.persist_sync = self.persist_sync or sync
 
     def commit(self, log: LocalLog, offset: Offset) -> None:
-        """Raises the log's high watermark to `offset`, and tells what moved."""
+        """Raises the log's high watermark to `offset`, and records what moved."""
         stable = log.last_stable_offset
         if log.raise_high_watermark(offset):
             self.high_watermark = log.high_watermark

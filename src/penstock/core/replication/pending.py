@@ -1,4 +1,4 @@
-"""Produce requests that were appended and wait for what their `acks` and `sync` ask for.
+"""Produce requests that were appended and wait for what their `acks` and `sync` require.
 
     acks=LEADER  sync=OS    own written_end >= end
                  sync=DISK  own synced_end >= end
@@ -31,7 +31,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """One appended request. `end_offset` is what it waits for; the rest goes into its reply.
+    """One appended request. `end_offset` is what it waits for; the rest is for its reply.
 
     `persist_id` names the write that must succeed first (0: already written).
     """
@@ -47,7 +47,7 @@ class Waiting:
     duplicate: bool = False
 
     def reply(self, leader_epoch: LeaderEpoch) -> ProduceReply:
-        """Success."""
+        """The successful reply."""
         return ProduceReply(
             request_id=self.request_id,
             base_offset=self.base_offset,
@@ -59,7 +59,7 @@ class Waiting:
         )
 
     def failure(self, error: PenstockError) -> ProduceReply:
-        """An error; whether the outcome is known depends on its code."""
+        """The reply with an error; its code says whether the outcome is known."""
         return ProduceReply(request_id=self.request_id, base_offset=Offset(-1), error=error)
 
 
@@ -76,7 +76,7 @@ class PendingProduces:
         return len(self._waiting)
 
     def add(self, waiting: Waiting) -> None:
-        """Request ids are never used twice."""
+        """Adds a request; request ids are never reused."""
         if not self._waiting or waiting.deadline_ms < self._first_deadline_ms:
             self._first_deadline_ms = waiting.deadline_ms
         self._waiting[waiting.request_id] = waiting
@@ -86,7 +86,7 @@ class PendingProduces:
             self._disk_end = max(self._disk_end, waiting.end_offset)
 
     def settle(self, progress: Progress) -> list[Waiting]:
-        """Takes out what has got what it asked for, in offset order within each class."""
+        """Removes and returns completed requests, in offset order within each class."""
         settled: list[Waiting] = []
         for (acks, sync), heap in self._heaps.items():
             limit = _limit(progress, acks, sync)
@@ -95,13 +95,13 @@ class PendingProduces:
         return settled
 
     def disk_end(self) -> Offset:
-        """The highest offset somebody waits to see on every ISR member's disk; 0 = nobody."""
+        """The highest offset that requests want on every ISR member's disk; 0 = none."""
         if self._disk_end and self._heaps.get((Acks.ALL, Sync.DISK)):
             return self._disk_end
         return Offset(0)
 
     def expire(self, now_ms: int) -> list[ProduceReply]:
-        """Takes out and fails what waited past its deadline; the outcome is unknown."""
+        """Removes and fails requests past their deadlines; the outcome is unknown."""
         if not self._waiting or now_ms < self._first_deadline_ms:
             return []
         late = [waiting for waiting in self._waiting.values() if waiting.deadline_ms <= now_ms]
@@ -121,7 +121,7 @@ class PendingProduces:
         ]
 
     def fail_from(self, persist_id: int, error: PenstockError) -> list[ProduceReply]:
-        """Takes out and fails what waits for the write `persist_id` or a later one."""
+        """Removes and fails requests that wait for the write `persist_id` or a later one."""
         lost = [waiting for waiting in self._waiting.values() if waiting.persist_id >= persist_id]
         for waiting in lost:
             del self._waiting[waiting.request_id]

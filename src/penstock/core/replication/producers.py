@@ -1,8 +1,8 @@
-"""What a partition remembers of its idempotent producers (I9): pure state, no I/O.
+"""A partition's state of its idempotent producers (I9): pure, no I/O.
 
     leader:    check(header) ── Append ──▶ apply(header as stamped)
-                             ├─ Duplicate ▶ answer the offsets of the first landing
-                             └─ Refused ──▶ answer the error, nothing is appended
+                             ├─ Duplicate ▶ answer with the offsets of the first append
+                             └─ Refused ──▶ answer with the error, nothing is appended
     follower, recovery:       apply(header as stored), in log order, without checking
 
 A producer numbers its records 0, 1, 2 … per partition and producer epoch, modulo 2**31. The
@@ -15,17 +15,17 @@ a client with at most five batches in flight can only repeat one of these. The r
 - a gap, or a batch that overlaps others unevenly, is OUT_OF_ORDER_SEQUENCE; a lower epoch is
   PRODUCER_FENCED.
 
-An unknown producer may only start at sequence 0. State outlives retention, because it is kept
-in snapshots and not looked up in the log; it goes after `EXPIRY_MS` without a batch, or when
-`PRODUCERS_MAX` others were used since. A forgotten producer that goes on at a later sequence is
-refused (it must take a new producer id) and never doubled; only a retry of its very first batch
+An unknown producer must start at sequence 0. State outlives retention, because it is stored in
+snapshots and not looked up in the log; it is removed after `EXPIRY_MS` without a batch, or when
+`PRODUCERS_MAX` others were used since. A forgotten producer that continues at a later sequence is
+refused (it must get a new producer id) and never duplicated; only a retry of its very first batch
 could be appended twice, a week late.
 
 An entry also says whether a transaction of its producer is open here (`stable`). The marker of
-epoch e ends it, and makes e + 1 the epoch: what comes late of the ended transaction is fenced, and
-what follows begins at sequence 0. A producer with an open transaction is never forgotten: nobody
-could end it any more. Nor is one whose marker is not committed: the last stable offset rests on it,
-here and in whatever begins with a snapshot.
+epoch e ends it, and makes e + 1 the epoch: late batches of the ended transaction are fenced, and
+new ones begin at sequence 0. A producer with an open transaction is never forgotten: the
+transaction could no longer be ended. Nor is one whose marker is not committed: the last stable
+offset depends on it, here and in every log that begins with a snapshot.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The batch landed before, at `base_offset` (-1: too long ago to tell).
+    """The batch was appended before, at `base_offset` (-1: too long ago to know).
 
     It may be acknowledged once everything below `end_offset` would be.
     """
@@ -70,7 +70,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Append nothing; answer this."""
+    """Append nothing; answer with this error."""
 
     error: ClusterError
 
@@ -91,12 +91,12 @@ class ProducerTable:
         now_ms: int = 0,
         high_watermark: Offset = _NOTHING_COMMITTED,
     ) -> None:
-        """`now_ms` starts the idle time of `entries`: a restart prolongs, never shortens.
+        """`now_ms` starts the idle time of `entries`: a restart extends it, never shortens it.
         `high_watermark`: below it everything is committed, markers too."""
         self._entries = {entry.producer_id: entry for entry in entries}
         self._now_ms = now_ms
         self._high_watermark = high_watermark
-        # Those that may be forgotten, longest idle first.
+        # Producers that may be forgotten, longest idle first.
         self._used_ms = {
             producer_id: now_ms
             for producer_id, entry in self._entries.items()
@@ -109,7 +109,7 @@ class ProducerTable:
         return len(self._entries)
 
     def snapshot(self) -> tuple[ProducerEntry, ...]:
-        """All that `ProducerTable(snapshot)` needs to go on."""
+        """Everything that `ProducerTable(snapshot)` needs to continue."""
         return tuple(self._entries.values())
 
     def get(self, producer_id: ProducerId) -> ProducerEntry | None:
@@ -131,7 +131,7 @@ class ProducerTable:
         return self._transactions.stable_offset(high_watermark)
 
     def check(self, header: BatchHeader) -> Verdict:
-        """May this batch be appended? Changes nothing. Not idempotent (-1): always `Append`."""
+        """Whether this batch may be appended. Pure. Not idempotent (-1): always `Append`."""
         if header.producer_id == NO_PRODUCER:
             return _APPEND
         entry = self._entries.get(header.producer_id)
@@ -142,9 +142,9 @@ class ProducerTable:
         return _check_sequence(entry, header)
 
     def apply(self, header: BatchHeader, now_ms: int = 0) -> AbortedTransaction | None:
-        """Records that the stamped batch `header` is in the log, whatever `check` would say.
+        """Records that the stamped batch `header` is in the log, regardless of `check`.
 
-        Batches that are not idempotent change nothing. `now_ms` is any steady clock, always the
+        Batches that are not idempotent change nothing. `now_ms` is any monotonic clock, always the
         same one; recovery passes none. Returns the transaction that this batch aborts here.
         """
         producer_id = header.producer_id
@@ -167,7 +167,7 @@ class ProducerTable:
         return None
 
     def _apply_transactional(self, header: BatchHeader, now_ms: int) -> AbortedTransaction | None:
-        """Of a transactional producer: data, open or compacted, or a marker."""
+        """A batch of a transactional producer: data, open or compacted, or a marker."""
         producer_id = header.producer_id
         old = self._entries.pop(producer_id, None)
         self._used_ms.pop(producer_id, None)
@@ -189,11 +189,13 @@ class ProducerTable:
         return aborted
 
     def _aborted(self, old: ProducerEntry, marker: BatchHeader) -> AbortedTransaction | None:
-        """What readers must be kept from, now that `marker` ended what was open in `old`.
+        """The aborted transaction to hide from readers, now that `marker` ended what was open in
+        `old`.
 
-        A transaction is ended everywhere before its producer joins a partition with the next. So a
-        marker that ends an older epoch than its own proves that an older marker was lost, in an
-        unclean election, and with it the outcome: what nobody knows to be committed stays unseen.
+        A transaction is ended everywhere before its producer joins a partition with the next one.
+        So a marker that ends an older epoch than its own proves that an older marker was lost, in
+        an unclean election, and with it the outcome: what is not known to be committed stays
+        hidden.
         """
         if marker.commits and marker.producer_epoch == old.producer_epoch:
             return None
@@ -208,7 +210,7 @@ class ProducerTable:
         )
 
     def restore(self, before: Sequence[tuple[ProducerId, ProducerEntry | None]]) -> None:
-        """Undoes one `apply` for each of `before`, what `get` had said then, newest last."""
+        """Undoes one `apply` for each of `before`, the results of `get` then, newest last."""
         for producer_id, entry in reversed(before):
             if entry is None:
                 self._entries.pop(producer_id, None)
@@ -222,13 +224,13 @@ class ProducerTable:
         self._uncommitted = self._uncommitted_markers()
 
     def _is_needed(self, entry: ProducerEntry) -> bool:
-        """It has a transaction open, or ended one by a marker that a new leader may not have."""
+        """It has an open transaction, or its last marker may be missing on a new leader."""
         if entry.open_offset is not None:
             return True
         return entry.ended_first_offset >= 0 and entry.marker_offset >= self._high_watermark
 
     def _uncommitted_markers(self) -> deque[tuple[Offset, ProducerId]]:
-        """Whose producers may be forgotten once the high watermark has passed them, in order."""
+        """Markers whose producers may be forgotten once the high watermark has passed them."""
         return deque(
             sorted(
                 (entry.marker_offset, producer_id)
@@ -248,7 +250,7 @@ class ProducerTable:
 
 
 def fenced(entry: ProducerEntry, epoch: int) -> ClusterError:
-    """For a batch of an older epoch than `entry` has."""
+    """The error for a batch of an older epoch than that of `entry`."""
     if entry.marker_offset >= 0:
         why = f"its transaction with epoch {entry.producer_epoch - 1} has ended here"
         advice = "ask the coordinator of the transactional id for the outcome"
@@ -270,7 +272,7 @@ def _window(old: ProducerEntry | None, header: BatchHeader) -> tuple[SequencedBa
 
 
 def _written(old: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
-    """With a batch of data. Compaction takes the flag away: such a transaction is not open."""
+    """With a data batch. Compaction removes the flag: such a transaction is not open."""
     opened = old.open_offset if old is not None else None
     if opened is None and header.is_transactional:
         opened = header.base_offset
@@ -290,9 +292,9 @@ def ended_by_swept_markers(
 ) -> tuple[ProducerEntry, ...]:
     """A snapshot that is older than the sweep: what it has open below `swept_end` has ended.
 
-    Markers go only below an offset that the last stable offset had reached: all that began before
-    it was decided, and a marker that is not in the log any more tells nobody. A log that ends
-    before `swept_end` copies what is missing, or begins anew: its snapshot stays as it is.
+    Markers are removed only below an offset that the last stable offset had reached: everything
+    that began before it was decided, and a removed marker cannot show this. A log that ends before
+    `swept_end` copies what is missing, or starts over: its snapshot does not change.
     """
     if log_end < swept_end:
         return tuple(entries)
@@ -305,7 +307,7 @@ def ended_by_swept_markers(
 
 
 def _marked(old: ProducerEntry | None, header: BatchHeader) -> ProducerEntry:
-    """With a marker. One of an epoch that has ended already ends nothing (I12)."""
+    """With a marker. A marker of an epoch that has already ended ends nothing (I12)."""
     if old is not None and old.producer_epoch > header.producer_epoch:
         return old
     opened = old.open_offset if old is not None else None
@@ -339,7 +341,7 @@ def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> Verdict:
 
 
 def _is_before(sequence: int, other: int) -> bool:
-    """Order on the circle of sequences: less than half of it lies between."""
+    """Order on the circle of sequences: less than half of it is in between."""
     return 0 < (other - sequence) % _SEQUENCES < _SEQUENCES // 2
 
 

@@ -1,4 +1,4 @@
-"""What a replica answers that does not lead, or was stopped: who leads instead, or why."""
+"""The answers of a replica that does not lead, or was stopped: the leader, or the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.errors import CurrentLeader, ErrorCode, NotLeaderError, PenstockEr
 
 
 def not_leader(state: PartitionState | None, why: str) -> NotLeaderError:
-    """The error, with who leads as far as `state`, the newest word on the partition, says it."""
+    """The error, with the leader according to `state`, the newest of the partition."""
     if state is None or state.leader == NO_LEADER:
         return NotLeaderError(
             f"{why}; this partition has no leader now; try again",
@@ -30,7 +30,7 @@ def not_leader(state: PartitionState | None, why: str) -> NotLeaderError:
 
 
 def refusal(event: Event, error: PenstockError) -> Ready:
-    """The answer for whoever waits for one to `event`; `NOTHING` if nobody does."""
+    """The answer to the sender of `event`; `NOTHING` if it expects none."""
     match event:
         case ProduceRequested() | EndRequested():
             reply = ProduceReply(request_id=event.request_id, base_offset=Offset(-1), error=error)

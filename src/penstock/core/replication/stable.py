@@ -1,4 +1,4 @@
-"""Where a partition's committed past ends for readers: its open transactions and the LSO.
+"""Where readers of committed records must stop: a partition's open transactions and LSO.
 
     offset   10        20        30       40        50
              A data …  B data …  A marker A data …           HW
@@ -9,12 +9,12 @@
                first offset of every open transaction,
                first offset of every ended one whose marker is at or past the HW )
 
-The third term is for a marker that is not committed yet. A leader that dies may take it along: its
-successor finds the transaction open again, and readers must not have been told more meanwhile.
-With it the LSO moves only when the HW does, and never falls, within and across leaders (I14).
+The third term is for a marker that is not committed yet. If the leader dies, the marker may be
+lost: its successor finds the transaction open again, and readers must not have seen more meanwhile.
+With it, the LSO moves only when the HW does, and never falls, within and across leaders (I14).
 
 Nothing here is stored: it follows from the producers' entries, which follow from headers. So
-leader, followers and recovery agree. Every question costs O(1), however many are open.
+leader, followers and recovery agree. Every query costs O(1), however many are open.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.core.types import Offset, ProducerId
 
 
 class OpenTransactions:
-    """The open transactions of one partition, oldest first, and those that ended lately."""
+    """The open transactions of one partition, oldest first, and those that ended recently."""
 
     def __init__(self, entries: Iterable[ProducerEntry]) -> None:
         known = tuple(entries)
@@ -41,8 +41,8 @@ class OpenTransactions:
                 key=lambda pair: pair[1],
             )
         )
-        # (marker, first offset), rising in both: of two ended transactions, the one that ends
-        # later and began earlier decides for as long as the other would.
+        # (marker, first offset), both ascending: of two ended transactions, the one that ends later
+        # and began earlier makes the other irrelevant.
         self._ended: deque[tuple[Offset, Offset]] = deque()
         for marker, first in sorted(
             (entry.marker_offset, entry.ended_first_offset)

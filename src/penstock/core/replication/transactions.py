@@ -1,18 +1,19 @@
-"""The part of a leader that keeps transactions whole: who may begin here, and how each ends.
+"""The part of a leader that keeps transactions whole: which may begin here, and how each ends.
 
     ProduceRequested, first of a transaction ─▶ guard ─▶ JoinRequest ─▶ its coordinator
     … later ones of that transaction ─────────▶ wait behind the guard, in order
-    Joined ─────────────▶ guard gone? ignored.  Else: judged again and appended, or all refused
-    ProduceRequested, transaction open here ──▶ appended; nobody is asked
+    Joined ─────────────▶ guard gone? ignored.  Else: checked again and appended, or all refused
+    ProduceRequested, transaction open here ──▶ appended at once
     EndRequested ───────▶ guards of the ended epoch go ─▶ marker appended ─▶ answered below the HW
 
 Nothing of a transaction is appended before its coordinator knows of this partition: a begin that is
-only known here is lost with the leader, and its records would stay open for ever. The guard is what
-makes late answers harmless (KAFKA-14884): join asked, transaction aborted and its marker appended,
-then "joined" arrives. Its guard went with the marker, so that nothing is appended behind that.
+only known here is lost with the leader, and its records would stay open for ever. The guard makes
+late answers harmless (KAFKA-14884): join requested, transaction aborted and its marker appended,
+then "joined" arrives. Its guard was removed with the marker, so that nothing is appended after
+that.
 
-A marker is appended even if nothing is open: a leader that was deposed does not know what is. And
-whatever waits here is answered: by its coordinator, the end of its transaction or of this
+A marker is appended even if nothing is open: a deposed leader does not know what is open. And
+everything that waits here is answered: by its coordinator, the end of its transaction or of this
 leadership, or its deadline. Kept here: I10, I12.
 """
 
@@ -37,8 +38,8 @@ from penstock.core.types import Acks, ProducerId, is_transactional_producer
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 ENDS_MAX: Final = 10_000
-"""Extra room for ends beyond the limit of waiting requests, because those requests may be waiting
-for an end."""
+"""Extra capacity for ends beyond the limit of waiting requests, because those requests may be
+waiting for an end."""
 LAST_EPOCH: Final = 2**31 - 2
 """The last epoch that can be ended, because the marker begins the next one. After it, coordinators
 use a new producer id."""
@@ -62,15 +63,15 @@ class Transactions:
         shortage: Callable[[Acks, int], ClusterError | None],
         numbers: Iterator[int],
     ) -> None:
-        """`shortage`: why nothing can be appended now, with so much room beyond the limit.
+        """`shortage`: why nothing can be appended now, with this capacity beyond the limit.
 
-        `numbers` name joins, each once.
+        `numbers` assigns a number to each join.
         """
         self._log = log
         self._appending = appending
         self._shortage = shortage
         self._numbers = numbers
-        # A client may name any epoch: one that is not granted must not take another's place.
+        # A client may name any epoch: one that was not assigned must not replace another's.
         self._guards: dict[ProducerId, dict[int, _Guard]] = {}
         self._asked: dict[int, tuple[ProducerId, int]] = {}
         self._first_deadline_ms = 0
@@ -80,10 +81,10 @@ class Transactions:
     # ------------------------------------------------------------ data
 
     def produce(self, request: ProduceRequested, out: Outbox, now_ms: int) -> bool:
-        """Appends, has it wait for its transaction to begin here, or answers why not.
+        """Appends, makes it wait for its transaction to begin here, or answers with an error.
 
-        A fenced epoch is told before anything else: no other error ends what retries it
-        (KAFKA-19690). True: the request may have what it waits for already.
+        A fenced epoch is reported before anything else: no other error stops the retries
+        (KAFKA-19690). True: the request may already be complete.
         """
         refusal = _misfit(request) or self._fenced(request) or self._shortage(request.acks, 0)
         if refusal is not None:
@@ -123,7 +124,7 @@ class Transactions:
         self.waiting += 1
 
     def joined(self, answer: Joined, out: Outbox, now_ms: int) -> bool:
-        """The coordinator's answer. True: a request may have what it waits for already."""
+        """The coordinator's answer. True: a request may already be complete."""
         asked = self._asked.get(answer.number)
         if asked is None:
             return False
@@ -163,9 +164,9 @@ class Transactions:
     # ------------------------------------------------------------ ends
 
     def end(self, request: EndRequested, out: Outbox, now_ms: int) -> bool:
-        """Appends the marker, or waits for the one that is there.
+        """Appends the marker, or waits for the existing one.
 
-        True: the request may have what it waits for already.
+        True: the request may already be complete.
         """
         producer_id, epoch = request.producer_id, request.producer_epoch
         if not is_transactional_producer(producer_id) or not 0 <= epoch <= LAST_EPOCH:
@@ -173,7 +174,7 @@ class Transactions:
             return False
         for guarded in sorted(self._guards.get(producer_id, {})):
             if guarded <= epoch:
-                # Decided, whatever becomes of this marker.
+                # Decided, regardless of this marker's outcome.
                 self._refuse(self._take(producer_id, guarded), _ended_before(request), out)
         refusal = self._shortage(Acks.ALL, ENDS_MAX)
         if refusal is not None:
@@ -187,12 +188,12 @@ class Transactions:
         return True
 
     def resign(self, error: PenstockError, out: Outbox) -> None:
-        """The leadership ended: nobody here learns the answers of coordinators any more."""
+        """The leadership ended: answers of coordinators are no longer handled here."""
         for asked in tuple(self._asked.values()):
             self._refuse(self._take(*asked), error, out)
 
     def expire(self, out: Outbox, now_ms: int) -> None:
-        """Answers what waited past its deadline, and what stands behind it in its transaction."""
+        """Answers what waited past its deadline, and what follows it in its transaction."""
         if not self.waiting or now_ms < self._first_deadline_ms:
             return
         for producer_id, epoch in tuple(self._asked.values()):
@@ -227,7 +228,7 @@ class Transactions:
 
 
 def _misfit(request: ProduceRequested) -> ClusterError | None:
-    """Flags, producer id and transactional id go together, and such a batch is never lost."""
+    """Flags, producer id and transactional id go together, and such a batch needs acks=ALL."""
     header = request.batch.header
     wrong = None
     if header.flags != BatchFlags.TRANSACTIONAL:

@@ -1,9 +1,9 @@
-"""Transactions as a pure machine: who has a transactional id, what is open, how it ended.
+"""Transactions as a pure machine: owners of transactional ids, open transactions, outcomes.
 
 Belongs here: the coordinator of one partition of `__transactions` (`machine`: producers and their
-epochs, branches and the ledger of batch engines, telling participants how a transaction ended),
-and the records that its state is kept in (`records`). `contract` says what goes in and out and what
-the shell owes.
+epochs, branches and the ledger of batch engines, notifying participants of how a transaction
+ended), and the records that its state is stored in (`records`). `contract` describes inputs,
+outputs and the shell's duties.
 
 Never here: clocks, calls, stores, wire types, logging (decisions are data). The shell is
 `penstock_broker.transactions`; the simulator is another one.

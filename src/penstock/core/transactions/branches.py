@@ -1,15 +1,15 @@
-"""Batches that many tasks write, each attempt with a branch of its own, decided all at once.
+"""Batches that many tasks write, each attempt with a branch of its own, all decided at once.
 
     begin (task 0, attempt 0) ─▶ branch 1, OPEN ─┐
     begin (task 1, attempt 0) ─▶ branch 2, OPEN ─┼─▶ commit_batch names 1 and 3: they commit,
-    begin (task 1, attempt 1) ─▶ branch 3, OPEN ─┘   2 aborts, the ledger says "batch 7 is in":
+    begin (task 1, attempt 1) ─▶ branch 3, OPEN ─┘   2 aborts, the ledger records batch 7:
                                                      one append (I11)
 
-A branch is open from its begin on, so that whatever ends the batch also ends attempts that have not
+A branch is open from its begin on, so that the end of a batch also ends attempts that have not
 written yet. A run is one execution of a batch by a driver. The first begin of another run means
 that the older one is dead or superseded: its branches are aborted and the run is refused from then
-on. The ledger is asked before all else: a batch that is in is neither written again nor aborted.
-Branches are used again by later batches; their number is how many tasks run at once.
+on. The ledger is checked first: a committed batch is neither written again nor aborted. Later
+batches reuse branches; their number is that of the tasks that run at once.
 """
 
 from dataclasses import replace
@@ -92,7 +92,7 @@ def _begun_answer(branch: Branch) -> BranchBegun:
 
 
 def _new_run(book: Book, event: BeginBranchRequested, ledger: LedgerRecord) -> None:
-    """The older run is refused from now on, and what it left open is aborted at once."""
+    """The older run is refused from now on, and its open branches are aborted at once."""
     application_id, run = event.application_id, event.attempt.run
     holder = book.holders.get(application_id)
     owner = IdRecord() if holder is None else holder.record
@@ -125,7 +125,7 @@ def _superseded(book: Book, ledger: LedgerRecord, run: str) -> tuple[str, ...]:
 
 
 def _begun(book: Book, holder: Holder, event: BeginBranchRequested) -> Branch | None:
-    """The branch that this very attempt has begun before; raises if that has ended."""
+    """The branch that this attempt has already begun; raises if it has ended."""
     branch = holder.attempts.get(event.attempt)
     if branch is None or branch.record.is_open:
         return branch
@@ -135,7 +135,7 @@ def _begun(book: Book, holder: Holder, event: BeginBranchRequested) -> Branch | 
 
 
 def _idle_branch(book: Book, holder: Holder, event: BeginBranchRequested) -> Branch:
-    """One to use again, best one whose participants have all heard of its last end."""
+    """A branch to reuse, preferably one whose participants have all stored its last end."""
     idle = holder.idle.values()
     found = next((b for b in idle if b.is_settled and not _is_of(b, event)), None)
     if idle:
@@ -158,7 +158,7 @@ def _idle_branch(book: Book, holder: Holder, event: BeginBranchRequested) -> Bra
 
 
 def _is_of(branch: Branch, event: BeginBranchRequested) -> bool:
-    """Its attempt, of the same run, is still remembered: a late copy of its begin is refused."""
+    """Its attempt, of the same run, is remembered: a late copy of its begin is refused."""
     attempt = branch.record.attempt
     return attempt is not None and attempt.run == event.attempt.run
 
@@ -265,7 +265,7 @@ def _not_open(book: Book, branch: Branch, epoch: int) -> PenstockError:
 
 
 def abort_batch(book: Book, event: AbortBatchRequested) -> BatchAborted:
-    """Aborts what the run has open; nothing more of the run is taken. Raises ClusterError."""
+    """Aborts the run's open branches; nothing more of the run is accepted. Raises ClusterError."""
     _check(event.application_id, event.checkpoint, event.run, event.batch)
     ledger = _ledger(book, event.application_id, event.checkpoint)
     if event.batch <= ledger.batch:
@@ -283,7 +283,7 @@ def abort_batch(book: Book, event: AbortBatchRequested) -> BatchAborted:
 
 
 def forget_ledger(book: Book, event: ForgetLedgerRequested) -> LedgerForgotten:
-    """The next batch is taken as the first; what is open of the application is aborted."""
+    """The next batch is accepted as the first; open branches of the application are aborted."""
     check_transactional_id(event.application_id)
     if event.application_id not in book.ledgers:
         return LedgerForgotten(forgotten=False)
@@ -301,7 +301,7 @@ def forget_ledger(book: Book, event: ForgetLedgerRequested) -> LedgerForgotten:
 
 
 def _open_branches(holder: Holder) -> list[Branch]:
-    """A plain producer's is none of them."""
+    """The open branches, without that of a plain producer."""
     return [branch for n, branch in holder.branches.items() if n > 0 and branch.record.is_open]
 
 
@@ -361,7 +361,7 @@ def _check_named(book: Book, event: CommitBatchRequested) -> None:
             "fewer tasks per batch",
             ErrorCode.TRANSACTION_TOO_LARGE,
         )
-    # One branch in two epochs is no mistake: an attempt expired, and another used it again.
+    # One branch in two epochs is legal: an attempt expired, and another reused it.
     names = set(event.branches)
     if len(names) < len(event.branches) or not 0 <= event.rows <= _INT64_MAX:
         raise ClusterError(

@@ -1,4 +1,4 @@
-"""The times and sizes of transactions, and where their coordinators live.
+"""The times and sizes of transactions, and the partitions of their coordinators.
 
 A transactional id belongs to one partition of the internal topic: `coordinator_partition`. The
 coordinator is that partition's leader, so an id moves with a leadership and never splits.
@@ -14,25 +14,25 @@ from penstock.errors import ClusterError, ErrorCode
 TRANSACTIONS_TOPIC: Final = "__transactions"
 TRANSACTIONS_PARTITIONS: Final = 16
 TRANSACTIONS_REPLICATION: Final = 3
-"""Or as many brokers as are alive when the topic is created."""
+"""Or the number of live brokers when the topic is created, if lower."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
     """How a coordinator behaves. All times in ms, all limits inclusive.
 
-    park_ms: how long a join waits for its participant to hear of the transaction before; one that
+    park_ms: how long a join waits until its participant has finished the last transaction; one that
         waits longer is refused with CONCURRENT_TRANSACTIONS.
     retry_min_ms, retry_max_ms: the first and the longest pause before an End is sent again.
-    finished_flush_ms: what participants have heard is written this late at most: it rides along
-        with the next record, and a lost one only repeats an End.
-    gone_grace_ms: a partition is given up without marker once its topic was missing from the
-        image for this long: metadata that is missing for a moment must not cost any (I22).
+    finished_flush_ms: what participants have stored is written at most this late: with the next
+        record; if that is lost, an End is only repeated.
+    gone_grace_ms: a partition is given up without a marker once its topic was missing from the
+        image for this long: briefly missing metadata must not cost markers (I22).
     ids_max, open_max, state_bytes_max: per partition of the topic.
     id_bytes_max: of one id's branches, which one decision writes in one append.
     topic_partitions: of the internal topic, when it is created.
-    rows_kept, superseded_max: per ledger: batches whose rows are known, runs that are refused;
-        the second also per id: instances that are.
+    rows_kept, superseded_max: per ledger: batches whose rows are known, runs that are refused; the
+        second also per id: instances that are refused.
     """
 
     default_timeout_ms: int = 60_000

@@ -2,22 +2,22 @@
 
     shell: calls, log, clock ──event──▶ machine.handle(event, now_ms) ──Ready──▶ shell
 
-The machine changes its state when it hands out the records of a `Ready`; the world hears of it
-when they are committed. What the shell owes:
+The machine changes its state when it returns the records of a `Ready`; outputs are sent when the
+records are committed. What the shell must do:
 
-- `Ready.records` are appended as one batch, or with those of later Readys in one batch; Readys
-  keep their order in the log. `outputs` leave, in order, once the high watermark has passed every
-  append handed out up to then, those of this Ready included: also answers that only read, so that
-  nothing is told that a failover could take back (I16).
+- `Ready.records` are appended as one batch, or with those of later Readys in one batch; Readys keep
+  their order in the log. `outputs` are sent, in order, once the high watermark has passed every
+  append returned up to then, including those of this Ready: also answers that only read, so that
+  nothing is reported that a failover could undo (I16).
 - An append that fails, or a leadership that ends, ends the machine: its state may be ahead of the
-  log. Whoever leads next feeds a new machine every record below the high watermark of its own
-  leader epoch, in order (`load`), then `start`. Unanswered requests are refused by the shell with a
-  retriable error.
-- A refusal that would end a client, or take a transaction for unknown, comes with a record that
-  changes nothing: a coordinator that was deposed and has not heard of it cannot have that
-  committed, so it never says such a thing from its old state.
-- A request has an id that is never used again, and one answer; joins may be answered late
-  (parked), and ends whose caller waits until they are visible.
+  log. The next leader feeds a new machine every record below the high watermark of its own leader
+  epoch, in order (`load`), then `start`. The shell refuses unanswered requests with a retriable
+  error.
+- A refusal that would end a client, or call a transaction unknown, comes with a record that changes
+  nothing: a deposed coordinator that does not know it cannot get that committed, so it never sends
+  such an answer from its old state.
+- A request has an id that is never reused, and one answer; joins may be answered late (parked), and
+  ends whose caller waits until they are visible.
 - `SendEnds` may be lost: the machine repeats each End until `FinishedHeard`. A participant that
   refuses or does not answer is simply not reported.
 - `ImageChanged` after the start and whenever leaders or topics change, `TopicsGone` for all topics
@@ -48,8 +48,8 @@ from penstock.errors import PenstockError
 class InitRequested:
     """A producer takes the id. `timeout_ms` 0 = the default.
 
-    `instance_id`: a UUID per producer object; the same one again changes nothing ("": never the
-    same). `fresh_producer_id`: one that was never used, for a new id (bit 62 set).
+    `instance_id`: a UUID per producer object; repeating it changes nothing ("": never equal).
+    `fresh_producer_id`: one that was never used, for a new id (bit 62 set).
     """
 
     request_id: int
@@ -63,7 +63,7 @@ class InitRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequested:
-    """A partition's leader or a group's coordinator is about to store something of it."""
+    """A partition's leader or a group's coordinator is about to store data of it."""
 
     request_id: int
     transactional_id: str
@@ -74,7 +74,7 @@ class JoinRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndRequested:
-    """The producer decides. `wait_visible_ms`: wait until every participant has heard of it."""
+    """The producer decides. `wait_visible_ms`: wait until every participant has stored it."""
 
     request_id: int
     transactional_id: str
@@ -148,7 +148,7 @@ class DescribeRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortRequested:
-    """Abort what is open. `producer_epoch` -1: whatever it is. `comment` is for the log."""
+    """Aborts the open transaction. `producer_epoch` -1: of any epoch. `comment` is for the log."""
 
     request_id: int
     transactional_id: str
@@ -159,7 +159,7 @@ class AbortRequested:
 
 @dataclass(frozen=True, slots=True)
 class FindRequested:
-    """Which of these (producer id, epoch) this coordinator knows, so that they will yet end."""
+    """Which of these (producer id, epoch) this coordinator knows, and will therefore end."""
 
     request_id: int
     transactions: frozenset[tuple[ProducerId, int]]
@@ -185,7 +185,7 @@ class ImageChanged:
 
 @dataclass(frozen=True, slots=True)
 class TopicsGone:
-    """All topics that are known to be deleted: their partitions hear of no end any more."""
+    """All topics that are known to be deleted: their partitions get no more Ends."""
 
     topic_ids: frozenset[TopicId]
 
@@ -235,10 +235,10 @@ class Joined:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """Decided; the next transaction is (producer_id, producer_epoch), (-1, -1) for branches: the
-    next one there is whoever begins it.
+    next attempt there gets its own.
 
-    visible: every participant has heard of it. error: TRANSACTION_ABORTED, when it had been aborted
-    by others before: the producer goes on with the next one all the same.
+    visible: every participant has stored it. error: TRANSACTION_ABORTED, if it was aborted
+    otherwise before: the producer nevertheless continues with the next one.
     """
 
     producer_id: ProducerId
@@ -259,7 +259,7 @@ class BranchBegun:
 
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
-    """`rows_then`, with `already_committed`: the rows recorded then, -1 = not kept any more."""
+    """`rows_then`, with `already_committed`: the rows recorded then, -1 = no longer stored."""
 
     already_committed: bool
     rows_then: int = -1
@@ -275,8 +275,8 @@ class BatchAborted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransaction:
-    """One branch. `open_ms`: since how long, 0 = it is not; so `finishing_ms` of participants
-    that have yet to hear of an end."""
+    """One branch. `open_ms`: for how long it has been open, 0 = it is not; likewise `finishing_ms`
+    of participants that have not stored an end yet."""
 
     transactional_id: str
     branch: int
@@ -307,28 +307,28 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """How many transactions were."""
+    """How many transactions were aborted."""
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Those that are known."""
+    """The known transactions."""
 
     known: frozenset[tuple[ProducerId, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """By application id."""
+    """Ledgers by application id."""
 
     ledgers: Mapping[str, LedgerRecord]
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerForgotten:
-    """False: there was none."""
+    """False: there was no ledger."""
 
     forgotten: bool
 
@@ -359,7 +359,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """Tell the participant how (producer id, epoch) ended."""
+    """Tells the participant how (producer id, epoch) ended."""
 
     participant: Participant
     producer_id: ProducerId
@@ -378,7 +378,7 @@ Output = Reply | SendEnds
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """For the log: what was decided, with the numbers it was decided on."""
+    """For the log: what was decided, with the numbers behind it."""
 
     event: str
     fields: Mapping[str, object]
@@ -386,7 +386,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One transaction that was decided; `open_ms`: how long it had been open."""
+    """One decided transaction; `open_ms`: how long it had been open."""
 
     commit: bool
     reason: EndReason
@@ -397,10 +397,10 @@ class Outcome:
 class Ready:
     """See the module. `records` are (key, value); value None removes the key.
 
-    For metrics: `ended` transactions; `visible_ms`: of each branch whose participants have all
-    heard, how long that took. `stopped`: a defect ended the machine with this event
-    (`core.defect`). What was handed out before counts as of an append that failed; the `outputs` of
-    this Ready leave at once.
+    For metrics: `ended` transactions; `visible_ms`: for each branch whose participants have all
+    stored the end, how long that took. `stopped`: a defect ended the machine with this event
+    (`core.defect`). What was returned before counts as an append that failed; the `outputs` of this
+    Ready are sent at once.
     """
 
     records: tuple[tuple[bytes, bytes | None], ...] = ()

@@ -1,16 +1,16 @@
-"""How transactions end: the decision, and telling every participant until each has stored it.
+"""How transactions end: the decision, and notifying every participant until each has stored it.
 
     OPEN(e) ──decide──▶ IDLE(e + 1), all joined are finishing ──Ends, again and again──▶ Finished
                  └ one record: THE DECISION (I11)
 
-The branch leaves its transaction at once: the next one may run while a participant has yet to
-hear of the last. Only there it has to wait: a join of a participant that is finishing is parked
-until it has heard, so that behind the marker of e there is nothing of e, and before it nothing of
-e + 1 (I12). What was heard is kept in memory and written with the branch's next record, a second
-later at most: forgetting it only repeats an End.
+The branch leaves its transaction at once: the next one may run while a participant has not stored
+the end of the last. It has to wait only there: a join of a participant that is finishing is parked
+until it has stored the end, so that nothing of e comes after the marker of e, and nothing of e + 1
+before it (I12). Stored ends are kept in memory and written with the branch's next record, a second
+later at most: forgetting one only repeats an End.
 
-(producer id, epoch) names one transaction for ever. When a producer id's epochs are used up, the
-next decision goes on with its successor.
+(producer id, epoch) identifies one transaction for ever. When the epochs of a producer id are used
+up, the next decision continues with its successor.
 """
 
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ def next_epoch(record: BranchRecord) -> tuple[ProducerId, int]:
 
 
 def decide(book: Book, branch: Branch, *, commit: bool, reason: EndReason) -> None:
-    """Ends the present epoch, whether open or not: its outcome is this one for ever."""
+    """Ends the current epoch, whether open or not: this is its outcome for ever."""
     record = branch.record
     ending = Ending(record.producer_id, record.epoch, commit)
     producer_id, epoch = next_epoch(record)
@@ -121,7 +121,7 @@ def _tell(book: Book, branch: Branch, endings: dict[Participant, Ending]) -> Non
 
 
 def send_again(book: Book, branch: Branch) -> None:
-    """Ends to all who have yet to hear; the pause before the next time doubles."""
+    """Resends Ends to all that have not stored them; doubles the pause before the next time."""
     _tell(book, branch, branch.finishing)
     longest_ms = book.config.retry_max_ms
     branch.send_at_ms = book.now_ms + branch.pause_ms
@@ -130,7 +130,7 @@ def send_again(book: Book, branch: Branch) -> None:
 
 
 def send_at_once(book: Book, branch: Branch) -> None:
-    """Something has changed where participants live, or this coordinator is new."""
+    """Leaders of participants may have changed, or this coordinator is new."""
     branch.pause_ms = book.config.retry_min_ms
     send_again(book, branch)
 
@@ -139,7 +139,7 @@ def send_at_once(book: Book, branch: Branch) -> None:
 
 
 def finished(book: Book, event: FinishedHeard) -> list[JoinRequested]:
-    """Joins that need not wait any more: the caller carries them out."""
+    """Returns joins that no longer need to wait: the caller carries them out."""
     branch = book.producers.get(event.producer_id)
     if branch is None or not branch.is_finishing(event.participant):
         return []
@@ -150,7 +150,7 @@ def finished(book: Book, event: FinishedHeard) -> list[JoinRequested]:
 
 
 def forget_gone(book: Book, branch: Branch) -> list[JoinRequested]:
-    """Partitions of topics that exist no more are not waited for (I22: see `machine`)."""
+    """Stops waiting for partitions of topics that no longer exist (I22: see `machine`)."""
     if not book.gone:
         return []
     lost: list[Participant] = [
@@ -193,9 +193,9 @@ def _heard(book: Book, branch: Branch, participants: list[Participant]) -> list[
 
 
 def park(book: Book, branch: Branch, event: JoinRequested) -> None:
-    """The participant has yet to hear of the transaction before: the join waits for that.
+    """The join waits until the participant has stored the end of the previous transaction.
 
-    One per participant: a repeated join takes the place of the one before.
+    One per participant: a repeated join replaces the earlier one.
     """
     for parked in branch.parked:
         if parked[1].participant == event.participant:
@@ -207,7 +207,7 @@ def park(book: Book, branch: Branch, event: JoinRequested) -> None:
 
 
 def _refuse_parked(book: Book, branch: Branch) -> None:
-    """The transaction they were for is over."""
+    """Refuses parked joins: their transaction has ended."""
     parked, branch.parked = branch.parked, []
     for _, event in parked:
         error = refusal(book, branch, event.producer_id, event.producer_epoch)
@@ -256,7 +256,7 @@ def _watched(book: Book, branch: Branch, transaction: tuple[ProducerId, int]) ->
 
 
 def answer_watcher(book: Book, watcher: Watcher) -> None:
-    """It is visible, or the caller has waited for long enough."""
+    """Answers: it is visible, or the caller has waited long enough."""
     if watcher.answered:
         return
     watcher.answered = True
@@ -271,7 +271,7 @@ def answer_watcher(book: Book, watcher: Watcher) -> None:
 
 
 def tick(book: Book, branch: Branch) -> None:
-    """Whatever is due for this branch."""
+    """Does what is due for this branch."""
     now_ms = book.now_ms
     if branch.deadline_ms is not None and branch.deadline_ms <= now_ms:
         decide(book, branch, commit=False, reason=EndReason.TIMEOUT)
@@ -287,8 +287,8 @@ def tick(book: Book, branch: Branch) -> None:
 def restore(book: Book, branch: Branch) -> None:
     """The timers of a branch that was loaded.
 
-    The wall clock tells how much of its time an open transaction has used, from 0 to all of it: a
-    clock that jumps can end it early, and can never keep it beyond one more timeout.
+    The wall clock shows how much of its time an open transaction has used, from 0 to all of it: a
+    clock that jumps can end it early, but can never keep it beyond one more timeout.
     """
     record = branch.record
     if record.is_open:

@@ -1,9 +1,9 @@
-"""From a log's records to the state that they add up to: how a coordinator begins.
+"""Computes a coordinator's state from the records of its log.
 
     load, load, … ─▶ the newest value per key ─▶ ids and ledgers, then their branches
 
 Records that contradict each other are corruption: a branch without its id, or two with the same
-producer id. Then the ids of this log are not served, rather than served wrongly (I16).
+producer id. Then the ids of this log are not served, rather than wrongly (I16).
 """
 
 from collections.abc import Mapping

@@ -1,13 +1,14 @@
 """The coordinator of one partition of `__transactions`: events in, `Ready` out.
 
-    load, load, … ─▶ start ─▶ handle(event, now_ms) ─▶ Ready: records, then what they entitle to say
+    load, load, … ─▶ start ─▶ handle(event, now_ms) ─▶ Ready: records, then outputs that need them
 
-Producers and their epochs: `producers`. Batches of many tasks: `branches`. Decisions, and telling
-them to participants: `ending`. This module hands events on and keeps time: timeouts, parked joins,
-Ends that are due again, what has expired. Deadlines in the heap may be early, never late. I11, I16.
+`producers` decides about producers and their epochs, `branches` about batches of many tasks,
+`ending` about outcomes and the Ends to participants. This module dispatches events and keeps time:
+timeouts, parked joins, Ends that are due again, expiry. Deadlines in the heap may be early, never
+late. I11, I16.
 
-A partition is given up without a marker only with proof that it is gone: its topic was deleted, or
-is missing from full images for ten minutes (I22); joins are never refused for that.
+A partition is given up without a marker only with proof that it no longer exists: its topic was
+deleted, or is missing from full images for ten minutes (I22); joins are never refused for that.
 """
 
 import heapq
@@ -55,7 +56,7 @@ _SWEEP_PAUSE_MS: Final = 100
 
 
 class TransactionCoordinator:
-    """Feed it events, obey the Ready (contract.py). Not thread-safe; never blocks."""
+    """Feed it events, carry out each Ready (contract.py). Not thread-safe; never blocks."""
 
     def __init__(self, config: TransactionConfig, time_at_zero_ms: int) -> None:
         """`time_at_zero_ms`: the time since 1970 at which `now_ms` was 0."""
@@ -79,7 +80,7 @@ class TransactionCoordinator:
         self._loader.add(key, value)
 
     def start(self, now_ms: int) -> Ready:
-        """Everything is loaded: timers run on, and every End that may be missing is sent.
+        """Everything is loaded: timers continue, and every End that may be missing is sent.
 
         Raises ClusterError(DATA_CORRUPTED): then this partition's ids are not served.
         """
@@ -97,12 +98,12 @@ class TransactionCoordinator:
 
     @property
     def error(self) -> PenstockError | None:
-        """Why this coordinator was stopped; None while it is well."""
+        """Why this coordinator was stopped; None if it was not."""
         return self._error
 
     @property
     def next_wake_ms(self) -> int:
-        """When a `Tick` is due. Looked at ten times a second by sixteen coordinators."""
+        """When a `Tick` is due. Read ten times a second, for sixteen coordinators."""
         return min(self._sweep_at_ms, self._wakes[0][0]) if self._wakes else self._sweep_at_ms
 
     @property
@@ -112,18 +113,18 @@ class TransactionCoordinator:
 
     @property
     def holders(self) -> dict[str, Holder]:
-        """To look at: tests. Not to be changed."""
+        """For tests. Do not change it."""
         return self._book.holders
 
     @property
     def ledgers(self) -> dict[str, LedgerRecord]:
-        """To look at: tests and metrics. Not to be changed."""
+        """For tests and metrics. Do not change it."""
         return self._book.ledgers
 
     # ------------------------------------------------------------ events
 
     def handle(self, event: Event, now_ms: int) -> Ready:
-        """The one entry. `now_ms` is any monotonic clock in ms; it must not go back.
+        """The only entry point. `now_ms` is any monotonic clock in ms; it must not go back.
 
         Raises nothing: any exception stops the machine, see `core.defect`.
         """
@@ -219,7 +220,7 @@ class TransactionCoordinator:
             when_ms, _, found = heapq.heappop(self._wakes)
             if isinstance(found, Watcher):
                 ending.answer_watcher(book, found)
-            elif found.wake_at_ms == when_ms:  # else an earlier entry took its place
+            elif found.wake_at_ms == when_ms:  # otherwise an earlier entry replaced it
                 found.wake_at_ms = None
                 ending.tick(book, found)
                 self._wake(found)
@@ -227,7 +228,7 @@ class TransactionCoordinator:
             self._sweep()
 
     def _wake(self, branch: Branch) -> None:
-        """Makes sure that a tick comes when something is due for the branch, or before."""
+        """Ensures a tick when something is due for the branch, or before."""
         due_ms = branch.due_ms
         if due_ms is not None and (branch.wake_at_ms is None or due_ms < branch.wake_at_ms):
             branch.wake_at_ms = due_ms
@@ -236,7 +237,7 @@ class TransactionCoordinator:
     # ------------------------------------------------------------ upkeep
 
     def _sweep(self) -> None:
-        """Some ids at a time, so that many never hold up the others for long."""
+        """Sweeps some ids at a time, so that many never block the rest for long."""
         book = self._book
         if not self._to_sweep:
             self._to_sweep = [*book.holders, *(book.ledgers.keys() - book.holders.keys())]
@@ -264,8 +265,8 @@ class TransactionCoordinator:
             book.decide("ledger expired", id=transactional_id, batch=ledger.batch)
 
     def _image_changed(self, topic_ids: frozenset[TopicId]) -> None:
-        """Whoever has yet to hear may live elsewhere now. What is missing is looked for in the
-        sweep, as images may come often; what is there again counts at once."""
+        """Participants may have new leaders. Missing topics are handled in the sweep, as images may
+        come often; topics that are back count at once."""
         self._topics = topic_ids
         since = self._missing_since
         self._missing_since = {t: ms for t, ms in since.items() if t not in topic_ids}
@@ -273,7 +274,7 @@ class TransactionCoordinator:
             ending.send_at_once(self._book, branch)
 
     def _find_missing(self) -> None:
-        """Topics of participants that were in no image all through the grace period."""
+        """Topics of participants that were in no image during the whole grace period."""
         book = self._book
         if self._topics is None:
             return
@@ -289,8 +290,8 @@ class TransactionCoordinator:
             self._give_up(frozenset(found))
 
     def _give_up(self, topic_ids: frozenset[TopicId]) -> None:
-        """No partition of these topics hears of an end any more, also of transactions to come: a
-        leader that has not heard yet of the deletion may let one join."""
+        """Partitions of these topics get no more Ends, in later transactions too: a leader that
+        does not know of the deletion may let one join."""
         book = self._book
         book.gone |= topic_ids
         for branch in list(book.unsettled.values()):
@@ -323,7 +324,7 @@ class TransactionCoordinator:
 
 
 def _is_final(event: Request, error: PenstockError) -> bool:
-    """Whoever hears it gives up, and an old state may be why. To look at something ends nobody."""
+    """Whether the client gives up after it, perhaps because of old state; reads end no client."""
     if error.retriable or isinstance(event, DescribeRequested | ListRequested):
         return False
     is_misuse = error.code is ErrorCode.INVALID_REQUEST
@@ -331,7 +332,7 @@ def _is_final(event: Request, error: PenstockError) -> bool:
 
 
 def _refusals(event: Event, error: PenstockError) -> tuple[Output, ...]:
-    """What is owed to whoever sent this event; the shell answers everyone else."""
+    """The answers for the sender of this event; the shell answers all others."""
     match event:
         case FinishedHeard() | ImageChanged() | TopicsGone() | Tick():
             return ()

@@ -1,16 +1,17 @@
-"""Transactions that a participant has open and nobody will end: which ones its leader may end.
+"""Orphaned transactions, open in a participant: which ones its leader may end.
 
     open here, now and then ─▶ Orphans.due ─▶ all coordinators are asked ─▶ orphaned ─▶ aborted
 
-A participant is a partition, led here, or a group, coordinated here. A coordinator aborts at the
-timeout, so none is open for much longer than the longest timeout. One that is was lost by its
-coordinator, as after an unclean election of `__transactions`, and would hold up the partition's
-readers, or the group's offsets, for ever (KAFKA-12671, KIP-664). To abort a transaction that some
-coordinator still knows could contradict a commit (I11). So nothing follows from an answer that is
-not whole: every partition of `__transactions` has a leader, and the coordinator there has answered.
+A participant is a partition led here, or a group coordinated here. A coordinator aborts at the
+timeout, so none is open for much longer than the longest timeout. One that is open longer was lost
+by its coordinator, as after an unclean election of `__transactions`, and would block the
+partition's readers, or the group's offsets, for ever (KAFKA-12671, KIP-664). Aborting a transaction
+that a coordinator still knows could contradict a commit (I11). So an incomplete answer has no
+effect: every partition of `__transactions` must have a leader, and the coordinator there must have
+answered.
 
 Age is what this leader has seen itself, on its own clock: times in records are the producers', and
-a new leader begins to count anew.
+a new leader starts counting again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,23 +34,23 @@ class OpenHere:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One broker's: the partitions of `__transactions` whose coordinators speak, what they know."""
+    """One broker's answer: the partitions whose coordinators answered, and what they know."""
 
     partitions: frozenset[int]
     known: frozenset[Transaction]
 
 
 class Orphans:
-    """Since when each transaction is seen open here."""
+    """How long each transaction has been seen open here."""
 
     def __init__(self, age_ms: int) -> None:
-        """`age_ms`: open for so long, a transaction is asked about."""
+        """`age_ms`: a transaction open for this long is asked about."""
         self._age_ms = age_ms
         self._since_ms: dict[OpenHere, int] = {}
 
     def due(self, now_open: Iterable[OpenHere], now_ms: int) -> list[OpenHere]:
-        """Those to ask about, in the order given. `now_open`: all there are; what is missing is
-        forgotten."""
+        """Transactions to ask about, in the given order. `now_open`: all open ones; missing ones
+        are forgotten."""
         before = self._since_ms
         self._since_ms = {one: before.get(one, now_ms) for one in now_open}
         oldest_ms = now_ms - self._age_ms
@@ -61,12 +62,12 @@ def orphaned(
     leaders: Mapping[int, int],
     answers: Mapping[int, Answer],
 ) -> list[OpenHere]:
-    """Those that nobody knows; [] unless everybody has answered.
+    """Those that no coordinator knows; [] unless all have answered.
 
     Args:
         asked: What the coordinators were asked about.
         leaders: Of every partition of `__transactions`: a broker id, negative = it has none.
-        answers: By broker id. A coordinator speaks for the partitions that its broker leads.
+        answers: By broker id. A coordinator answers for the partitions that its broker leads.
     """
     if not leaders:
         return []

@@ -1,12 +1,12 @@
-"""Who has a transactional id, who joins its transaction, and how its producer ends it.
+"""Owners of transactional ids, joins of their transactions, and ends by their producers.
 
     init ─▶ (producer id, epoch) ─▶ join, join, … ─▶ end ─▶ epoch + 1 ─▶ join …
 
-Nobody says "begin": the first participant that joins opens the transaction (KIP-890). Every end
-moves the epoch, also of a transaction that nothing has joined: else a late copy of the End would
-end the next transaction half-way, and a late batch of an aborted attempt would join it. Another
-producer that takes the id moves the epoch once, aborting what was open; whoever had the id hears
-PRODUCER_FENCED from then on and is never given an epoch again (I10).
+There is no "begin": the first participant that joins opens the transaction (KIP-890). Every end
+increases the epoch, even if nothing has joined: otherwise a late copy of the End would end the next
+transaction halfway, and a late batch of an aborted attempt would join it. Another producer that
+takes the id increases the epoch once, aborting what was open; the former owner gets PRODUCER_FENCED
+from then on and is never given an epoch again (I10).
 """
 
 from dataclasses import replace
@@ -66,7 +66,7 @@ def init(book: Book, event: InitRequested) -> ProducerInitialized:
 
 
 def _take_over(book: Book, holder: Holder, branch: Branch, owner: IdRecord) -> None:
-    """Another producer has the id from now on; what was open is aborted with the same bump."""
+    """Another producer takes the id; the open transaction is aborted with the same new epoch."""
     loser = holder.record
     if owner.instance_id and owner.instance_id in loser.superseded:
         record = branch.record
@@ -93,7 +93,7 @@ def _take_over(book: Book, holder: Holder, branch: Branch, owner: IdRecord) -> N
 
 
 def join(book: Book, event: JoinRequested) -> Joined | None:
-    """None: it is parked. Raises ClusterError: what `refusal` says, or a limit."""
+    """None: it is parked. Raises ClusterError: that of `refusal`, or a limit."""
     holder = book.holder(event.transactional_id)
     branch = book.branch(event.transactional_id, event.producer_id)
     if branch is None:
@@ -152,7 +152,7 @@ def end(book: Book, event: EndRequested) -> Ended | None:
         error = _decided_before(book, branch, event)
     record = branch.record
     answer = Ended(record.producer_id, record.epoch, error=error)
-    if branch.number != _PLAIN:  # whichever attempt begins it next has that epoch
+    if branch.number != _PLAIN:  # the attempt that begins it next has that epoch
         answer = Ended(NO_PRODUCER, -1, error=error)
     wait_ms = 0 if error is not None else event.wait_visible_ms
     return ending.answer_when_visible(book, (event.request_id, wait_ms), answer, [(branch, asked)])
@@ -167,8 +167,8 @@ def _check_end(branch: Branch, event: EndRequested) -> None:
 
 
 def _decided_before(book: Book, branch: Branch, event: EndRequested) -> PenstockError | None:
-    """None: the outcome is the one that is asked for. TRANSACTION_ABORTED is returned, the
-    producer goes on; what ends the producer, or is its mistake, is raised."""
+    """None: the outcome is the requested one. TRANSACTION_ABORTED is returned, and the producer
+    continues; errors that end the producer, or are its mistake, are raised."""
     last = branch.record.last
     asked = (event.producer_id, event.producer_epoch)
     if last is None or asked != (last.producer_id, last.epoch) or last.reason is EndReason.FENCED:
@@ -185,7 +185,7 @@ def _other_outcome(branch: Branch, last: LastEnd, *, commit: bool) -> PenstockEr
 
 
 def abort(book: Book, event: AbortRequested) -> Aborted:
-    """An operator, or the group of a member that is gone, ends what is open."""
+    """An operator, or the group of a former member, aborts the open transaction."""
     check_text(comment=event.comment)
     holder = book.holder(event.transactional_id)
     found = [
@@ -201,7 +201,7 @@ def abort(book: Book, event: AbortRequested) -> Aborted:
 
 
 def carry_on(book: Book, joins: list[JoinRequested]) -> None:
-    """Joins that were parked, now that their participants have heard."""
+    """Carries out parked joins, now that their participants have stored the end."""
     for event in joins:
         try:
             answer: Joined | PenstockError | None = join(book, event)

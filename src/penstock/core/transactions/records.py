@@ -1,18 +1,18 @@
 """The records of `__transactions`: keys and values as compact JSON, versioned.
 
     key                  value
-    [1,"id",id]          who has the transactional id, and since when
-    [1,"branch",id,n]    producer id and epoch, OPEN or IDLE, who joined, who has yet to hear of an
+    [1,"id",id]          owner of the transactional id, and since when
+    [1,"branch",id,n]    producer id and epoch, OPEN or IDLE, participants, those that must store an
                          end (finishing), how the last transaction ended
     [1,"ledger",id]      the last batch of an application, rows of the last few, refused runs
-    [1,"confirm"]        never one: see CONFIRMATION_KEY
+    [1,"confirm"]        never stored: see CONFIRMATION_KEY
 
 A plain producer is branch 0. A value's "v" is the format's version. The newest value per key is the
-state; a null value removes it, so a compacted log holds exactly what is live (I16). Participants
-are sorted: the same state is the same bytes. One branch record is a decision (I11): it moves the
-branch from OPEN(epoch) to IDLE(epoch + 1) and all that joined to `finishing`. A key of another
-version or kind was written by a newer broker and is skipped; a value that contradicts itself is
-corruption.
+state; a null value deletes it, so a compacted log contains exactly what is live (I16). Participants
+are sorted: the same state is the same bytes. One branch record is a decision (I11): it changes the
+branch from OPEN(epoch) to IDLE(epoch + 1) and moves all that joined to `finishing`. A key of
+another version or kind was written by a newer broker and is skipped; a value that contradicts
+itself is corruption.
 """
 
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ NO_PARTICIPANTS: Participants = frozenset()
 
 
 class EndReason(Enum):
-    """Who ended a transaction. Values stand in records.
+    """What ended a transaction. Values are stored in records.
 
     SUPERSEDED: a newer run of the application began, or others of the batch were committed.
     """
@@ -98,7 +98,7 @@ Key = IdKey | BranchKey | LedgerKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdRecord:
-    """Who has the id. `used_ms` (since 1970): when it was taken. `timeout_ms`: of branch 0.
+    """The owner of the id. `used_ms` (since 1970): when it was taken. `timeout_ms`: of branch 0.
 
     superseded: the last instances that lost it: they never get it back.
     """
@@ -113,7 +113,7 @@ class IdRecord:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The attempt of a task that a branch was begun for."""
+    """The attempt of a task for which a branch was begun."""
 
     run: str
     batch: int
@@ -123,7 +123,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A decided transaction: (producer id, epoch) names one for ever."""
+    """A decided transaction: (producer id, epoch) identifies one for ever."""
 
     producer_id: ProducerId
     epoch: int
@@ -143,10 +143,10 @@ class LastEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchRecord:
-    """IDLE: `epoch` is the next transaction's. OPEN (`is_open`): it is the one under way.
+    """IDLE: `epoch` is the next transaction's. OPEN (`is_open`): it is the current one's.
 
     started_ms (since 1970): when the last one was opened. `joined` and `finishing` never share a
-    participant (nobody joins before it has heard of the transaction before).
+    participant (none joins before it has stored the end of the previous transaction).
     """
 
     producer_id: ProducerId
@@ -162,9 +162,9 @@ class BranchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRecord:
-    """What an application has committed. `batch` -1: nothing yet. Times since 1970.
+    """The batches an application has committed. `batch` -1: none yet. Times since 1970.
 
-    run: the newest that has begun a branch ("" = none is under way). `batch_run`, `time_ms`: of
+    run: the newest that has begun a branch ("" = none is running). `batch_run`, `time_ms`: of
     the last batch. rows: (batch, rows) of the last few, oldest first. superseded: runs that are
     refused.
     """
@@ -186,11 +186,11 @@ Value = IdRecord | BranchRecord | LedgerRecord
 
 
 CONFIRMATION_KEY: Final = encode([VERSION, "confirm"]).encode()
-"""Its record has no value and no state: a coordinator that gets it committed still leads."""
+"""Its record has no value and no state: a coordinator that can commit it still leads."""
 
 
 def encode_key(key: Key) -> bytes:
-    """The same key is the same bytes, which compaction relies on."""
+    """Equal keys are equal bytes, on which compaction relies."""
     match key:
         case IdKey(transactional_id):
             parts: list[Any] = ["id", transactional_id]
@@ -281,7 +281,7 @@ def _participants(found: Iterable[Participant]) -> list[Any]:
 
 
 def decode_key(key: bytes | None) -> Key | None:
-    """The key, None for one this version does not know. Raises ClusterError(DATA_CORRUPTED)."""
+    """The key, None for one unknown to this version. Raises ClusterError(DATA_CORRUPTED)."""
     fields = _FORMAT.decode(key, list)
     version, kind, *rest = fields if len(fields) >= 2 else (None, None)
     if version != VERSION:

@@ -1,7 +1,7 @@
-"""Why a call about a transaction is refused: by whom it was ended, who has the id now.
+"""Why a call about a transaction is refused: what ended it, which producer has the id.
 
 Fenced is fatal: another producer has the id, and is named. Aborted is not: its timeout, an operator
-or a newer batch has ended the transaction, and the same producer goes on with the next (KIP-588).
+or a newer batch has ended the transaction, and the same producer continues with the next (KIP-588).
 """
 
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ def at(time_ms: int) -> str:
 
 
 def refusal(book: Book, branch: Branch, producer_id: ProducerId, epoch: int) -> PenstockError:
-    """Why nothing more can be done in this epoch, which is not the branch's present one."""
+    """Why nothing more can be done in this epoch, which is not the branch's current one."""
     if producer_id == branch.record.producer_id and epoch > branch.record.epoch:
         return _behind(branch, epoch)
     last = branch.record.last
@@ -39,10 +39,10 @@ def refusal(book: Book, branch: Branch, producer_id: ProducerId, epoch: int) -> 
 
 
 def _behind(branch: Branch, epoch: int) -> ClusterError:
-    """Epochs come from coordinators: a later one has gone on, and this one is not told of it yet.
+    """Epochs come from coordinators: a later one has continued, and this one does not know it yet.
 
-    A deposed coordinator can tell this, as nothing is appended for what is retriable; it must not
-    end a producer that is well.
+    A deposed coordinator can answer this, as nothing is appended for retriable errors; it must not
+    end a healthy producer.
     """
     return ClusterError(
         f"this coordinator of {branch} knows epochs up to {branch.record.epoch}, but the request "
@@ -67,7 +67,7 @@ def _fenced(book: Book, branch: Branch, producer_id: ProducerId, epoch: int) -> 
 def fenced(
     holder: Holder, branch: Branch | None, producer_id: ProducerId, epoch: int
 ) -> ClusterError:
-    """`branch` None: the id has no such producer id."""
+    """`branch` None: the id does not have this producer id."""
     record = holder.record
     now = "no such producer id"
     if branch is not None:

@@ -1,12 +1,12 @@
-"""What a coordinator knows: ids, branches, ledgers; and the records of each change.
+"""A coordinator's state: ids, branches, ledgers; and the records of each change.
 
-    Book.put_* ──▶ changes the state and notes the record (the newest per key) for the Ready
+    Book.put_* ──▶ changes the state and adds the record (the newest per key) for the Ready
 
 `loading.py` goes the other way: from a log's records to the state that they add up to.
 
-Durable state is changed through `Book` only, so that state and log cannot part (I16); what a
-coordinator knows only for now (timers, parked joins, what was heard since the last record) is
-marked below and starts over with the next.
+Durable state is changed only through `Book`, so that state and log cannot diverge (I16); temporary
+state (timers, parked joins, ends stored since the last record) is marked below and starts over with
+the next coordinator.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from penstock.errors import ClusterError, ErrorCode
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """One producer id of a transactional id. Below `size_bytes`: only for now, in ms of the
+    """One producer id of a transactional id. Below `size_bytes`: temporary state, in ms of the
     machine's clock; None: not running.
 
-    finished: heard of the end since the last record. flush_at_ms: when that is written.
+    finished: stored the end since the last record. flush_at_ms: when that is written.
     deadline_ms: when the open transaction is aborted. send_at_ms, pause_ms: of the next Ends.
-    finishing_since_ms: when participants were last told of an end with nothing left before it.
+    finishing_since_ms: when participants were last sent an end while none was pending.
     parked: joins that wait for their participant, with the time at which they are refused.
     wake_at_ms: the tick that is due for this branch.
     """
@@ -100,7 +100,7 @@ class Branch:
 
 @dataclass(slots=True, eq=False)
 class Holder:
-    """A transactional id: who has it, and its branches. A plain producer's is branch 0.
+    """A transactional id: its owner, and its branches. A plain producer's is branch 0.
 
     attempts: of tasks, with the branch begun for each. idle: branches that a task may use.
     """
@@ -140,11 +140,11 @@ BranchId = tuple[str, int]
 
 @dataclass(slots=True)
 class Book:
-    """All ids, and what the event under way has done so far.
+    """All ids, and the effects of the current event so far.
 
-    now_ms: the machine's clock at this event; time_ms: the same since 1970. producers: whose a
-    producer id is, also one that a branch had before. open, unsettled: branches by id and number.
-    gone: topics of participants that exist no more. is_loading: what is put comes from the log,
+    now_ms: the machine's clock at this event; time_ms: the same since 1970. producers: owner of
+    producer ids, also of former ones of branches. open, unsettled: branches by id and number.
+    gone: deleted topics of participants. is_loading: records come from the log,
     with its size. touched: branches whose times may have changed.
     """
 
@@ -200,7 +200,7 @@ class Book:
         )
 
     def put_branch(self, branch: Branch, record: BranchRecord) -> None:
-        """Stores `record`, less those of its finishing who have heard since the last one."""
+        """Stores `record`, without participants in `finishing` that have stored the end since."""
         if branch.finished:
             left = {p: e for p, e in record.finishing.items() if p not in branch.finished}
             record = replace(record, finishing=left)
@@ -234,7 +234,7 @@ class Book:
                 found.pop(key, None)
 
     def put_ledger(self, application_id: str, record: LedgerRecord | None) -> None:
-        """None forgets it."""
+        """None deletes it."""
         if record is None:
             del self.ledgers[application_id]
         else:
@@ -245,7 +245,7 @@ class Book:
             self.ledger_bytes[application_id] = size
 
     def remove_holder(self, holder: Holder) -> None:
-        """Forgets an id whose branches are idle and settled."""
+        """Removes an id whose branches are idle and settled."""
         for branch in holder.branches.values():
             assert not branch.record.is_open, f"{branch} is open"
             assert branch.is_settled, f"{branch} has yet to tell of an end"
@@ -259,7 +259,7 @@ class Book:
         self._note(IdKey(holder.transactional_id), None, before=holder.size_bytes)
 
     def _note(self, key: Key, value: Value | None, *, before: int) -> int:
-        """How many bytes the state has of it now."""
+        """Counts its bytes in the state."""
         if self.is_loading:
             return before
         encoded_key = encode_key(key)
@@ -270,7 +270,7 @@ class Book:
         return size
 
     def confirm(self) -> None:
-        """A record that changes nothing: what leaves with it, only the present leader can say."""
+        """Adds a record that changes nothing: only the current leader can commit it."""
         self.records.setdefault(CONFIRMATION_KEY, None)
 
     # ------------------------------------------------------------ for the Ready
@@ -297,7 +297,7 @@ def _index_attempt(holder: Holder, branch: Branch, before: BranchRecord) -> None
 
 
 def producer_ids(record: BranchRecord) -> set[ProducerId]:
-    """All that it must be found by: the present one, and those whose end is still asked about."""
+    """All ids by which it must be found: the current one, and those whose end may be requested."""
     found = {record.producer_id}
     if record.last is not None:
         found.add(record.last.producer_id)

@@ -1,4 +1,4 @@
-"""What a coordinator tells about its transactions, as of its newest record."""
+"""Views of a coordinator's transactions, as of its newest record."""
 
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ def _is_wanted(one: ListedTransaction, event: ListRequested) -> bool:
 
 
 def open_ms(book: Book, branch: Branch) -> int:
-    """For how long it is open, on the machine's clock as far as that knows; 0: it is not."""
+    """How long it has been open, on the machine's clock as far as known; 0: it is not."""
     if branch.deadline_ms is None:
         return 0
     return max(1, book.now_ms - branch.deadline_ms + branch.record.timeout_ms)
@@ -77,9 +77,9 @@ def describe(book: Book, event: DescribeRequested) -> Described:
 
 
 def find(book: Book, event: FindRequested) -> Found:
-    """Those that may be open, or have yet to be told of, and what this coordinator would be wrong
-    to call unknown: the present epoch, which a producer may use at any time, later ones, and the
-    last one, whose outcome is remembered."""
+    """Transactions that may be open or finishing, or that this coordinator must not call unknown:
+    the current epoch, which a producer may use at any time, later ones, and the last one, whose
+    outcome is remembered."""
     return Found(frozenset(one for one in event.transactions if _knows(book, *one)))
 
 
@@ -111,7 +111,7 @@ class LedgerAge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """For metrics. `finishing`: participants that have yet to hear; times in ms, 0 = none."""
+    """For metrics. `finishing`: participants that have not stored an end; times in ms, 0 = none."""
 
     ids: int
     open: int
@@ -123,7 +123,7 @@ class Census:
 
 
 def take_census(book: Book) -> Census:
-    """Looks at what is open and unsettled and at ledgers, not at all ids."""
+    """Scans open and unsettled transactions and ledgers, not all ids."""
     unsettled = book.unsettled.values()
     since_ms = [b.finishing_since_ms for b in unsettled if b.finishing_since_ms is not None]
     return Census(
