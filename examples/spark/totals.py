@@ -8,11 +8,11 @@ different values of each key: it equals `records` exactly if nothing was read tw
 The stream keeps its state in Spark (`--work`/checkpoint) and gets from every micro-batch the keys
 that changed, whole: their present numbers, not differences. So a batch that Spark plays again after
 a crash changes nothing. What it merged is in `--work`/totals.json before the batch counts as done,
-hence a driver that starts again goes on where the last one was. `--work` must be one directory
-for driver and executors. SIGTERM lets the batch under way end, then stops query and session.
+hence a restarted driver continues where the last one stopped. `--work` must be one directory
+for driver and executors. SIGTERM lets the current batch end, then stops query and session.
 
-The set of values per key makes `distinct` exact, and the state as large as the topic: leave it
-away for more than a demonstration.
+The set of values per key makes `distinct` exact, and the state as large as the topic: leave it out
+of anything but a demonstration.
 """
 
 import argparse

@@ -3,10 +3,10 @@
     find controllers (discovery) ─▶ Register ─▶ Registered ─▶ images in order ─▶ apply
                                                     └────────▶ heartbeats, acknowledged
 
-The controller is alive for us while heartbeats are acknowledged. When it is not, the session is
-dropped and all controllers are asked again, with a growing delay; meanwhile the broker keeps its
-roles: reads and writes go on (guarantees §4.1), only metadata changes wait. An older controller
-epoch than the newest one seen, also by earlier runs, is refused (I21).
+The controller is alive for this broker while heartbeats are acknowledged. When it is not, the
+session is dropped and all controllers are asked again, with a growing delay; meanwhile the broker
+keeps its roles: reads and writes continue (guarantees §4.1), only metadata changes wait. A
+controller with an older epoch than the newest one seen, also by earlier runs, is refused (I21).
 """
 
 import asyncio
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 
 _SessionCall: TypeAlias = "grpc.aio.StreamStreamCall[pb.SessionRequest, pb.SessionResponse]"
 _BACKOFF_S: Final = (0.1, 0.2, 0.5)
-"""The last one well below the session timeout (1.8 s): a controller that comes back waits that
-long for the brokers it knew, and takes who is later for dead."""
+"""The last one is well below the session timeout (1.8 s): a controller that comes back waits that
+long for the brokers it knew, and then considers them dead."""
 _FAILURES_PER_LINE: Final = 120
 _FATAL: Final = frozenset({ErrorCode.CLUSTER_ID_MISMATCH, ErrorCode.INVALID_REQUEST})
-"""Refusals that say something of this broker which asking again does not change: it belongs to
-another cluster, or its registration names what cannot be, or lacks a feature that is in use."""
+"""Refusals that do not change when asked again, because they are about this broker: it belongs to
+another cluster, its registration is invalid, or it lacks a feature that is in use."""
 _REGISTER_TIMEOUT_S: Final = 5.0
 _CALL_TIMEOUT_S: Final = 10.0
 _NO_SESSION_S: Final = 1.0
-"""How long a broker that stops looks for a controller: twice what a live one takes to be found."""
+"""How long a stopping broker looks for a controller: twice the time to find a live one."""
 _A = TypeVar("_A")
 _events = EventLog("session")
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """What a broker says of itself when it registers; from its data directory and this run."""
+    """A broker's part of its registration; from its data directory and this run."""
 
     cluster_id: str
     incarnation: str
@@ -62,7 +62,7 @@ class BrokerIdentity:
 
 
 class ImageSink(Protocol):
-    """The broker: takes what the controller says, says how far it is."""
+    """The broker: applies the controller's messages, and reports its state."""
 
     @property
     def controller_epoch(self) -> int: ...
@@ -95,7 +95,7 @@ class ControllerConnection:
 
 
 class ControllerSession:
-    """Keeps a session with whichever controller is active."""
+    """Keeps a session with the active controller."""
 
     def __init__(
         self,
@@ -113,11 +113,11 @@ class ControllerSession:
         self._stopping = False
         self._may_stop = False
         self._outdated = False
-        """The controller of this session is not followed any more."""
+        """This session's controller is no longer followed."""
         self._seen_version = 0
         self._reading: asyncio.Timeout | None = None
         self._news = asyncio.Event()
-        """A session began or ended, or `may_stop` was said."""
+        """A session began or ended, or `may_stop` was received."""
         self._beat = asyncio.Event()
 
     @property
@@ -130,7 +130,7 @@ class ControllerSession:
             raise ClusterError(
                 f"broker {self._config.broker_id} has no session with a controller "
                 f"({', '.join(self._config.controllers)}): changes of topics, configs and leaders "
-                "wait until it is back, reads and writes go on; try again",
+                "wait until it is back, reads and writes continue; try again",
                 ErrorCode.CONTROLLER_UNAVAILABLE,
             )
         return self._connection
@@ -138,8 +138,8 @@ class ControllerSession:
     async def call(self, what: str, answer: Awaitable[_A]) -> _A:
         """Awaits the answer to a unary call on the live session, with a deadline.
 
-        Raises what the controller refused with, or CONTROLLER_UNAVAILABLE if it did not answer:
-        the outcome is unknown then.
+        Raises the controller's refusal, or CONTROLLER_UNAVAILABLE if it did not answer: then the
+        outcome is unknown.
         """
         try:
             async with asyncio.timeout(_CALL_TIMEOUT_S):
@@ -149,14 +149,14 @@ class ControllerSession:
         except asyncio.CancelledError as error:
             if being_cancelled():
                 raise
-            # The session ended and closed its channel under this call: gRPC then raises as if
-            # the caller itself were cancelled, which would end its task without a word.
+            # The session ended and closed its channel during this call: gRPC then raises as if the
+            # caller itself were cancelled, which would silently end its task.
             raise _unanswered(what, error) from error
 
     async def hand_over(self, timeout_s: float) -> bool:
-        """Asks the controller to move leaderships away; True once none is left here.
+        """Asks the controller to move all leaderships off this broker; True once none is left.
 
-        Gives up after `timeout_s`, or when there is no session and none comes in a second.
+        Gives up after `timeout_s`, or if there is no session for a second.
         """
         self._stopping = True
         self._beat.set()
@@ -169,7 +169,7 @@ class ControllerSession:
         return self._may_stop
 
     def leave_older_than(self, controller_epoch: int) -> None:
-        """Ends a session with a controller of an older epoch: look for the new one."""
+        """Ends a session with a controller of an older epoch, to look for the new one."""
         if self._connection is None or self._connection.controller_epoch >= controller_epoch:
             return
         self._outdated = True
@@ -177,10 +177,10 @@ class ControllerSession:
             self._reading.reschedule(asyncio.get_running_loop().time())
 
     def check_follows(self, connection: ControllerConnection) -> None:
-        """Raises CONTROLLER_UNAVAILABLE if its session is over: an answer counts no more.
+        """Raises CONTROLLER_UNAVAILABLE if its session has ended: an answer no longer counts.
 
-        Who has promised a newer controller to follow it must not act on what the one before has
-        stored since: the newer one may have read already.
+        A broker that has promised to follow a newer controller must not act on what the previous
+        one has stored since: the newer one may have read already.
         """
         if self._connection is not connection or self._outdated:
             raise ClusterError(
@@ -189,17 +189,17 @@ class ControllerSession:
             )
 
     def saw(self, metadata_version: int) -> None:
-        """An answer has told of it; an image may not have yet. The next controller is told."""
+        """An answer had this version, maybe before an image. Registration reports it."""
         self._seen_version = max(self._seen_version, metadata_version)
 
     def beat(self) -> None:
-        """Sends a heartbeat now: something in it changed."""
+        """Sends a heartbeat now, because its content changed."""
         self._beat.set()
 
     # ------------------------------------------------------------ one connection after another
 
     async def run(self) -> None:
-        """Keeps a session until cancelled. Raises ClusterError of a code in `_FATAL`."""
+        """Keeps a session until cancelled. Raises a ClusterError with a code in `_FATAL`."""
         failures = 0
         while True:
             controllers = self._config.controllers
@@ -211,7 +211,7 @@ class ControllerSession:
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
 
     async def _attempt(self, address: str) -> bool:
-        """One session from start to end; True if it came to life."""
+        """Runs one session from start to end; True if it was established."""
         channel = self._transport.open(address)
         try:
             return await self._serve(address, channel)
@@ -252,12 +252,12 @@ class ControllerSession:
         return alive
 
     def _explain(self, address: str, error: Exception) -> None:
-        """Logs why a session failed; raises if another attempt cannot help."""
+        """Logs why a session failed; raises if another attempt is pointless."""
         seen = error_from_rpc(error) if isinstance(error, grpc.aio.AioRpcError) else error
         if isinstance(seen, PenstockError) and seen.code in _FATAL:
             raise seen
         self._failures += 1
-        # A controller that is away for an hour is news once, not 3,600 times.
+        # Log only some failures: a controller can be unavailable for an hour.
         if self._failures == 1 or self._failures % _FAILURES_PER_LINE == 0:
             _events.warning(
                 "no controller session",
@@ -277,7 +277,7 @@ class ControllerSession:
         return response.registered
 
     async def _receive(self, call: _SessionCall, timeout_s: float) -> None:
-        """Applies images as they come; returns or raises when the controller is gone."""
+        """Applies images as they come; returns or raises when the session ends."""
         while True:
             response = await self._next(call, timeout_s)
             match response.WhichOneof("message"):
@@ -303,10 +303,10 @@ class ControllerSession:
 
     def _check_not_outdated(self) -> None:
         if self._outdated:
-            raise TimeoutError("another controller is followed from now on")
+            raise TimeoutError("this broker follows another controller now")
 
     async def _requests(self, ready: asyncio.Future[float]) -> AsyncIterator[pb.SessionRequest]:
-        """Register, then heartbeats for as long as the stream lives."""
+        """Register, then heartbeats while the stream is open."""
         identity = self._identity()
         yield pb.SessionRequest(
             register=pb.Register(
@@ -341,7 +341,7 @@ class ControllerSession:
 
 
 async def _read(call: _SessionCall) -> pb.SessionResponse:
-    """The next message; raises the controller's error, or that the stream ended."""
+    """The next message; raises the controller's error, or one for the end of the stream."""
     with heeding_cancellation():
         response: Any = await call.read()
     if response is grpc.aio.EOF:

@@ -1,7 +1,7 @@
 """The admin's calls about transactions, and its two ways to intervene.
 
     list, ledgers ─────────────▶ every broker that is alive: each knows what it coordinates
-    describe, abort, forget ───▶ the id's coordinator, found anew with every attempt
+    describe, abort, forget ───▶ the id's coordinator, found again with every attempt
     partition ─────────────────▶ the partition's leader
     blocking ──────────────────▶ all leaders, then every broker
 

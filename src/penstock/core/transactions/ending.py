@@ -160,7 +160,7 @@ def forget_gone(book: Book, branch: Branch) -> list[JoinRequested]:
     ]
     if lost:
         book.decide(
-            "partitions of deleted topics hear of no end",
+            "partitions of deleted topics get no end",
             id=branch.transactional_id,
             branch=branch.number,
             partitions=len(lost),

@@ -75,18 +75,18 @@ class Branch:
         return f"{self.transactional_id!r}{suffix}"
 
     def is_finishing(self, participant: Participant) -> bool:
-        """It has yet to hear of an end."""
+        """It has not stored an end yet."""
         return participant in self.record.finishing and participant not in self.finished
 
     @property
     def finishing(self) -> dict[Participant, Ending]:
-        """Who has yet to hear of an end, and of which."""
+        """Participants that have not stored an end yet, with that end."""
         found = self.record.finishing
         return {p: ending for p, ending in found.items() if p not in self.finished}
 
     @property
     def is_settled(self) -> bool:
-        """Everybody has heard of every end, on record or not."""
+        """All participants have stored every end, on record or not."""
         return len(self.finished) == len(self.record.finishing)
 
     @property
@@ -306,6 +306,6 @@ def producer_ids(record: BranchRecord) -> set[ProducerId]:
 
 
 def topics_of(record: BranchRecord) -> set[TopicId]:
-    """Topics of partitions that have joined, or have yet to hear of an end."""
+    """Topics of partitions that have joined, or have not stored an end yet."""
     participants = (*record.joined, *record.finishing)
     return {p.topic_id for p in participants if isinstance(p, PartitionParticipant)}
