@@ -12,7 +12,7 @@ what an earlier poll returned; a failed one is logged, and the next one covers i
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -37,6 +37,11 @@ from penstock.rpc.errors import error_from_wire
 AUTO_COMMIT_S: Final = 5.0
 """How long an automatic commit tries: shorter than a user's commit, because other commits wait for
 it."""
+
+FindCommitted = Callable[
+    [Mapping[TopicPartition, str]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata | None]]
+]
+"""Partitions with their topic ids -> their committed offsets; without a group, nothing."""
 
 _log = logging.getLogger("penstock.client")
 
@@ -83,16 +88,14 @@ class Committer:
         self._under_way = False
         self._timeout_s = config.request_timeout_ms / 1000
 
-    async def commit(self, offsets: Offsets | None = None, timeout_s: float | None = None) -> None:
-        """Stores `offsets`; None = everything returned so far. Makes no call if there is nothing to
-        store.
+    async def commit(self, offsets: Offsets, timeout_s: float | None = None) -> None:
+        """Stores `offsets`; makes no call if there are none.
 
         Returns when these offsets, or later ones of the same partitions, are stored. Raises
         ClusterError: the first partition's refusal (the others may be stored), or the coordinator's
         refusal of the whole call.
         """
-        wanted = self._assignment.to_commit(only_done=False) if offsets is None else offsets
-        if not wanted:
+        if not offsets:
             return
         answered: asyncio.Future[PenstockError | None]
         answered = asyncio.get_running_loop().create_future()
@@ -101,7 +104,7 @@ class Committer:
             if not answered.done():
                 answered.set_result(error)
 
-        self._queue.add(wanted, self._timeout_s if timeout_s is None else timeout_s, done)
+        self._queue.add(offsets, self._timeout_s if timeout_s is None else timeout_s, done)
         if not self._under_way:
             # No commit is waiting: this task sends it itself, which saves a task.
             self._under_way = True

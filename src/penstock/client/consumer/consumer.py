@@ -1,6 +1,6 @@
 """The async consumer: positions, polls and seeks; the fetcher prefetches for it.
 
-    assign    ──▶ FetchState per partition ◀── Fetcher fills (fetcher.py)
+    assign    ──▶ FetchState per partition (assigning.py) ◀── Fetcher fills (fetcher.py)
     subscribe ──▶ GroupSession: partitions come and go by themselves (group_session.py)
     poll      ──▶ FetchState.next_batch, in turn ──▶ ConsumedBatch (assignment.py)
     commit    ──▶ the group's offsets (commits.py)
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Final, Self, Unpack
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import known_partition
 from penstock.client.config import ConsumerConfig, ConsumerOptions, parse_bootstrap
+from penstock.client.consumer import assigning
 from penstock.client.consumer.assignment import Assignment
-from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.consumer.fetcher import Fetcher
 from penstock.client.consumer.group_session import GroupSession, Notify
 from penstock.client.consumer.seeking import Seeker
-from penstock.client.consumer.transaction_offsets import Scope
+from penstock.client.consumer.transaction_offsets import Scope, check_source
 from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.contract import Wish
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
@@ -147,31 +147,9 @@ class AsyncConsumer:
                 "this consumer is a member of a group; call unsubscribe before assign"
             )
         await self._start()
-        start = EARLIEST if self.config.start == "earliest" else LATEST
-        kept: set[TopicPartition] = set()
-        new: dict[TopicPartition, FetchState] = {}
-        for where in partitions:
-            known = self._assignment.states.get(where)
-            replaced = known.replaced_topic_id if known is not None else ""
-            topic = await known_partition(self._cluster, where)
-            if topic.topic_id == replaced:
-                await self._cluster.await_other_topic(where.topic, replaced)
-                topic = await known_partition(self._cluster, where)
-            if known is not None and known.topic_id == topic.topic_id:
-                kept.add(where)
-            else:
-                new[where] = FetchState(where, topic.topic_id, start)
-        committed = await self._committed({at: state.topic_id for at, state in new.items()})
-        topics = {where.topic for where in kept | new.keys()}
-        for where in self._assignment.states.keys() - kept:
-            self._assignment.remove(where)
-            if where.topic not in topics:
-                self._cluster.forget_topic(where.topic)
-        for where, state in new.items():
-            offset = committed.get(where)
-            if offset is not None:
-                state.seek(offset.offset)
-            self._assignment.add(state, -1 if offset is None else offset.offset)
+        await assigning.assign(
+            self._cluster, self._assignment, partitions, self.config.start, self._committed
+        )
         self._fetcher.poke()
 
     def assignment(self) -> set[TopicPartition]:
@@ -205,12 +183,7 @@ class AsyncConsumer:
         """
         await self._start()
         self._need_group("seek_to_committed")
-        ids = {state.where: state.topic_id for state in self._assignment.of(partitions)}
-        for where, offset in (await self._committed(ids)).items():
-            state = self._assignment.states.get(where)
-            if state is not None and state.topic_id == ids[where]:
-                self._assignment.rewind(where, None if offset is None else offset.offset)
-        self._fetcher.poke()
+        await self._seeker.to_committed(partitions, self._committed)
 
     async def seek_to_time(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -346,8 +319,7 @@ class AsyncConsumer:
         await self._start()
         self._need_group("commit")
         self._session.check_kept()
-        committer = self._session.committer
-        await committer.commit(None if offsets is None else await committer.checked(offsets))
+        await self._session.committer.commit(await self._to_commit(offsets))
 
     async def commit_async(
         self,
@@ -363,11 +335,7 @@ class AsyncConsumer:
         await self._start()
         self._need_group("commit_async")
         self._session.check_kept()
-        committer = self._session.committer
-        wanted = self._assignment.to_commit(only_done=False)
-        if offsets is not None:
-            wanted = await committer.checked(offsets)
-        committer.start(wanted, callback)
+        self._session.committer.start(await self._to_commit(offsets), callback)
 
     async def offsets_in_hand(
         self, cluster_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
@@ -375,24 +343,11 @@ class AsyncConsumer:
         """Internal, for a producer's transactions in this cluster: the offsets to commit."""
         await self._start()
         self._need_group("commit_offsets")
-        if self.config.enable_auto_commit:
-            raise MisuseError(
-                "commit_offsets needs a consumer with enable_auto_commit=False: automatic "
-                "commits take effect even if the transaction aborts"
-            )
         if not self._cluster.view.cluster_id:
             await self._cluster.refresh(self._timeout_s)
-        own = self._cluster.view.cluster_id
-        if own != cluster_id:
-            raise MisuseError(
-                f"the consumer reads cluster {own}, but the transaction belongs to cluster "
-                f"{cluster_id}: offsets can only be committed in a transaction of the same "
-                "cluster"
-            )
+        check_source(self.config, self._cluster.view.cluster_id, cluster_id)
         self._session.check_kept()
-        if offsets is None:
-            return self._assignment.to_commit(only_done=False)
-        return await self._session.committer.checked(offsets)
+        return await self._to_commit(offsets)
 
     async def store_offsets(self, scope: Scope, offsets: Offsets) -> None:
         """Internal: stores them in a transaction; see `TransactionOffsets.store`."""
@@ -467,6 +422,14 @@ class AsyncConsumer:
         if not self.config.group_id:
             return {}
         return await self._session.committer.fetch(ids)
+
+    async def _to_commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> Offsets:
+        """The user's offsets, checked; None = after everything returned so far."""
+        if offsets is None:
+            return self._assignment.to_commit(only_done=False)
+        return await self._session.committer.checked(offsets)
 
     def _crashed(self, cause: BaseException) -> None:
         self._ended = ClusterError(f"the consumer stopped because of a defect: {cause!r}")

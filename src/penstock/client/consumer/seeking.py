@@ -1,6 +1,7 @@
 """Positions of a consumer's partitions: seeks, lookups, lag.
 
-Everything asks the partitions' leaders (`leaders.py`) and moves states of the assignment.
+Everything asks the partitions' leaders (`leaders.py`), or the group's coordinator, and moves states
+of the assignment.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import list_offsets
 from penstock.client.consumer.assignment import Assignment
+from penstock.client.consumer.commits import FindCommitted
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.model import LATEST, OffsetSpec
 from penstock.core.types import TopicPartition
@@ -45,6 +47,17 @@ class Seeker:
         positions = {where: listed.offset for where, listed in {**found, **ends}.items()}
         self._seek(positions)
         return positions
+
+    async def to_committed(
+        self, partitions: Iterable[TopicPartition] | None, find_committed: FindCommitted
+    ) -> None:
+        """See `AsyncConsumer.seek_to_committed`."""
+        ids = {state.where: state.topic_id for state in self._assignment.of(partitions)}
+        for where, offset in (await find_committed(ids)).items():
+            state = self._assignment.states.get(where)
+            if state is not None and state.topic_id == ids[where]:
+                self._assignment.rewind(where, None if offset is None else offset.offset)
+        self._moved()
 
     async def position(self, where: TopicPartition) -> int:
         """The next offset to return, looked up if necessary."""

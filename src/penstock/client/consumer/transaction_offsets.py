@@ -25,7 +25,7 @@ from penstock.client.group.commit_queue import Offsets
 from penstock.client.group.coordinator import GroupCoordinator
 from penstock.client.group.wire import commit_to_wire
 from penstock.core.types import ProducerIdentity, TopicPartition
-from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError
+from penstock.errors import ClusterError, ErrorCode, Lost, MisuseError, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 
 
@@ -34,6 +34,21 @@ class Scope(NamedTuple):
 
     transactional_id: str
     identity: ProducerIdentity
+
+
+def check_source(config: ConsumerConfig, cluster_id: str, of_transaction: str) -> None:
+    """Raises MisuseError if this consumer's offsets cannot be committed in a transaction of the
+    cluster `of_transaction`."""
+    if config.enable_auto_commit:
+        raise MisuseError(
+            "commit_offsets needs a consumer with enable_auto_commit=False: automatic "
+            "commits take effect even if the transaction aborts"
+        )
+    if cluster_id != of_transaction:
+        raise MisuseError(
+            f"the consumer reads cluster {cluster_id}, but the transaction belongs to cluster "
+            f"{of_transaction}: offsets can only be committed in a transaction of the same cluster"
+        )
 
 
 class TransactionOffsets:
