@@ -130,7 +130,7 @@ class ControllerSession:
             raise ClusterError(
                 f"broker {self._config.broker_id} has no session with a controller "
                 f"({', '.join(self._config.controllers)}): changes of topics, configs and leaders "
-                "wait until it is back, reads and writes continue; try again",
+                "wait until it is back, reads and writes go on; try again",
                 ErrorCode.CONTROLLER_UNAVAILABLE,
             )
         return self._connection
@@ -360,6 +360,6 @@ def _unanswered(what: str, error: BaseException) -> PenstockError:
             return seen
     return ClusterError(
         f"{what}: the controller did not answer in time; whether it was done is unknown, "
-        "look before trying again",
+        "check before you try again",
         ErrorCode.CONTROLLER_UNAVAILABLE,
     )

@@ -1,13 +1,13 @@
-"""Manifests: the YAML that `kubectl apply` and `penstock local up` both take, as data.
+"""Manifests: the YAML that `kubectl apply` and `penstock local up` both accept, as data.
 
-What belongs here: the table of every field of every kind (`schema`, `status`; a row: `rows`), its
-reader (`fields`, `convert`), the objects a manifest turns into (`objects`) and the checks that
+Belongs here: the table of every field of every kind (`schema`, `status`; a row: `rows`), its
+reader (`fields`, `convert`), the objects of a manifest (`objects`) and the checks that
 need several fields or objects (`settings`, `groups`, `parse`).
-Pure: takes parsed YAML, never opens a file. What never may be here: YAML text, Kubernetes
-calls, and what to do about a manifest (local mode and the operator decide that).
+Pure: takes parsed YAML, never opens a file. Never here: YAML text, Kubernetes calls,
+and what to do about a manifest (local mode and the operator decide that).
 
 The tables are the single source of truth: the CRDs' structural schemas are generated from them
-(`make crds`), never kept beside them by hand.
+(`make crds`), never written by hand.
 """
 
 from penstock.core.manifest.objects import (

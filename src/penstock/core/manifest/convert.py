@@ -1,4 +1,4 @@
-"""One value of a manifest against its row: the value Penstock works with, or problems.
+"""Converts one value of a manifest by its row: to the value Penstock uses, or problems.
 
     YAML scalar, list, mapping ──convert(row)──▶ int, str, bool, tuple, dict
                                        └───────▶ Report
@@ -63,7 +63,7 @@ def _check_text(row: Field, value: str, here: str, report: Report) -> None:
 
 
 def _scalar(row: Field, value: object, here: str, report: Report) -> object:
-    """YAML parsers make times of what looks like one; their text is what was meant."""
+    """YAML parsers turn what looks like a time into one; this restores the text."""
     if isinstance(value, datetime.date):
         return value.isoformat()
     text = as_text(value)
@@ -182,5 +182,5 @@ _CONVERTERS: Final[Mapping[Kind, Callable[[Field, object, str, Report], object]]
     Kind.SETTINGS: _settings,
     Kind.OPAQUES: _opaques,
 }
-"""Objects are read by `fields.read_fields`, which comes back here for their fields."""
+"""Objects are read by `fields.read_fields`, which calls this module for their fields."""
 assert set(Kind) - _CONVERTERS.keys() == {Kind.OBJECT, Kind.OBJECTS}

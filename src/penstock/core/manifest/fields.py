@@ -1,12 +1,12 @@
-"""The reader that holds YAML against rows.
+"""The reader that checks YAML against rows.
 
     parsed YAML ──read_fields(rows)──▶ Values (every row present, defaults filled in)
                                 └────▶ Problems (all of them, each with its path)
 
 The reader never raises and never stops at the first mistake: a wrong value is reported and
-replaced by the row's default, so that checks further on still run. Null is absent: the API server
+replaced by the row's default, so that later checks still run. Null is absent: the API server
 drops nulls.
-Next step: `parse` builds objects from the values and checks what spans several objects.
+Next step: `parse` builds objects from the values and makes the checks across objects.
 """
 
 from collections.abc import Mapping
@@ -78,9 +78,9 @@ class Values:
 
 
 def read_fields(rows: tuple[Field, ...], given: object, path: str, report: Report) -> Values:
-    """Holds a mapping against its rows. `given` None counts as an empty mapping.
+    """Checks a mapping against its rows. `given` None counts as an empty mapping.
 
-    Returns a value for every row; what was wrong is in `report` and has its default here.
+    Returns a value for every row; wrong ones are in `report` and have their defaults here.
     """
     if given is None:
         given = {}

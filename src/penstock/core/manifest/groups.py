@@ -1,6 +1,6 @@
 """Checks of a ConsumerGroup's fields against each other.
 
-The same rules stand as CEL in the CRD, made from the same `RESET_VALUES`.
+The CRD has the same rules as CEL, generated from the same `RESET_VALUES`.
 """
 
 import re
@@ -11,7 +11,7 @@ from penstock.core.manifest.schema_groups import RESET_VALUES
 
 
 def check_group(spec: ConsumerGroupSpec, report: Report) -> None:
-    """What spans fields; each field alone has been checked by its row."""
+    """Checks across fields; the rows have checked each field alone."""
     if spec.offset_reset is not None:
         _check_reset(spec.offset_reset, report)
     if spec.scale_target is not None:

@@ -1,7 +1,7 @@
-"""What a manifest says, as frozen data: the input of local mode and of the operator.
+"""The objects of a manifest, as frozen data: the input of local mode and of the operator.
 
 Built by `parse` only, which has checked every field; None and defaults mean here what the rows
-in `schema` say. `effective_*` resolve what a field left to the cluster.
+in `schema` say. `effective_*` resolve what a field leaves to the cluster.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ class Resources:
 class External:
     """A listener for clients outside. `host` empty = the node's address.
 
-    Bootstrap has `node_port`, broker N that + 1 + N.
+    Bootstrap has `node_port`, broker N has `node_port` + 1 + N.
     """
 
     type: str
@@ -74,8 +74,8 @@ class Controllers:
 class ClusterSpec:
     """`rack_names` are given to brokers in turn (local mode); `config` holds Kafka's names.
 
-    `storage_class`, `image`, `image_pull_policy` empty = not given. From `storage_class` on, all
-    is Kubernetes' business, which local mode ignores.
+    `storage_class`, `image`, `image_pull_policy` empty = not given. Fields from `storage_class`
+    on are only for Kubernetes; local mode ignores them.
     """
 
     brokers: int
@@ -115,8 +115,8 @@ class ClusterSpec:
     def effective_config(self) -> dict[str, str]:
         """`config` with the defaults that depend on the number of brokers.
 
-        Three replicas and min ISR 2 are the product's defaults; a smaller cluster takes what it
-        can hold, so that one broker works without further settings.
+        Three replicas and min ISR 2 are the product's defaults; a smaller cluster gets what it
+        can have, so that one broker works without further settings.
         """
         factor = self.config.get(REPLICATION_FACTOR, str(min(3, self.brokers)))
         min_isr = self.config.get(MIN_INSYNC, str(min(2, _number(factor, 1))))
@@ -167,7 +167,7 @@ class Topic:
 
 
 class ResetTo(Enum):
-    """Where an offset reset goes; what `value` holds then."""
+    """Where an offset reset moves to, and the meaning of `value`."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -181,7 +181,7 @@ class ResetTo(Enum):
 class OffsetReset:
     """Carried out once per `id`. `value` as written, empty for earliest and latest.
 
-    `topics` empty = all the group has offsets of.
+    `topics` empty = all topics in which the group has offsets.
     """
 
     id: str
@@ -227,7 +227,7 @@ class ScaleTarget:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSpec:
-    """`group_id` is what members call the group; resets and scaling only if asked for."""
+    """`group_id` is the members' name of the group; resets and scaling only on request."""
 
     cluster: str
     group_id: str
@@ -269,5 +269,5 @@ class Manifest:
 
 
 def _number(text: str, otherwise: int) -> int:
-    """A setting as a number; `otherwise` if it is none (`parse` has reported that already)."""
+    """A setting as a number; `otherwise` if it is not one (`parse` has already reported that)."""
     return int(text) if text.isascii() and text.isdecimal() else otherwise

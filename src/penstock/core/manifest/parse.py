@@ -180,7 +180,7 @@ class _Reader:
 
 
 def _check_cluster(name: str, clusters: Mapping[str, Cluster], report: Report) -> None:
-    """The Cluster is in the file, unless one there has a name that is wrong ("")."""
+    """The Cluster is in the file, unless one there has an invalid name ("")."""
     if name and name not in clusters and "" not in clusters:
         known = did_you_mean(name, clusters) or "; the file contains no Cluster"
         report.add("spec.cluster", f"is {name!r}, not in this file{known}")

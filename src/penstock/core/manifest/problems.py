@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, in the words the user reads.
+"""The problems of a manifest, as the user reads them.
 
 A problem says where (`Topic/flights: spec.replicas`), what was seen, the limit and what to do.
 All problems of a manifest are collected, never only the first.
@@ -23,7 +23,7 @@ class Problem:
 
 
 class Report:
-    """Collects the problems of one object. `subject` is how the user knows it: `Topic/flights`."""
+    """Collects the problems of one object. `subject` is its name for the user: `Topic/flights`."""
 
     __slots__ = ("problems", "subject")
 
@@ -36,7 +36,7 @@ class Report:
 
 
 def describe(value: object) -> str:
-    """A value as a message shows it: short, with its kind where that is the mistake."""
+    """A value as a message shows it: short, with its kind if that is the mistake."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -58,7 +58,7 @@ def quote_hint(value: object) -> str:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """`; did you mean x?`, or else the known names, or nothing if they are many."""
+    """`; did you mean x?`, or else the known names, or nothing if there are many."""
     names = sorted(known)
     folded = {name.lower(): name for name in names}
     close = difflib.get_close_matches(given.lower(), folded, n=1, cutoff=0.6)

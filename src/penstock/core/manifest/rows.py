@@ -1,7 +1,7 @@
 """A field of a manifest as a row of a table.
 
-Rows say nothing that a Kubernetes structural schema could not say too (type, range, pattern,
-enum, default): `fields` holds YAML against them, `tools/crds.py` writes them as schemas.
+Rows only say what a Kubernetes structural schema can also say (type, range, pattern,
+enum, default): `fields` checks YAML against them, `tools/crds.py` writes them as schemas.
 """
 
 from dataclasses import dataclass
@@ -45,8 +45,8 @@ class Field:
     `minimum` and `maximum` are inclusive and bound an INTEGER; `max_length` bounds TEXT and the
     items of TEXTS, in characters; `pattern` must match all of them. `max_items` bounds lists and
     mappings. `immutable` fields never change once applied; `immutable_doc` says what to do
-    instead. `fields` are the rows of an OBJECT, and of each of the OBJECTS, which `key` tells
-    apart. An OBJECT that is absent has its fields' defaults; an `optional` one stays absent.
+    instead. `fields` are the rows of an OBJECT, and of each of the OBJECTS, which `key`
+    distinguishes. An absent OBJECT has its fields' defaults; an `optional` one stays absent.
     """
 
     name: str

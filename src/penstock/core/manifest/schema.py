@@ -17,7 +17,7 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 BROKERS_MAX: Final = 1_000
 CLUSTER_NAME_MAX_CHARS: Final = 40
-"""Leaves room for the names of pods and Services: <cluster>-broker-<number>."""
+"""Leaves space for the names of pods and Services: <cluster>-broker-<number>."""
 
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 LABEL_DOC: Final = "lower-case letters, digits and '-', beginning and ending with a letter or digit"

@@ -1,7 +1,7 @@
 """The fields of ConsumerGroup, as in `schema`.
 
 A group exists because its members join it; the resource shows it, resets its offsets once per
-request, and scales its members. What an offset reset's `value` may be depends on its `to`.
+request, and scales its members. The valid `value` of an offset reset depends on its `to`.
 """
 
 from typing import Final

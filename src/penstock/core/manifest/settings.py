@@ -1,7 +1,7 @@
 """Checks of `spec.config`: are the settings known, well-formed, and possible together?
 
-What a setting may hold is `penstock.core.settings`' business; this module asks key by key, so
-that every wrong key is reported, and then whether the settings are possible together.
+`penstock.core.settings` defines the values of a setting; this module checks key by key, so that
+every wrong key is reported, and then whether the settings are possible together.
 `min.insync.replicas` against the replicas of a topic is checked in `parse`.
 """
 
@@ -25,7 +25,7 @@ HEARTBEAT: Final = "broker.heartbeat.interval.ms"
 
 
 def check_topic_settings(spec: TopicSpec, report: Report) -> None:
-    """Every key of a Topic's `config` on its own."""
+    """Checks every key of a Topic's `config` separately."""
     for name, text in spec.config.items():
         try:
             TopicConfig.parse({name: text})
@@ -34,7 +34,7 @@ def check_topic_settings(spec: TopicSpec, report: Report) -> None:
 
 
 def check_cluster_settings(spec: ClusterSpec, report: Report) -> None:
-    """Every key of a Cluster's `config` on its own, then against each other and the brokers."""
+    """Checks the keys of a Cluster's `config`, each alone, then together and with the brokers."""
     problems = check_cluster_keys(spec.config)
     for name, text in spec.config.items():
         if name not in problems:

@@ -1,7 +1,7 @@
 """The fields of every kind's status: what the operator writes and `kubectl get` shows.
 
 Rows as in `schema`; only the CRDs and the operator use them, local mode ignores a status. The
-conditions are kstatus' (Ready, Reconciling, Stalled), there from the first second by default.
+conditions are kstatus' (Ready, Reconciling, Stalled), present from the first second by default.
 """
 
 from typing import Final

@@ -1,11 +1,11 @@
-"""Brings the topics of a running cluster to what the manifest says.
+"""Makes the topics of a running cluster match the manifest.
 
     manifest topics ─┐
                      ├─ plan (pure) ─▶ steps ─▶ apply through the admin client
     existing topics ─┘      └─▶ problems: nothing is done at all
 
-A topic the manifest does not name is left alone. Settings that somebody changed by hand go back
-to the manifest's. Local mode and the operator both carry these steps out.
+A topic that is not in the manifest is left alone. Settings changed by hand are reset to those of
+the manifest. Local mode and the operator both carry these steps out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from penstock.core.manifest.parse import ManifestError
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """What the cluster says. `config`: set on the topic, or inherited from the cluster."""
+    """A topic of the cluster. `config`: set on the topic, or inherited from the cluster."""
 
     partitions: int
     replicas: int
