@@ -4,6 +4,7 @@ import pytest
 
 from penstock.core.types import Offset, ProducerId, ReplicaKey
 from penstock_sim.ledger import hops_of
+from penstock_sim.pipe_checks import PipeChecks
 from penstock_sim.producing import Written
 from penstock_sim.reads import Input, Reads
 from penstock_sim.ring import BACK, THERE
@@ -41,6 +42,7 @@ def test_in_a_ring_each_pipe_reads_what_the_other_wrote() -> None:
     for seed in range(10):
         world = World(seed, ring=True)
         world.run()
+        assert isinstance(world.group_checks, PipeChecks)
         for one in world.group_checks.reads.committed():
             if hops_of(one.record.value):
                 read[one.group_id] += 1

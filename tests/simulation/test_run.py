@@ -146,7 +146,8 @@ def test_nonsense_is_refused() -> None:
 
 
 def test_progress_is_said_at_its_pace() -> None:
-    now, said = [0.0], []
+    now = [0.0]
+    said: list[str] = []
     totals = Totals(lambda: now[0])
     progress = Progress(totals, 5.0, said.append)
     for _ in range(12):

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
-from support.transport_handlers import echo, failed, for_ever
+from support.transport_handlers import echo, failed, for_ever, stream_of, unary_of
 from support.transport_scenes import SimScene, serve, stream, unary
 
 from penstock.errors import UnreachableError
@@ -59,12 +59,12 @@ async def mixed(scene: SimScene) -> None:
     await serve(scene, {"/t/echo": unary(echo), "/t/m": stream(handler.handle)})
     async with scene.transport.open(scene.address) as channel:
         for _ in range(3):
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             for number in range(50):
                 await call.write(bytes([number]))
             for number in range(50):
                 assert await call.read() == bytes([number])
-            calls = [channel.unary_unary("/t/echo")(b"", timeout=5) for _ in range(20)]
+            calls = [unary_of(channel, "/t/echo")(b"", timeout=5) for _ in range(20)]
             for answer in calls:
                 await answer
             scene.cut()
@@ -83,7 +83,7 @@ def test_a_blocked_way_holds_messages_until_it_is_open_again(scene: SimScene) ->
         handler = Handler()
         await serve(scene, {"/t/m": stream(handler.handle)})
         async with scene.transport.open(scene.address) as channel:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             await handler.began.wait()
             for blocked in (THERE, BACK):
                 scene.net.blocked.add(blocked)
@@ -106,7 +106,7 @@ def test_a_way_that_stays_blocked_breaks_the_connection(
         handler = Handler()
         await serve(scene, {"/t/m": stream(handler.handle)})
         async with scene.transport.open(scene.address) as channel:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             await handler.began.wait()
             scene.net.blocked.add(blocked)
             await call.write(b"x")
@@ -130,9 +130,9 @@ def test_an_answer_that_is_blocked_leaves_what_was_done_unknown(scene: SimScene)
 
         await serve(scene, {"/t/m": unary(note)})
         async with scene.transport.open(scene.address) as channel:
-            await channel.unary_unary("/t/m")(b"1")
+            await unary_of(channel, "/t/m")(b"1")
             scene.net.blocked.add(BACK)
-            error = error_from_rpc(await failed(channel.unary_unary("/t/m")(b"2")))
+            error = error_from_rpc(await failed(unary_of(channel, "/t/m")(b"2")))
             assert isinstance(error, UnreachableError)
             assert not error.refused
             assert done == [b"1", b"2"]
@@ -148,7 +148,7 @@ def test_a_connection_is_not_refused_but_missing_where_the_way_is_blocked(
         await serve(scene, {"/t/echo": unary(echo)})
         scene.net.blocked.add(blocked)
         async with scene.transport.open(scene.address) as channel:
-            call = channel.unary_unary("/t/echo")
+            call = unary_of(channel, "/t/echo")
             error = await failed(call(b"", timeout=KEEPALIVE_MS / 2000))
             assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             error = await failed(call(b""))
@@ -165,19 +165,19 @@ def test_nothing_of_a_killed_server_runs_and_its_clients_hear_of_it(scene: SimSc
         handler = Handler()
         await serve(scene, {"/t/m": stream(handler.handle), "/t/echo": unary(echo)})
         async with scene.transport.open(scene.address) as channel:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             await handler.began.wait()
             scene.server.kill()
             error = await failed(call.read())
             assert error.code() is grpc.StatusCode.UNAVAILABLE
-            refused = error_from_rpc(await failed(channel.unary_unary("/t/echo")(b"")))
+            refused = error_from_rpc(await failed(unary_of(channel, "/t/echo")(b"")))
             assert isinstance(refused, UnreachableError)
             assert refused.refused
             await sleep(10)
             assert not handler.cleaned
             restart(scene)
             await serve(scene, {"/t/echo": unary(echo)})
-            assert await channel.unary_unary("/t/echo")(b"x", wait_for_ready=True) == b"x"
+            assert await unary_of(channel, "/t/echo")(b"x", wait_for_ready=True) == b"x"
             assert not handler.cleaned
 
     scene.play(body)
@@ -193,9 +193,9 @@ def test_what_is_on_its_way_to_a_killed_node_is_lost(scene: SimScene) -> None:
 
         await serve(scene, {"/t/m": unary(note)})
         async with scene.transport.open(scene.address) as channel:
-            assert await channel.unary_unary("/t/m")(b"1") == b"1"
+            assert await unary_of(channel, "/t/m")(b"1") == b"1"
             tasks = len(asyncio.all_tasks(scene.server))
-            calls = [channel.unary_unary("/t/m")(b"2") for _ in range(10)]
+            calls = [unary_of(channel, "/t/m")(b"2") for _ in range(10)]
             await sleep(0)
             scene.server.kill()
             for call in calls:
@@ -209,9 +209,9 @@ def test_what_is_on_its_way_to_a_killed_node_is_lost(scene: SimScene) -> None:
 def test_a_channel_that_has_failed_fails_calls_at_once(scene: SimScene) -> None:
     async def body(scene: SimScene) -> None:
         async with scene.transport.open(scene.address) as channel:
-            await failed(channel.unary_unary("/t/m")(b""))
+            await failed(unary_of(channel, "/t/m")(b""))
             since = scene.scheduler.now_us
-            await failed(channel.unary_unary("/t/m")(b""))
+            await failed(unary_of(channel, "/t/m")(b""))
             assert scene.scheduler.now_us - since < 30_000, "the next attempt comes after 40 ms"
 
     scene.play(body)
@@ -256,7 +256,7 @@ def test_what_waits_in_a_handler_ends_before_the_handler_is_cancelled(seed: int)
         await serve(scene, {"/t/r": stream(reader), "/t/w": stream(writer)})
         async with scene.transport.open(scene.address) as channel:
             for number, method in enumerate(("/t/r", "/t/w")):
-                call = channel.stream_stream(method)()
+                call = stream_of(channel, method)()
                 await call.initial_metadata()
                 await sleep(1)
                 call.cancel()
@@ -284,7 +284,7 @@ def test_a_killed_client_is_gone_for_its_servers_and_says_no_more(scene: SimScen
         async def client() -> None:
             try:
                 async with transport.open(scene.address) as channel:
-                    await channel.stream_stream("/t/m")().read()
+                    await stream_of(channel, "/t/m")().read()
             finally:
                 cleaned.append("client")
 
@@ -307,9 +307,10 @@ def test_a_node_calls_itself_like_any_other(scene: SimScene) -> None:
 
         async def call(transport: Any) -> bytes:
             async with transport.open(scene.address) as channel:
-                call = channel.stream_stream("/t/m")()
+                call = stream_of(channel, "/t/m")()
                 await call.write(b"x")
-                answer: bytes = await call.read()
+                answer = await call.read()
+                assert isinstance(answer, bytes)
                 return answer
 
         assert await scene.there(call) == b"x"

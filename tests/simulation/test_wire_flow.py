@@ -9,7 +9,15 @@ from typing import Any
 
 import grpc
 import pytest
-from support.transport_handlers import Streaming, double, echo, failed, one_turn, round_trips
+from support.transport_handlers import (
+    Streaming,
+    double,
+    echo,
+    failed,
+    one_turn,
+    round_trips,
+    stream_of,
+)
 from support.transport_scenes import TRANSPORTS, Play, Scene, serve, stream, unary
 
 from penstock.errors import ErrorCode
@@ -88,7 +96,7 @@ def test_reading_and_writing_lets_others_run(play: Play) -> None:
 
         await serve(scene, {"/t/m": stream(double), "/t/echo": unary(echo)})
         async with scene.transport.open(scene.address) as channel, asyncio.TaskGroup() as tasks:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             await call.wait_for_connection()
             running = tasks.create_task(others())
             for _ in range(50):
@@ -110,7 +118,7 @@ def test_a_handler_writes_no_further_than_a_window_ahead_of_its_reader(play: Pla
         writing = Writing()
         await serve(scene, {"/t/m": stream(writing.handle), "/t/echo": unary(echo)})
         async with scene.transport.open(scene.address) as channel:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             first = await stalled(channel, lambda: writing.written)
             assert WINDOW_BYTES / 2 <= first * len(CHUNK) <= 4 * WINDOW_BYTES
             for _ in range(2 * first):
@@ -134,7 +142,7 @@ def test_a_client_writes_no_further_than_a_window_ahead_of_the_handler(play: Pla
 
         await serve(scene, {"/t/m": stream(late), "/t/echo": unary(echo)})
         async with scene.transport.open(scene.address) as channel:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             filling = Filling(call)
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(filling.run())
@@ -152,11 +160,11 @@ def test_a_message_larger_than_the_window_gets_through(play: Play) -> None:
     async def body(scene: Scene) -> None:
         await serve(scene, {"/t/m": stream(double)})
         async with scene.transport.open(scene.address) as channel:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             large = bytes(WINDOW_BYTES + 1)
             for message in (b"x", large, large):
                 await call.write(message)
-                assert len(await call.read()) == 2 * len(message)
+                assert await call.read() == message * 2
             call.cancel()
 
     play(body)
@@ -167,7 +175,7 @@ def test_when_the_connection_breaks_reader_and_handler_hear_of_it(play: Play) ->
         handler = Streaming(reads=True)
         await serve(scene, {"/t/m": stream(handler.handle)})
         async with scene.transport.open(scene.address) as channel:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             await call.write(b"x")
             await handler.began.wait()
             scene.cut()
@@ -185,7 +193,7 @@ def test_a_stopped_server_ends_its_streams(play: Play) -> None:
         handler = Streaming(reads=False)
         server = await serve(scene, {"/t/m": stream(handler.handle)})
         async with scene.transport.open(scene.address) as channel:
-            call = channel.stream_stream("/t/m")()
+            call = stream_of(channel, "/t/m")()
             await handler.began.wait()
             await scene.there(lambda _: server.stop(None))
             assert (await failed(call.read())).code() is grpc.StatusCode.UNAVAILABLE
@@ -207,8 +215,8 @@ def test_a_connection_that_breaks_fails_writes_that_wait(play: Play) -> None:
             },
         )
         async with scene.transport.open(scene.address) as channel:
-            into = channel.stream_stream("/t/in")()
-            out = channel.stream_stream("/t/out")()
+            into = stream_of(channel, "/t/in")()
+            out = stream_of(channel, "/t/out")()
             async with asyncio.TaskGroup() as tasks:
                 filling = Filling(into)
                 tasks.create_task(filling.run())

@@ -20,9 +20,23 @@ async def echo(request: bytes, _context: Any) -> bytes:
     return request
 
 
+def unary_of(
+    channel: grpc.aio.Channel, method: str
+) -> "grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]":
+    """A method of one request, one answer: plain bytes."""
+    return channel.unary_unary(method)
+
+
+def stream_of(
+    channel: grpc.aio.Channel, method: str
+) -> "grpc.aio.StreamStreamMultiCallable[bytes, bytes]":
+    """A method of requests and answers: plain bytes."""
+    return channel.stream_stream(method)
+
+
 async def round_trips(channel: grpc.aio.Channel, count: int) -> None:
     """Lets so many calls of `echo` come and go: what was on its way has arrived then."""
-    call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/t/echo")
+    call = unary_of(channel, "/t/echo")
     for _ in range(count):
         await call(b"")
 

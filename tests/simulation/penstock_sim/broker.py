@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned
@@ -21,7 +21,7 @@ from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
 from penstock_broker.replication.replica import Replica
-from penstock_broker.store.interface import Rewrite
+from penstock_broker.store.interface import LogStore, Rewrite
 from penstock_broker.store.losses import promise_nothing
 from penstock_sim.compaction import Compactor
 from penstock_sim.coordinator import OFFSETS_KEY, Coordinators
@@ -89,7 +89,7 @@ class SimBroker:
         assert not self.up
         self.incarnation += 1
         if not self.intact:
-            promise_nothing(self.disk)
+            promise_nothing(cast("LogStore", self.disk))  # it has what this needs
         self.world.scheduler.note(self.name, "start", f"intact={self.intact}")
         self.shell = self._last = Shell(self)
         self._isr_asked = {}
@@ -138,7 +138,11 @@ class SimBroker:
     def _crash(self, incarnation: int) -> None:
         if self.up and incarnation == self.incarnation:
             self.kill(power=False)
-            self.world.scheduler.after(20, lambda: self.up or self.start())
+            self.world.scheduler.after(20, self._start_if_down)
+
+    def _start_if_down(self) -> None:
+        if not self.up:
+            self.start()
 
     # ------------------------------------------------------------ machines
 

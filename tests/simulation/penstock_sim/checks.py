@@ -44,7 +44,8 @@ from penstock_sim.journal import JournalCounts
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
 
 _next_offset = attrgetter("next_offset")

@@ -23,7 +23,8 @@ from penstock_sim.hosting import BASE_TIME_MS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
 
 _KEYS: Final = (b"a", b"b", b"c", b"d", b"e", b"f")

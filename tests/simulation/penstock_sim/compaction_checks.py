@@ -19,7 +19,7 @@ from penstock.core.records import decode_batch
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
-    from penstock.core.types import ReplicaKey
+    from penstock.core.types import ProducerId, ReplicaKey
     from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
 
@@ -49,8 +49,8 @@ class _Looked:
 
     batches: list[Batch] = field(default_factory=list)
     next: int = -1
-    flagged: set[tuple[int, int]] = field(default_factory=set)
-    marked: set[tuple[int, int]] = field(default_factory=set)
+    flagged: set[tuple[ProducerId, int]] = field(default_factory=set)
+    marked: set[tuple[ProducerId, int]] = field(default_factory=set)
 
 
 class CompactionChecks:

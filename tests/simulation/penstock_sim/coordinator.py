@@ -20,7 +20,8 @@ from penstock.errors import PenstockError
 from penstock_sim.hosting import BASE_TIME_MS, Hosts, SimHost
 
 if TYPE_CHECKING:
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
     from penstock_sim.group_checks import Asked
     from penstock_sim.network import Stream
 

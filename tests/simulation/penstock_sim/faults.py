@@ -19,6 +19,8 @@ DELETE_RECORDS_EVERY: Final = 5
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
+    from penstock_sim.network import Stream
+    from penstock_sim.wire.connection import Connection
     from penstock_sim.world import World
 
 
@@ -226,7 +228,7 @@ class Nemesis:
     def break_stream(self) -> None:
         net = self.world.net
         streams = [stream for stream in net.streams if stream.open]
-        open_now = [*streams, *net.connections.values()]
+        open_now: list[Stream | Connection] = [*streams, *net.connections.values()]
         if open_now:
             self._random.choice(open_now).break_off()
 

@@ -20,7 +20,8 @@ from penstock.core.types import Acks, Offset, Sync
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
 
 BASE_TIME_MS: Final = 1_700_000_000_000
 """The wall clock at the beginning of a history."""

@@ -29,7 +29,8 @@ from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
     from penstock.core.replication import contract as rc
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
     from penstock_sim.world import World
 
 _POLL_MS: Final = (10, 60)

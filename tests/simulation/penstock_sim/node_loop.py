@@ -23,11 +23,12 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, TypeVarTuple, Unpack
 
 from penstock_sim.scheduler import Scheduler
 
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 RATE: Final = 8
 """Seconds of a node per second of the world. A session timeout of 1.8 s is 225 ms of a history."""
 _TURN_MS: Final = (0.005, 0.05)
@@ -276,8 +277,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
 
     def call_soon(
         self,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
@@ -291,8 +292,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def call_later(
         self,
         delay: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
@@ -300,8 +301,8 @@ class NodeLoop(asyncio.AbstractEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[..., object],
-        *args: Any,
+        callback: Callable[[Unpack[_Ts]], object],
+        *args: *_Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
@@ -330,7 +331,7 @@ class NodeLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(
-        self, executor: Executor | None, func: Callable[..., _T], *args: Any
+        self, executor: Executor | None, func: Callable[[Unpack[_Ts]], _T], *args: *_Ts
     ) -> asyncio.Future[_T]:
         assert isinstance(executor, SimExecutor), "a shell's threads come in by a seam"
         return executor.run(func, args)

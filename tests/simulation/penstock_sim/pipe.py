@@ -36,7 +36,9 @@ from penstock_sim.reading import Reader
 from penstock_sim.reads import Input
 
 if TYPE_CHECKING:
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
+    from penstock_sim.pipe_checks import PipeChecks
     from penstock_sim.world import World
 
 _ADMIN_PAUSE_MS: Final = 100
@@ -92,6 +94,8 @@ class PipeMember(SimMember):
 
 class PipeReader(Reader):
     """The reader of one process; ends with it."""
+
+    _checks: PipeChecks
 
     def __init__(self, member: PipeMember) -> None:
         super().__init__(member)

@@ -91,7 +91,7 @@ def reset_offsets_that_a_transaction_may_change(patch: Any) -> None:
     reset, check_stable = resets.reset, offsets.check_stable
 
     def blind(book: Book, event: gc.ResetRequested) -> gc.ResetDone:
-        offsets.check_stable = lambda *_args: None  # type: ignore[assignment]
+        offsets.check_stable = lambda *_args: None
         try:
             return reset(book, event)
         finally:
@@ -132,7 +132,7 @@ def keep_offsets_before_the_group_has_joined(patch: Any) -> None:
     """The transaction's coordinator is not asked: it never tells the group how it ended."""
 
     def commit(book: Book, event: gc.CommitRequested) -> gc.Committed | None:
-        key = pending.EndedKey(event.group_id, event.producer_id)
+        key = EndedKey(event.group_id, event.producer_id)
         pending._check_epoch(book, key, event.producer_epoch)
         return pending._commit_joined(book, key, event)
 
@@ -232,7 +232,7 @@ def commit_positions_outside_the_transaction(patch: Any) -> None:
         def call_plainly(make: Callable[[int], Any], *rest: Any) -> None:
             call(lambda number: replace(make(number), **plain), *rest)
 
-        self.member.call = call_plainly  # type: ignore[method-assign]
+        self.member.call = call_plainly  # type: ignore[method-assign, assignment]
         try:
             store(self, *args)
         finally:

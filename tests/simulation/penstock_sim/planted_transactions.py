@@ -201,7 +201,7 @@ def append_without_joining(patch: Any) -> None:
     """A transaction begins in a partition, and its coordinator is not told."""
 
     def produce(self: Transactions, request: lc.ProduceRequested, out: Outbox, now_ms: int) -> bool:
-        refusal = self._fenced(request) or self._shortage(request.acks)
+        refusal = self._fenced(request) or self._shortage(request.acks, 0)
         if refusal is not None:
             out.replies.append(failed(request, refusal))
             return False
@@ -276,7 +276,9 @@ def answer_without_a_marker_when_nothing_is_open(patch: Any) -> None:
     def end(self: Transactions, request: lc.EndRequested, out: Outbox, now_ms: int) -> bool:
         entry = self._log.producers.get(request.producer_id)
         if entry is None or entry.open_offset is None:
-            out.replies.append(lc.ProduceReply(request_id=request.request_id, base_offset=-1))
+            out.replies.append(
+                lc.ProduceReply(request_id=request.request_id, base_offset=Offset(-1))
+            )
             return False
         return original(self, request, out, now_ms)
 

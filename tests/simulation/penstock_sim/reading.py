@@ -30,7 +30,8 @@ from penstock.errors import OffsetOutOfRangeError, OffsetRange
 from penstock_sim.commits import COMMIT_MS, Commits, Offsets
 
 if TYPE_CHECKING:
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
     from penstock_sim.members import SimMember
 
 _POLL_MS: Final = 40

@@ -12,7 +12,7 @@ from penstock.core.replication.contract_leader import IsrProposal
 from penstock.core.types import ControllerEpoch, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.controller.wire import image_to_wire
-from penstock_sim.network import Stream
+from penstock_sim.network import End, Stream
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -63,7 +63,7 @@ class Session:
             self._connect_soon()
             return
         controller = broker.world.scheduler.random.choice(active)
-        ends = {int(broker.id): broker, controller.id: controller}
+        ends: dict[int, End] = {int(broker.id): broker, controller.id: controller}
         stream = broker.world.net.connect(broker.id, controller.id, ends)
         if stream is None:
             self._connect_soon()

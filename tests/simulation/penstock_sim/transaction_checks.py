@@ -30,13 +30,14 @@ from penstock.core.transactions.records import (
     decode_key,
     decode_value,
 )
-from penstock.core.types import ProducerId, ReplicaKey, is_transactional_producer
+from penstock.core.types import Offset, ProducerId, ReplicaKey, is_transactional_producer
 from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 from penstock_sim.transactions import CONFIG, TRANSACTIONS_KEY, TransactionHost
 
 if TYPE_CHECKING:
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
     from penstock_sim.committed_reader import CommittedReader
     from penstock_sim.transactional import Transaction, Transactor, Who
     from penstock_sim.world import World
@@ -56,7 +57,7 @@ class View:
 
     stable: dict[int, int] = field(default_factory=lambda: {0: 0})
     open: dict[tuple[ProducerId, int], int] = field(default_factory=dict)
-    ended: dict[tuple[ProducerId, int], tuple[int, bool]] = field(default_factory=dict)
+    ended: dict[tuple[ProducerId, int], tuple[Offset, bool]] = field(default_factory=dict)
     spans: dict[tuple[ProducerId, int], tuple[int, int]] = field(default_factory=dict)
 
     def extend(self, batch: Batch, who: str) -> None:

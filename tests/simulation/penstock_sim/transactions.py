@@ -23,7 +23,8 @@ from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_sim.hosting import BASE_TIME_MS, Hosts, SimHost
 
 if TYPE_CHECKING:
-    from penstock_sim.broker import Replica, SimBroker
+    from penstock_broker.replication.replica import Replica
+    from penstock_sim.broker import SimBroker
     from penstock_sim.shell import Shell
     from penstock_sim.world import World
 
