@@ -112,3 +112,11 @@ def refused_for_good(error: BaseException) -> ClusterError | None:
             )
         behind = behind.__cause__
     return None
+
+
+def is_behind(error: BaseException, other: BaseException) -> bool:
+    """`error` is `other`, or was raised because of it, or while it was handled."""
+    behind: BaseException | None = error
+    while behind is not None and behind is not other:
+        behind = behind.__cause__ or behind.__context__
+    return behind is other

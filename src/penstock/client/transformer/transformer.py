@@ -36,7 +36,7 @@ from penstock.client.transformer.config import (
     transactional_id,
 )
 from penstock.client.transformer.machine import Letter, State, Step, TransformModel
-from penstock.client.transformer.out import AsyncOut, refused_for_good
+from penstock.client.transformer.out import AsyncOut, is_behind, refused_for_good
 from penstock.client.transformer.output import TransformOutput, connecting
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, MisuseError, PenstockError
@@ -136,8 +136,7 @@ class AsyncTransformer:
         the dead-letter topic, and UnreachableError."""
         if self._started:
             return
-        letters = self.config.dead_letter_topic
-        if letters:
+        if letters := self.config.dead_letter_topic:
             async with AsyncAdmin(self._bootstrap, **connecting(self.config)) as admin:
                 await admin.describe_topics([letters])
         await self._consumer.subscribe(self.config.topics, listener=self)
@@ -263,11 +262,8 @@ class AsyncTransformer:
         if letter is not None:
             raise cause
         unknown = self._output.unknown_topic
-        behind: BaseException | None = cause
-        while unknown is not None and behind is not None:
-            if behind is unknown:
-                raise unknown
-            behind = behind.__cause__ or behind.__context__
+        if unknown is not None and is_behind(cause, unknown):
+            raise unknown
         text = cause_text(cause)
         final = self._model.handler_failed(record, text)
         if final is not None:
@@ -375,9 +371,8 @@ class AsyncTransformer:
         try:
             await self._output.abort()
             if self._output.producer is None:
-                await (
-                    self._output.begin()
-                )  # takes over the id: what the previous one left open is aborted
+                # Takes over the id: what the previous one left open is aborted.
+                await self._output.begin()
             await self._consumer.seek_to_committed()
         except PenstockError as error:
             self._failed("could not go back to the committed offsets", error)
