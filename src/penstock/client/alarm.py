@@ -1,4 +1,4 @@
-"""A timer for somebody who looks again and again: most looks find it set already."""
+"""A timer for code that checks again and again: usually it is already set early enough."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ class Alarm:
         self._set: asyncio.TimerHandle | None = None
 
     def within(self, ms: int | None) -> None:
-        """Rings in `ms` or earlier; None: need not ring, but may."""
+        """Rings in `ms` or earlier; None: does not need to ring, but may."""
         if ms is None:
             return
         when_s = self._loop.time() + ms / 1000
@@ -24,7 +24,7 @@ class Alarm:
         self._set = self._loop.call_at(when_s, self._rings)
 
     def cancel(self) -> None:
-        """Rings no more, until it is set again."""
+        """Does not ring until it is set again."""
         if self._set is not None:
             self._set.cancel()
             self._set = None

@@ -23,7 +23,7 @@ from penstock.kubernetes.resources import Json, LeaseObject, path_of
 TIMEOUTS: Final = Timeouts(connect_s=1.0, total_s=2.0)
 """Short, so that a renewal that hangs leaves time for another."""
 _ATTEMPTS: Final = 2
-"""Somebody else may have labelled or deleted the object: its holder stays the holder."""
+"""Another client may label or delete the object: its holder stays the holder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Lease:
         self._doubtful = False
 
     def _swap(self, holder: str, duration_s: int) -> bool:
-        """Writes the Lease; False if somebody else has written since it was read."""
+        """Writes the Lease; False if it was written by another since it was read."""
         # Time counts from before the request: the others see the change later than this.
         before_s = self._clock()
         where = ("POST", self._collection) if self._seen is None else ("PUT", self._path)

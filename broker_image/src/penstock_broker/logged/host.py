@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Asked(Generic[AnswerT]):
-    """A request and whoever waits for its answer, until `until_ms` of the machines' clock."""
+    """A request whose caller waits for its answer, until `until_ms` of the machines' clock."""
 
     answered: asyncio.Future[AnswerT | PenstockError]
     until_ms: int

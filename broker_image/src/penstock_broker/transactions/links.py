@@ -130,7 +130,7 @@ class TransactionLinks:
         """`coordinator.Ends`: one attempt at the participant's current leader."""
         leader = self._leader(end.participant)
         if leader is None:
-            return  # the machine resends it, at the latest with the next image
+            return  # the machine resends it, at once after an image
         if leader not in self._ends:
             call = self._peer(leader).end
             self._ends[leader] = Lane(f"broker {leader}", call, self._clock, self._spawn)

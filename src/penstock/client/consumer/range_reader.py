@@ -11,7 +11,7 @@ Possible problems, and what happens then:
     the leader changed, is down, overloaded   ask again, with growing pauses
     offsets missing inside the range          normal: compaction, control batches
     the range starts before the log start,    records are lost: `on_lost` decides, it raises, or
-    the topic is gone or created again        returns to go on behind them
+    the topic is gone or created again        returns to continue after them
     no progress for `progress_timeout_ms`     NoProgressError with topic, partition, offset
 
 Only what `isolation_level` lets a reader see: with read_committed a range must not end beyond the

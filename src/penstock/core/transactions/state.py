@@ -91,7 +91,7 @@ class Branch:
 
     @property
     def due_ms(self) -> int | None:
-        """When something is to be done, None: nothing."""
+        """When something is due; None: nothing is."""
         times = [self.flush_at_ms, self.deadline_ms, *(due_ms for due_ms, _ in self.parked[:1])]
         if not self.is_settled:
             times.append(self.send_at_ms)
