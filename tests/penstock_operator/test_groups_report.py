@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from penstock.client import GroupDescription, GroupState, MemberDescription
 from penstock.core.lag import PartitionLag
-from penstock.core.manifest.objects import OffsetReset, ResetTo
+from penstock.core.manifest.objects import OffsetReset
+from penstock.core.offset_reset import ResetKind
 from penstock.core.types import TopicPartition
 from penstock_operator.groups import reset
 from penstock_operator.groups.model import GroupFacts, GroupResource, Lag, ScaleFacts, Seen
@@ -60,7 +61,7 @@ def unknown(value: Any, shape: dict[str, Any], where: str = "status") -> list[st
 
 
 def test_the_crd_keeps_every_field_of_the_status() -> None:
-    asked = OffsetReset("one", ResetTo.EARLIEST)
+    asked = OffsetReset("one", ResetKind.EARLIEST)
     many = {TopicPartition("flights", each): (each, 0) for each in range(900)}
     record = reset.record_of(asked, many, NOW)
     shown = status_of(2, 5, 7) | reset.done(record, {}) | {"dryRun": record}
@@ -77,7 +78,7 @@ def test_ids_of_resets_are_bounded() -> None:
     limit = schema()["properties"]["resetIds"]["maxItems"]
     status: dict[str, Any] = {}
     for number in range(limit + 5):
-        asked = OffsetReset(f"r{number}", ResetTo.LATEST)
+        asked = OffsetReset(f"r{number}", ResetKind.LATEST)
         status |= reset.done(reset.record_of(asked, {}, NOW), status)
     assert status["resetIds"] == [f"r{number}" for number in range(5, limit + 5)]
 

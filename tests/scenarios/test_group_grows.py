@@ -17,7 +17,7 @@ from support.load import Load, MakeLoad, assert_nothing_noticed
 from support.waiting import wait_until
 
 from penstock.client import Admin, ConsumedBatch, GroupState
-from penstock.verify.group_readers import GroupConfig, GroupReaders
+from penstock.verify.group_readers import GroupReaders, GroupReadersConfig
 from penstock.verify.history import read_history
 
 GROUP = "grows"
@@ -32,7 +32,7 @@ class Guests:
         config = load.config
         self._record_batch = load._workload._record_batch
         self._readers = GroupReaders(
-            GroupConfig(config.bootstrap, config.topic, GROUP, GUESTS, 0.0, config.settle_s),
+            GroupReadersConfig(config.bootstrap, config.topic, GROUP, GUESTS, 0.0, config.settle_s),
             load.watch,
             self._record,
             load._workload._now_ms,

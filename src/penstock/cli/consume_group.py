@@ -16,7 +16,7 @@ from penstock.errors import ErrorCode, MisuseError
 
 if TYPE_CHECKING:
     from penstock.client import Consumer, Record
-    from penstock.client.config import OffsetReset
+    from penstock.client.config import AutoOffsetReset
 
 POLL_S: Final = 1.0
 POLL_RECORDS_MAX: Final = 10_000
@@ -62,7 +62,7 @@ def consume_in_group(
         consumer.commit()
 
 
-def _reset(offset: str) -> "OffsetReset":
+def _reset(offset: str) -> "AutoOffsetReset":
     place = parse_place(offset, "--offset")
     if place.kind is PlaceKind.BEGINNING:
         return "earliest"

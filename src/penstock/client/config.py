@@ -40,7 +40,7 @@ loop, any number of times per address: it must return at once, and always the sa
 
 OutOfRangePolicy = Literal["error", "earliest", "latest"]
 StartPosition = Literal["earliest", "latest"]
-OffsetReset = Literal["latest", "earliest", "error"]
+AutoOffsetReset = Literal["latest", "earliest", "error"]
 AssignmentStrategy = Literal["uniform", "range"]
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 AcksChoice = Acks | Literal["all", "leader", "none", "-1", "1", "0", -1, 1, 0]
@@ -259,7 +259,7 @@ class ConsumerConfig(ClientConfig):
     max_poll_interval_ms: int = 300_000
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
-    auto_offset_reset: OffsetReset = "latest"
+    auto_offset_reset: AutoOffsetReset = "latest"
     partition_assignment_strategy: AssignmentStrategy = "uniform"
     transactional_id: str = ""
     client_rack: str = ""
@@ -343,7 +343,7 @@ class ConsumerOptions(ClientOptions, total=False):
     max_poll_interval_ms: int
     enable_auto_commit: bool
     auto_commit_interval_ms: int
-    auto_offset_reset: OffsetReset
+    auto_offset_reset: AutoOffsetReset
     partition_assignment_strategy: AssignmentStrategy
     transactional_id: str
     client_rack: str

@@ -24,7 +24,7 @@ _DURATION: Final = re.compile(
 
 
 class ResetKind(Enum):
-    """Names as in `spec.offsetReset.to`."""
+    """Names as in `spec.offsetReset.to` of a ConsumerGroup."""
 
     EARLIEST = "earliest"
     LATEST = "latest"

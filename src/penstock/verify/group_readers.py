@@ -33,7 +33,7 @@ Record = Callable[[str, str, ConsumedBatch], None]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupConfig:
+class GroupReadersConfig:
     """`churn_s` 0: members stay. `settle_s` bounds how long the end waits for progress."""
 
     bootstrap: str
@@ -50,7 +50,7 @@ class GroupReaders:
 
     def __init__(
         self,
-        config: GroupConfig,
+        config: GroupReadersConfig,
         history: HistoryWriter,
         record: Record,
         now_ms: Callable[[], float],

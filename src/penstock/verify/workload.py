@@ -32,7 +32,7 @@ from penstock.core.partitioner import partition_for_key
 from penstock.core.types import TopicPartition
 from penstock.errors import PenstockError
 from penstock.verify.bank import BANK_BODY, BankProducer, check_bank
-from penstock.verify.group_readers import GroupConfig, GroupReaders
+from penstock.verify.group_readers import GroupReaders, GroupReadersConfig
 from penstock.verify.history import HistoryWriter
 from penstock.verify.pipe import Pipe, PipeConfig, target_of
 from penstock.verify.plain_producer import PlainProducer
@@ -169,7 +169,7 @@ class Workload:
     def _start_group(self) -> None:
         config = self._config
         self._group = GroupReaders(
-            GroupConfig(
+            GroupReadersConfig(
                 config.bootstrap,
                 config.topic,
                 config.group,

@@ -19,7 +19,6 @@ from penstock.core.manifest.objects import (
     External,
     OffsetReset,
     PodSpec,
-    ResetTo,
     Resources,
     ScaleTarget,
 )
@@ -33,6 +32,7 @@ from penstock.core.manifest.schema import (
 )
 from penstock.core.manifest.schema_groups import CONSUMER_GROUP_SPEC
 from penstock.core.manifest.status import CLUSTER_STATUS, CONSUMER_GROUP_STATUS, TOPIC_STATUS
+from penstock.core.offset_reset import ResetKind
 
 
 def cluster(name: str = "flights", **spec: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class TestAccepted:
             ),
             group("others"),
         ).consumer_groups
-        reset = OffsetReset("1", ResetTo.SHIFT, "-10", ("a",))
+        reset = OffsetReset("1", ResetKind.SHIFT, "-10", ("a",))
         target = ScaleTarget("Deployment", "app", 1, 6, 1000)
         assert groups[0].spec == ConsumerGroupSpec("flights", "the readers", reset, target)
         assert groups[1].spec == ConsumerGroupSpec("flights", "others")
@@ -143,7 +143,7 @@ class TestAccepted:
     def test_where_offsets_are_reset_to(self, to: str, value: object, text: str) -> None:
         reset = {"id": "1", "to": to} | ({} if value is None else {"value": value})
         spec = parse(cluster(), group(offsetReset=reset)).consumer_groups[0].spec
-        assert spec.offset_reset == OffsetReset("1", ResetTo(to), text)
+        assert spec.offset_reset == OffsetReset("1", ResetKind(to), text)
 
     def test_all_that_only_kubernetes_needs_is_kept_for_the_operator(self) -> None:
         spec = (

@@ -22,7 +22,7 @@ _EVENT_OFFSETS: Final = 5
 
 def reset_to(reset: OffsetReset) -> ResetTo:
     """Raises MisuseError for a day that does not exist, such as 2030-02-30."""
-    kind = ResetKind(reset.to.value)
+    kind = reset.to
     match kind:
         case ResetKind.EARLIEST | ResetKind.LATEST:
             return ResetTo(kind)

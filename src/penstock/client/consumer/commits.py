@@ -22,7 +22,7 @@ from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.leaders import known_partition, list_offsets
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
-from penstock.client.group.commit_queue import Batch, CommitQueue, Done, Offsets
+from penstock.client.group.commit_queue import CommitBatch, CommitQueue, Done, Offsets
 from penstock.client.group.coordinator import GroupCoordinator
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.group.wire import commit_to_wire, committed_from_wire
@@ -263,7 +263,7 @@ class Committer:
         for batch in self._queue.take_all():
             batch.fail(_closed())
 
-    async def _send(self, batch: Batch) -> None:
+    async def _send(self, batch: CommitBatch) -> None:
         """One call and its answers; every waiting caller gets the outcome."""
         try:
             refused = await self._store(batch.offsets, batch.timeout_s)

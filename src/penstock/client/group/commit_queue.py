@@ -27,7 +27,7 @@ MERGED_PARTITIONS_MAX: Final = 500
 
 
 @dataclass(slots=True)
-class Batch:
+class CommitBatch:
     """The commits that one call answers: it stores `offsets` and tries for `timeout_s`."""
 
     timeout_s: float
@@ -70,8 +70,8 @@ class CommitQueue:
     """Batches in the order in which they are to be sent."""
 
     def __init__(self) -> None:
-        self._batches: deque[Batch] = deque()
-        self._sent: Batch | None = None
+        self._batches: deque[CommitBatch] = deque()
+        self._sent: CommitBatch | None = None
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -79,7 +79,7 @@ class CommitQueue:
     def add(self, offsets: Offsets, timeout_s: float, done: Done) -> None:
         """Merges a commit into the last batch, or makes a new one."""
         if not self._batches or not self._batches[-1].takes(offsets, timeout_s):
-            self._batches.append(Batch(timeout_s))
+            self._batches.append(CommitBatch(timeout_s))
         self._batches[-1].add(offsets, done)
 
     def covers(self, where: TopicPartition, offset: int) -> bool:
@@ -90,7 +90,7 @@ class CommitQueue:
             for batch in (*sent, *self._batches)
         )
 
-    def take(self) -> Batch:
+    def take(self) -> CommitBatch:
         """The next batch, in flight until `over`; nothing more is merged into it."""
         self._sent = self._batches.popleft()
         return self._sent
@@ -99,7 +99,7 @@ class CommitQueue:
         """The call of the batch that was taken has ended, successfully or not."""
         self._sent = None
 
-    def take_all(self) -> Iterator[Batch]:
+    def take_all(self) -> Iterator[CommitBatch]:
         """The waiting commits, when there will be no more calls."""
         while self._batches:
             yield self._batches.popleft()

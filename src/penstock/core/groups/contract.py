@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from penstock.core.groups.records import OffsetReset
+from penstock.core.groups.records import AppliedReset
 from penstock.core.types import NO_PRODUCER, ProducerId, TopicId
 from penstock.errors import PenstockError
 
@@ -383,7 +383,7 @@ class Described:
     members: tuple[DescribedMember, ...] = ()
     offsets: tuple[OffsetAnswer, ...] = ()
     empty_since_ms: int = 0
-    last_reset: OffsetReset | None = None
+    last_reset: AppliedReset | None = None
     pending: tuple[DescribedPending, ...] = ()
     names: Mapping[TopicId, str] = field(default_factory=dict)
 

@@ -21,7 +21,7 @@ from penstock.core.groups.contract import (
     Part,
 )
 from penstock.core.groups.membership import check_groups, fenced_instance, unknown_member
-from penstock.core.groups.records import GroupRecord, OffsetRecord, OffsetReset
+from penstock.core.groups.records import AppliedReset, GroupRecord, OffsetRecord
 from penstock.core.groups.state import Book, Group, Member
 from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -108,7 +108,7 @@ def check_stable(
     )
 
 
-def record(book: Book, new: NewOffset, reset: OffsetReset | None = None) -> OffsetRecord:
+def record(book: Book, new: NewOffset, reset: AppliedReset | None = None) -> OffsetRecord:
     """The offset in its stored form."""
     return OffsetRecord(
         topic=new.where.topic,
@@ -122,7 +122,7 @@ def record(book: Book, new: NewOffset, reset: OffsetReset | None = None) -> Offs
 
 
 def put(
-    book: Book, group: Group, part: Part, new: NewOffset, reset: OffsetReset | None = None
+    book: Book, group: Group, part: Part, new: NewOffset, reset: AppliedReset | None = None
 ) -> None:
     if group.group_id not in book.groups:
         book.put_group(group, GroupRecord(empty_since_ms=book.time_ms))

@@ -73,7 +73,7 @@ Key = GroupKey | MemberKey | TargetKey | CurrentKey | OffsetKey | PendingKey | E
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetReset:
+class AppliedReset:
     """The last reset of a group's offsets, for audit. `time_ms` since 1970."""
 
     reset_id: str
@@ -91,7 +91,7 @@ class GroupRecord:
     assignment_epoch: int = 0
     assignor: str = ""
     empty_since_ms: int = 0
-    reset: OffsetReset | None = None
+    reset: AppliedReset | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,7 +364,7 @@ def _read_group(document: dict[str, Any]) -> GroupRecord:
         assignment_epoch=int(document["assignment_epoch"]),
         assignor=document["assignor"],
         empty_since_ms=int(document["empty_since"]),
-        reset=None if reset is None else OffsetReset(*reset),
+        reset=None if reset is None else AppliedReset(*reset),
     )
 
 

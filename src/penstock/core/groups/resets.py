@@ -22,7 +22,7 @@ from penstock.core.groups.contract import (
     ResetRequested,
 )
 from penstock.core.groups.membership import check_groups
-from penstock.core.groups.records import OffsetReset
+from penstock.core.groups.records import AppliedReset
 from penstock.core.groups.state import Book, Group
 from penstock.core.types import TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -65,7 +65,7 @@ def reset(book: Book, event: ResetRequested) -> ResetDone:
 
 
 def _apply_reset(book: Book, group: Group, parts: list[Part], event: ResetRequested) -> None:
-    audit = OffsetReset(event.reset_id, event.reason, book.time_ms)
+    audit = AppliedReset(event.reset_id, event.reason, book.time_ms)
     record = group.record
     if group.group_id not in book.groups:
         record = replace(record, empty_since_ms=book.time_ms)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.core.manifest.fields import Values
+from penstock.core.offset_reset import ResetKind
 
 REPLICATION_FACTOR = "default.replication.factor"
 MIN_INSYNC = "min.insync.replicas"
@@ -166,17 +167,6 @@ class Topic:
     spec: TopicSpec
 
 
-class ResetTo(Enum):
-    """Where an offset reset moves to, and the meaning of `value`."""
-
-    EARLIEST = "earliest"
-    LATEST = "latest"
-    OFFSET = "offset"
-    DATETIME = "datetime"
-    DURATION = "duration"
-    SHIFT = "shift"
-
-
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
     """Carried out once per `id`. `value` as written, empty for earliest and latest.
@@ -185,7 +175,7 @@ class OffsetReset:
     """
 
     id: str
-    to: ResetTo
+    to: ResetKind
     value: str = ""
     topics: tuple[str, ...] = ()
     dry_run: bool = False
@@ -194,7 +184,7 @@ class OffsetReset:
     def from_values(cls, values: Values) -> "OffsetReset":
         return cls(
             id=values.text("id"),
-            to=ResetTo(values.text("to") or "latest"),
+            to=ResetKind(values.text("to") or "latest"),
             value=values.text("value"),
             topics=values.texts("topics"),
             dry_run=values.boolean("dryRun"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import (
+    AppliedReset,
     CurrentKey,
     CurrentRecord,
     GroupKey,
@@ -17,7 +18,6 @@ from penstock.core.groups.records import (
     MemberRecord,
     OffsetKey,
     OffsetRecord,
-    OffsetReset,
     TargetKey,
     TargetRecord,
     Value,
@@ -49,7 +49,7 @@ entries = st.one_of(
             assignment_epoch=number,
             assignor=text,
             empty_since_ms=number,
-            reset=st.none() | st.builds(OffsetReset, text, text, number),
+            reset=st.none() | st.builds(AppliedReset, text, text, number),
         ),
     ),
     st.tuples(
