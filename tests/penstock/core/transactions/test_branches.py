@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support.transaction_desk import FRESH, P0, P1, Desk, refused
+from support.transaction_desk import FRESH, P0, P1, TIME_MS, Desk, refused
 
 from penstock.core.transactions import TransactionConfig
 from penstock.core.transactions import contract as c
@@ -169,6 +169,30 @@ def test_a_new_runs_first_begin_tells_the_old_ones_partitions_at_once(desk: Desk
     written(desk, desk.begin(), P0, P1)
     desk.begin(run="r2")
     assert set(desk.ends) == {(P0, 0, False), (P1, 0, False)}
+
+
+def test_a_new_run_says_what_it_aborts_and_counts_as_use(desk: Desk) -> None:
+    written(desk, desk.begin())
+    desk.pass_time(70)
+    desk.begin(run="r2")
+    (decision,) = desk.ready.decisions
+    assert decision.event == "run superseded"
+    assert decision.fields == {"id": "app", "run": "r2", "older": "r1", "aborted": 1}
+    assert desk.machine.holders["app"].record.used_ms == TIME_MS + 70
+    assert desk.ledger().used_ms == TIME_MS + 70
+
+
+def test_a_new_run_that_aborts_nothing_says_nothing(desk: Desk) -> None:
+    desk.commit_batch(written(desk, desk.begin()))
+    desk.begin(run="r2", batch=1)
+    assert not desk.ready.decisions
+
+
+def test_forgetting_a_ledger_says_how_many_branches_it_aborts(desk: Desk) -> None:
+    for task in range(2):
+        written(desk, desk.begin(task=task))
+    assert desk.ask(c.ForgetLedgerRequested, application_id="app").forgotten
+    assert desk.ready.decisions[-1].fields == {"id": "app", "aborted": 2}
 
 
 def test_a_replay_of_a_batch_that_is_in_writes_nothing_and_compares_rows(desk: Desk) -> None:
