@@ -1,10 +1,11 @@
 """Mutants that behave like the code as it is, each with the reason: `equivalents.toml`.
 
 An entry names the file, the class and function, the changed line as it was and as it is in the
-mutant, and why nobody can notice. Line numbers play no part, so entries survive edits elsewhere; an
-entry whose line is gone matches nothing, and `stale` finds it.
+mutant, and why nobody can notice; `…` in a field stands for any text. Line numbers play no part, so
+entries survive edits elsewhere; an entry whose line is gone matches nothing, and `stale` finds it.
 """
 
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Final
 
 from tools.mutation.changes import Mutant
 
+_ANY: Final = "…"
 FILE: Final = Path(__file__).with_name("equivalents.toml")
 
 
@@ -25,13 +27,17 @@ class Equivalent:
     now: str
     why: str
 
+    def is_about(self, mutant: Mutant) -> bool:
+        """Whether this is the mutant, or one of those that are meant."""
+        mine = (self.path, self.scope, self.was, self.now)
+        return all(_matches(pattern, text) for pattern, text in zip(mine, mutant.key, strict=True))
+
 
 class Equivalents:
     """The entries, found by the content of a mutant."""
 
     def __init__(self, entries: list[Equivalent]) -> None:
         self.entries = entries
-        self._why = {(one.path, one.scope, one.was, one.now): one.why for one in entries}
 
     @classmethod
     def load(cls, file: Path = FILE) -> "Equivalents":
@@ -41,14 +47,27 @@ class Equivalents:
 
     def why(self, mutant: Mutant) -> str | None:
         """The reason, if it is one."""
-        return self._why.get(mutant.key)
+        return next((one.why for one in self.entries if one.is_about(mutant)), None)
 
     def stale(self, root: Path) -> list[Equivalent]:
         """Entries whose line does not stand in their file any more."""
-        return [one for one in self.entries if not _stands(root / one.path, one.was)]
+        return [one for one in self.entries if not _stands(root, one)]
 
 
-def _stands(file: Path, was: str) -> bool:
-    if not file.is_file():
-        return False
-    return was in " ".join(line.strip() for line in file.read_text().splitlines())
+def _matches(pattern: str, text: str) -> bool:
+    return re.fullmatch(_regular(pattern), text) is not None
+
+
+def _regular(pattern: str) -> str:
+    return ".*".join(re.escape(part) for part in pattern.split(_ANY))
+
+
+def _stands(root: Path, entry: Equivalent) -> bool:
+    """Whether a file that is meant has the line."""
+    return any(
+        re.search(
+            _regular(entry.was), " ".join(line.strip() for line in file.read_text().splitlines())
+        )
+        for file in root.glob(entry.path.replace(_ANY, "**/*"))
+        if file.is_file()
+    )

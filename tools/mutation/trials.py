@@ -23,6 +23,7 @@ import psutil
 
 from tools.mutation.changes import Mutant
 from tools.mutation.matters import Step
+from tools.mutation.quick import MODULE
 
 MARK: Final = "PENSTOCK_MUTATION_TRIAL"
 LIMIT_TIMES: Final = 5
@@ -75,15 +76,17 @@ class Copy:
         try:
             for step in steps:
                 limit_s = max(LIMIT_AT_LEAST_S, LIMIT_TIMES * usual_s[step])
-                by = self.run(step, limit_s)
+                by = self.run(step, limit_s, Path(mutant.path).stem)
                 if by is not None:
                     return Verdict(by, time.monotonic() - began)
             return Verdict(None, time.monotonic() - began)
         finally:
             self._write(file, before)
 
-    def run(self, step: Step, limit_s: float) -> str | None:
+    def run(self, step: Step, limit_s: float, module: str = "") -> str | None:
         """What failed, or that the limit was reached; None: the step passed.
+
+        `module`: its tests come first.
 
         Raises:
             InterruptedTrialError: asked to stop; everything started has ended.
@@ -93,7 +96,7 @@ class Copy:
             process = subprocess.Popen(
                 step.command(sys.executable, self.folder),
                 cwd=self.folder,
-                env=self._environment(),
+                env={**self._environment(), MODULE: module},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

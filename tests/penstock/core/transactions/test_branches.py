@@ -175,7 +175,7 @@ def test_a_new_run_says_what_it_aborts_and_counts_as_use(desk: Desk) -> None:
     written(desk, desk.begin())
     desk.pass_time(70)
     desk.begin(run="r2")
-    (decision,) = desk.ready.decisions
+    decision = desk.ready.decisions[-1]
     assert decision.event == "run superseded"
     assert decision.fields == {"id": "app", "run": "r2", "older": "r1", "aborted": 1}
     assert desk.machine.holders["app"].record.used_ms == TIME_MS + 70
