@@ -89,7 +89,10 @@ def mutants_of(path: str, source: str) -> Iterator[Mutant]:
 
 
 def sample(root: Path, paths: Sequence[str], size: int | None, seed: int) -> list[Mutant]:
-    """`size` mutants of the files, drawn by `seed`, in the order of the files; None: all."""
+    """`size` mutants of the files in the order that `seed` draws; None: all, as they stand.
+
+    So what has been tried when somebody stops is a sample, too.
+    """
     drawn: list[tuple[str, int]] = []
     parsed = {path: changes_of((root / path).read_text()) for path in paths}
     for path in paths:
@@ -103,7 +106,7 @@ def sample(root: Path, paths: Sequence[str], size: int | None, seed: int) -> lis
         mutant = _mutant(path, module.code, module, found[number])
         if mutant is not None:
             chosen[path, number] = mutant
-    return [chosen[place] for place in sorted(chosen)]
+    return [chosen[place] for place in (sorted(chosen) if size is None else chosen)]
 
 
 def count(root: Path, paths: Sequence[str]) -> int:

@@ -336,3 +336,12 @@ def test_after_the_last_epoch_a_decision_goes_on_with_another_producer_id(desk: 
 def test_another_instance_too_goes_on_with_another_producer_id(desk: Desk) -> None:
     who = worn_out(desk)
     assert desk.init(instance="b") == (who[0] + (1 << 50), 0)
+
+
+def test_who_lost_its_id_is_told_which_epoch_ended_and_who_has_it_now(desk: Desk) -> None:
+    lost = desk.init(client_id="one")
+    taken = desk.init(instance="b", client_id="two", client_host="h")
+    told = f"epoch {lost[1]} of producer id {lost[0]} has ended: transactional id 'tx' now has "
+    told += f"producer id {taken[0]}, epoch {taken[1]}; it was taken over by client 'two' at h"
+    with refused(ErrorCode.PRODUCER_FENCED, told):
+        desk.join(lost)
