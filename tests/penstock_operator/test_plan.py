@@ -24,6 +24,7 @@ from penstock_operator.model import (
 from penstock_operator.names import TOPIC_FINALIZER
 from penstock_operator.objects import DesiredCluster
 from penstock_operator.objects.broker import template_hash
+from penstock_operator.observe import claim_state
 from penstock_operator.plan import plan_cluster
 from penstock_operator.plan.topics import PAUSED_REASON, plan_resources
 
@@ -172,6 +173,31 @@ def test_scaling_down_happens_once_proven_empty() -> None:
     assert sorted(world.pods) == [0, 1, 2]
     assert 3 in world.claims, "the volume stays"
     assert world.registered == {0, 1, 2}, "the controller forgets it"
+
+
+def test_a_plan_says_what_it_waits_for_when_a_replica_is_out_of_sync() -> None:
+    world = settled(WISH)
+    world.partitions = [replace(world.partitions[0], isr=world.partitions[0].replicas[:2])]
+    assert "CatchingUp" in reasons(plan_cluster(WISH, world.observed()))
+    world.partitions = [replace(world.partitions[0], isr=world.partitions[0].replicas[:1])]
+    assert "UnderMinIsr" in reasons(plan_cluster(WISH, world.observed()))
+
+
+def test_a_claim_is_as_large_as_its_volume_and_says_what_resizes_it() -> None:
+    claim = {
+        "metadata": {"name": "data-0", "uid": "u"},
+        "spec": {"resources": {"requests": {"storage": "2Gi"}}},
+    }
+    unbound = claim_state(0, claim, expandable=True)
+    assert (unbound.requested, unbound.capacity, unbound.resizing) == (2 * GIB, 0, "")
+    conditions = [
+        {"type": "FileSystemResizePending", "status": "True", "message": "wait for the pod"},
+        {"type": "Resizing", "status": "True"},
+        {"type": "Other", "status": "False"},
+    ]
+    status = {"capacity": {"storage": "1Gi"}, "conditions": conditions}
+    bound = claim_state(0, {**claim, "status": status}, expandable=True)
+    assert (bound.capacity, bound.resizing) == (GIB, "wait for the pod; Resizing")
 
 
 def test_scaling_down_waits_while_nobody_can_be_asked() -> None:

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tools.mutation.changes import Mutant, count, sample
+from tools.mutation.changes import Mutant, count, in_scopes, sample
 from tools.mutation.equivalents import Equivalents
-from tools.mutation.matters import Step, steps_for
+from tools.mutation.matters import SIMULATOR, Step, steps_for
 from tools.mutation.trials import Copy, InterruptedTrialError, Verdict
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -57,6 +57,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--again", type=Path, metavar="FILE", help="only what this report says was missed"
     )
+    parser.add_argument(
+        "--except", dest="known", type=Path, metavar="FILE", help="not what this report has"
+    )
+    parser.add_argument(
+        "--without-simulator", action="store_true", help="tests only: sooner, and notices less"
+    )
     parser.add_argument("--list", action="store_true", help="print the mutants, try none")
     return parser.parse_args(arguments)
 
@@ -66,9 +72,7 @@ def main() -> int:
     options = parse()
     files = _files(options.paths)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10_000)
-    mutants = sample(ROOT, files, options.sample, seed)
-    if options.again:
-        mutants = _missed_before(options.again, sample(ROOT, files, None, seed))
+    mutants = _chosen(options, files, seed)
     print(
         f"{len(mutants)} of {count(ROOT, files)} mutants of {len(files)} files, seed {seed}",
         flush=True,
@@ -85,7 +89,7 @@ def main() -> int:
         print(_line(tried), flush=True)
     to_try = [one for one in mutants if equivalents.why(one) is None]
     with tempfile.TemporaryDirectory(prefix="penstock-mutation-") as folder:
-        done, code = Run(Path(folder), options.workers).play(to_try)
+        done, code = Run(Path(folder), options).play(to_try)
     summarize(known + done)
     if options.report:
         options.report.write_text("".join(_row(tried) + "\n" for tried in known + done))
@@ -95,9 +99,10 @@ def main() -> int:
 class Run:
     """Workers that try mutants, each in its own copy of the tree."""
 
-    def __init__(self, folder: Path, workers: int) -> None:
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._folder = folder
-        self._workers = workers
+        self._workers: int = options.workers
+        self._simulates: bool = not options.without_simulator
         self._stop = threading.Event()
         self._copies: queue.Queue[Copy] = queue.Queue()
         self._done: list[Tried] = []
@@ -112,7 +117,7 @@ class Run:
         signal.signal(signal.SIGTERM, _interrupt)
         with ThreadPoolExecutor(self._workers) as pool:
             try:
-                if not self._tree_passes({step for one in mutants for step in steps_for(one.path)}):
+                if not self._tree_passes({step for one in mutants for step in self._steps(one)}):
                     return [], 1
                 total = len(mutants)
                 for tried in pool.map(self._try, mutants):
@@ -124,6 +129,9 @@ class Run:
                 print("interrupted: no process is left", flush=True)
                 return self._done, _INTERRUPTED
         return self._done, 1 if any(one.by is None for one in self._done) else 0
+
+    def _steps(self, mutant: Mutant) -> list[Step]:
+        return [step for step in steps_for(mutant.path) if self._simulates or step != SIMULATOR]
 
     def _tree_passes(self, steps: Iterable[Step]) -> bool:
         """Runs each step on the tree as it is: says what a trial costs, and that it can pass."""
@@ -145,7 +153,7 @@ class Run:
     def _try(self, mutant: Mutant) -> Tried:
         copy = self._copies.get()
         try:
-            verdict: Verdict = copy.try_out(mutant, steps_for(mutant.path), self._usual_s)
+            verdict: Verdict = copy.try_out(mutant, self._steps(mutant), self._usual_s)
         finally:
             self._copies.put(copy)
         return Tried(mutant, verdict.by, verdict.seconds)
@@ -179,14 +187,25 @@ def _row(tried: Tried) -> str:
     return json.dumps(fields, ensure_ascii=False)
 
 
-def _missed_before(report: Path, mutants: list[Mutant]) -> list[Mutant]:
+def _chosen(options: argparse.Namespace, files: list[str], seed: int) -> list[Mutant]:
+    """What the command line asks for."""
+    if options.again:
+        missed = _keys(options.again, "MISSED")
+        again = in_scopes(ROOT, {(path, scope) for path, scope, *_ in missed})
+        return [one for one in again if one.key in missed]
+    drawn = sample(ROOT, files, options.sample, seed)
+    known = _keys(options.known) if options.known else set()
+    return [one for one in drawn if one.key not in known]
+
+
+def _keys(report: Path, *outcomes: str) -> set[tuple[str, ...]]:
+    """The mutants in a report, those with these outcomes only if any are given."""
     rows = [json.loads(line) for line in report.read_text().splitlines()]
-    missed = {
+    return {
         (row["path"], row["scope"], row["was"], row["now"])
         for row in rows
-        if row["outcome"] == "MISSED"
+        if not outcomes or row["outcome"] in outcomes
     }
-    return [one for one in mutants if one.key in missed]
 
 
 def _files(paths: list[str]) -> list[str]:

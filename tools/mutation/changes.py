@@ -18,7 +18,7 @@ Some code is not changed at all, because nobody could notice, or everybody would
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -107,6 +107,17 @@ def sample(root: Path, paths: Sequence[str], size: int | None, seed: int) -> lis
         if mutant is not None:
             chosen[path, number] = mutant
     return [chosen[place] for place in (sorted(chosen) if size is None else chosen)]
+
+
+def in_scopes(root: Path, scopes: Collection[tuple[str, str]]) -> Iterator[Mutant]:
+    """All mutants in these scopes (path, class and function)."""
+    for path in sorted({path for path, _ in scopes if (root / path).is_file()}):
+        module, found = changes_of((root / path).read_text())
+        for change in found:
+            if (path, change.scope) in scopes:
+                mutant = _mutant(path, module.code, module, change)
+                if mutant is not None:
+                    yield mutant
 
 
 def count(root: Path, paths: Sequence[str]) -> int:

@@ -155,6 +155,17 @@ def test_balance_comes_before_racks(assignor: str) -> None:
     assert sizes(assign(assignor, group, {T: AssignedTopic(8, RACKS)})) == [2, 3, 3]
 
 
+def test_where_racks_share_partitions_the_member_with_most_room_is_given_the_next() -> None:
+    """Else the shared ones would fill the member whose rack has others that only it is near to."""
+    both, own = frozenset("xy"), frozenset("y")
+    group = {
+        "a": AssignedMember("a", frozenset({T}), "x"),
+        "b": AssignedMember("b", frozenset({T}), "y"),
+    }
+    assigned = assign("uniform", group, {T: AssignedTopic(4, (both, both, own, own))})
+    assert assigned == {"a": parts(T, 0, 3), "b": parts(T, 1, 2)}
+
+
 def test_a_surplus_far_from_the_members_rack_goes_first() -> None:
     had = parts(T, *range(8))
     group = {

@@ -358,3 +358,8 @@ def test_the_assignor_that_most_ask_for_is_used(desk: Desk) -> None:
     told = desk.ask(c.DescribeRequested(desk.new_id(), "g"))
     assert told.assignor == "range"
     assert [m.assignor for m in told.members] == ["range", "range", "uniform"]
+
+
+def test_states_are_called_what_metrics_and_status_show() -> None:
+    called = ["Empty", "Assigning", "Reconciling", "Stable", "Dead"]
+    assert [state.value for state in c.GroupState] == called

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.core.groups.pattern import PATTERN_MAX_CHARS, TopicPattern
+from penstock.core.groups.pattern import _STATES_MAX, PATTERN_MAX_CHARS, TopicPattern
 from penstock.errors import ClusterError, ErrorCode
 
 atoms = st.one_of(
@@ -41,6 +41,13 @@ def test_no_pattern_takes_more_than_linear_time() -> None:
     started = perf_counter()
     assert not pattern.matches("a" * 249)
     assert perf_counter() - started < 2.0
+
+
+def test_names_of_any_characters_do_not_fill_the_memory() -> None:
+    pattern = TopicPattern("[^a]*")
+    for number in range(_STATES_MAX + 100):
+        assert pattern.matches(chr(0x4E00 + number))
+    assert len(pattern._steps) <= _STATES_MAX
 
 
 @pytest.mark.parametrize(

@@ -341,6 +341,7 @@ def test_describe_tells_whose_offsets_are_pending(desk: Desk) -> None:
     (found,) = described.pending
     assert (found.transactional_id, found.producer_id, found.producer_epoch) == ("pay", PID, 0)
     assert found.parts == {("id-t", 0)}
+    assert found.names == {"id-t": "t"}
 
 
 @pytest.mark.parametrize(
