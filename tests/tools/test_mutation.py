@@ -11,7 +11,7 @@ import pytest
 from tools.mutation.changes import Mutant, mutants_of, sample
 from tools.mutation.equivalents import Equivalent, Equivalents
 from tools.mutation.matters import TABLE, Step, steps_for
-from tools.mutation.trials import MARK, Copy, InterruptedTrialError
+from tools.mutation.trials import MARK, Copy, InterruptedTrialError, TreeFailsError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -174,3 +174,12 @@ def test_a_trial_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
         copy.try_out(MUTANT, [step], {step: 60.0})
     assert processes_of(copy) == []
     assert (tmp_path / "copy/src/some.py").read_text() == "def f():\n    return 1\n"
+
+
+def test_tests_that_fail_without_the_mutant_say_nothing_about_it(tmp_path: Path) -> None:
+    root = tree(tmp_path / "root")
+    (root / "tests/test_some.py").write_text("def test_f() -> None:\n    assert False\n")
+    copy = Copy(root, tmp_path / "copy", threading.Event())
+    (tmp_path / "copy/tools").symlink_to(ROOT / "tools")
+    with pytest.raises(TreeFailsError, match="test_f"):
+        copy.try_out(MUTANT, [Step("unit", ("tests/test_some.py",))], {})

@@ -13,8 +13,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,10 +21,9 @@ from typing import Final, NoReturn
 from tools.mutation.changes import Mutant, count, in_scopes, sample
 from tools.mutation.equivalents import Equivalents
 from tools.mutation.matters import SIMULATOR, Step, steps_for
-from tools.mutation.trials import Copy, InterruptedTrialError, Verdict
+from tools.mutation.trials import Copy, InterruptedTrialError, TreeFailsError, Verdict
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-_BASELINE_LIMIT_S: Final = 900.0
 _INTERRUPTED: Final = 130
 
 
@@ -117,38 +114,22 @@ class Run:
         signal.signal(signal.SIGTERM, _interrupt)
         with ThreadPoolExecutor(self._workers) as pool:
             try:
-                if not self._tree_passes({step for one in mutants for step in self._steps(one)}):
-                    return [], 1
                 total = len(mutants)
                 for tried in pool.map(self._try, mutants):
                     self._done.append(tried)
                     print(f"[{len(self._done)}/{total}] {_line(tried)}", flush=True)
-            except (KeyboardInterrupt, InterruptedTrialError):
+            except (KeyboardInterrupt, InterruptedTrialError, TreeFailsError) as error:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
+                if isinstance(error, TreeFailsError):
+                    print(f"{error}\nthis fails on the tree as it is, too: mend it first")
+                    return self._done, 1
                 print("interrupted: no process is left", flush=True)
                 return self._done, _INTERRUPTED
         return self._done, 1 if any(one.by is None for one in self._done) else 0
 
     def _steps(self, mutant: Mutant) -> list[Step]:
         return [step for step in steps_for(mutant.path) if self._simulates or step != SIMULATOR]
-
-    def _tree_passes(self, steps: Iterable[Step]) -> bool:
-        """Runs each step on the tree as it is: says what a trial costs, and that it can pass."""
-        copy = self._copies.get()
-        try:
-            for step in sorted(steps, key=lambda step: step.tests):
-                began = time.monotonic()
-                failed = copy.run(step, _BASELINE_LIMIT_S)
-                self._usual_s[step] = time.monotonic() - began
-                if failed is not None:
-                    print(f"{copy.last_output()}\nthe tree fails as it is: {failed}", flush=True)
-                    return False
-                tests = " ".join(step.tests)
-                print(f"as it is: {step.name} {tests} {self._usual_s[step]:.1f} s", flush=True)
-        finally:
-            self._copies.put(copy)
-        return True
 
     def _try(self, mutant: Mutant) -> Tried:
         copy = self._copies.get()

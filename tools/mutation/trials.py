@@ -30,6 +30,8 @@ LIMIT_TIMES: Final = 5
 """A step may take this many times as long as on the tree as it is …"""
 LIMIT_AT_LEAST_S: Final = 30.0
 """… and at least this long: others use the machine, too."""
+UNKNOWN_S: Final = 60.0
+"""What a step is taken to need before it has run without a failure."""
 _GRACE_S: Final = 10.0
 _POLL_S: Final = 0.1
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -38,6 +40,10 @@ _SEED_FAILED: Final = re.compile(r"^seed (\d+)", re.MULTILINE)
 
 class InterruptedTrialError(Exception):
     """Somebody asked to stop."""
+
+
+class TreeFailsError(Exception):
+    """Tests fail on the tree as it is: what they say about mutants means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +70,38 @@ class Copy:
             (folder / "node_modules").symlink_to(modules.resolve())
 
     def try_out(self, mutant: Mutant, steps: Sequence[Step], usual_s: dict[Step, float]) -> Verdict:
-        """Runs the steps on a mutant until one fails. `usual_s`: how long each takes without it.
+        """Runs the steps on a mutant until one fails.
+
+        `usual_s` is filled: how long each step takes when nothing fails. A step that fails for the
+        first time is run on the tree as it is, or its failure would say nothing about the mutant.
 
         Raises:
             InterruptedTrialError: asked to stop; the file is restored.
+            TreeFailsError: a step fails without the mutant, too.
         """
         file = self.folder / mutant.path
+        module = file.stem
         before = file.read_text()
         began = time.monotonic()
-        self._write(file, mutant.text)
-        try:
-            for step in steps:
-                limit_s = max(LIMIT_AT_LEAST_S, LIMIT_TIMES * usual_s[step])
-                by = self.run(step, limit_s, Path(mutant.path).stem)
-                if by is not None:
-                    return Verdict(by, time.monotonic() - began)
-            return Verdict(None, time.monotonic() - began)
-        finally:
-            self._write(file, before)
+        for step in steps:
+            limit_s = max(LIMIT_AT_LEAST_S, LIMIT_TIMES * usual_s.get(step, UNKNOWN_S))
+            started = time.monotonic()
+            self._write(file, mutant.text)
+            try:
+                by = self.run(step, limit_s, module)
+            finally:
+                self._write(file, before)
+            seconds = time.monotonic() - began
+            if by is None:
+                usual_s.setdefault(step, time.monotonic() - started)
+                continue
+            if step not in usual_s:
+                started = time.monotonic()
+                if (failed := self.run(step, LIMIT_TIMES * UNKNOWN_S, module)) is not None:
+                    raise TreeFailsError(f"{self.last_output()}\n{failed}")
+                usual_s[step] = time.monotonic() - started
+            return Verdict(by, seconds)
+        return Verdict(None, time.monotonic() - began)
 
     def run(self, step: Step, limit_s: float, module: str = "") -> str | None:
         """What failed, or that the limit was reached; None: the step passed.

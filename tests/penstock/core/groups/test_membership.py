@@ -363,3 +363,9 @@ def test_the_assignor_that_most_ask_for_is_used(desk: Desk) -> None:
 def test_states_are_called_what_metrics_and_status_show() -> None:
     called = ["Empty", "Assigning", "Reconciling", "Stable", "Dead"]
     assert [state.value for state in c.GroupState] == called
+
+
+def test_where_nothing_happens_nothing_is_said(desk: Any) -> None:
+    ready = desk.feed(c.Tick())
+    assert (ready.records, ready.outputs, ready.decisions) == ((), (), ())
+    assert ready == c.NOTHING

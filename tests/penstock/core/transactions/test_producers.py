@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from support.transaction_desk import FRESH, GROUP, P0, P1, U0, Desk, ends, refused
 
 from penstock.core.transactions import TransactionConfig
@@ -338,9 +339,13 @@ def test_another_instance_too_goes_on_with_another_producer_id(desk: Desk) -> No
     assert desk.init(instance="b") == (who[0] + (1 << 50), 0)
 
 
-def test_who_lost_its_id_is_told_which_epoch_ended_and_who_has_it_now(desk: Desk) -> None:
+@pytest.mark.parametrize("takeovers", [1, 2])
+def test_who_lost_its_id_is_told_which_epoch_ended_and_who_has_it_now(
+    desk: Desk, takeovers: int
+) -> None:
     lost = desk.init(client_id="one")
-    taken = desk.init(instance="b", client_id="two", client_host="h")
+    for number in range(takeovers):
+        taken = desk.init(instance=f"b{number}", client_id="two", client_host="h")
     told = f"epoch {lost[1]} of producer id {lost[0]} has ended: transactional id 'tx' now has "
     told += f"producer id {taken[0]}, epoch {taken[1]}; it was taken over by client 'two' at h"
     with refused(ErrorCode.PRODUCER_FENCED, told):
