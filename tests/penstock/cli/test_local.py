@@ -6,15 +6,20 @@ import shlex
 import signal
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 from support.local import processes_of, write_manifest
 from support.waiting import wait_until
 
+if TYPE_CHECKING:
+    from .conftest import Program
+
 
 class TestForeground:
-    def test_ctrl_c_stops_everything_and_leaves_nothing(self, program: Any, tmp_path: Path) -> None:
+    def test_ctrl_c_stops_everything_and_leaves_nothing(
+        self, program: "Program", tmp_path: Path
+    ) -> None:
         manifest = write_manifest(tmp_path)
         process = program.start("local", "up", "-f", manifest, "--port", 0)
         assert process.stdout is not None
@@ -30,7 +35,7 @@ class TestForeground:
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
     def test_a_signal_while_it_starts_leaves_nothing(
-        self, program: Any, tmp_path: Path, number: signal.Signals
+        self, program: "Program", tmp_path: Path, number: signal.Signals
     ) -> None:
         process = program.start("local", "up", "-f", write_manifest(tmp_path), "--port", 0)
         wait_until(lambda: len(processes_of(tmp_path)) >= 2, what="it has begun")
@@ -40,7 +45,7 @@ class TestForeground:
         assert b"Traceback" not in err
         assert processes_of(tmp_path) == {}
 
-    def test_a_closed_terminal_stops_everything(self, program: Any, tmp_path: Path) -> None:
+    def test_a_closed_terminal_stops_everything(self, program: "Program", tmp_path: Path) -> None:
         process = program.start("local", "up", "-f", write_manifest(tmp_path), "--port", 0)
         assert process.stdout is not None
         process.stdout.readline()
@@ -50,7 +55,7 @@ class TestForeground:
 
 
 class TestDetached:
-    def test_the_life_of_a_cluster(self, program: Any, tmp_path: Path) -> None:
+    def test_the_life_of_a_cluster(self, program: "Program", tmp_path: Path) -> None:
         manifest = write_manifest(tmp_path, brokers=2, partitions=2)
         up = ("local", "up", "-f", manifest, "--detach", "--port", 0)
         assert program.ok(*up).startswith("cluster test is running on 127.0.0.1:")
@@ -101,7 +106,9 @@ class TestDetached:
         program.ok("local", "down", "--purge", "--yes")
         assert not data.parent.exists()
 
-    def test_a_data_directory_elsewhere_is_found_again(self, program: Any, tmp_path: Path) -> None:
+    def test_a_data_directory_elsewhere_is_found_again(
+        self, program: "Program", tmp_path: Path
+    ) -> None:
         data = tmp_path / "elsewhere"
         manifest = write_manifest(tmp_path)
         program.ok("local", "up", "-f", manifest, "-d", "--port", 0, "--data-dir", data)
@@ -114,7 +121,7 @@ class TestDetached:
         assert not data.exists()
 
     def test_each_of_several_clusters_is_stopped_by_the_command_that_was_printed(
-        self, program: Any, tmp_path: Path
+        self, program: "Program", tmp_path: Path
     ) -> None:
         up = ("local", "up", "-f", write_manifest(tmp_path), "-d", "--port", 0)
         program.ok(*up)
@@ -139,7 +146,7 @@ class TestDetached:
         assert (tmp_path / "a b" / "broker-0").exists()
 
     def test_a_registry_that_cannot_be_written_is_no_hindrance(
-        self, program: Any, tmp_path: Path
+        self, program: "Program", tmp_path: Path
     ) -> None:
         (tmp_path / "state").write_text("not a directory")
         up = ("local", "up", "-f", write_manifest(tmp_path), "-d", "--port", 0)
@@ -149,7 +156,7 @@ class TestDetached:
         program.ok(*shlex.split(done.stdout.split("`")[1])[1:])
 
     def test_children_of_a_killed_supervisor_end_and_up_works_again(
-        self, program: Any, tmp_path: Path
+        self, program: "Program", tmp_path: Path
     ) -> None:
         up = ("local", "up", "-f", write_manifest(tmp_path), "--detach", "--port", 0)
         program.ok(*up)
@@ -164,7 +171,7 @@ class TestDetached:
 
 
 class TestRefused:
-    def test_a_bad_manifest_tells_every_problem(self, program: Any, tmp_path: Path) -> None:
+    def test_a_bad_manifest_tells_every_problem(self, program: "Program", tmp_path: Path) -> None:
         bad = tmp_path / "bad.yaml"
         bad.write_text(
             "apiVersion: penstock.dev/v1alpha1\nkind: Cluster\nmetadata: {name: c}\n"
@@ -187,7 +194,7 @@ class TestRefused:
         ]
 
     @pytest.mark.parametrize("detach", [[], ["--detach"]], ids=str)
-    def test_a_port_in_use(self, program: Any, tmp_path: Path, detach: list[str]) -> None:
+    def test_a_port_in_use(self, program: "Program", tmp_path: Path, detach: list[str]) -> None:
         manifest = write_manifest(tmp_path)
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
@@ -199,16 +206,16 @@ class TestRefused:
         )
         assert processes_of(tmp_path) == {}
 
-    def test_no_cluster_to_look_at(self, program: Any) -> None:
+    def test_no_cluster_to_look_at(self, program: "Program") -> None:
         for words in (["status"], ["down"], ["logs"]):
             assert "no local cluster is running" in program.fails("local", *words)
 
-    def test_a_manifest_that_is_not_there(self, program: Any) -> None:
+    def test_a_manifest_that_is_not_there(self, program: "Program") -> None:
         assert program.fails("local", "up", "-f", "none.yaml") == (
             "none.yaml: cannot be read: No such file or directory"
         )
 
-    def test_a_data_directory_that_is_none(self, program: Any, tmp_path: Path) -> None:
+    def test_a_data_directory_that_is_none(self, program: "Program", tmp_path: Path) -> None:
         assert "is not the data directory of a broker" in program.fails(
             "dump-log", "--data-dir", tmp_path
         )

@@ -7,17 +7,20 @@ import subprocess
 import sys
 import urllib.request
 from itertools import count
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from support.descendants import descendants_of, still_running
 from support.waiting import wait_until
 
+if TYPE_CHECKING:
+    from .conftest import Program
+
 _numbers = count()
 
 
 @pytest.fixture
-def topic(penstock: Any) -> str:
+def topic(penstock: "Program") -> str:
     """A new topic with two partitions."""
     name = f"topic-{next(_numbers)}"
     penstock.ok("topic", "create", name, "-p", 2)
@@ -35,12 +38,14 @@ def interrupt(
 
 
 class TestProduceAndConsume:
-    def test_lines_go_in_and_come_out_in_order(self, penstock: Any, topic: str) -> None:
+    def test_lines_go_in_and_come_out_in_order(self, penstock: "Program", topic: str) -> None:
         lines = "".join(f"line {i}\n" for i in range(1000))
         penstock.ok("produce", topic, "-p", 1, stdin=lines)
         assert penstock.ok("consume", topic, "-e") == lines
 
-    def test_keys_are_split_off_and_choose_the_partition(self, penstock: Any, topic: str) -> None:
+    def test_keys_are_split_off_and_choose_the_partition(
+        self, penstock: "Program", topic: str
+    ) -> None:
         penstock.ok("produce", topic, "-K", ":", stdin="a:1\nb:2\na:3\nno key\n")
         out = penstock.ok("consume", topic, "-e", "-f", "%k|%v|%p\\n", "-Z", "NULL")
         records = [line.split("|") for line in out.splitlines()]
@@ -51,13 +56,13 @@ class TestProduceAndConsume:
         assert "b => 2" in out.splitlines()
 
     def test_a_place_that_does_not_exist_is_told_even_without_a_line(
-        self, penstock: Any, topic: str
+        self, penstock: "Program", topic: str
     ) -> None:
         assert "'nosuch' does not exist" in penstock.fails("produce", "nosuch")
         assert "partitions 0 to 1, not 7" in penstock.fails("produce", topic, "-p", 7)
         assert penstock.ok("produce", topic) == ""
 
-    def test_null_empty_headers_and_bytes_survive(self, penstock: Any, topic: str) -> None:
+    def test_null_empty_headers_and_bytes_survive(self, penstock: "Program", topic: str) -> None:
         penstock.ok(
             "produce", topic, "-Z", "NULL", "-k", "key", "-H", "source=bts", "-H", "x=a=b", "-p", 0,
             stdin="NULL\n\nüß\n",
@@ -73,11 +78,13 @@ class TestProduceAndConsume:
         ]
 
     @pytest.mark.parametrize("codec", ["zstd", "lz4"])
-    def test_compressed_records_are_read_back(self, penstock: Any, topic: str, codec: str) -> None:
+    def test_compressed_records_are_read_back(
+        self, penstock: "Program", topic: str, codec: str
+    ) -> None:
         penstock.ok("produce", topic, "-z", codec, "--sync", "disk", stdin="x" * 5000 + "\n")
         assert penstock.ok("consume", topic, "-e") == "x" * 5000 + "\n"
 
-    def test_places_to_begin_and_to_end(self, penstock: Any, topic: str) -> None:
+    def test_places_to_begin_and_to_end(self, penstock: "Program", topic: str) -> None:
         penstock.ok("produce", topic, "-p", 0, stdin="".join(f"{i}\n" for i in range(10)))
         stamp = penstock.ok("consume", topic, "-o", "3", "-c", 1, "-p", 0, "-f", "%T")
 
@@ -94,23 +101,25 @@ class TestProduceAndConsume:
         assert consumed("-o", "@2100-01-01", "-e") == ""
         assert consumed("--to", "@2001-01-01") == ""
 
-    def test_count_ends_produce(self, penstock: Any, topic: str) -> None:
+    def test_count_ends_produce(self, penstock: "Program", topic: str) -> None:
         penstock.ok("produce", topic, "-c", 2, stdin="a\nb\nc\n")
         assert sorted(penstock.ok("consume", topic, "-e").split()) == ["a", "b"]
 
-    def test_an_empty_input_and_an_empty_topic_are_fine(self, penstock: Any, topic: str) -> None:
+    def test_an_empty_input_and_an_empty_topic_are_fine(
+        self, penstock: "Program", topic: str
+    ) -> None:
         assert penstock.ok("produce", topic) == ""
         assert penstock.ok("consume", topic, "-e") == ""
 
     def test_a_record_over_the_limit_names_line_size_and_limit(
-        self, penstock: Any, topic: str
+        self, penstock: "Program", topic: str
     ) -> None:
         penstock.ok("topic", "alter", topic, "--set", "max.message.bytes=2000")
         message = penstock.fails("produce", topic, stdin="ok\n" + "x" * 3000 + "\n")
         assert message.startswith("line 2: ")
         assert "2000" in message.replace(",", "")
 
-    def test_a_closed_pipe_ends_consume_quietly(self, penstock: Any, topic: str) -> None:
+    def test_a_closed_pipe_ends_consume_quietly(self, penstock: "Program", topic: str) -> None:
         penstock.ok("produce", topic, stdin="".join(f"line {i}\n" for i in range(20_000)))
         process = penstock.start("consume", topic)
         assert process.stdout is not None
@@ -153,7 +162,7 @@ class TestProduceAndConsume:
         ids=lambda value: " ".join(value) if isinstance(value, list) else None,
     )
     def test_what_cannot_be_done_is_one_line(
-        self, penstock: Any, words: list[str], message: str
+        self, penstock: "Program", words: list[str], message: str
     ) -> None:
         assert message in penstock.fails(*words, stdin="x\n")
 
@@ -171,14 +180,14 @@ class TestProduceAndConsume:
         ids=" ".join,
     )
     def test_what_no_cluster_could_mean_is_wrong_usage(
-        self, penstock: Any, words: list[str]
+        self, penstock: "Program", words: list[str]
     ) -> None:
         done = penstock.run(*words)
         assert (done.returncode, done.stdout) == (2, "")
         assert "Error: Invalid value for" in done.stderr
 
     def test_an_offset_that_some_partitions_have_is_read_there(
-        self, penstock: Any, topic: str
+        self, penstock: "Program", topic: str
     ) -> None:
         penstock.ok("produce", topic, "-p", 1, stdin="a\nb\n")
         assert penstock.ok("consume", topic, "-o", 1, "-e") == "b\n"
@@ -196,7 +205,7 @@ class TestProduceAndConsume:
         ],
     )
     def test_closed_and_full_files_are_one_line(
-        self, penstock: Any, words: str, closed: str, message: bytes
+        self, penstock: "Program", words: str, closed: str, message: bytes
     ) -> None:
         command = f"{sys.executable} -m penstock.cli {words} {closed}"
         done = subprocess.run(
@@ -207,7 +216,7 @@ class TestProduceAndConsume:
         assert done.stderr.startswith(b"penstock: " + message)
         assert len(done.stderr.splitlines()) == 1
 
-    def test_perf_makes_no_more_values_than_one_call_takes(self, penstock: Any) -> None:
+    def test_perf_makes_no_more_values_than_one_call_takes(self, penstock: "Program") -> None:
         # All at once would be 100 GB; the limit lets a defect end in an error, not in swapping.
         command = f"{sys.executable} -m penstock.cli perf produce flights --record-bytes 50000000"
         done = subprocess.run(
@@ -219,7 +228,7 @@ class TestProduceAndConsume:
 
 
 class TestOffsets:
-    def test_offsets_are_listed_per_partition(self, penstock: Any, topic: str) -> None:
+    def test_offsets_are_listed_per_partition(self, penstock: "Program", topic: str) -> None:
         penstock.ok("produce", topic, "-p", 1, stdin="a\nb\n")
         rows = json.loads(penstock.ok("offsets", topic, "-o", "json", "--at", "2001-01-01"))
         assert rows == [
@@ -232,7 +241,7 @@ class TestOffsets:
 
 
 class TestTopics:
-    def test_the_life_of_a_topic(self, penstock: Any) -> None:
+    def test_the_life_of_a_topic(self, penstock: "Program") -> None:
         out = penstock.ok(
             "topic", "create", "life", "-p", 2, "-c", "retention.ms=1000", "--dry-run"
         )
@@ -257,7 +266,7 @@ class TestTopics:
         penstock.ok("topic", "delete", "life", stdin="y\n")
         wait_until(lambda: "life" not in penstock.ok("topic", "list"), what="life is gone")
 
-    def test_the_cluster_is_described(self, penstock: Any) -> None:
+    def test_the_cluster_is_described(self, penstock: "Program") -> None:
         seen = json.loads(penstock.ok("cluster", "describe", "-o", "json"))
         assert seen["controller_reachable"] is True
         assert [one["alive"] for one in seen["brokers"]] == [True, True]
@@ -267,7 +276,7 @@ class TestTopics:
 class TestPerf:
     @pytest.mark.parametrize("mode", [[], ["--per-record"]], ids=str)
     def test_produce_and_consume_are_measured(
-        self, penstock: Any, topic: str, mode: list[str]
+        self, penstock: "Program", topic: str, mode: list[str]
     ) -> None:
         out = penstock.ok("perf", "produce", topic, "--records", 3000, *mode, "-o", "json")
         assert json.loads(out)["records"] == 3000
@@ -277,7 +286,7 @@ class TestPerf:
         assert "Records per second:" in penstock.ok("perf", "consume", topic, "--arrow")
 
 
-def leader_of(penstock: Any, topic: str) -> dict[str, Any]:
+def leader_of(penstock: "Program", topic: str) -> dict[str, Any]:
     """The process that leads a topic's first partition, as `local status` shows it."""
     (first, *_) = json.loads(penstock.ok("topic", "describe", topic, "-o", "json"))[
         "partition_list"
@@ -322,13 +331,13 @@ main(["consume", topic, "--to", "1000", "-p", "0"])
 class TestCtrlC:
     """Every command ends at once, with 130, without a traceback; what was read is written."""
 
-    def test_consume(self, penstock: Any, topic: str) -> None:
+    def test_consume(self, penstock: "Program", topic: str) -> None:
         penstock.ok("produce", topic, stdin="first\n")
         process = penstock.start("consume", topic)
         assert read_line(process.stdout) == b"first\n"
         assert interrupt(process) == (130, "")
 
-    def test_sigterm_lets_a_consumer_leave_its_group(self, penstock: Any, topic: str) -> None:
+    def test_sigterm_lets_a_consumer_leave_its_group(self, penstock: "Program", topic: str) -> None:
         penstock.ok("produce", topic, stdin="first\n")
         process = penstock.start("consume", topic, "-g", topic, "-o", "beginning")
         assert read_line(process.stdout) == b"first\n"
@@ -336,7 +345,7 @@ class TestCtrlC:
         described = json.loads(penstock.ok("group", "describe", topic, "-o", "json"))
         assert described["state"].lower() == "empty", described
 
-    def test_produce_writes_what_it_has_read(self, penstock: Any, topic: str) -> None:
+    def test_produce_writes_what_it_has_read(self, penstock: "Program", topic: str) -> None:
         process = penstock.start("produce", topic, "-p", 0)
         assert process.stdin is not None
         process.stdin.write(b"first\n")
@@ -351,13 +360,13 @@ class TestCtrlC:
         assert read == ["first", *lines][: len(read)]
 
     @pytest.mark.parametrize("mode", [[], ["--per-record"]], ids=str)
-    def test_perf_produce(self, penstock: Any, topic: str, mode: list[str]) -> None:
+    def test_perf_produce(self, penstock: "Program", topic: str, mode: list[str]) -> None:
         process = penstock.start("perf", "produce", topic, "--records", 10**9, *mode)
         assert b"written" in read_line(process.stderr)
         assert interrupt(process)[0] == 130
 
     @pytest.mark.parametrize("mode", [[], ["--arrow"]], ids=str)
-    def test_perf_consume(self, penstock: Any, mode: list[str]) -> None:
+    def test_perf_consume(self, penstock: "Program", mode: list[str]) -> None:
         topic = f"topic-{next(_numbers)}"
         penstock.ok("topic", "create", topic, "-p", 1)
         penstock.ok("perf", "produce", topic, "--records", 600, "--record-bytes", 200_000)
@@ -373,14 +382,16 @@ class TestCtrlC:
         finally:
             os.kill(leader["pid"], signal.SIGCONT)
 
-    def test_consume_that_waits_for_an_end(self, penstock: Any, topic: str) -> None:
+    def test_consume_that_waits_for_an_end(self, penstock: "Program", topic: str) -> None:
         penstock.ok("produce", topic, "-p", 0, stdin="x\n")
         process = penstock.start("consume", topic, "--to", "1000", "-p", 0)
         assert read_line(process.stdout) == b"x\n"
         assert interrupt(process) == (130, "")
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
-    def test_between_a_call_and_its_begin(self, penstock: Any, topic: str, number: int) -> None:
+    def test_between_a_call_and_its_begin(
+        self, penstock: "Program", topic: str, number: int
+    ) -> None:
         """The worst moment: the coroutine is made and nobody runs it."""
         penstock.ok("produce", topic, "-p", 0, stdin="x\n")
         done = subprocess.run(
@@ -390,12 +401,12 @@ class TestCtrlC:
         )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr) == (130, b"x\n", b"")
 
-    def test_logs(self, penstock: Any) -> None:
+    def test_logs(self, penstock: "Program") -> None:
         process = penstock.start("local", "logs", "broker-0", "-f")
         assert json.loads(read_line(process.stdout))["event"]
         assert interrupt(process) == (130, "")
 
-    def test_a_question(self, penstock: Any, topic: str) -> None:
+    def test_a_question(self, penstock: "Program", topic: str) -> None:
         process = penstock.start("topic", "delete", topic)
         assert process.stdout is not None
         assert process.stdout.read(11) == b"Permanently"

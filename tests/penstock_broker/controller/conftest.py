@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -17,7 +17,7 @@ from support.waiting import wait_until, wait_until_async
 
 from penstock.core.control import ControlConfig
 from penstock.errors import PenstockError
-from penstock.proto.v1 import admin_pb2, controller_pb2
+from penstock.proto.v1 import admin_pb2, broker_pb2, controller_pb2
 from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.proto.v1.controller_pb2_grpc import ControllerServiceStub
 from penstock.rpc.errors import error_from_wire
@@ -26,6 +26,10 @@ from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore
 from penstock_broker.controller.process import ControllerProcess
 from penstock_broker.controller.runtime import ControllerRuntime
 from penstock_broker.controller.server import ControllerServer
+
+if TYPE_CHECKING:
+    from penstock.proto.v1.admin_pb2_grpc import AdminServiceAsyncStub
+    from penstock.proto.v1.controller_pb2_grpc import ControllerServiceAsyncStub
 
 QUICK = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=3_000, session_grace_ms=100)
 
@@ -45,7 +49,7 @@ class BrokerClient:
             data_intact=True,
         )
         self.register.MergeFrom(controller_pb2.Register(**register))
-        self.registered: controller_pb2.Registered | None = None
+        self.accepted: controller_pb2.Registered | None = None
         self.images: list[controller_pb2.ClusterImage] = []
         self.error: PenstockError | None = None
         self.may_stop = False
@@ -70,7 +74,7 @@ class BrokerClient:
         match message.WhichOneof("message"):
             case "registered":
                 assert not self.images, "the image came before the registration was answered"
-                self.registered = message.registered
+                self.accepted = message.registered
             case "image":
                 self.images.append(message.image)
             case "heartbeat_ack":
@@ -92,13 +96,31 @@ class BrokerClient:
         """What a killed process does."""
         self._call.cancel()
 
-    def topic(self, name: str) -> Any:
+    @property
+    def registered(self) -> controller_pb2.Registered:
+        """What its registration was answered with."""
+        assert self.accepted is not None
+        return self.accepted
+
+    @property
+    def refusal(self) -> PenstockError:
+        """Why its session ended."""
+        assert self.error is not None
+        return self.error
+
+    def topic(self, name: str) -> broker_pb2.TopicInfo | None:
         """The newest word on a topic."""
         for image in reversed(self.images):
             for topic in image.topics:
                 if topic.topic == name:
                     return topic
         return None
+
+    def known(self, name: str) -> broker_pb2.TopicInfo:
+        """A topic that it has heard of."""
+        topic = self.topic(name)
+        assert topic is not None
+        return topic
 
     def leader(self, name: str = "t", partition: int = 0) -> tuple[int, int] | None:
         """(leader, leader epoch) as this broker has heard last."""
@@ -107,6 +129,10 @@ class BrokerClient:
             return None
         info = topic.partitions[partition]
         return info.leader, info.leader_epoch
+
+    def has_leader(self, leader: int, epoch: int) -> bool:
+        """Of the one partition of topic t."""
+        return self.leader() == (leader, epoch)
 
     async def until(self, condition: Callable[[], object], what: str) -> None:
         async def check() -> object:
@@ -129,11 +155,11 @@ class Running:
         return f"127.0.0.1:{self.server.port}"
 
     @property
-    def admin(self) -> Any:
+    def admin(self) -> "AdminServiceAsyncStub":
         return AdminServiceStub(self._channel())
 
     @property
-    def controller(self) -> Any:
+    def controller(self) -> "ControllerServiceAsyncStub":
         return ControllerServiceStub(self._channel())
 
     def _channel(self) -> grpc.aio.Channel:
@@ -202,10 +228,12 @@ def documents() -> SharedDocuments:
     return SharedDocuments(lambda: 0)
 
 
+Start = Callable[..., Awaitable[Running]]
+Run = Callable[..., AbstractAsyncContextManager[Running]]
+
+
 @pytest.fixture
-async def start(
-    documents: SharedDocuments,
-) -> AsyncIterator[Callable[..., Awaitable[Running]]]:
+async def start(documents: SharedDocuments) -> AsyncIterator[Start]:
     """Starts controllers that end with the test."""
     async with AsyncExitStack() as stack:
 
@@ -224,7 +252,7 @@ async def start(
 
 
 @pytest.fixture
-def run() -> Any:
+def run() -> Run:
     """`run_controller`, for tests that end a controller themselves."""
     return run_controller
 

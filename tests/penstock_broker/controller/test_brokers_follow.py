@@ -4,7 +4,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -21,6 +21,9 @@ from penstock.proto.v1.controller_pb2_grpc import (
 )
 from penstock.rpc.errors import error_to_wire
 from penstock_broker.controller.metadata_store.memory import MemoryMetadataStore, SharedDocuments
+
+if TYPE_CHECKING:
+    from .conftest import Run
 
 Reserve = Callable[[], ReservedPort]
 CONFIG = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=1_800)
@@ -59,7 +62,7 @@ def black_hole(ip: str, port: int) -> Iterator[None]:
 
 
 async def test_brokers_move_over_when_the_active_controller_is_gone(
-    shared: SharedDocuments, run: Any, reserve: Reserve
+    shared: SharedDocuments, run: "Run", reserve: Reserve
 ) -> None:
     ports = [reserve().port, reserve().port]
     controllers = [f"127.0.0.1:{port}" for port in ports]
@@ -85,7 +88,7 @@ async def test_brokers_move_over_when_the_active_controller_is_gone(
 
 
 async def test_a_name_is_looked_up_in_every_round(
-    shared: SharedDocuments, run: Any, resolver: dict[str, list[str]], reserve: Reserve
+    shared: SharedDocuments, run: "Run", resolver: dict[str, list[str]], reserve: Reserve
 ) -> None:
     port = reserve().port
     resolver["controllers.test"] = []
@@ -102,7 +105,7 @@ async def test_a_name_is_looked_up_in_every_round(
 
 async def test_addresses_that_swallow_connections_delay_nobody(
     shared: SharedDocuments,
-    run: Any,
+    run: "Run",
     resolver: dict[str, list[str]],
     reserve: Reserve,
     monkeypatch: pytest.MonkeyPatch,
@@ -125,7 +128,7 @@ async def test_addresses_that_swallow_connections_delay_nobody(
 
 
 async def test_an_answer_after_another_controller_was_promised_to_be_followed_says_nothing(
-    shared: SharedDocuments, run: Any, reserve: Reserve
+    shared: SharedDocuments, run: "Run", reserve: Reserve
 ) -> None:
     """That controller may have read before what is answered here was stored."""
     port = reserve().port

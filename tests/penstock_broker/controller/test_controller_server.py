@@ -4,9 +4,10 @@ import asyncio
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -33,6 +34,9 @@ from penstock_broker.controller.metadata_store.memory import (
 from penstock_broker.controller.server import CONTROLLER_SERVICE
 from penstock_broker.serving.edge import first_error
 
+if TYPE_CHECKING:
+    from .conftest import BrokerClient, Run, Running, Start
+
 
 async def code_of(call: Any) -> ErrorCode:
     """The error code of a call that fails as a whole."""
@@ -41,19 +45,19 @@ async def code_of(call: Any) -> ErrorCode:
     return error_from_rpc(caught.value).code
 
 
-async def three(running: Any) -> list[Any]:
+async def three(running: "Running") -> list["BrokerClient"]:
     """Three brokers, and topic `t` with one partition led by broker 0."""
     brokers = [await running.broker(broker_id) for broker_id in range(3)]
     await running.create(assignment=[admin_pb2.ReplicaList(broker_ids=[0, 1, 2])], partitions=0)
     for broker in brokers:
-        await broker.until(lambda broker=broker: broker.leader() == (0, 1), "the topic arrives")
+        await broker.until(partial(broker.has_leader, 0, 1), "the topic arrives")
     return brokers
 
 
 # ---------------------------------------------------------------- sessions
 
 
-async def test_a_broker_registers_and_gets_a_full_image_then_changes(start: Any) -> None:
+async def test_a_broker_registers_and_gets_a_full_image_then_changes(start: "Start") -> None:
     running = await start()
     first = await running.broker(0)
     assert first.registered.controller_epoch == 1
@@ -69,45 +73,45 @@ async def test_a_broker_registers_and_gets_a_full_image_then_changes(start: Any)
 
 
 async def test_a_broken_session_moves_the_leadership_without_the_session_timeout(
-    start: Any,
+    start: "Start",
 ) -> None:
     brokers = await three(await start(config=ControlConfig(session_timeout_ms=100_000)))
     brokers[0].break_off()
     await brokers[1].until(lambda: brokers[1].leader() == (1, 2), "broker 1 leads")
 
 
-async def test_a_silent_broker_is_told_that_its_session_is_over(start: Any) -> None:
+async def test_a_silent_broker_is_told_that_its_session_is_over(start: "Start") -> None:
     brokers = await three(await start())
     brokers[0].beating = False
     await brokers[1].until(lambda: brokers[1].leader() == (1, 2), "broker 1 leads")
     await asyncio.wait_for(brokers[0].ended.wait(), 40.0)
-    assert brokers[0].error.code is ErrorCode.STALE_BROKER_SESSION
+    assert brokers[0].refusal.code is ErrorCode.STALE_BROKER_SESSION
 
 
-async def test_a_stopping_broker_hears_that_it_may_stop(start: Any) -> None:
+async def test_a_stopping_broker_hears_that_it_may_stop(start: "Start") -> None:
     brokers = await three(await start())
     brokers[0].wants_stop = True
     await brokers[0].until(lambda: brokers[0].may_stop, "it may stop")
     await brokers[1].until(lambda: brokers[1].leader() == (1, 2), "broker 1 leads")
 
 
-async def test_a_refused_registration_says_why_and_ends_the_stream(start: Any) -> None:
+async def test_a_refused_registration_says_why_and_ends_the_stream(start: "Start") -> None:
     running = await start()
     await running.broker(0)
     client = running.start_broker(0, run=2, directory_id="copy")
     await asyncio.wait_for(client.ended.wait(), 40.0)
-    assert client.error.code is ErrorCode.BROKER_ID_IN_USE
-    assert client.registered is None
+    assert client.refusal.code is ErrorCode.BROKER_ID_IN_USE
+    assert client.accepted is None
 
 
-async def test_a_stream_must_begin_with_register(start: Any) -> None:
+async def test_a_stream_must_begin_with_register(start: "Start") -> None:
     running = await start()
     beat = controller_pb2.SessionRequest(heartbeat=controller_pb2.Heartbeat())
     call = running.controller.Session(iter([beat]))
     assert await code_of(call.read()) is ErrorCode.INVALID_REQUEST
 
 
-async def test_garbage_is_an_invalid_request(start: Any) -> None:
+async def test_garbage_is_an_invalid_request(start: "Start") -> None:
     running = await start()
     async with open_aio_channel(running.address) as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
@@ -119,8 +123,10 @@ async def test_garbage_is_an_invalid_request(start: Any) -> None:
 # ---------------------------------------------------------------- ISR and producer ids
 
 
-def isr_request(broker: Any, isr: list[int], **changes: Any) -> controller_pb2.AlterIsrRequest:
-    topic = broker.topic("t")
+def isr_request(
+    broker: "BrokerClient", isr: list[int], **changes: Any
+) -> controller_pb2.AlterIsrRequest:
+    topic = broker.known("t")
     info = topic.partitions[0]
     fields = {
         "broker_id": broker.broker_id,
@@ -138,7 +144,7 @@ def isr_request(broker: Any, isr: list[int], **changes: Any) -> controller_pb2.A
     return controller_pb2.AlterIsrRequest(changes=[change], **fields)
 
 
-async def test_isr_changes_are_compared_and_swapped(start: Any) -> None:
+async def test_isr_changes_are_compared_and_swapped(start: "Start") -> None:
     running = await start()
     brokers = await three(running)
     request = isr_request(brokers[0], [0, 1])
@@ -146,10 +152,10 @@ async def test_isr_changes_are_compared_and_swapped(start: Any) -> None:
     assert list(answer.results[0].partition.isr) == [0, 1]
     request.changes[0].isr[:] = [0, 2]
     stale = (await running.controller.AlterIsr(request)).results[0]
-    assert stale.error.code == ErrorCode.STALE_PARTITION_VERSION
+    assert ErrorCode(stale.error.code) is ErrorCode.STALE_PARTITION_VERSION
     assert list(stale.partition.isr) == [0, 1]
     await brokers[2].until(
-        lambda: list(brokers[2].topic("t").partitions[0].isr) == [0, 1], "all hear of it"
+        lambda: list(brokers[2].known("t").partitions[0].isr) == [0, 1], "all hear of it"
     )
 
 
@@ -163,15 +169,15 @@ async def test_isr_changes_are_compared_and_swapped(start: Any) -> None:
     ],
 )
 async def test_isr_changes_of_the_past_are_refused(
-    start: Any, changes: dict[str, Any], expected: ErrorCode
+    start: "Start", changes: dict[str, Any], expected: ErrorCode
 ) -> None:
     running = await start()
     brokers = await three(running)
     answer = await running.controller.AlterIsr(isr_request(brokers[0], [0, 1], **changes))
-    assert answer.error.code == expected
+    assert ErrorCode(answer.error.code) is expected
 
 
-async def test_producer_ids_are_handed_out_once(start: Any) -> None:
+async def test_producer_ids_are_handed_out_once(start: "Start") -> None:
     running = await start()
     brokers = [await running.broker(0), await running.broker(1)]
     requests = [
@@ -188,7 +194,7 @@ async def test_producer_ids_are_handed_out_once(start: Any) -> None:
 # ---------------------------------------------------------------- admin
 
 
-async def test_topics_live_and_die_through_the_admin_calls(start: Any) -> None:
+async def test_topics_live_and_die_through_the_admin_calls(start: "Start") -> None:
     running = await start()
     broker = await running.broker(0)
     await running.create(replication_factor=1, configs={"retention.ms": "5"})
@@ -204,7 +210,7 @@ async def test_topics_live_and_die_through_the_admin_calls(start: Any) -> None:
     assert all(entry.documentation for entry in described.configs)
     cluster = await running.admin.DescribeCluster(admin_pb2.DescribeClusterRequest())
     assert (cluster.topics, cluster.partitions, cluster.offline_partitions) == (1, 3, 0)
-    topic_id = broker.topic("t").topic_id
+    topic_id = broker.known("t").topic_id
     delete = admin_pb2.DeleteTopicsRequest(topics=[admin_pb2.TopicName(topic="t")])
     assert (await running.admin.DeleteTopics(delete)).results[0].topic_id == topic_id
     await broker.until(
@@ -212,7 +218,7 @@ async def test_topics_live_and_die_through_the_admin_calls(start: Any) -> None:
     )
 
 
-async def test_refusals_name_the_topic_and_the_reason(start: Any) -> None:
+async def test_refusals_name_the_topic_and_the_reason(start: "Start") -> None:
     running = await start()
     await running.broker(0)
     topics = [
@@ -224,19 +230,19 @@ async def test_refusals_name_the_topic_and_the_reason(start: Any) -> None:
     good, bad, many = answer.results
     assert good.topic_id
     assert not good.HasField("error")
-    assert bad.error.code == ErrorCode.INVALID_TOPIC_NAME
+    assert ErrorCode(bad.error.code) is ErrorCode.INVALID_TOPIC_NAME
     assert not bad.topic_id
-    assert many.error.code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert ErrorCode(many.error.code) is ErrorCode.INVALID_REPLICATION_FACTOR
     assert "1 of 1 brokers" in many.error.message
 
 
-async def test_the_wrong_cluster_is_refused_as_a_whole(start: Any) -> None:
+async def test_the_wrong_cluster_is_refused_as_a_whole(start: "Start") -> None:
     running = await start()
     request = admin_pb2.CreateTopicsRequest(cluster_id="another")
     assert await code_of(running.admin.CreateTopics(request)) is ErrorCode.CLUSTER_ID_MISMATCH
 
 
-async def test_what_only_brokers_know_is_asked_of_brokers(start: Any) -> None:
+async def test_what_only_brokers_know_is_asked_of_brokers(start: "Start") -> None:
     running = await start()
     answer = await running.admin.DeleteRecords(admin_pb2.DeleteRecordsRequest())
     assert "ask the partition's leader" in answer.error.message
@@ -244,7 +250,7 @@ async def test_what_only_brokers_know_is_asked_of_brokers(start: Any) -> None:
     assert await code_of(call) is ErrorCode.INVALID_REQUEST
 
 
-async def test_leaders_move_away_from_a_broker_on_request(start: Any) -> None:
+async def test_leaders_move_away_from_a_broker_on_request(start: "Start") -> None:
     running = await start()
     brokers = await three(running)
     request = admin_pb2.ElectLeadersRequest(away=True, away_from_broker=0)
@@ -256,7 +262,7 @@ async def test_leaders_move_away_from_a_broker_on_request(start: Any) -> None:
 
 
 async def test_a_restarted_controller_keeps_everything_and_raises_its_epoch(
-    run: Any, tmp_path: Path
+    run: "Run", tmp_path: Path
 ) -> None:
     config = ControlConfig(heartbeat_interval_ms=50, session_timeout_ms=5_000)
     store = LocalMetadataStore(tmp_path)
@@ -267,7 +273,7 @@ async def test_a_restarted_controller_keeps_everything_and_raises_its_epoch(
     store.close()
     store = LocalMetadataStore(tmp_path)
     async with run(store, config, wait=True) as running:
-        seen = {
+        seen: dict[str, Any] = {
             "cluster_id": cluster_id,
             "controller_epoch": before.controller_epoch,
             "metadata_version": before.metadata_version,
@@ -280,16 +286,16 @@ async def test_a_restarted_controller_keeps_everything_and_raises_its_epoch(
     store.close()
 
 
-async def test_a_broker_that_has_seen_more_refuses_to_be_turned_back(start: Any) -> None:
+async def test_a_broker_that_has_seen_more_refuses_to_be_turned_back(start: "Start") -> None:
     running = await start()
     client = running.start_broker(0, metadata_version=1_000)
     await asyncio.wait_for(client.ended.wait(), 40.0)
-    assert client.error.code is ErrorCode.STALE_CONTROLLER_EPOCH
-    assert "restored" in client.error.message
+    assert client.refusal.code is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert "restored" in client.refusal.message
 
 
 async def test_a_standby_says_so_and_takes_over_when_it_gets_the_lease(
-    start: Any, documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
+    start: "Start", documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock_broker.controller.runtime._LEASE_RENEW_S", 0.05)
     active = await start()
@@ -298,18 +304,18 @@ async def test_a_standby_says_so_and_takes_over_when_it_gets_the_lease(
     assert await code_of(standby.admin.CreateTopics(request)) is ErrorCode.NOT_CONTROLLER
     refused = standby.start_broker(0)
     await asyncio.wait_for(refused.ended.wait(), 40.0)
-    assert refused.registered is None
+    assert refused.accepted is None
     broker = await active.broker(1)
     documents.holder = standby.runtime._holder
     await standby.runtime.wait_active(40.0)
     assert standby.runtime.machine.epoch == 2
     await asyncio.wait_for(broker.ended.wait(), 40.0)
-    assert broker.error.code is ErrorCode.NOT_CONTROLLER
+    assert broker.refusal.code is ErrorCode.NOT_CONTROLLER
     assert not active.runtime.active
 
 
 async def test_a_deposed_controller_ends_its_sessions_at_its_next_write(
-    start: Any, documents: SharedDocuments
+    start: "Start", documents: SharedDocuments
 ) -> None:
     first = await start()
     broker = await first.broker(0)
@@ -323,14 +329,14 @@ async def test_a_deposed_controller_ends_its_sessions_at_its_next_write(
         broker_id=0, broker_session=broker.registered.broker_session
     )
     answer = await first.controller.AllocateProducerIds(allocate)
-    assert answer.error.code == ErrorCode.NOT_CONTROLLER
+    assert ErrorCode(answer.error.code) is ErrorCode.NOT_CONTROLLER
     await asyncio.wait_for(broker.ended.wait(), 40.0)
     assert await code_of(first.admin.CreateTopics(request)) is ErrorCode.NOT_CONTROLLER
 
 
 @pytest.mark.parametrize("failure", list(Failure))
 async def test_an_unanswered_write_is_looked_up_and_answered_once(
-    start: Any, documents: SharedDocuments, failure: Failure
+    start: "Start", documents: SharedDocuments, failure: Failure
 ) -> None:
     store = MemoryMetadataStore(documents)
     running = await start(store)
@@ -339,13 +345,13 @@ async def test_an_unanswered_write_is_looked_up_and_answered_once(
     await running.create(replication_factor=1)
     await broker.until(lambda: broker.topic("t"), "the topic arrives")
     assert running.runtime.counters.write_unknowns == 1
-    assert documents.documents["topic/t"].text.count(broker.topic("t").topic_id) == 1
+    assert documents.documents["topic/t"].text.count(broker.known("t").topic_id) == 1
 
 
 # ---------------------------------------------------------------- standard services
 
 
-async def test_health_tells_active_from_standing_by(start: Any) -> None:
+async def test_health_tells_active_from_standing_by(start: "Start") -> None:
     running = await start()
     standby = await start(wait=False)
     status = health_pb2.HealthCheckResponse
@@ -364,7 +370,7 @@ async def test_health_tells_active_from_standing_by(start: Any) -> None:
     assert await ask(standby.address, CONTROLLER_SERVICE) == status.NOT_SERVING
 
 
-async def test_reflection_lists_the_services(start: Any) -> None:
+async def test_reflection_lists_the_services(start: "Start") -> None:
     running = await start()
     async with open_aio_channel(running.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -396,7 +402,7 @@ class Moody(MemoryMetadataStore):
 
 
 async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
-    start: Any, documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
+    start: "Start", documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in (("RENEW", 0.05), ("RETRY", 0.05)):
         monkeypatch.setattr(f"penstock_broker.controller.runtime._LEASE_{name}_S", seconds)
@@ -407,7 +413,7 @@ async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
     await running.create(replication_factor=1)
     store.away = True
     await asyncio.wait_for(broker.ended.wait(), 40.0)
-    assert broker.error.code is ErrorCode.CONTROLLER_UNAVAILABLE
+    assert broker.refusal.code is ErrorCode.CONTROLLER_UNAVAILABLE
     assert not running.runtime.active
     assert running.runtime.usable, "a probe must not fail for it"
     summary = await running.admin.DescribeCluster(admin_pb2.DescribeClusterRequest())
@@ -416,7 +422,7 @@ async def test_a_controller_that_cannot_renew_ends_sessions_and_comes_back(
     assert await code_of(running.admin.CreateTopics(request)) is ErrorCode.CONTROLLER_UNAVAILABLE
     refused = running.start_broker(0)
     await asyncio.wait_for(refused.ended.wait(), 40.0)
-    assert refused.registered is None
+    assert refused.accepted is None
     store.away = False
     await running.runtime.wait_active(40.0)
     again = await running.broker(0)
@@ -446,7 +452,7 @@ class StandingIn:
 
 
 async def test_brokers_stand_in_for_the_lease_only_once_all_have_come(
-    start: Any, documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
+    start: "Start", documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a broker that has not come acts on may be stored, and not read yet (ADR 29)."""
     for name, seconds in (("LEASE_RENEW", 0.05), ("LEASE_RETRY", 0.05), ("HOLD_AFTER", 0.1)):
@@ -489,7 +495,7 @@ class Hanging(Moody):
 
 
 async def test_brokers_are_asked_again_before_the_api_server_is(
-    start: Any, documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
+    start: "Start", documents: SharedDocuments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that hangs takes what is left of the time until the controller is suspended."""
     for name, seconds in (("LEASE_RENEW", 0.05), ("LEASE_RETRY", 0.05), ("HOLD_AFTER", 0.1)):
@@ -518,7 +524,7 @@ async def test_brokers_are_asked_again_before_the_api_server_is(
 @pytest.mark.parametrize("key", ["cluster", "topic/t"])
 @pytest.mark.parametrize("text", ["{kubectl edit", '{"format":1}', "[]"])
 async def test_an_active_controller_puts_unreadable_documents_back(
-    start: Any, documents: SharedDocuments, key: str, text: str
+    start: "Start", documents: SharedDocuments, key: str, text: str
 ) -> None:
     running = await start()
     broker = await running.broker(0)
@@ -538,7 +544,7 @@ async def test_an_active_controller_puts_unreadable_documents_back(
     assert broker.leader() == (0, 1)
 
 
-async def test_a_newer_format_is_not_overwritten(run: Any, documents: SharedDocuments) -> None:
+async def test_a_newer_format_is_not_overwritten(run: "Run", documents: SharedDocuments) -> None:
     newer = StoredText('{"format":2,"name":"t"}', "1000")
     with pytest.raises(BaseExceptionGroup) as caught:  # noqa: PT012 - it ends the context
         async with run(MemoryMetadataStore(documents), ControlConfig(), wait=True) as running:

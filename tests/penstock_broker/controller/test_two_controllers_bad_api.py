@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
@@ -32,6 +32,9 @@ from penstock.proto.v1.admin_pb2_grpc import AdminServiceStub
 from penstock.rpc.channel import open_aio_channel
 from penstock_broker.controller.metadata_store.interface import BlockingStore, Change, Put
 from penstock_broker.controller.metadata_store.kubernetes_objects import ClusterObjects
+
+if TYPE_CHECKING:
+    from .conftest import Run
 
 CONFIG = ControlConfig(heartbeat_interval_ms=100, session_timeout_ms=1_800)
 FAULTS: list[tuple[Kind, dict[str, Any]]] = [
@@ -135,7 +138,7 @@ async def create(addresses: list[str], topic: str) -> bool:
 
 @asynccontextmanager
 async def two_controllers(
-    run: Any, stores: list[Any], proxies: list[ApiProxy]
+    run: "Run", stores: list[Any], proxies: list[ApiProxy]
 ) -> AsyncIterator[list[Any]]:
     async with (
         run(stores[0], CONFIG, wait=True) as first,
@@ -149,7 +152,7 @@ async def two_controllers(
 
 
 async def test_what_is_stored_and_told_stays_consistent(
-    run: Any, api_server: ApiServer, proxies: list[ApiProxy], tmp_path: Path, rng: random.Random
+    run: "Run", api_server: ApiServer, proxies: list[ApiProxy], tmp_path: Path, rng: random.Random
 ) -> None:
     namespace = api_server.namespace()
     history = History(api_server, namespace)
