@@ -13,7 +13,9 @@ from support.waiting import wait_until_async
 from penstock.core.encode import encode_columns
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import NO_PARTS, NamedPartition, Subscription
 from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.core.groups.contract_views import DescribeRequested, Fetched, FetchRequested
 from penstock.core.records import build_batch
 from penstock.core.replication.contract_leader import ProduceRequested
 from penstock.core.types import Acks, ProducerId, ReplicaKey, Sync, TopicId
@@ -67,7 +69,7 @@ class Broker(LedPartitions):
         return coordinator
 
     async def commit(self, offset: int) -> c.Committed:
-        where = c.NamedPartition("t", T, 0)
+        where = NamedPartition("t", T, 0)
         coordinator = await self.coordinator()
         answer = await coordinator.ask(
             lambda number: c.CommitRequested(
@@ -90,15 +92,15 @@ class Broker(LedPartitions):
 
     async def committed(self) -> list[int]:
         coordinator = await self.coordinator()
-        answer = await coordinator.ask(lambda number: c.FetchRequested(number, "g"))
-        assert isinstance(answer, c.Fetched)
+        answer = await coordinator.ask(lambda number: FetchRequested(number, "g"))
+        assert isinstance(answer, Fetched)
         return [found.offset for found in answer.offsets]
 
     async def join(self, member_id: str = "m") -> MemberStream:
         coordinator = await self.coordinator()
         stream = MemberStream(abs(hash(member_id)))
         coordinator.add_stream(stream)
-        subscription = c.Subscription(("t",))
+        subscription = Subscription(("t",))
         coordinator.handle(
             c.MemberJoined(
                 stream_id=stream.stream_id,
@@ -181,7 +183,7 @@ async def test_members_of_a_coordinator_that_ends_are_told_to_come_back() -> Non
         stream = await broker.join()
         broker.store.full = True
         coordinator = await broker.coordinator()
-        new = (c.NewOffset(c.NamedPartition("t", T, 0), 1),)
+        new = (c.NewOffset(NamedPartition("t", T, 0), 1),)
         with pytest.raises(PenstockError):
             await coordinator.ask(
                 lambda number: c.CommitRequested(
@@ -198,7 +200,7 @@ async def test_members_of_a_coordinator_that_ends_are_told_to_come_back() -> Non
         again = MemberStream(7)
         coordinator = await broker.coordinator()
         coordinator.add_stream(again)
-        subscription = c.Subscription(("t",))
+        subscription = Subscription(("t",))
         coordinator.handle(
             c.MemberJoined(
                 stream_id=7,
@@ -278,7 +280,7 @@ async def test_a_defect_of_the_machine_costs_its_members_a_reconnect_and_no_more
         with monkeypatch.context() as patched:
             patched.setattr(GroupCoordinator, "_answer", broken)
             with pytest.raises(ClusterError, match="KeyError") as refused:
-                await former.ask(lambda request_id: c.DescribeRequested(request_id, "g"))
+                await former.ask(lambda request_id: DescribeRequested(request_id, "g"))
             assert refused.value.code is ErrorCode.INTERNAL
             assert (await error_of(stream)).retriable, "everyone else may come again"
         assert await broker.committed() == [5]
@@ -289,12 +291,12 @@ async def test_a_member_that_does_not_read_loses_its_stream() -> None:
     async with running() as broker:
         stream = await broker.join()
         last = c.SendAssignment(
-            stream_id=stream.stream_id, member_epoch=1, number=1, parts=c.NO_PARTS, names={}
+            stream_id=stream.stream_id, member_epoch=1, number=1, parts=NO_PARTS, names={}
         )
         while stream.put(last):
             pass
         coordinator = await broker.coordinator()
-        coordinator.handle(c.MemberHeard(stream.stream_id, subscription=c.Subscription(("t", "u"))))
+        coordinator.handle(c.MemberHeard(stream.stream_id, subscription=Subscription(("t", "u"))))
         await wait_until_async(lambda: stream.ended, what="the stream is ended")
         error = await error_of(stream)
         assert error.code is ErrorCode.OVERLOADED
@@ -321,7 +323,7 @@ async def test_a_stream_ends_in_good_order_after_what_was_said() -> None:
 
 
 def in_transaction(offset: int) -> Callable[[int], c.Request]:
-    where = c.NamedPartition("t", T, 0)
+    where = NamedPartition("t", T, 0)
     return lambda number: c.CommitRequested(
         request_id=number,
         group_id="g",
@@ -380,7 +382,7 @@ async def test_the_transaction_of_a_member_that_leaves_is_aborted() -> None:
                 stream_id=1,
                 group_id="g",
                 member_id="m",
-                subscription=c.Subscription(("t",)),
+                subscription=Subscription(("t",)),
                 transactional_id="g/m",
             )
         )

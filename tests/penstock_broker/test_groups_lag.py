@@ -20,6 +20,7 @@ from penstock.client import Producer
 from penstock.core.batch import Batch
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import Catalog, CatalogTopic, NamedPartition, Subscription
 from penstock.core.lag import PartitionLag
 from penstock.core.records import build_batch, encode_columns
 from penstock.core.types import LeaderEpoch, Offset, ProducerId, TopicId
@@ -28,8 +29,8 @@ from penstock_broker.groups import lag as lag_module
 from penstock_broker.groups.lag import Bounds, LagCollection, Snapshot
 from penstock_broker.groups.lag_metrics import GroupLagMetrics
 
-ORDERS = c.Catalog.of(c.CatalogTopic("orders", TopicId("id-1"), 4))
-P0, P1 = (c.NamedPartition("orders", TopicId("id-1"), i) for i in range(2))
+ORDERS = Catalog.of(CatalogTopic("orders", TopicId("id-1"), 4))
+P0, P1 = (NamedPartition("orders", TopicId("id-1"), i) for i in range(2))
 
 
 class Led:
@@ -47,7 +48,7 @@ class Led:
         assert not isinstance(answer, PenstockError)
         return answer
 
-    def commit(self, group: str, offsets: Mapping[c.NamedPartition, int]) -> None:
+    def commit(self, group: str, offsets: Mapping[NamedPartition, int]) -> None:
         new = tuple(c.NewOffset(where, offset) for where, offset in offsets.items())
         self.machine.handle(
             c.CommitRequested(
@@ -61,7 +62,7 @@ class Led:
             0,
         )
 
-    def pend(self, group: str, offsets: Mapping[c.NamedPartition, int]) -> None:
+    def pend(self, group: str, offsets: Mapping[NamedPartition, int]) -> None:
         """In an open transaction."""
         ready = self.machine.handle(
             c.CommitRequested(
@@ -88,7 +89,7 @@ class Led:
             stream_id=stream,
             group_id=group,
             member_id=f"member-{stream}",
-            subscription=c.Subscription(("orders",)),
+            subscription=Subscription(("orders",)),
         )
         self.machine.handle(hello, 0)
 
@@ -97,31 +98,31 @@ class Led:
 class Logs:
     """Implements Leaders: logs of batches; notes what was asked."""
 
-    batches: dict[c.NamedPartition, list[Batch]] = field(default_factory=dict)
-    starts: dict[c.NamedPartition, int] = field(default_factory=dict)
-    silent: set[c.NamedPartition] = field(default_factory=set)
+    batches: dict[NamedPartition, list[Batch]] = field(default_factory=dict)
+    starts: dict[NamedPartition, int] = field(default_factory=dict)
+    silent: set[NamedPartition] = field(default_factory=set)
     asked_bounds: list[int] = field(default_factory=list)
-    fetched: list[dict[c.NamedPartition, int]] = field(default_factory=list)
+    fetched: list[dict[NamedPartition, int]] = field(default_factory=list)
     closed: bool = False
 
-    def append(self, where: c.NamedPartition, *times_ms: int, gap: int = 0) -> None:
+    def append(self, where: NamedPartition, *times_ms: int, gap: int = 0) -> None:
         columns = encode_columns([b"v"] * len(times_ms), timestamps_ms=list(times_ms))
         base = Offset(self.end(where) + gap)
         batch = build_batch(columns).stamped(base, LeaderEpoch(1), 0)
         self.batches.setdefault(where, []).append(batch)
 
-    def end(self, where: c.NamedPartition) -> int:
+    def end(self, where: NamedPartition) -> int:
         known = self.batches.get(where)
         return known[-1].next_offset if known else 0
 
-    async def bounds(self, asked: Iterable[c.NamedPartition]) -> dict[c.NamedPartition, Bounds]:
+    async def bounds(self, asked: Iterable[NamedPartition]) -> dict[NamedPartition, Bounds]:
         there = [where for where in asked if where not in self.silent]
         self.asked_bounds.append(len(there))
         return {where: Bounds(self.starts.get(where, 0), self.end(where)) for where in there}
 
     async def first_batches(
-        self, asked: Mapping[c.NamedPartition, int]
-    ) -> dict[c.NamedPartition, Sequence[Batch]]:
+        self, asked: Mapping[NamedPartition, int]
+    ) -> dict[NamedPartition, Sequence[Batch]]:
         self.fetched.append(dict(asked))
         return {
             where: [b for b in self.batches[where] if b.next_offset > offset][:1]

@@ -6,14 +6,21 @@ from typing import Any
 from penstock.core.defect import raise_defect
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import Catalog, CatalogTopic, NamedPartition, Subscription
+from penstock.core.groups.contract_views import (
+    Described,
+    DescribeRequested,
+    FetchRequested,
+    GroupState,
+)
 from penstock.core.types import TopicId
 from penstock.errors import PenstockError
 
 TIME_MS = 1_700_000_000_000
 
 
-def topic(name: str, partitions: int) -> c.CatalogTopic:
-    return c.CatalogTopic(name, TopicId(f"id-{name}"), partitions)
+def topic(name: str, partitions: int) -> CatalogTopic:
+    return CatalogTopic(name, TopicId(f"id-{name}"), partitions)
 
 
 @dataclass
@@ -21,7 +28,7 @@ class Desk:
     """Feeds events and keeps what came out."""
 
     config: GroupConfig = field(default_factory=GroupConfig)
-    catalog: c.Catalog = field(default_factory=lambda: c.Catalog.of(topic("t", 4), topic("u", 2)))
+    catalog: Catalog = field(default_factory=lambda: Catalog.of(topic("t", 4), topic("u", 2)))
     now_ms: int = 0
     log: list[tuple[bytes, bytes | None]] = field(default_factory=list)
     ids: int = 0
@@ -41,7 +48,7 @@ class Desk:
         raise_defect(ready.stopped)
         return self.take(ready)
 
-    def restart(self, catalog: c.Catalog | None = None) -> c.Ready:
+    def restart(self, catalog: Catalog | None = None) -> c.Ready:
         """Another coordinator from the same log."""
         self.catalog = catalog or self.catalog
         self.machine = GroupCoordinator(self.config, TIME_MS)
@@ -56,7 +63,7 @@ class Desk:
     def join(self, member: str, *topics: str, group: str = "g", **fields: Any) -> int:
         """A hello; its stream. Outputs are in `ready`."""
         stream_id = self.new_id()
-        subscription = fields.pop("subscription", c.Subscription(topics or ("t",)))
+        subscription = fields.pop("subscription", Subscription(topics or ("t",)))
         self.feed(
             c.MemberJoined(
                 stream_id=stream_id,
@@ -104,7 +111,7 @@ class Desk:
     ) -> list[PenstockError | None]:
         group = fields.pop("group", "g")
         new = tuple(
-            c.NewOffset(c.NamedPartition(name, TopicId(""), partition), offset, **fields)
+            c.NewOffset(NamedPartition(name, TopicId(""), partition), offset, **fields)
             for (name, partition), offset in offsets.items()
         )
         request = c.CommitRequested(
@@ -118,7 +125,7 @@ class Desk:
         return list(self.ask(request).errors)
 
     def fetch(self, group: str = "g") -> dict[tuple[str, int], int]:
-        found = self.ask(c.FetchRequested(self.new_id(), group))
+        found = self.ask(FetchRequested(self.new_id(), group))
         return {(o.topic, o.partition): o.offset for o in found.offsets}
 
     def pass_time(self, ms: int) -> list[c.Output]:
@@ -131,6 +138,6 @@ class Desk:
         self.now_ms = end_ms
         return outputs
 
-    def state(self, group: str = "g") -> c.GroupState:
-        described: c.Described = self.ask(c.DescribeRequested(self.new_id(), group))
+    def state(self, group: str = "g") -> GroupState:
+        described: Described = self.ask(DescribeRequested(self.new_id(), group))
         return described.state

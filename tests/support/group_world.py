@@ -16,6 +16,15 @@ from typing import Any
 from penstock.core.defect import raise_defect
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import (
+    NO_PARTS,
+    Catalog,
+    CatalogTopic,
+    NamedPartition,
+    Part,
+    Subscription,
+)
+from penstock.core.groups.contract_views import GroupState
 from penstock.core.types import TopicId
 from penstock.errors import PenstockError
 
@@ -44,14 +53,14 @@ class Client:
 
     member_id: str
     group_id: str
-    subscription: c.Subscription
+    subscription: Subscription
     instance_id: str = ""
     assignor: str = ""
     stream_id: int | None = None
     epoch: int = 0
     number: int = 0
-    owned: set[c.Part] = field(default_factory=set)
-    giving_up: set[c.Part] = field(default_factory=set)
+    owned: set[Part] = field(default_factory=set)
+    giving_up: set[Part] = field(default_factory=set)
     inbox: deque[c.SendJoined | c.SendAssignment] = field(default_factory=deque)
     outbox: deque[c.Event] = field(default_factory=deque)
     beats_at_ms: int = 0
@@ -95,7 +104,7 @@ class GroupWorld:
         self.rng = rng
         self.early = early
         self.now_ms = 0
-        self.topics: dict[str, c.CatalogTopic] = {}
+        self.topics: dict[str, CatalogTopic] = {}
         self.log: list[tuple[bytes, bytes | None]] = []
         self.committed = 0
         self.ends: list[int] = []  # of batches: a batch is in a log whole or not at all
@@ -104,8 +113,8 @@ class GroupWorld:
         self.by_stream: dict[int, Client] = {}
         self.requests: dict[int, Any] = {}
         self.count = 0
-        self.acknowledged: dict[tuple[str, c.Part], int] = {}
-        self.positions: dict[c.Part, int] = {}
+        self.acknowledged: dict[tuple[str, Part], int] = {}
+        self.positions: dict[Part, int] = {}
         self.config = GroupConfig(sweep_interval_ms=5_000, deleted_topic_grace_ms=60_000)
         self.machine = GroupCoordinator(self.config, TIME_AT_ZERO_MS)
         for name in ("a", "b"):
@@ -115,8 +124,8 @@ class GroupWorld:
     # ------------------------------------------------------------ the world
 
     @property
-    def catalog(self) -> c.Catalog:
-        return c.Catalog.of(*self.topics.values())
+    def catalog(self) -> Catalog:
+        return Catalog.of(*self.topics.values())
 
     def next(self) -> int:
         self.count += 1
@@ -126,7 +135,7 @@ class GroupWorld:
         known = self.topics.get(name)
         topic_id = TopicId(f"{name}-{self.next()}") if known is None else known.topic_id
         racks = tuple(frozenset(self.rng.sample("xyz", 2)) for _ in range(partitions))
-        self.topics[name] = c.CatalogTopic(name, topic_id, partitions, racks)
+        self.topics[name] = CatalogTopic(name, topic_id, partitions, racks)
 
     def feed(self, event: c.Event) -> None:
         """One event, obeyed and checked."""
@@ -221,10 +230,10 @@ class GroupWorld:
         group_id = self.rng.choice(["g1", "g1", "g2"])
         subscription = self.rng.choice(
             [
-                c.Subscription(("a",)),
-                c.Subscription(("a", "b")),
-                c.Subscription(("b", "c")),
-                c.Subscription((), "[a-c]"),
+                Subscription(("a",)),
+                Subscription(("a", "b")),
+                Subscription(("b", "c")),
+                Subscription((), "[a-c]"),
             ]
         )
         client = Client(
@@ -257,7 +266,7 @@ class GroupWorld:
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,
                 member_epoch=client.epoch,
-                owned=frozenset(client.owned) if client.epoch else c.NO_PARTS,
+                owned=frozenset(client.owned) if client.epoch else NO_PARTS,
             )
         )
         self.check()
@@ -271,7 +280,7 @@ class GroupWorld:
             if tell:
                 self.feed(c.StreamBroken(stream_id))
 
-    def commit(self, client: Client, part: c.Part, offset: int, epoch: int) -> None:
+    def commit(self, client: Client, part: Part, offset: int, epoch: int) -> None:
         names = {topic.topic_id: topic.name for topic in self.topics.values()}
         if part[0] not in names:
             return
@@ -296,7 +305,7 @@ class GroupWorld:
 
         request_id = self.next()
         self.requests[request_id] = answered
-        where = c.NamedPartition(names[part[0]], part[0], part[1])
+        where = NamedPartition(names[part[0]], part[0], part[1])
         self.feed(
             c.CommitRequested(
                 request_id=request_id,
@@ -421,7 +430,7 @@ class GroupWorld:
     def _resubscribe(self) -> None:
         client = self._some()
         if client is not None and client.stream_id is not None:
-            client.subscription = c.Subscription(self.rng.choice([("a",), ("b",), ("a", "c")]))
+            client.subscription = Subscription(self.rng.choice([("a",), ("b",), ("a", "c")]))
             client.outbox.append(c.MemberHeard(client.stream_id, subscription=client.subscription))
 
     def _topics(self) -> None:
@@ -445,7 +454,7 @@ class GroupWorld:
     def check(self) -> None:
         """I18 among the members that the coordinator counts, by their own word."""
         for group in self.machine.groups.values():
-            owners: dict[c.Part, str] = {}
+            owners: dict[Part, str] = {}
             for member_id in group.members:
                 client = self.clients.get(member_id)
                 if client is None or not client.alive:
@@ -484,9 +493,9 @@ class GroupWorld:
             mine = {m for m in alive if self.clients[m].group_id == group.group_id}
             assert set(group.members) == mine
             if not mine:
-                assert group.state is c.GroupState.EMPTY
+                assert group.state is GroupState.EMPTY
                 continue
-            assert group.state is c.GroupState.STABLE, group
+            assert group.state is GroupState.STABLE, group
             wanted = {
                 (topic.topic_id, partition)
                 for topic in self.topics.values()

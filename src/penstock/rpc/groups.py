@@ -7,6 +7,16 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import NamedPartition, Parts, Subscription
+from penstock.core.groups.contract_views import (
+    Described,
+    DescribedMember,
+    Fetched,
+    FetchRequested,
+    GroupState,
+    ListedGroup,
+    OffsetAnswer,
+)
 from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import errors_pb2
@@ -14,11 +24,11 @@ from penstock.proto.v1 import group_pb2 as pb
 from penstock.rpc.errors import error_to_wire
 
 STATES: Final = {
-    c.GroupState.EMPTY: pb.GROUP_STATE_EMPTY,
-    c.GroupState.ASSIGNING: pb.GROUP_STATE_ASSIGNING,
-    c.GroupState.RECONCILING: pb.GROUP_STATE_RECONCILING,
-    c.GroupState.STABLE: pb.GROUP_STATE_STABLE,
-    c.GroupState.DEAD: pb.GROUP_STATE_DEAD,
+    GroupState.EMPTY: pb.GROUP_STATE_EMPTY,
+    GroupState.ASSIGNING: pb.GROUP_STATE_ASSIGNING,
+    GroupState.RECONCILING: pb.GROUP_STATE_RECONCILING,
+    GroupState.STABLE: pb.GROUP_STATE_STABLE,
+    GroupState.DEAD: pb.GROUP_STATE_DEAD,
 }
 _STATE_OF: Final = {int(value): state for state, value in STATES.items()}
 
@@ -58,11 +68,11 @@ def heard_from_wire(message: pb.MemberHeartbeat, stream_id: int) -> c.MemberHear
     return c.MemberHeard(stream_id, owned, subscription)
 
 
-def _subscription(message: pb.Subscription) -> c.Subscription:
-    return c.Subscription(tuple(message.topics), message.pattern)
+def _subscription(message: pb.Subscription) -> Subscription:
+    return Subscription(tuple(message.topics), message.pattern)
 
 
-def parts_from_wire(message: Iterable[pb.TopicPartitions]) -> c.Parts:
+def parts_from_wire(message: Iterable[pb.TopicPartitions]) -> Parts:
     """Partitions by topic id."""
     return frozenset(
         (TopicId(topic.topic_id), partition) for topic in message for partition in topic.partitions
@@ -87,9 +97,9 @@ def commit_from_wire(request: pb.CommitOffsetsRequest, request_id: int) -> c.Com
     )
 
 
-def fetch_from_wire(request: pb.FetchOffsetsRequest, request_id: int) -> c.FetchRequested:
+def fetch_from_wire(request: pb.FetchOffsetsRequest, request_id: int) -> FetchRequested:
     """A fetch of committed offsets as the coordinator's event."""
-    return c.FetchRequested(
+    return FetchRequested(
         request_id=request_id,
         group_id=request.group_id,
         partitions=tuple(map(_where, request.partitions)),
@@ -111,7 +121,7 @@ def reset_from_wire(request: pb.ResetOffsetsRequest, request_id: int) -> c.Reset
     )
 
 
-def states_from_wire(states: Iterable[int]) -> frozenset[c.GroupState]:
+def states_from_wire(states: Iterable[int]) -> frozenset[GroupState]:
     """Raises ClusterError(INVALID_REQUEST) for a state this version does not know."""
     found = set()
     for value in states:
@@ -126,8 +136,8 @@ def states_from_wire(states: Iterable[int]) -> frozenset[c.GroupState]:
     return frozenset(found)
 
 
-def _where(part: pb.CommitPartition | pb.OffsetPartition | pb.ResetPartition) -> c.NamedPartition:
-    return c.NamedPartition(part.topic, TopicId(part.topic_id), part.partition)
+def _where(part: pb.CommitPartition | pb.OffsetPartition | pb.ResetPartition) -> NamedPartition:
+    return NamedPartition(part.topic, TopicId(part.topic_id), part.partition)
 
 
 # ---------------------------------------------------------------- answers
@@ -153,7 +163,7 @@ def join_response(output: c.SendJoined | c.SendAssignment) -> pb.JoinResponse:
     )
 
 
-def parts_to_wire(parts: c.Parts, names: Mapping[TopicId, str]) -> list[pb.TopicPartitions]:
+def parts_to_wire(parts: Parts, names: Mapping[TopicId, str]) -> list[pb.TopicPartitions]:
     """By topic name, partitions ascending."""
     by_topic: dict[TopicId, list[int]] = {}
     for topic_id, partition in sorted(parts):
@@ -182,12 +192,12 @@ def commit_response(
     )
 
 
-def fetch_response(answer: c.Fetched) -> pb.FetchOffsetsResponse:
+def fetch_response(answer: Fetched) -> pb.FetchOffsetsResponse:
     """In the order of the answer."""
     return pb.FetchOffsetsResponse(offsets=map(_offset, answer.offsets))
 
 
-def _offset(answer: c.OffsetAnswer) -> pb.CommittedOffset:
+def _offset(answer: OffsetAnswer) -> pb.CommittedOffset:
     return pb.CommittedOffset(
         topic=answer.topic,
         topic_id=answer.topic_id,
@@ -219,7 +229,7 @@ def reset_response(request: pb.ResetOffsetsRequest, answer: c.ResetDone) -> pb.R
     )
 
 
-def listing(group: c.ListedGroup, partition: int) -> pb.GroupListing:
+def listing(group: ListedGroup, partition: int) -> pb.GroupListing:
     """A group in a list."""
     return pb.GroupListing(
         group_id=group.group_id,
@@ -229,7 +239,7 @@ def listing(group: c.ListedGroup, partition: int) -> pb.GroupListing:
     )
 
 
-def description(answer: c.Described, partition: int, coordinator: int) -> pb.GroupDescription:
+def description(answer: Described, partition: int, coordinator: int) -> pb.GroupDescription:
     """Everything that is known about a group."""
     reset = answer.last_reset
     return pb.GroupDescription(
@@ -258,7 +268,7 @@ def description(answer: c.Described, partition: int, coordinator: int) -> pb.Gro
     )
 
 
-def _member(member: c.DescribedMember, names: Mapping[TopicId, str]) -> pb.MemberDescription:
+def _member(member: DescribedMember, names: Mapping[TopicId, str]) -> pb.MemberDescription:
     subscription = member.subscription
     return pb.MemberDescription(
         member_id=member.member_id,

@@ -14,7 +14,7 @@ from support.waiting import wait_until_async
 
 from penstock.core import aborted
 from penstock.core.batch import Batch, BatchFlags
-from penstock.core.groups.contract import NamedPartition
+from penstock.core.groups.catalog import NamedPartition
 from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
 from penstock.core.types import ReplicaKey, TopicId

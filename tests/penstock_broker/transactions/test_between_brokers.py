@@ -18,7 +18,9 @@ from support.waiting import wait_until_async
 
 from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as g
+from penstock.core.groups.catalog import NamedPartition
 from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.core.groups.contract_views import FetchRequested
 from penstock.core.transactions import TransactionConfig
 from penstock.core.transactions import contract as c
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
@@ -51,7 +53,7 @@ from penstock_broker.transactions.orphans import OrphanSweep
 from penstock_broker.transactions.transport import RemotePeers
 
 T = TopicId("id-t")
-WHERE = g.NamedPartition("t", T, 0)
+WHERE = NamedPartition("t", T, 0)
 PID = ProducerId(TRANSACTIONAL_PRODUCER_BIT | 7)
 A = TypeVar("A")
 NO_SESSION = cast("Any", None)
@@ -170,7 +172,7 @@ class World(LedPartitions):
 
     async def committed(self) -> int:
         coordinator = await self._host(self.groups, "g")
-        answer = await coordinator.ask(lambda number: g.FetchRequested(number, "g", (WHERE,)))
+        answer = await coordinator.ask(lambda number: FetchRequested(number, "g", (WHERE,)))
         (found,) = answer.offsets
         if found.error is not None:
             raise found.error

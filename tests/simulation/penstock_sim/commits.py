@@ -16,6 +16,7 @@ from penstock.client.consumer.assignment import Assignment
 from penstock.client.group.contract import Fenced
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.core.groups import contract as gc
+from penstock.core.groups.catalog import NamedPartition
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, Lost, PenstockError
 
@@ -77,7 +78,7 @@ class Commits:
         topic_id = self._world.group_checks.catalog.names[plan.topic]
         new = tuple(
             gc.NewOffset(
-                gc.NamedPartition(where.topic, topic_id, where.partition),
+                NamedPartition(where.topic, topic_id, where.partition),
                 offset.offset,
                 offset.leader_epoch,
             )

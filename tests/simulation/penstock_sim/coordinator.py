@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.groups import GroupConfig, GroupCoordinator
 from penstock.core.groups import contract as gc
 from penstock.core.groups.config import OFFSETS_TOPIC
+from penstock.core.groups.contract_views import FetchRequested
 from penstock.core.groups.loading import Loader
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import PenstockError
@@ -159,7 +160,7 @@ class Coordinators(Hosts[SimCoordinator]):
         if self._dead:
             return
         try:
-            found = self.find(to_write=not isinstance(event, gc.FetchRequested))
+            found = self.find(to_write=not isinstance(event, FetchRequested))
         except PenstockError as error:
             respond(error)
         else:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
+from penstock.core.groups.catalog import Catalog, CatalogTopic
+from penstock.core.groups.contract_views import Fetched, FetchRequested
 from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import (
     CurrentKey,
@@ -89,9 +91,9 @@ class Coverage:
 class GroupChecks:
     """Is told of every record, decision, answer and handed batch; raises `RuleError`."""
 
-    def __init__(self, world: World, *topics: gc.CatalogTopic) -> None:
+    def __init__(self, world: World, *topics: CatalogTopic) -> None:
         self.world = world
-        self.catalog = gc.Catalog.of(*topics)
+        self.catalog = Catalog.of(*topics)
         self.reset_ids: set[str] = set()
         self.commits = 0
         self.rebalances = 0
@@ -233,7 +235,7 @@ class GroupChecks:
                 for new, error in zip(asked.event.offsets, answer.errors, strict=True):
                     if error is None:
                         self._accepted(asked, asked.event, new)
-            case gc.FetchRequested(), gc.Fetched():
+            case FetchRequested(), Fetched():
                 for seen in answer.offsets:
                     self._was_true(asked, _place(asked.event.group_id, seen), seen.offset)
             case gc.ResetRequested(), gc.ResetDone() if answer.applied:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.group.membership import Phase
 from penstock.core.groups import contract as gc
-from penstock.core.groups.contract import GroupState
+from penstock.core.groups.catalog import NamedPartition
+from penstock.core.groups.contract_views import GroupState
 from penstock.core.types import ReplicaKey
 from penstock.errors import PenstockError
 from penstock_sim.coordinator import GROUP_CLOCK, OFFSETS_KEY
@@ -247,9 +248,9 @@ class SimGroups:
             3,
         )
 
-    def _named(self, key: ReplicaKey) -> gc.NamedPartition:
+    def _named(self, key: ReplicaKey) -> NamedPartition:
         topic = self.world.group_checks.catalog.topics[key.topic_id]
-        return gc.NamedPartition(topic.name, topic.topic_id, key.partition)
+        return NamedPartition(topic.name, topic.topic_id, key.partition)
 
     def _ask(self, make: Callable[[int], gc.Request], attempts: int) -> None:
         """Repeats a request while it is refused; lost answers count as refusals."""

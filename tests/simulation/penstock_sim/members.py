@@ -30,6 +30,7 @@ from penstock.client.group.contract import (
 )
 from penstock.client.group.membership import Membership, Phase
 from penstock.core.groups import contract as gc
+from penstock.core.groups.catalog import Subscription
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock_sim.coordinator import ALIVE, GROUP_CLOCK, OFFSETS_KEY
 from penstock_sim.reading import Reader
@@ -240,7 +241,7 @@ class SimMember:
                 stream_id=stream.number,
                 group_id=self.plan.group_id,
                 member_id=self.member_id,
-                subscription=gc.Subscription(hello.wish.topics, hello.wish.pattern),
+                subscription=Subscription(hello.wish.topics, hello.wish.pattern),
                 instance_id=self.plan.instance_id,
                 session_timeout_ms=self.plan.session_ms,
                 rebalance_timeout_ms=self.plan.max_poll_ms,

@@ -24,6 +24,8 @@ from penstock.client.transaction.machine import State
 from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
+from penstock.core.groups.catalog import NamedPartition
+from penstock.core.groups.contract_views import Fetched, FetchRequested
 from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
 from penstock.errors import ClusterError, ErrorCode, Lost, PenstockError
 from penstock_sim.commits import COMMIT_MS, Offsets
@@ -241,11 +243,11 @@ class PipeReader(Reader):
             return
         states = {each.where: self.assignment.states[each.where] for each in wanted}
         where = tuple(
-            gc.NamedPartition(each.topic, TopicId(each.topic_id), each.partition) for each in wanted
+            NamedPartition(each.topic, TopicId(each.topic_id), each.partition) for each in wanted
         )
 
         def found(answer: Any) -> None:
-            if not isinstance(answer, gc.Fetched) or any(one.error for one in answer.offsets):
+            if not isinstance(answer, Fetched) or any(one.error for one in answer.offsets):
                 self.member.later(20, self._rewind, then)
                 return
             for each, seen in zip(wanted, answer.offsets, strict=True):
@@ -254,9 +256,7 @@ class PipeReader(Reader):
             then()
 
         group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + COMMIT_MS
-        self.member.call(
-            lambda number: gc.FetchRequested(number, group_id, where), deadline_ms, found
-        )
+        self.member.call(lambda number: FetchRequested(number, group_id, where), deadline_ms, found)
 
     def _seek(self, each: GroupPartition, committed: int | None) -> None:
         self.assignment.rewind(each.where, committed)
@@ -304,7 +304,7 @@ class PipeReader(Reader):
         topic_id = self._checks.catalog.names[plan.topic]
         new = tuple(
             gc.NewOffset(
-                gc.NamedPartition(where.topic, topic_id, where.partition),
+                NamedPartition(where.topic, topic_id, where.partition),
                 offset.offset,
                 offset.leader_epoch,
             )

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
+from penstock.core.groups.catalog import CatalogTopic
+from penstock.core.groups.contract_views import Fetched, FetchRequested, OffsetAnswer
 from penstock.core.groups.records import (
     EndedKey,
     EndedRecord,
@@ -84,7 +86,7 @@ class SinkReader(FoldingReader):
 class PipeChecks(GroupChecks):
     """Checks of a history in which groups take part in transactions."""
 
-    def __init__(self, world: World, *topics: gc.CatalogTopic) -> None:
+    def __init__(self, world: World, *topics: CatalogTopic) -> None:
         super().__init__(world, *topics)
         self.reads = Reads(world)
         self.excused: set[str] = set()
@@ -166,7 +168,7 @@ class PipeChecks(GroupChecks):
 
     def asked(self, coordinator: SimCoordinator, event: gc.Request) -> Asked:
         """A request comes in."""
-        if isinstance(event, gc.FetchRequested):
+        if isinstance(event, FetchRequested):
             self._unstable[event.request_id] = self._undecided(event.group_id)
         return super().asked(coordinator, event)
 
@@ -186,13 +188,13 @@ class PipeChecks(GroupChecks):
                 for new, error in zip(asked.event.offsets, answer.errors, strict=True):
                     if error is None:
                         self._stored(asked, asked.event, new)
-            case gc.FetchRequested(), gc.Fetched():
+            case FetchRequested(), Fetched():
                 self._fetched(asked, asked.event, answer.offsets)
             case _:
                 super().answered(asked, answer)
 
     def _fetched(
-        self, asked: Asked, event: gc.FetchRequested, offsets: Iterable[gc.OffsetAnswer]
+        self, asked: Asked, event: FetchRequested, offsets: Iterable[OffsetAnswer]
     ) -> None:
         before = self._unstable.pop(event.request_id)
         now = {} if self._is_deposed(asked.coordinator) else self._undecided(event.group_id)

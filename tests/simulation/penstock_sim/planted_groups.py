@@ -12,6 +12,7 @@ from penstock.client.group.membership import Membership
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.core.groups import GroupCoordinator, offsets, reconcile
 from penstock.core.groups import contract as gc
+from penstock.core.groups.catalog import NO_PARTS, Catalog, Part, Parts
 from penstock.core.groups.records import OffsetRecord
 from penstock.core.groups.state import Book, Group, Member
 from penstock.core.lag import PartitionLag, partition_lag
@@ -65,12 +66,12 @@ def give_a_partition_to_two_members(patch: Any) -> None:
     """What a member must give up goes to the next member at once, not when it was given up."""
     original = reconcile._reconcile
 
-    def eager(book: Book, group: Group, member: Member) -> gc.Parts:
+    def eager(book: Book, group: Group, member: Member) -> Parts:
         surplus = member.current.parts - member.target
         if not surplus:
             return original(book, group, member)
         kept = member.current.parts - surplus
-        return book.put_current(group, member, member.current, kept, gc.NO_PARTS)
+        return book.put_current(group, member, member.current, kept, NO_PARTS)
 
     patch.setattr(reconcile, "_reconcile", eager)
 
@@ -89,7 +90,7 @@ def release_before_the_user_lets_go(patch: Any) -> None:
 def keep_offsets_in_memory_only(patch: Any) -> None:
     """A commit changes the state, but is not written."""
 
-    def put_offset(self: Book, group: Group, part: gc.Part, record: OffsetRecord | None) -> None:
+    def put_offset(self: Book, group: Group, part: Part, record: OffsetRecord | None) -> None:
         if record is None:
             group.offsets.pop(part, None)
         else:
@@ -102,7 +103,7 @@ def lose_offsets_at_failover(patch: Any) -> None:
     """A new coordinator knows the members of its log and forgets the offsets."""
     start = GroupCoordinator.start
 
-    def forgetful(self: GroupCoordinator, catalog: gc.Catalog, now_ms: int) -> gc.Ready:
+    def forgetful(self: GroupCoordinator, catalog: Catalog, now_ms: int) -> gc.Ready:
         ready = start(self, catalog, now_ms)
         for group in self.groups.values():
             group.offsets.clear()

@@ -13,6 +13,7 @@ from penstock.core import isolation
 from penstock.core.batch import Batch
 from penstock.core.groups import contract as gc
 from penstock.core.groups import offsets, pending, resets
+from penstock.core.groups.contract_views import OffsetAnswer
 from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import EndedKey, PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, Member
@@ -80,7 +81,7 @@ def tell_offsets_that_a_transaction_may_change(patch: Any) -> None:
     it."""
     answer = offsets._stable_answer
 
-    def hasty(group: Group, part: Any, topic: str, _allow_unstable: bool) -> gc.OffsetAnswer:
+    def hasty(group: Group, part: Any, topic: str, _allow_unstable: bool) -> OffsetAnswer:
         return answer(group, part, topic, True)
 
     patch.setattr(offsets, "_stable_answer", hasty)

@@ -24,7 +24,8 @@ from penstock.client.group.contract import (
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.model import EARLIEST, ConsumedBatch, Record
 from penstock.core.batch import Batch
-from penstock.core.groups import contract as gc
+from penstock.core.groups.catalog import NamedPartition
+from penstock.core.groups.contract_views import Fetched, FetchRequested
 from penstock.core.types import Offset, ReplicaKey, TopicId, TopicPartition
 from penstock.errors import OffsetOutOfRangeError, OffsetRange
 from penstock_sim.commits import COMMIT_MS, Commits, Offsets
@@ -234,11 +235,11 @@ class Reader:
         if not wanted:
             return
         where = tuple(
-            gc.NamedPartition(each.topic, TopicId(each.topic_id), each.partition) for each in wanted
+            NamedPartition(each.topic, TopicId(each.topic_id), each.partition) for each in wanted
         )
 
         def found(answer: Any) -> None:
-            if not isinstance(answer, gc.Fetched):
+            if not isinstance(answer, Fetched):
                 self.member.later(20, self._prepare, tenure)
                 return
             if any(seen.error is not None for seen in answer.offsets):
@@ -253,9 +254,7 @@ class Reader:
             self._arrived()
 
         group_id, deadline_ms = self._plan.group_id, self.world.scheduler.now_ms + COMMIT_MS
-        self.member.call(
-            lambda number: gc.FetchRequested(number, group_id, where), deadline_ms, found
-        )
+        self.member.call(lambda number: FetchRequested(number, group_id, where), deadline_ms, found)
 
     def _begin(self, prepared: dict[GroupPartition, OffsetAndMetadata | None]) -> None:
         for each, offset in prepared.items():

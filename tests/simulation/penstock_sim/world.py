@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from penstock.core.control import contract as cc
-from penstock.core.groups import contract as gc
+from penstock.core.groups.catalog import CatalogTopic
 from penstock.core.groups.config import OFFSETS_TOPIC
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
 from penstock.core.types import (
@@ -198,14 +198,14 @@ class World:
             self.group_config = replace(
                 GROUP_CONFIG, offsets_retention_ms=200, sweep_interval_ms=80
             )
-        sinks = gc.CatalogTopic(SINK_TOPIC, SINK_ID, len(self.sinks))
+        sinks = CatalogTopic(SINK_TOPIC, SINK_ID, len(self.sinks))
         self.groups = Ring(self, TOPIC, SINK_TOPIC) if ring else PipeGroups(self, TOPIC)
         self.transactions = Bank(self)
         self.group_checks: GroupChecks = PipeChecks(self, self._topic, sinks)
 
     @property
-    def _topic(self) -> gc.CatalogTopic:
-        return gc.CatalogTopic(TOPIC, TOPIC_ID, len(self.keys))
+    def _topic(self) -> CatalogTopic:
+        return CatalogTopic(TOPIC, TOPIC_ID, len(self.keys))
 
     def _set_up_bank(self) -> None:
         count = self.scheduler.random.choice((2, 2, 3))

@@ -1,6 +1,6 @@
 """The topics that groups may read: a catalog of the applied image, for the machines."""
 
-from penstock.core.groups.contract import Catalog, CatalogTopic
+from penstock.core.groups.catalog import Catalog, CatalogTopic
 from penstock.core.topic import is_internal
 from penstock.core.types import BrokerId
 from penstock_broker.metadata.image import ClusterView, Topic

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.core.groups import GroupConfig, GroupCoordinator
+from penstock.core.groups.catalog import Catalog
 from penstock.core.groups.contract import (
     Answer,
-    Catalog,
     EndStream,
     Event,
     Ready,

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Final
 
 from penstock.core.groups import GroupConfig
+from penstock.core.groups.catalog import Catalog
 from penstock.core.groups.config import (
     OFFSETS_PARTITIONS,
     OFFSETS_REPLICATION,
@@ -15,7 +16,8 @@ from penstock.core.groups.config import (
     check_group_id,
     coordinator_partition,
 )
-from penstock.core.groups.contract import Catalog, GroupState, Ready
+from penstock.core.groups.contract import Ready
+from penstock.core.groups.contract_views import GroupState
 from penstock_broker.groups.catalog import catalog_of, is_same
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.transactions import TransactionLink

@@ -23,7 +23,9 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.core.batch import Batch
 from penstock.core.groups import GroupCoordinator
-from penstock.core.groups.contract import Answer, Fetched, FetchRequested, NamedPartition, Request
+from penstock.core.groups.catalog import NamedPartition
+from penstock.core.groups.contract import Answer, Request
+from penstock.core.groups.contract_views import Fetched, FetchRequested
 from penstock.core.lag import PartitionLag, fetch_from, partition_lag
 from penstock.errors import PenstockError
 from penstock_broker.groups.unread import UnreadRecords

@@ -13,7 +13,7 @@ from typing import Any, Final
 import grpc
 
 from penstock.core.batch import Batch
-from penstock.core.groups.contract import NamedPartition
+from penstock.core.groups.catalog import NamedPartition
 from penstock.core.types import BrokerId, ReplicaKey, TopicId
 from penstock.errors import ClusterError, PenstockError
 from penstock.proto.v1 import broker_pb2 as pb

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.batch import Batch
-from penstock.core.groups.contract import NamedPartition
+from penstock.core.groups.catalog import NamedPartition
 from penstock.core.lag import Unread, oldest_unread
 
 TRUST_S: Final = 600.0

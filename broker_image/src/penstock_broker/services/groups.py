@@ -15,6 +15,13 @@ from time import monotonic
 from typing import Any, Final, NoReturn
 
 from penstock.core.groups import contract as c
+from penstock.core.groups.contract_views import (
+    Described,
+    DescribeRequested,
+    Fetched,
+    Listed,
+    ListRequested,
+)
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock.proto.v1 import group_pb2 as pb
 from penstock.proto.v1.group_pb2_grpc import GroupServiceServicer
@@ -139,7 +146,7 @@ class GroupService(GroupServiceServicer):
         """The committed offsets."""
         coordinator = self._coordinators.find(request.group_id)
         answer = await coordinator.ask(lambda number: wire.fetch_from_wire(request, number))
-        assert isinstance(answer, c.Fetched)
+        assert isinstance(answer, Fetched)
         return wire.fetch_response(answer)
 
     async def ResetOffsets(
@@ -170,11 +177,11 @@ class GroupService(GroupServiceServicer):
         loading: list[int] = []
         for coordinator in self._coordinators.led:
             try:
-                answer = await coordinator.ask(lambda number: c.ListRequested(number, states))
+                answer = await coordinator.ask(lambda number: ListRequested(number, states))
             except PenstockError:
                 loading.append(coordinator.partition)
                 continue
-            assert isinstance(answer, c.Listed)
+            assert isinstance(answer, Listed)
             groups += [wire.listing(group, coordinator.partition) for group in answer.groups]
         return pb.ListGroupsResponse(groups=groups, loading_partitions=loading)
 
@@ -193,11 +200,11 @@ class GroupService(GroupServiceServicer):
         try:
             coordinator = self._coordinators.find(group_id)
             answer = await coordinator.ask(
-                lambda number: c.DescribeRequested(number, group_id, include_offsets)
+                lambda number: DescribeRequested(number, group_id, include_offsets)
             )
         except PenstockError as error:
             return pb.GroupDescription(group_id=group_id, error=error_to_wire(error))
-        assert isinstance(answer, c.Described)
+        assert isinstance(answer, Described)
         return wire.description(answer, coordinator.partition, coordinator.broker_id)
 
     def _writable(self, group_id: str) -> Coordinator:

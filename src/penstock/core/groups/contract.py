@@ -2,6 +2,9 @@
 
     shell: streams, log, clock ──event──▶ GroupCoordinator.handle(event, now_ms) ──Ready──▶ shell
 
+Requests that change nothing, and their answers, are in `contract_views`; which topics there are, in
+`catalog`.
+
 The machine changes its state when it returns the records of a `Ready`; outputs are sent when the
 records are committed. What the shell must do:
 
@@ -21,54 +24,21 @@ records are committed. What the shell must do:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 
-from penstock.core.groups.records import AppliedReset
+from penstock.core.groups.catalog import NO_PARTS, Catalog, NamedPartition, Parts, Subscription
+from penstock.core.groups.contract_views import (
+    Described,
+    DescribeRequested,
+    Fetched,
+    FetchRequested,
+    Listed,
+    ListRequested,
+)
 from penstock.core.types import NO_PRODUCER, ProducerId, TopicId
 from penstock.errors import PenstockError
 
-Part = tuple[TopicId, int]
-"""A partition of a topic. A plain tuple, because sets of hundreds are built often."""
-Parts = frozenset[Part]
-NO_PARTS: Parts = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogTopic:
-    """A topic of users. `racks[i]`: racks with a replica of partition i; () = none known."""
-
-    name: str
-    topic_id: TopicId
-    partitions: int
-    racks: tuple[frozenset[str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """All topics that groups may read. `names` finds a topic's id."""
-
-    topics: Mapping[TopicId, CatalogTopic] = field(default_factory=dict)
-    names: Mapping[str, TopicId] = field(default_factory=dict)
-
-    @staticmethod
-    def of(*topics: CatalogTopic) -> Catalog:
-        """A catalog of these topics."""
-        return Catalog(
-            {topic.topic_id: topic for topic in topics},
-            {topic.name: topic.topic_id for topic in topics},
-        )
-
-
 # ---------------------------------------------------------------- events: shell -> machine
-
-
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """Topic names, and a pattern whose matches are added ("": none)."""
-
-    topics: tuple[str, ...] = ()
-    pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,15 +90,6 @@ class StreamBroken:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedPartition:
-    """A partition in a request; `topic_id` "" = the current one of the name."""
-
-    topic: str
-    topic_id: TopicId
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
 class NewOffset:
     """An offset to commit (>= 0) or to reset to (-1: delete). `leader_epoch` -1 = not known."""
 
@@ -156,16 +117,6 @@ class CommitRequested:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequested:
-    """`partitions` empty: all. `allow_unstable`: also what an open transaction may change."""
-
-    request_id: int
-    group_id: str
-    partitions: tuple[NamedPartition, ...] = ()
-    allow_unstable: bool = False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRequested:
     request_id: int
@@ -180,19 +131,6 @@ class ResetRequested:
 class DeleteRequested:
     request_id: int
     group_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class ListRequested:
-    request_id: int
-    states: frozenset[GroupState] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeRequested:
-    request_id: int
-    group_id: str
-    include_offsets: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,14 +187,6 @@ Event = (
 # ---------------------------------------------------------------- outputs: machine -> shell
 
 
-class GroupState(Enum):
-    EMPTY = "Empty"
-    ASSIGNING = "Assigning"
-    RECONCILING = "Reconciling"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendJoined:
     stream_id: int
@@ -285,30 +215,11 @@ class EndStream:
     error: PenstockError | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetAnswer:
-    """One committed offset; -1: none."""
-
-    topic: str
-    topic_id: TopicId
-    partition: int
-    offset: int = -1
-    leader_epoch: int = -1
-    metadata: str = ""
-    commit_time_ms: int = 0
-    error: PenstockError | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Committed:
     """An error or None per offset, in order."""
 
     errors: tuple[PenstockError | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    offsets: tuple[OffsetAnswer, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,62 +241,6 @@ class ResetDone:
 @dataclass(frozen=True, slots=True)
 class Deleted:
     pass
-
-
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
-    group_id: str
-    state: GroupState
-    members: int
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    groups: tuple[ListedGroup, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
-    member_id: str
-    instance_id: str
-    client_id: str
-    client_host: str
-    rack: str
-    member_epoch: int
-    subscription: Subscription
-    assignor: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    connected: bool
-    assigned: Parts
-    pending: Parts
-    target: Parts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedPending:
-    """Offsets that count once this transaction commits."""
-
-    transactional_id: str
-    producer_id: ProducerId
-    producer_epoch: int
-    parts: Parts
-    names: Mapping[TopicId, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    group_id: str
-    state: GroupState
-    group_epoch: int = 0
-    assignment_epoch: int = 0
-    assignor: str = ""
-    members: tuple[DescribedMember, ...] = ()
-    offsets: tuple[OffsetAnswer, ...] = ()
-    empty_since_ms: int = 0
-    last_reset: AppliedReset | None = None
-    pending: tuple[DescribedPending, ...] = ()
-    names: Mapping[TopicId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

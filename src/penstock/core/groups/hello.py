@@ -5,8 +5,9 @@ Every refusal names the field, the value seen, the limit and what to do; then no
 
 from typing import Final
 
+from penstock.core.groups.catalog import Subscription
 from penstock.core.groups.config import GroupConfig, check_group_id
-from penstock.core.groups.contract import MemberJoined, Subscription
+from penstock.core.groups.contract import MemberJoined
 from penstock.core.groups.pattern import TopicPattern
 from penstock.core.groups.records import MemberRecord
 from penstock.core.limits import (

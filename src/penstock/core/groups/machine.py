@@ -14,18 +14,15 @@ from typing import Final
 
 from penstock.core.defect import stopped_by
 from penstock.core.groups import membership, offsets, pending, reconcile, resets, views
+from penstock.core.groups.catalog import Catalog
 from penstock.core.groups.config import GroupConfig
 from penstock.core.groups.contract import (
     NOTHING,
     Answer,
-    Catalog,
     CommitRequested,
     DeleteRequested,
-    DescribeRequested,
     EndStream,
     Event,
-    FetchRequested,
-    ListRequested,
     MemberHeard,
     MemberJoined,
     MemberLeft,
@@ -40,6 +37,7 @@ from penstock.core.groups.contract import (
     TransactionEnded,
     TransactionJoined,
 )
+from penstock.core.groups.contract_views import DescribeRequested, FetchRequested, ListRequested
 from penstock.core.groups.loading import Loader
 from penstock.core.groups.records import PendingKey, PendingRecord
 from penstock.core.groups.state import Book, Group, Member

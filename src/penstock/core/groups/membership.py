@@ -13,14 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.core.groups import reconcile
-from penstock.core.groups.contract import (
-    NO_PARTS,
-    MemberHeard,
-    MemberJoined,
-    Owned,
-    Parts,
-    SendJoined,
-)
+from penstock.core.groups.catalog import NO_PARTS, Parts
+from penstock.core.groups.contract import MemberHeard, MemberJoined, Owned, SendJoined
 from penstock.core.groups.hello import check_hello, check_subscription, invalid
 from penstock.core.groups.records import GroupRecord, MemberRecord
 from penstock.core.groups.state import Book, Group, Member

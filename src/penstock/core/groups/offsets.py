@@ -9,17 +9,10 @@ transactions: `pending.py`. Resets, deletion and expiry: `resets.py`.
 
 from typing import Final
 
+from penstock.core.groups.catalog import NamedPartition, Part
 from penstock.core.groups.config import check_group_id
-from penstock.core.groups.contract import (
-    CommitRequested,
-    Committed,
-    Fetched,
-    FetchRequested,
-    NamedPartition,
-    NewOffset,
-    OffsetAnswer,
-    Part,
-)
+from penstock.core.groups.contract import CommitRequested, Committed, NewOffset
+from penstock.core.groups.contract_views import Fetched, FetchRequested, OffsetAnswer
 from penstock.core.groups.membership import check_groups, fenced_instance, unknown_member
 from penstock.core.groups.records import AppliedReset, GroupRecord, OffsetRecord
 from penstock.core.groups.state import Book, Group, Member

@@ -15,13 +15,13 @@ a fetch of it gets UNSTABLE_OFFSETS. Kept here: I11, I18. The partitions' side: 
 from typing import Final
 
 from penstock.core.groups import offsets
+from penstock.core.groups.catalog import Part
 from penstock.core.groups.config import check_group_id
 from penstock.core.groups.contract import (
     CommitRequested,
     Committed,
     EndStored,
     NewOffset,
-    Part,
     Reply,
     SendJoin,
     TransactionEnded,

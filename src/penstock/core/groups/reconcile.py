@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from penstock.core.groups.assignors import assign
-from penstock.core.groups.contract import NO_PARTS, EndStream, Parts, SendAbort, SendAssignment
+from penstock.core.groups.catalog import NO_PARTS, Parts
+from penstock.core.groups.contract import EndStream, SendAbort, SendAssignment
 from penstock.core.groups.records import GroupRecord
 from penstock.core.groups.state import Book, Group, Member
 from penstock.errors import PenstockError

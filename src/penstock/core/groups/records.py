@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.core.groups.catalog import Parts
 from penstock.core.json_records import Format, as_text, encode, quote
 from penstock.core.types import ProducerId, TopicId
 
 VERSION: Final = 1
 _FORMAT: Final = Format("offsets", "the group's partition is unavailable")
-Parts = frozenset[tuple[TopicId, int]]
 
 
 @dataclass(frozen=True, slots=True)

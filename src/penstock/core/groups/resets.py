@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.core.groups import offsets
+from penstock.core.groups.catalog import Part
 from penstock.core.groups.config import check_group_id
 from penstock.core.groups.contract import (
     Deleted,
     DeleteRequested,
-    Part,
     ResetDone,
     ResetLine,
     ResetRequested,

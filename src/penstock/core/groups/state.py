@@ -16,17 +16,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from penstock.core.groups.assignors import AssignedMember, AssignedTopic
+from penstock.core.groups.catalog import NO_PARTS, Catalog, Part, Parts
 from penstock.core.groups.config import GroupConfig
-from penstock.core.groups.contract import (
-    NO_PARTS,
-    Catalog,
-    CommitRequested,
-    Decision,
-    GroupState,
-    Output,
-    Part,
-    Parts,
-)
+from penstock.core.groups.contract import CommitRequested, Decision, Output
+from penstock.core.groups.contract_views import GroupState
 from penstock.core.groups.pattern import TopicPattern
 from penstock.core.groups.records import (
     CurrentKey,

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from penstock.core.groups.catalog import Subscription
 from penstock.core.groups.config import check_group_id
-from penstock.core.groups.contract import (
+from penstock.core.groups.contract_views import (
     Described,
     DescribedMember,
     DescribedPending,
@@ -14,7 +15,6 @@ from penstock.core.groups.contract import (
     Listed,
     ListedGroup,
     ListRequested,
-    Subscription,
 )
 from penstock.core.groups.offsets import committed
 from penstock.core.groups.records import PendingKey, PendingRecord

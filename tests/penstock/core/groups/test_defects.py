@@ -7,21 +7,23 @@ from support.defects import PlantedError, every_line
 from support.group_desk import Desk
 
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import Catalog, CatalogTopic, NamedPartition, Subscription
+from penstock.core.groups.contract_views import DescribeRequested, FetchRequested, ListRequested
 from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ErrorCode
 
 STREAM, NEW_STREAM, REQUEST = 1, 77, 99
 T = TopicId("id-t")
-PART = c.NamedPartition(topic="t", topic_id=T, partition=0)
+PART = NamedPartition(topic="t", topic_id=T, partition=0)
 OFFSETS = (c.NewOffset(where=PART, offset=7),)
 EVENTS: tuple[c.Event, ...] = (
     c.MemberJoined(
         stream_id=NEW_STREAM,
         group_id="g",
         member_id="b",
-        subscription=c.Subscription(topics=("t",)),
+        subscription=Subscription(topics=("t",)),
     ),
-    c.MemberHeard(stream_id=STREAM, subscription=c.Subscription(topics=("t", "u"))),
+    c.MemberHeard(stream_id=STREAM, subscription=Subscription(topics=("t", "u"))),
     c.MemberLeft(stream_id=STREAM),
     c.StreamBroken(stream_id=STREAM),
     c.CommitRequested(
@@ -32,11 +34,11 @@ EVENTS: tuple[c.Event, ...] = (
         instance_id="",
         offsets=OFFSETS,
     ),
-    c.FetchRequested(request_id=REQUEST, group_id="free"),
+    FetchRequested(request_id=REQUEST, group_id="free"),
     c.ResetRequested(request_id=REQUEST, group_id="free", offsets=OFFSETS),
     c.DeleteRequested(request_id=REQUEST, group_id="free"),
-    c.ListRequested(request_id=REQUEST),
-    c.DescribeRequested(request_id=REQUEST, group_id="g", include_offsets=True),
+    ListRequested(request_id=REQUEST),
+    DescribeRequested(request_id=REQUEST, group_id="g", include_offsets=True),
     c.TransactionEnded(
         request_id=REQUEST,
         group_id="free",
@@ -45,7 +47,7 @@ EVENTS: tuple[c.Event, ...] = (
         commit=True,
     ),
     c.TransactionJoined(group_id="free", producer_id=ProducerId(7), number=1),
-    c.TopicsChanged(catalog=c.Catalog.of(c.CatalogTopic(name="t", topic_id=T, partitions=9))),
+    c.TopicsChanged(catalog=Catalog.of(CatalogTopic(name="t", topic_id=T, partitions=9))),
     c.Tick(),
 )
 KINDS = {kind for one in get_args(c.Event) for kind in (get_args(one) or (one,))}

@@ -8,6 +8,8 @@ from support.group_desk import Desk
 
 from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import NO_PARTS, Catalog, CatalogTopic, Subscription
+from penstock.core.groups.contract_views import DescribeRequested, GroupState
 from penstock.core.types import TopicId
 from penstock.errors import ErrorCode, MisuseError
 
@@ -28,23 +30,23 @@ def test_the_first_member_is_told_its_epoch_and_then_what_it_owns(desk: Desk) ->
     assert (assignment.member_epoch, assignment.number) == (1, 1)
     assert assignment.names == {"id-t": "t"}
     assert desk.owned("m") == ALL
-    assert desk.state() is c.GroupState.STABLE
+    assert desk.state() is GroupState.STABLE
 
 
 def test_a_second_member_gets_its_share_when_the_first_has_given_it_up(desk: Desk) -> None:
     one = desk.join("one")
     desk.join("two")
     assert desk.owned("two") == set(), "two join within 100 ms: one computation later"
-    assert desk.state() is c.GroupState.ASSIGNING
+    assert desk.state() is GroupState.ASSIGNING
     desk.pass_time(100)
-    assert desk.state() is c.GroupState.RECONCILING
+    assert desk.state() is GroupState.RECONCILING
     kept = desk.owned("one")
     assert len(kept) == 2
     assert desk.owned("two") == set()
     ready = desk.acknowledge(one)
     assert len(desk.owned("two")) == 2
     assert desk.owned("one") == kept
-    assert desk.state() is c.GroupState.STABLE
+    assert desk.state() is GroupState.STABLE
     assert [type(output) for output in ready.outputs] == [c.SendAssignment, c.SendAssignment]
 
 
@@ -54,14 +56,14 @@ def test_an_answer_that_was_said_before_the_revocation_was_heard_counts_for_noth
     one = desk.join("one")
     desk.join("two")
     desk.pass_time(100)
-    desk.feed(c.MemberHeard(one, c.Owned(c.NO_PARTS, 1)))
+    desk.feed(c.MemberHeard(one, c.Owned(NO_PARTS, 1)))
     assert desk.owned("two") == set()
-    desk.feed(c.MemberHeard(one, c.Owned(c.NO_PARTS, 2)))
+    desk.feed(c.MemberHeard(one, c.Owned(NO_PARTS, 2)))
     assert len(desk.owned("two")) == 2
 
 
 def test_one_record_per_members_assignment_and_not_per_partition(desk: Desk) -> None:
-    desk.catalog = c.Catalog.of(c.CatalogTopic("t", TopicId("id-t"), 900))
+    desk.catalog = Catalog.of(CatalogTopic("t", TopicId("id-t"), 900))
     desk.feed(c.TopicsChanged(desk.catalog))
     for index in range(30):
         desk.join(f"m{index:02}")
@@ -74,7 +76,7 @@ def test_one_record_per_members_assignment_and_not_per_partition(desk: Desk) -> 
     for stream_id in list(desk.machine._book.streams):
         desk.acknowledge(stream_id)
     assert len(desk.owned("new")) == 29
-    assert desk.state() is c.GroupState.STABLE
+    assert desk.state() is GroupState.STABLE
     assert len(desk.log) - before < 200
 
 
@@ -89,12 +91,12 @@ def test_one_record_per_members_assignment_and_not_per_partition(desk: Desk) -> 
         ({"session_timeout_ms": 999}, ErrorCode.INVALID_REQUEST, "1000 to 1800000"),
         ({"rebalance_timeout_ms": 86_400_001}, ErrorCode.INVALID_REQUEST, "1000 to 86400000"),
         ({"assignor": "best"}, ErrorCode.UNSUPPORTED_ASSIGNOR, "uniform, range"),
-        ({"subscription": c.Subscription()}, ErrorCode.INVALID_REQUEST, "to nothing"),
-        ({"subscription": c.Subscription(("a/b",))}, ErrorCode.INVALID_TOPIC_NAME, "'/'"),
-        ({"subscription": c.Subscription(("__x",))}, ErrorCode.INVALID_TOPIC_NAME, "internal"),
-        ({"subscription": c.Subscription((), "(")}, ErrorCode.INVALID_REQUEST, "not closed"),
+        ({"subscription": Subscription()}, ErrorCode.INVALID_REQUEST, "to nothing"),
+        ({"subscription": Subscription(("a/b",))}, ErrorCode.INVALID_TOPIC_NAME, "'/'"),
+        ({"subscription": Subscription(("__x",))}, ErrorCode.INVALID_TOPIC_NAME, "internal"),
+        ({"subscription": Subscription((), "(")}, ErrorCode.INVALID_REQUEST, "not closed"),
         (
-            {"subscription": c.Subscription(tuple(f"t{i}" for i in range(1_001)))},
+            {"subscription": Subscription(tuple(f"t{i}" for i in range(1_001)))},
             ErrorCode.INVALID_REQUEST,
             "1001 topics",
         ),
@@ -133,7 +135,7 @@ def test_a_dynamic_member_whose_stream_broke_has_a_moment_to_come_back(desk: Des
     desk.feed(c.StreamBroken(desk.ids))
     desk.pass_time(1_500)
     assert not desk.machine.groups["g"].members
-    assert desk.state() is c.GroupState.EMPTY
+    assert desk.state() is GroupState.EMPTY
 
 
 def test_silence_ends_a_session_and_heartbeats_keep_it(desk: Desk) -> None:
@@ -176,7 +178,7 @@ def test_a_member_that_claims_what_it_was_not_given_is_put_out(desk: Desk) -> No
 
 def test_a_subscription_that_is_not_valid_ends_the_member_with_the_reason(desk: Desk) -> None:
     stream_id = desk.join("m")
-    wrong = c.Subscription(("..",))
+    wrong = Subscription(("..",))
     (output,) = desk.feed(c.MemberHeard(stream_id, subscription=wrong)).outputs
     assert isinstance(output, c.EndStream)
     assert isinstance(output.error, MisuseError)
@@ -280,7 +282,7 @@ def test_partitions_of_an_empty_seat_move_without_waiting_for_anyone(desk: Desk)
     desk.now_ms += 1_000
     desk.join("three")
     assert [len(desk.owned(member)) for member in ("one", "two", "three")] == [1, 2, 1]
-    assert desk.state() is c.GroupState.STABLE
+    assert desk.state() is GroupState.STABLE
 
 
 def test_a_member_that_left_its_seat_may_come_back_itself(desk: Desk) -> None:
@@ -305,27 +307,27 @@ def test_a_leave_with_keep_seat_of_a_member_without_one_is_a_leave(desk: Desk) -
 
 
 def test_topics_that_grow_come_and_go_are_seen(desk: Desk) -> None:
-    stream_id = desk.join("m", subscription=c.Subscription(("t",), "[u-v]"))
+    stream_id = desk.join("m", subscription=Subscription(("t",), "[u-v]"))
     desk.now_ms += 1_000
     known = desk.catalog.topics
     t, u = known[TopicId("id-t")], known[TopicId("id-u")]
-    desk.feed(c.TopicsChanged(c.Catalog.of(replace(t, partitions=5), u)))
+    desk.feed(c.TopicsChanged(Catalog.of(replace(t, partitions=5), u)))
     assert ("t", 4) in desk.owned("m")
     desk.now_ms += 1_000
-    v = c.CatalogTopic("v", TopicId("id-v"), 1)
-    desk.feed(c.TopicsChanged(c.Catalog.of(t, v)))
+    v = CatalogTopic("v", TopicId("id-v"), 1)
+    desk.feed(c.TopicsChanged(Catalog.of(t, v)))
     assert desk.owned("m") == ALL, "what is gone is to be given up first"
     desk.acknowledge(stream_id)
     assert desk.owned("m") == ALL | {("v", 0)}
     epoch = desk.machine.groups["g"].record.epoch
-    desk.feed(c.TopicsChanged(c.Catalog.of(t, v, c.CatalogTopic("w", TopicId("id-w"), 9))))
+    desk.feed(c.TopicsChanged(Catalog.of(t, v, CatalogTopic("w", TopicId("id-w"), 9))))
     assert desk.machine.groups["g"].record.epoch == epoch, "nobody reads it"
 
 
 def test_what_changed_while_nobody_led_is_seen_at_the_start(desk: Desk) -> None:
     desk.join("m")
-    more = c.CatalogTopic("t", TopicId("id-t"), 6)
-    ready = desk.restart(c.Catalog.of(more))
+    more = CatalogTopic("t", TopicId("id-t"), 6)
+    ready = desk.restart(Catalog.of(more))
     assert ready.rebalances == 1
     assert len(desk.owned("m")) == 6
 
@@ -343,10 +345,10 @@ def test_after_a_failover_members_have_a_whole_session_timeout(desk: Desk) -> No
 def test_a_target_that_was_due_when_the_coordinator_died_is_computed(desk: Desk) -> None:
     desk.join("one")
     desk.join("two")
-    assert desk.state() is c.GroupState.ASSIGNING
+    assert desk.state() is GroupState.ASSIGNING
     desk.restart()
-    assert desk.state() is c.GroupState.RECONCILING
-    desk.join("one", member_epoch=1, owned=c.NO_PARTS)
+    assert desk.state() is GroupState.RECONCILING
+    desk.join("one", member_epoch=1, owned=NO_PARTS)
     assert len(desk.owned("two")) == 2
 
 
@@ -355,14 +357,14 @@ def test_the_assignor_that_most_ask_for_is_used(desk: Desk) -> None:
         desk.join(member, "t", "u", assignor="range")
     desk.join("c", "t", "u")
     desk.pass_time(100)
-    told = desk.ask(c.DescribeRequested(desk.new_id(), "g"))
+    told = desk.ask(DescribeRequested(desk.new_id(), "g"))
     assert told.assignor == "range"
     assert [m.assignor for m in told.members] == ["range", "range", "uniform"]
 
 
 def test_states_are_called_what_metrics_and_status_show() -> None:
     called = ["Empty", "Assigning", "Reconciling", "Stable", "Dead"]
-    assert [state.value for state in c.GroupState] == called
+    assert [state.value for state in GroupState] == called
 
 
 def test_where_nothing_happens_nothing_is_said(desk: Any) -> None:

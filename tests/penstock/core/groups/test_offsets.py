@@ -7,6 +7,13 @@ from support.group_desk import Desk
 
 from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import Catalog, CatalogTopic, NamedPartition
+from penstock.core.groups.contract_views import (
+    DescribeRequested,
+    FetchRequested,
+    GroupState,
+    ListRequested,
+)
 from penstock.core.types import TopicId
 from penstock.errors import ErrorCode, PenstockError
 
@@ -18,7 +25,7 @@ def codes(errors: list[PenstockError | None]) -> list[ErrorCode | None]:
 
 
 def new(name: str, partition: int, offset: int, topic_id: str = "") -> c.NewOffset:
-    return c.NewOffset(c.NamedPartition(name, TopicId(topic_id), partition), offset)
+    return c.NewOffset(NamedPartition(name, TopicId(topic_id), partition), offset)
 
 
 def reset(desk: Desk, *offsets: c.NewOffset, **fields: Any) -> c.ResetDone:
@@ -145,7 +152,7 @@ def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Desk) -> Non
         offsets=many,
     )
     assert "10001 partitions" in str(refused(desk, request))
-    where = c.NamedPartition("t", TopicId(""), 0)
+    where = NamedPartition("t", TopicId(""), 0)
     large = tuple(c.NewOffset(where, 1, metadata="m" * 4_096) for _ in range(600))
     request = c.CommitRequested(
         request_id=desk.new_id(),
@@ -160,12 +167,12 @@ def test_requests_that_would_not_fit_into_a_batch_are_refused(desk: Desk) -> Non
 
 def test_offsets_belong_to_the_topic_and_not_to_its_name(desk: Desk) -> None:
     desk.commit({("t", 0): 5})
-    desk.feed(c.TopicsChanged(c.Catalog.of(c.CatalogTopic("t", TopicId("another"), 4))))
+    desk.feed(c.TopicsChanged(Catalog.of(CatalogTopic("t", TopicId("another"), 4))))
     assert desk.fetch() == {}
     wanted = tuple(
-        c.NamedPartition("t", TopicId(topic_id), 0) for topic_id in ("", "another", "id-t")
+        NamedPartition("t", TopicId(topic_id), 0) for topic_id in ("", "another", "id-t")
     )
-    found = desk.ask(c.FetchRequested(desk.new_id(), "g", wanted)).offsets
+    found = desk.ask(FetchRequested(desk.new_id(), "g", wanted)).offsets
     assert [(o.offset, o.topic_id) for o in found[:2]] == [(-1, "another"), (-1, "another")]
     assert found[2].error is not None
     assert found[2].error.code is ErrorCode.TOPIC_ID_MISMATCH
@@ -191,7 +198,7 @@ def test_a_reset_goes_back_is_audited_and_done_once(desk: Desk) -> None:
     assert not desk.ready.records
     desk.restart()
     assert reset(desk, *wanted, reset_id="r").already_applied
-    told = desk.ask(c.DescribeRequested(desk.new_id(), "g"))
+    told = desk.ask(DescribeRequested(desk.new_id(), "g"))
     assert (told.last_reset.reset_id, told.last_reset.reason) == ("r", "why")
 
 
@@ -276,7 +283,7 @@ def test_offsets_of_a_topic_that_is_gone_for_good_are_forgotten(desk: Desk) -> N
     desk.commit({("t", 0): 5}, group="h")
     desk.commit({("u", 0): 5}, "m", 1)
     whole = desk.catalog
-    only_u = c.Catalog.of(whole.topics[TopicId("id-u")])
+    only_u = Catalog.of(whole.topics[TopicId("id-u")])
     desk.feed(c.TopicsChanged(only_u))
     desk.pass_time(300_000)
     desk.feed(c.TopicsChanged(whole))  # it was missing for a moment only
@@ -303,14 +310,14 @@ def test_many_groups_are_looked_at_a_few_at_a_time(desk: Desk) -> None:
 def test_groups_are_listed_and_counted_by_state(desk: Desk) -> None:
     desk.join("m", group="b")
     desk.commit({("t", 0): 1}, group="a")
-    listed = desk.ask(c.ListRequested(desk.new_id())).groups
+    listed = desk.ask(ListRequested(desk.new_id())).groups
     assert [(g.group_id, g.state.value, g.members) for g in listed] == [
         ("a", "Empty", 0),
         ("b", "Stable", 1),
     ]
-    only = c.ListRequested(desk.new_id(), frozenset({c.GroupState.EMPTY}))
+    only = ListRequested(desk.new_id(), frozenset({GroupState.EMPTY}))
     assert [g.group_id for g in desk.ask(only).groups] == ["a"]
     census = desk.machine.census
-    assert census.states == {c.GroupState.EMPTY: 1, c.GroupState.STABLE: 1}
+    assert census.states == {GroupState.EMPTY: 1, GroupState.STABLE: 1}
     assert census.members == 1
-    assert desk.state("nobody") is c.GroupState.DEAD
+    assert desk.state("nobody") is GroupState.DEAD

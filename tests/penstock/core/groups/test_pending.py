@@ -7,6 +7,8 @@ from support.group_desk import Desk
 
 from penstock.core.groups import GroupConfig, pending
 from penstock.core.groups import contract as c
+from penstock.core.groups.catalog import NamedPartition
+from penstock.core.groups.contract_views import DescribeRequested, FetchRequested
 from penstock.core.groups.records import EndedKey
 from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -16,7 +18,7 @@ DAY_MS = 86_400_000
 
 
 def new(partition: int, offset: int, topic: str = "t", metadata: str = "") -> c.NewOffset:
-    where = c.NamedPartition(topic, TopicId(""), partition)
+    where = NamedPartition(topic, TopicId(""), partition)
     return c.NewOffset(where, offset, metadata=metadata)
 
 
@@ -78,7 +80,7 @@ def end(desk: Desk, *, commit: bool, epoch: int = 0, **more: Any) -> Any:
 
 def fetch_codes(desk: Desk, *, allow_unstable: bool = False) -> dict[int, ErrorCode | int]:
     found = desk.ask(
-        c.FetchRequested(request_id=desk.new_id(), group_id="g", allow_unstable=allow_unstable)
+        FetchRequested(request_id=desk.new_id(), group_id="g", allow_unstable=allow_unstable)
     )
     return {o.partition: o.offset if o.error is None else o.error.code for o in found.offsets}
 
@@ -337,7 +339,7 @@ def test_what_is_open_here_is_told_until_it_ends_also_by_the_next_coordinator(de
 
 def test_describe_tells_whose_offsets_are_pending(desk: Desk) -> None:
     commit(desk, new(0, 5))
-    described = desk.ask(c.DescribeRequested(desk.new_id(), "g", include_offsets=True))
+    described = desk.ask(DescribeRequested(desk.new_id(), "g", include_offsets=True))
     (found,) = described.pending
     assert (found.transactional_id, found.producer_id, found.producer_epoch) == ("pay", PID, 0)
     assert found.parts == {("id-t", 0)}
