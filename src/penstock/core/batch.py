@@ -19,13 +19,14 @@ a reader of headers knows the outcome of the transaction, and no payload is deco
 """
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum, IntFlag
 from typing import Final
 
 import google_crc32c
 
 from penstock.core.types import NO_PRODUCER, LeaderEpoch, Offset, ProducerId
+from penstock.core.value import value
 from penstock.errors import ClusterError, ErrorCode
 
 FORMAT: Final = 1
@@ -64,7 +65,7 @@ _MARKER: Final = BatchFlags.CONTROL | BatchFlags.TRANSACTIONAL
 _has: Final = int.__and__
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class BatchHeader:
     """What is known of a batch without its payload. Times in ms since 1970 UTC, sizes in bytes.
 
@@ -122,7 +123,7 @@ class BatchHeader:
         return bool(_has(self.flags, BatchFlags.COMMIT))
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Batch:
     """A header and the payload as produced (a serialized `Records` message, maybe compressed)."""
 

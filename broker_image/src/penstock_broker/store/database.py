@@ -9,7 +9,6 @@ Only `rocks` writes; everything else in this package reads, or adds to `Operatio
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 import rocksdict
 
@@ -17,13 +16,14 @@ from penstock.core.aborted import AbortedTransaction
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication.contract import Checkpoint, ProducerEntry
 from penstock.core.types import Offset
+from penstock.core.value import value
 from penstock_broker.store import layout, state
 from penstock_broker.store.index import BatchIndex
 from penstock_broker.store.interface import Slot
 from penstock_broker.store.layout import IndexEntry
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Tail:
     """A summary of what is stored of a slot; both entries are None when there is no batch."""
 

@@ -21,6 +21,7 @@ from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned, LogFacts
 from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
 from penstock.core.types import Offset, ReplicaKey
+from penstock.core.value import value
 
 Slot = NewType("Slot", int)
 
@@ -44,7 +45,7 @@ class Rewrite:
         return self.batches[-1].next_offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PartitionWrite:
     """What one tick writes to one partition. Order: truncate_to, then batches; the rest atomically.
 

@@ -31,12 +31,12 @@ leaves the bytes saved by a batch as a hole before its position. (A few tiny bat
 positions near the first batch ever written can be negative.)
 """
 
-from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
 from penstock.core.batch import HEADER_BYTES, Batch, BatchHeader, pack_header, unpack_header
 from penstock.core.types import Offset, ReplicaKey, TopicId
+from penstock.core.value import value
 from penstock.errors import ClusterError, ErrorCode
 from penstock_broker.store.interface import Slot
 
@@ -118,7 +118,7 @@ def unpack_u32(stored: bytes) -> int:
     return int(_U32.unpack(stored)[0])
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class IndexEntry:
     """What the index stores about one batch. Sizes and positions in stored bytes.
 

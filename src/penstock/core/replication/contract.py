@@ -63,6 +63,7 @@ from penstock.core.replication.contract_leader import (
     SendRefusal,
 )
 from penstock.core.types import BrokerId, LeaderEpoch, Offset, PartitionState, ProducerId
+from penstock.core.value import value
 from penstock.errors import PenstockError
 
 # ---------------------------------------------------------------- what is kept on disk
@@ -76,7 +77,7 @@ class EpochStart:
     start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SequencedBatch:
     """One of the last appended batches of a producer: sequences [base_sequence, last_sequence]."""
 
@@ -85,7 +86,7 @@ class SequencedBatch:
     base_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ProducerEntry:
     """A partition's state of one idempotent producer: its epoch and last five batches.
 
@@ -162,7 +163,7 @@ class Assigned:
     config: ReplicaConfig
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Persisted:
     """The write `persist_id` (and all before it) is done; `synced`: fsynced too."""
 
@@ -247,7 +248,7 @@ Message = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Ready:
     """What the shell must do now; see the module's docstring for the order.
 
@@ -289,7 +290,7 @@ class Ready:
 NOTHING = Ready()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Marks:
     """A replica's marks, for feeding followers, answering fetches, metrics.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from penstock.core.batch import Batch
 from penstock.core.types import BrokerId, LeaderEpoch, Offset
+from penstock.core.value import value
 from penstock.errors import PenstockError
 
 # ---------------------------------------------------------------- heard
@@ -46,7 +47,7 @@ class EpochAnswered:
     swept_end: Offset = Offset(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class BatchesReceived:
     """Pushed by the leader; CRCs already checked by the shell. `batches` may be empty.
 
@@ -98,7 +99,7 @@ class SendFollowStop:
     leader: BrokerId
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SendAck:
     """This log is written, and fsynced, up to these offsets (exclusive)."""
 

@@ -27,12 +27,13 @@ from penstock.core.types import (
     ProducerId,
     Sync,
 )
+from penstock.core.value import value
 from penstock.errors import PenstockError
 
 # ---------------------------------------------------------------- heard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ProduceRequested:
     """A batch to append; already checked (CRC, size, codec, timestamps) by the shell.
 
@@ -117,7 +118,7 @@ class FollowStarted:
     from_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class FollowerAcked:
     """The follower has written, and fsynced, its log up to these offsets (exclusive)."""
 
@@ -202,7 +203,7 @@ class JoinRequest:
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ProduceReply:
     """The answer to one `ProduceRequested` or `EndRequested`: an error, or where the batch is.
 

@@ -11,15 +11,15 @@ Every request leaves exactly once: settled, failed, or timed out (I8).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from penstock.core.replication.contract_leader import ProduceReply
 from penstock.core.types import Acks, LeaderEpoch, Offset, Sync
+from penstock.core.value import value
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Progress:
     """How far each class of requests may be acknowledged (offsets, exclusive)."""
 
@@ -29,7 +29,7 @@ class Progress:
     committed_synced: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Waiting:
     """One appended request. `end_offset` is what it waits for; the rest is for its reply.
 
@@ -89,6 +89,8 @@ class PendingProduces:
         """Removes and returns completed requests, in offset order within each class."""
         settled: list[Waiting] = []
         for (acks, sync), heap in self._heaps.items():
+            if not heap:
+                continue
             limit = _limit(progress, acks, sync)
             while heap and heap[0][0] <= limit:
                 settled.append(self._waiting.pop(heappop(heap)[1]))
