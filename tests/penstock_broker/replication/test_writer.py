@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from support.waiting import wait_until_async
@@ -17,7 +18,8 @@ from penstock.core.types import LeaderEpoch, Offset, ReplicaKey, TopicId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import SystemClock
 from penstock_broker.replication.pace import SMALL_BYTES
-from penstock_broker.replication.writer import LogWriter, TickFacts
+from penstock_broker.replication.ticks import TickFacts
+from penstock_broker.replication.writer import LogWriter
 from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
 from penstock_broker.store.memory import MemoryLogStore
 
@@ -331,3 +333,51 @@ async def test_a_disk_that_is_full_is_heard_of_from_the_event_loop_too() -> None
             lambda: log.owner.heard[-1] == ("failed", 41, ErrorCode.DISK_FULL), what="a refusal"
         )
         await log.write(1)
+
+
+@pytest.mark.parametrize("failure", [ClusterError("io", ErrorCode.STORAGE_FAILED), OSError("io")])
+async def test_a_disk_that_is_lost_under_the_event_loop_ends_the_writer(failure: Exception) -> None:
+    heard: list[object] = []
+
+    async def lose_the_disk() -> None:
+        async with rig() as r:
+            log = Appending(r)
+            await log.write(40)
+            assert log.here(1) == 1
+            log.owner.heard = heard
+            r.store.failure = failure
+            r.writer.append(log.owner, 41, [batch_at(40)], None, sync=False)
+            await asyncio.wait_for(asyncio.Event().wait(), 10)
+
+    with pytest.raises(ExceptionGroup) as ended:
+        await lose_the_disk()
+    assert ended.group_contains(ClusterError, match="io")
+    assert heard == []
+
+
+async def test_the_event_loop_writes_what_is_asked_for_in_one_turn_together() -> None:
+    async with rig() as r:
+        log = Appending(r)
+        await log.write(40)
+        others = [r.owner(partition) for partition in (1, 2, 3)]
+        for owner in others:
+            asyncio.get_running_loop().call_soon(
+                partial(r.writer.append, owner, 1, [batch_at(0)], None, sync=False)
+            )
+        before = len(r.store.threads)
+        for owner in others:
+            await hears(owner, ("persisted", 1, False))
+        assert len(r.store.threads) == before + 1
+        assert log.here(1) == 1
+
+
+async def test_nothing_is_written_once_the_writer_has_ended() -> None:
+    async with rig() as r:
+        log = Appending(r)
+        await log.write(40)
+        # It is asked for in the turn in which the writer ends, and would be written behind that.
+        asyncio.get_running_loop().call_soon(
+            partial(r.writer.append, log.owner, 41, [batch_at(40)], None, sync=False)
+        )
+    # The thread is done some turns of the loop later.
+    assert (await asyncio.to_thread(r.store.recover, log.owner.slot)).log_end_offset == 40

@@ -64,38 +64,38 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     "persisted_before_it_is_written": _in(
         LogWriter,
         "_tick",
-        "started = monotonic()",
+        "tick = self._next()",
         """
-        started = monotonic()
-        for entry in pending:
+        tick = self._next()
+        for entry in tick.pending:
             if entry.persist_ids and entry.truncate_to is None:
-                entry.owner.persisted(entry.persist_ids[-1], synced=sync)
+                entry.owner.persisted(entry.persist_ids[-1], synced=tick.sync)
                 entry.persist_ids = []
         """,
     ),
     "synced_though_nobody_asked_the_disk": _in(
         LogWriter,
-        "_tick",
-        "entry.owner.persisted(entry.persist_ids[-1], synced=sync)",
+        "_finish",
+        "entry.owner.persisted(entry.persist_ids[-1], synced=tick.sync)",
         "entry.owner.persisted(entry.persist_ids[-1], synced=True)",
     ),
     "a_refused_write_is_taken_for_done": _in(
         LogWriter,
-        "_refused",
+        "_refuse",
         "entry.owner.persist_failed(entry.persist_ids[0], error)",
         "entry.owner.persisted(entry.persist_ids[-1], synced=False)",
     ),
     "what_piled_up_on_a_refused_write_stays": _in(
-        LogWriter, "_refused", "self.forget(entry.owner)", "pass"
+        LogWriter, "_refuse", "self.forget(entry.owner)", "pass"
     ),
     "nobody_wakes_the_writer": _in(
         LogWriter,
         "_for",
-        "self._awake()",
-        "if len(self._pending) > 1:\n    self._awake()",
+        "self._plan()",
+        "if len(self._pending) > 1:\n    self._plan()",
     ),
     "a_sync_for_what_stays_behind_is_forgotten": _in(
-        LogWriter, "_tick", "self._sync = sync and bool(self._pending)", "self._sync = False"
+        LogWriter, "_next", "self._sync = sync and bool(self._pending)", "self._sync = False"
     ),
     # ---------------------------------------------------------------- the replica's shell
     "other_batches_join_those_in_memory": _all(

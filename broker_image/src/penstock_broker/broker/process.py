@@ -47,7 +47,7 @@ from penstock_broker.metrics import Metrics, ReplicaTotals
 from penstock_broker.observability import EventLog, bound_address
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.isr import IsrChanges
-from penstock_broker.replication.writer import TickFacts
+from penstock_broker.replication.ticks import TickFacts
 from penstock_broker.services.admin import AdminService, LogFacts
 from penstock_broker.services.data import DataService
 from penstock_broker.services.fetching import Fetching

@@ -24,7 +24,8 @@ from penstock_broker.replication.following import LinkConfig, Links
 from penstock_broker.replication.reads import LogReader
 from penstock_broker.replication.recent import RecentCache
 from penstock_broker.replication.replicas import ReplicaSet
-from penstock_broker.replication.writer import LogWriter, TickFacts
+from penstock_broker.replication.ticks import TickFacts
+from penstock_broker.replication.writer import LogWriter
 from penstock_broker.services.leading import Leading
 from penstock_broker.store.interface import LogStore
 

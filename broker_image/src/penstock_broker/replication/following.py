@@ -177,9 +177,9 @@ class LeaderLink:
         replica = self._replica(append)
         if replica is None:
             return
-        batches = tuple(checked_batch(str(replica), wire) for wire in append.batches)
+        batches = tuple([checked_batch(replica, wire) for wire in append.batches])
         if batches:
-            self._on_received(sum(batch.size_bytes for batch in batches))
+            self._on_received(sum([batch.size_bytes for batch in batches]))
         self._replicas.handle(
             replica,
             BatchesReceived(
@@ -198,8 +198,8 @@ class LeaderLink:
         return self._replicas.by_key.get(ReplicaKey(TopicId(named.topic_id), named.partition))
 
 
-def checked_batch(partition: str, wire: records_pb2.RecordBatch) -> Batch:
-    """The batch, if its CRC is right; raises ClusterError(DATA_CORRUPTED)."""
+def checked_batch(partition: object, wire: records_pb2.RecordBatch) -> Batch:
+    """The batch, if its CRC is right; raises ClusterError(DATA_CORRUPTED), naming `partition`."""
     batch = batch_from_wire(wire)
     seen = compute_crc(batch.header, batch.payload)
     if seen != batch.header.crc:
@@ -249,11 +249,13 @@ class FollowerOutbox:
         self._wake.set()
 
     async def take(self) -> pb.FollowerMessage | None:
-        """Waits for messages, and takes all of them; None once closed."""
+        """Waits for messages, and takes all of them; None once closed.
+
+        All acks of one tick of the writer are there before this wakes up: they leave together.
+        """
         await self._wake.wait()
         if self._closed:
             return None
-        await asyncio.sleep(0)  # other partitions' messages of this turn of the loop come along
         self._wake.clear()
         message = pb.FollowerMessage(
             epoch_queries=[_query(key, query) for key, query in self._queries.items()],

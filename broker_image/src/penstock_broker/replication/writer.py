@@ -4,8 +4,9 @@
                                         grows while a write is in flight
                                               └──▶ LogStore.try_write (here): small, quick disk
 
-One thread writes. The event loop writes small ticks itself while the disk is quick and the thread
-has nothing to do (ADR 37): that saves two changes of thread per tick.
+A tick is a callback behind the turn of the loop in which a write was requested. One thread writes.
+The event loop writes small ticks itself while the disk is quick and the thread has nothing to do
+(ADR 37): that saves two changes of thread per tick.
 
 While a write runs, the next one accumulates: under load, ticks get larger, not longer, and an fsync
 requested for one produce serves all that wait with it. Writes leave in the order in which the
@@ -18,12 +19,11 @@ from disk when it restarts; meanwhile other brokers lead.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from penstock.core.aborted import AbortedTransaction
 from penstock.core.batch import Batch
@@ -33,90 +33,14 @@ from penstock.core.types import Offset, ReplicaKey
 from penstock.errors import ClusterError, ErrorCode, PenstockError
 from penstock_broker.clock import Clock
 from penstock_broker.replication.pace import SMALL_BYTES, DiskPace
-from penstock_broker.store.interface import LogStore, PartitionWrite, Rewrite, Slot
+from penstock_broker.replication.ticks import Pending, Tick, TickFacts, WriteOwner
+from penstock_broker.store.interface import LogStore, Rewrite, Slot
 
 TICK_BYTES: Final = 8 * 1024 * 1024
 """Of batches in one tick, about. The store holds the interpreter's lock while it copies, 1.5 ms per
 MB (ADR 13)."""
 
 _T = TypeVar("_T")
-
-
-class WriteOwner(Protocol):
-    """Owner of a log that is written; gets the outcome on the event loop."""
-
-    slot: Slot
-
-    def extras(
-        self, *, written_bytes: int, now: bool
-    ) -> tuple[Checkpoint | None, Sequence[ProducerEntry] | None]:
-        """Lazily written state to add to this write: a fresh checkpoint, a producer snapshot."""
-        ...
-
-    def persisted(self, persist_id: int, *, synced: bool) -> None: ...
-
-    def persist_failed(self, persist_id: int, error: PenstockError) -> None: ...
-
-    def truncated(self, log: RecoveredLog) -> None: ...
-
-
-@dataclass(slots=True)
-class _Pending:
-    """What one partition has to write in the next tick: a truncation, then the rest."""
-
-    owner: WriteOwner
-    truncate_to: Offset | None = None
-    batches: list[Batch] = field(default_factory=list)
-    aborted: list[AbortedTransaction] = field(default_factory=list)
-    checkpoint: Checkpoint | None = None
-    log_start_offset: Offset | None = None
-    persist_ids: list[int] = field(default_factory=list)
-    size_bytes: int = 0
-    producers: Sequence[ProducerEntry] | None = None
-    everything: bool = False
-    rewrites: list[Rewrite] = field(default_factory=list)
-    cleaned: Cleaned | None = None
-    swept_end: Offset | None = None
-    rewriting: list[asyncio.Future[bool]] = field(default_factory=list)
-
-    def write(self) -> PartitionWrite | None:
-        """The store's order for it; None if there is nothing left to write."""
-        checkpoint, producers = None, self.producers
-        # Lazily written state describes the log as it is now, not as a truncation will leave it.
-        if self.truncate_to is None:
-            checkpoint, producers = self.owner.extras(
-                written_bytes=self.size_bytes, now=self.everything
-            )
-        write = PartitionWrite(
-            self.owner.slot,
-            batches=self.batches,
-            aborted=tuple(self.aborted),
-            checkpoint=self.checkpoint or checkpoint,
-            truncate_to=self.truncate_to,
-            log_start_offset=self.log_start_offset,
-            producers=producers,
-            rewrites=tuple(self.rewrites),
-            cleaned=self.cleaned,
-            swept_end=self.swept_end,
-        )
-        return None if write == PartitionWrite(self.owner.slot, batches=[]) else write
-
-    def rewritten(self, *, done: bool) -> None:
-        """Tells compaction whether its rewrites were written; those that were not are dropped."""
-        for waiting in self.rewriting:
-            if not waiting.done():
-                waiting.set_result(done)
-        self.rewriting, self.rewrites, self.cleaned = [], [], None
-
-
-@dataclass(frozen=True, slots=True)
-class TickFacts:
-    """One finished write, for metrics."""
-
-    partitions: int
-    size_bytes: int
-    synced: bool
-    seconds: float
 
 
 class LogWriter:
@@ -140,8 +64,15 @@ class LogWriter:
         not write itself: writes must stay in order."""
         self.tick_bytes = TICK_BYTES
         """About how many bytes of batches one tick takes. The simulator makes it small."""
-        self._pending: dict[Slot, _Pending] = {}
+        self._pending: dict[Slot, Pending] = {}
         self._sync = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Of `run`, while it runs."""
+        self._planned = False
+        self._handed: Tick | None = None
+        """The one that the thread has, or gets next."""
+        self._lost: Exception | None = None
+        """Why nothing can be written any more."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -239,7 +170,7 @@ class LogWriter:
     def sync(self) -> None:
         """Requests an fsync with the next tick, even if there is nothing else to write."""
         self._sync = True
-        self._awake()
+        self._plan()
 
     def forget(self, owner: WriteOwner) -> None:
         """Drops the pending writes of an owner that is being removed."""
@@ -249,16 +180,28 @@ class LogWriter:
 
     # ------------------------------------------------------------ ticks
 
-    def _for(self, owner: WriteOwner) -> _Pending:
+    def _for(self, owner: WriteOwner) -> Pending:
         pending = self._pending.get(owner.slot)
         if pending is None:
-            pending = self._pending[owner.slot] = _Pending(owner)
-            self._awake()
+            pending = self._pending[owner.slot] = Pending(owner)
+            self._plan()
         return pending
 
-    def _awake(self) -> None:
+    def _plan(self) -> None:
+        """Plans a tick behind this turn of the loop: writes requested in this turn are added.
+
+        Not while one is under way: that plans the next one.
+        """
         self._idle.clear()
-        self._wake.set()
+        if not self._planned and self._loop is not None and self._handed is None:
+            self._planned = True
+            self._loop.call_soon(self._turn)
+
+    def _plan_next(self) -> None:
+        if self._pending or self._sync:
+            self._plan()
+        else:
+            self._idle.set()
 
     async def drained(self, timeout_s: float) -> bool:
         """Waits until nothing is pending; False if that took too long."""
@@ -271,45 +214,83 @@ class LogWriter:
 
     async def run(self) -> None:
         """Writes until cancelled; raises ClusterError(STORAGE_FAILED) when the disk fails."""
-        while True:
-            await self._wake.wait()
-            # One turn of the loop: writes requested by other handlers of this turn are added.
-            await asyncio.sleep(0)
-            self._wake.clear()
-            while self._pending or self._sync:
-                await self._tick()
-                if self._pending:
-                    await asyncio.sleep(0)  # the tick may not have waited for a thread
-            self._idle.set()
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._plan_next()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if self._lost is not None:
+                    raise self._lost
+                await self._tick_in_thread()
+        finally:
+            self._loop = None
 
-    async def _tick(self) -> None:
-        """Writes all that is pending now and notifies the owners."""
+    def _turn(self) -> None:
+        """One tick, if there is anything to write by now; `run` raises what goes wrong."""
+        self._planned = False
+        if self._loop is None or self._lost is not None:
+            return
+        try:
+            if self._pending or self._sync:
+                self._tick()
+            else:
+                self._plan_next()
+        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+            self._lost = error
+            self._wake.set()
+
+    def _tick(self) -> None:
+        """Writes all that is pending now and notifies the owners, or hands it to the thread."""
+        tick = self._next()
+        try:
+            if not (self._may_write_here(tick) and self._write_here(tick)):
+                self._handed = tick
+                self._wake.set()
+                return
+        except PenstockError as error:
+            self._refuse(tick, error)
+        else:
+            self._finish(tick, {})
+        self._plan_next()
+
+    async def _tick_in_thread(self) -> None:
+        """The tick that the loop must not write itself."""
+        tick = self._handed
+        assert tick is not None, "woken for nothing"
+        try:
+            logs = await self._in_thread(partial(self._write, tick))
+        except PenstockError as error:
+            self._refuse(tick, error)
+        else:
+            self._finish(tick, logs)
+        self._handed = None
+        self._plan_next()
+
+    def _next(self) -> Tick:
+        """All that is pending now, or what of it one tick may take."""
         pending = self._take()
         sync = self._sync
         # The fsync may have been meant for entries left behind: then their tick is fsynced too.
         self._sync = sync and bool(self._pending)
         writes = [write for write in (entry.write() for entry in pending) if write is not None]
         size_bytes = sum(entry.size_bytes for entry in pending)
-        started = monotonic()
-        try:
-            here = self._may_write_here(pending, size_bytes, sync=sync) and self._write_here(writes)
-            logs = {} if here else await self._in_thread(partial(self._write, writes, sync=sync))
-        except PenstockError as error:
-            if error.code is not ErrorCode.DISK_FULL:
-                raise
-            self._refused(pending, error)
-            return
-        for entry in pending:
+        return Tick(pending, writes, sync, size_bytes, monotonic())
+
+    def _finish(self, tick: Tick, logs: Mapping[Slot, RecoveredLog]) -> None:
+        """Notifies the owners that it is written. `logs`: those that were truncated, recovered."""
+        for entry in tick.pending:
             entry.rewritten(done=True)
             if entry.truncate_to is not None:
                 entry.owner.truncated(logs[entry.owner.slot])
             if entry.persist_ids:
-                entry.owner.persisted(entry.persist_ids[-1], synced=sync)
-        self._on_tick(TickFacts(len(writes), size_bytes, sync, monotonic() - started))
+                entry.owner.persisted(entry.persist_ids[-1], synced=tick.sync)
+        seconds = monotonic() - tick.started_s
+        self._on_tick(TickFacts(len(tick.writes), tick.size_bytes, tick.sync, seconds))
 
-    def _take(self) -> list[_Pending]:
+    def _take(self) -> list[Pending]:
         """What the next tick writes, oldest first; the rest waits for the tick after it."""
-        taken: list[_Pending] = []
+        taken: list[Pending] = []
         size_bytes = 0
         for slot, entry in list(self._pending.items()):
             size_bytes += entry.size_bytes
@@ -318,41 +299,43 @@ class LogWriter:
             taken.append(self._pending.pop(slot))
         return taken
 
-    def _refused(self, pending: list[_Pending], error: PenstockError) -> None:
-        """Drops later writes of the same owners, which need the refused ones; notifies the
-        owners."""
-        for entry in pending:
+    def _refuse(self, tick: Tick, error: PenstockError) -> None:
+        """On a full disk, drops later writes of the same owners, which need the refused ones, and
+        notifies the owners. Raises `error` if it is anything else."""
+        if error.code is not ErrorCode.DISK_FULL:
+            raise error
+        for entry in tick.pending:
             entry.rewritten(done=False)
             self.forget(entry.owner)
-        for entry in pending:
+        for entry in tick.pending:
             if entry.persist_ids:
                 entry.owner.persist_failed(entry.persist_ids[0], error)
 
-    def _write(self, writes: list[PartitionWrite], *, sync: bool) -> dict[Slot, RecoveredLog]:
+    def _write(self, tick: Tick) -> dict[Slot, RecoveredLog]:
         """In the thread: writes, and recovers every log that was truncated."""
         started_ms = self._clock.now_ms()
-        if writes or sync:
-            self._store.write(writes, sync=sync)
-        if not sync:
+        if tick.writes or tick.sync:
+            self._store.write(tick.writes, sync=tick.sync)
+        if not tick.sync:
             self._pace.took(self._clock.now_ms() - started_ms)
-        truncated = {write.slot for write in writes if write.truncate_to is not None}
+        truncated = {write.slot for write in tick.writes if write.truncate_to is not None}
         return {slot: self._store.recover(slot) for slot in truncated}
 
-    def _may_write_here(self, pending: list[_Pending], size_bytes: int, *, sync: bool) -> bool:
+    def _may_write_here(self, tick: Tick) -> bool:
         """Whether the event loop may write it: it is small, the disk is quick, nothing is read."""
         return (
-            not sync
-            and size_bytes <= SMALL_BYTES
+            not tick.sync
+            and tick.size_bytes <= SMALL_BYTES
             and self._pace.is_quick
             and not self._threads
-            and not any(entry.truncate_to is not None or entry.rewrites for entry in pending)
+            and not any(entry.truncate_to is not None or entry.rewrites for entry in tick.pending)
         )
 
-    def _write_here(self, writes: list[PartitionWrite]) -> bool:
+    def _write_here(self, tick: Tick) -> bool:
         """False if the store would have to wait, which only a thread may do."""
         started_ms = self._clock.now_ms()
         try:
-            return not writes or self._store.try_write(writes)
+            return not tick.writes or self._store.try_write(tick.writes)
         except PenstockError:
             raise
         except Exception as error:

@@ -1,0 +1,110 @@
+"""What one store write of `writer` carries: a `Pending` per partition, together a `Tick`.
+
+    Ready ─▶ Pending, one per partition ─▶ PartitionWrite ─▶ Tick ─▶ store ─▶ WriteOwner
+
+A `Pending` grows until a tick takes it; its owner hears what became of it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.core.aborted import AbortedTransaction
+from penstock.core.batch import Batch
+from penstock.core.compaction.plan import Cleaned
+from penstock.core.replication.contract import Checkpoint, ProducerEntry, RecoveredLog
+from penstock.core.types import Offset
+from penstock.core.value import value
+from penstock.errors import PenstockError
+from penstock_broker.store.interface import PartitionWrite, Rewrite, Slot
+
+
+class WriteOwner(Protocol):
+    """Owner of a log that is written; gets the outcome on the event loop."""
+
+    slot: Slot
+
+    def extras(
+        self, *, written_bytes: int, now: bool
+    ) -> tuple[Checkpoint | None, Sequence[ProducerEntry] | None]:
+        """Lazily written state to add to this write: a fresh checkpoint, a producer snapshot."""
+        ...
+
+    def persisted(self, persist_id: int, *, synced: bool) -> None: ...
+
+    def persist_failed(self, persist_id: int, error: PenstockError) -> None: ...
+
+    def truncated(self, log: RecoveredLog) -> None: ...
+
+
+@dataclass(slots=True)
+class Pending:
+    """What one partition has to write in the next tick: a truncation, then the rest."""
+
+    owner: WriteOwner
+    truncate_to: Offset | None = None
+    batches: list[Batch] = field(default_factory=list)
+    aborted: list[AbortedTransaction] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    log_start_offset: Offset | None = None
+    persist_ids: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+    producers: Sequence[ProducerEntry] | None = None
+    everything: bool = False
+    rewrites: list[Rewrite] = field(default_factory=list)
+    cleaned: Cleaned | None = None
+    swept_end: Offset | None = None
+    rewriting: list[asyncio.Future[bool]] = field(default_factory=list)
+
+    def write(self) -> PartitionWrite | None:
+        """The store's order for it; None if there is nothing left to write."""
+        checkpoint, producers = None, self.producers
+        # Lazily written state describes the log as it is now, not as a truncation will leave it.
+        if self.truncate_to is None:
+            checkpoint, producers = self.owner.extras(
+                written_bytes=self.size_bytes, now=self.everything
+            )
+        write = PartitionWrite(
+            self.owner.slot,
+            batches=self.batches,
+            aborted=tuple(self.aborted),
+            checkpoint=self.checkpoint or checkpoint,
+            truncate_to=self.truncate_to,
+            log_start_offset=self.log_start_offset,
+            producers=producers,
+            rewrites=tuple(self.rewrites),
+            cleaned=self.cleaned,
+            swept_end=self.swept_end,
+        )
+        if self.batches or write != PartitionWrite(self.owner.slot, batches=[]):
+            return write
+        return None
+
+    def rewritten(self, *, done: bool) -> None:
+        """Tells compaction whether its rewrites were written; those that were not are dropped."""
+        for waiting in self.rewriting:
+            if not waiting.done():
+                waiting.set_result(done)
+        self.rewriting, self.rewrites, self.cleaned = [], [], None
+
+
+@dataclass(slots=True)
+class Tick:
+    """One write of the store: whose it is, and since when it goes on."""
+
+    pending: list[Pending]
+    writes: list[PartitionWrite]
+    sync: bool
+    size_bytes: int
+    started_s: float
+
+
+@value(frozen=True, slots=True)
+class TickFacts:
+    """One finished write, for metrics."""
+
+    partitions: int
+    size_bytes: int
+    synced: bool
+    seconds: float
