@@ -18,6 +18,8 @@ from penstock.proto.v1 import broker_pb2, records_pb2, replication_pb2
 from penstock.rpc.batches import header_to_wire
 
 _LENGTH_DELIMITED: Final = 2
+_SHORT: Final = tuple(bytes([number]) for number in range(0x80))
+"""Numbers of one byte."""
 
 
 def _tag(message: str, field: str) -> bytes:
@@ -90,6 +92,8 @@ def _add_message(
 
 def _varint(number: int) -> bytes:
     """Base 128, low groups first, the top bit says that more follow."""
+    if number < len(_SHORT):
+        return _SHORT[number]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -76,9 +76,13 @@ class RecentBatches:
         At least one batch if there is one, then as many as fit into `max_bytes`.
         """
         batches = self._batches
-        at = bisect_right(batches, offset, self._first, key=_base_offset) - 1
+        at = len(batches) - 1
         if at < self._first:
             return None
+        if batches[at].base_offset > offset:  # most often the last one is asked for
+            at = bisect_right(batches, offset, self._first, key=_base_offset) - 1
+            if at < self._first:
+                return None
         found: list[Batch] = []
         size = 0
         for index in range(at, len(batches)):

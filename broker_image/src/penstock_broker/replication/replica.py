@@ -2,7 +2,7 @@
 
 The machine decides; this object holds what the decisions are about: the slot its log is stored in,
 the newest batches, unanswered produce requests, waiting fetches, streams that feed followers. It
-also owns its writes (`writer.WriteOwner`) and adds lazily written state to them: a checkpoint at
+also owns its writes (`ticks.WriteOwner`) and adds lazily written state to them: a checkpoint at
 most once a second, a producer snapshot once per `snapshot_bytes`.
 """
 
@@ -110,6 +110,7 @@ class Replica:
         "slot",
         "stable_waiters",
         "sync_asked",
+        "ticks",
         "topic",
         "truncations",
         "waiters",
@@ -140,6 +141,8 @@ class Replica:
         self.marks_dirty = False
         self.removed_before = Offset(0)
         self.sync_asked = Offset(0)
+        self.ticks = False
+        """Its machine wants ticks, and gets them."""
         self.truncations = 0
         """How often this log was truncated: what was read from it before may no longer be in it."""
         self._checkpoint_due_ms = 0
@@ -184,7 +187,7 @@ class Replica:
         for request_id in tuple(self.pending):
             self.answer(ProduceReply(request_id=request_id, base_offset=Offset(-1), error=error))
 
-    # ------------------------------------------------------------ writer.WriteOwner
+    # ------------------------------------------------------------ ticks.WriteOwner
 
     def extras(
         self, *, written_bytes: int, now: bool

@@ -106,10 +106,16 @@ class ReplicaSet:
             self._obey(replica, ready)
         if replica.feeders:
             self._ask_for_sync(replica)
-        if replica.machine.wants_tick:
+        wants_tick = replica.machine.wants_tick
+        if wants_tick != replica.ticks:
+            self._tick_or_not(replica, ticks=wants_tick)
+
+    def _tick_or_not(self, replica: Replica, *, ticks: bool) -> None:
+        replica.ticks = ticks
+        if ticks:
             self._ticking[replica.key] = replica
         else:
-            self._ticking.pop(replica.key, None)
+            del self._ticking[replica.key]
 
     def _obey(self, replica: Replica, ready: Ready) -> None:
         if ready.truncate_to is not None:
@@ -169,7 +175,7 @@ class ReplicaSet:
         The follower is notified even if nothing else moves: a partition that takes no writes
         because its ISR is too small sends it nothing else.
         """
-        before, replica.sync_asked = replica.sync_asked, replica.marks.sync_through
+        before, replica.sync_asked = replica.sync_asked, replica.machine.sync_through
         if replica.sync_asked > before:
             replica.notify_feeders(urgent=True)
 
@@ -185,7 +191,7 @@ class ReplicaSet:
     def _remove_before_log_start(self, replica: Replica) -> None:
         """The log start moved, here or at the leader: the next tick removes the batches before
         it."""
-        log_start = replica.marks.log_start_offset
+        log_start = replica.machine.log_start_offset
         if log_start > replica.removed_before:
             replica.removed_before = log_start
             self._writer.move_log_start(replica, log_start)
@@ -326,7 +332,8 @@ class ReplicaSet:
 
     def _remove(self, replica: Replica, error: ClusterError) -> None:
         self.by_key.pop(replica.key, None)
-        self._ticking.pop(replica.key, None)
+        if replica.ticks:
+            self._tick_or_not(replica, ticks=False)
         self._disconnect(replica)
         replica.fail_pending(error)
         replica.wake()

@@ -241,7 +241,7 @@ class Producing:
             result.error.CopyFrom(error_to_wire(error))
         result.base_offset = reply.base_offset
         result.append_time_ms = reply.append_time_ms
-        result.log_start_offset = replica.marks.log_start_offset
+        result.log_start_offset = replica.machine.log_start_offset
         result.leader_epoch = reply.leader_epoch
         result.acks = pb.Acks.ValueType(int(reply.acks))
         result.sync = pb.Sync.ValueType(int(reply.sync))

@@ -60,6 +60,8 @@ class Edge(grpc.aio.ServerInterceptor):
         self._cluster_id = cluster_id
         self._observe = observe
         self._wrapped: dict[str, Any] = {}
+        self._nameless: set[type] = set()
+        """Types of requests without a cluster id: to look for it in one takes microseconds."""
 
     async def intercept_service(
         self,
@@ -128,7 +130,14 @@ class Edge(grpc.aio.ServerInterceptor):
                 f"method: {request.error}",
                 ErrorCode.INVALID_REQUEST,
             )
-        check_cluster_id(getattr(request, "cluster_id", ""), self._cluster_id())
+        kind = type(request)
+        if kind in self._nameless:
+            return
+        named = getattr(request, "cluster_id", None)
+        if named is None:
+            self._nameless.add(kind)
+        else:
+            check_cluster_id(named, self._cluster_id())
 
 
 class _Requests:

@@ -86,7 +86,8 @@ class CallGate:
     ) -> None:
         with self._changed:
             self._inside -= 1
-            self._changed.notify_all()
+            if self._shut:
+                self._changed.notify_all()
 
     def shut(self, timeout_s: float) -> bool:
         """True for the call that shut it, once no other call is running; False if it already was

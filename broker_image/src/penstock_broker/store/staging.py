@@ -170,12 +170,13 @@ class StagedSlot:
             last.next_position if last else 0,
             last.running_max_ms if last else layout.NO_TIMESTAMP_MS,
         )
-        self._operations.put_batch(batch_key(self._slot, batch.base_offset), pack_batch(batch))
-        self._operations.put_state(
-            index_key(self._slot, batch.base_offset), layout.pack_entry(entry)
-        )
+        slot, base_offset = self._slot, batch.base_offset
+        # The stored batch is its packed header, which the entry has as well, and its payload.
+        stored = entry.packed_header + batch.payload
+        self._operations.put_batch(batch_key(slot, base_offset), stored)
+        self._operations.put_state(index_key(slot, base_offset), layout.pack_entry(entry))
         self._pending.append(entry)
-        self.tail = replace(self.tail, first=self.tail.first or entry, last=entry)
+        self.tail = Tail(self.tail.first or entry, entry, self.tail.checkpoint)
 
     def _put_aborted(self, aborted: AbortedTransaction) -> None:
         marker = aborted.marker_offset

@@ -107,12 +107,11 @@ class Leader:
         """Something here depends on time."""
         if len(self.pending) or self._transactions.waiting or self.isr.unsettled:
             return True
-        end = self._log.written_end
-        return any(
-            not progress.has_all(end)
-            for broker, progress in self._followers.items()
-            if broker in self.isr.maximal
-        )
+        end, maximal = self._log.written_end, self.isr.maximal
+        for broker, progress in self._followers.items():
+            if broker in maximal and not progress.has_all(end):
+                return True
+        return False
 
     # ------------------------------------------------------------ life cycle
 
@@ -374,6 +373,8 @@ class Leader:
         if enough:
             written, synced = self._everywhere()
             out.commit(self._log, written)
+        if not self.pending:
+            return
         committed = self._log.high_watermark
         progress = Progress(
             leader_written=self._log.written_end,

@@ -95,6 +95,17 @@ class ReplicaMachine:
         return self._marks
 
     @property
+    def log_start_offset(self) -> Offset:
+        """As in `marks`, which are made anew after every event."""
+        return self._log.log_start_offset if self._error is None else self.marks.log_start_offset
+
+    @property
+    def sync_through(self) -> Offset:
+        """As in `marks`."""
+        role = self._role
+        return role.sync_through if isinstance(role, Leader) else Offset(0)
+
+    @property
     def producers(self) -> tuple[ProducerEntry, ...]:
         """For a snapshot that is stored with the newest write returned (or later)."""
         return self._log.producers.snapshot()
@@ -373,7 +384,9 @@ class ReplicaMachine:
                 role.follow_started(event, out)
             case FollowerAcked():
                 role.acked(event, out, now_ms)
-                self._change_isr(out, now_ms)
+                if event.follower not in role.isr.committed:
+                    # A member's ack lets nobody join, and who lags is seen at the next tick.
+                    self._change_isr(out, now_ms)
 
     def _from_follower_too_early(
         self, event: EpochQueried | FollowStarted | FollowerAcked, out: Outbox
