@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.transactions import contract as tc
+from penstock.core.transactions.contract_views import ListedTransaction, TransactionState
 from penstock.core.transactions.records import BranchKey, BranchRecord, EndReason, LastEnd
 from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode
@@ -25,11 +25,11 @@ def test_an_operator_ends_what_it_saw_and_nothing_that_came_after() -> None:
     assert sum(history.aborts_asked for history in histories) > 100
 
 
-def seen(*, is_open: bool = True) -> tc.ListedTransaction:
-    return tc.ListedTransaction(
+def seen(*, is_open: bool = True) -> ListedTransaction:
+    return ListedTransaction(
         transactional_id="tx",
         branch=0,
-        state=tc.TransactionState.OPEN if is_open else tc.TransactionState.IDLE,
+        state=TransactionState.OPEN if is_open else TransactionState.IDLE,
         producer_id=WHO[0],
         producer_epoch=WHO[1],
         open_ms=1,

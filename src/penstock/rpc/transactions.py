@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.core.transactions import contract as c
+from penstock.core.transactions.contract_views import Described, ListedTransaction, TransactionState
 from penstock.core.transactions.records import (
     BranchRecord,
     EndReason,
@@ -23,8 +24,8 @@ from penstock.proto.v1 import transaction_pb2 as pb
 from penstock.rpc.errors import error_from_wire, error_to_wire
 
 _STATES = {
-    pb.TRANSACTION_STATE_IDLE: c.TransactionState.IDLE,
-    pb.TRANSACTION_STATE_OPEN: c.TransactionState.OPEN,
+    pb.TRANSACTION_STATE_IDLE: TransactionState.IDLE,
+    pb.TRANSACTION_STATE_OPEN: TransactionState.OPEN,
 }
 _STATES_TO_WIRE = {state: number for number, state in _STATES.items()}
 _REASONS = {
@@ -141,7 +142,7 @@ def results_from_wire(messages: Iterable[errors_pb2.Error]) -> list[PenstockErro
 
 def states_from_wire(
     states: Sequence["pb.TransactionState.ValueType"],
-) -> frozenset[c.TransactionState]:
+) -> frozenset[TransactionState]:
     """Raises ClusterError(INVALID_REQUEST) for a state that this release does not know."""
     unknown = [state for state in states if state not in _STATES]
     if unknown:
@@ -152,7 +153,7 @@ def states_from_wire(
     return frozenset(_STATES[state] for state in states)
 
 
-def listing(found: c.ListedTransaction) -> pb.TransactionListing:
+def listing(found: ListedTransaction) -> pb.TransactionListing:
     """One line of ListTransactions."""
     return pb.TransactionListing(
         transactional_id=found.transactional_id,
@@ -168,7 +169,7 @@ def listing(found: c.ListedTransaction) -> pb.TransactionListing:
     )
 
 
-def description(found: c.Described, partition: int, coordinator: int) -> pb.TransactionDescription:
+def description(found: Described, partition: int, coordinator: int) -> pb.TransactionDescription:
     """`partition` of the internal topic, led by broker `coordinator`."""
     record = found.record
     return pb.TransactionDescription(

@@ -24,6 +24,7 @@ from penstock.core.groups.contract_views import FetchRequested
 from penstock.core.transactions import TransactionConfig
 from penstock.core.transactions import contract as c
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
+from penstock.core.transactions.contract_views import DescribeRequested
 from penstock.core.transactions.orphans import OpenHere
 from penstock.core.transactions.records import (
     GroupParticipant,
@@ -188,7 +189,7 @@ class World(LedPartitions):
         return True
 
     async def finishing(self) -> int:
-        answer = await self.ask(lambda number: c.DescribeRequested(number, "app"))
+        answer = await self.ask(lambda number: DescribeRequested(number, "app"))
         return len(answer.branches[0].finishing)
 
 

@@ -16,6 +16,7 @@ from support.waiting import wait_until_async
 from penstock.core.records import decode_batch
 from penstock.core.transactions import contract as c
 from penstock.core.transactions.config import TRANSACTIONS_TOPIC
+from penstock.core.transactions.contract_views import DescribeRequested
 from penstock.core.transactions.records import Participant, PartitionParticipant
 from penstock.core.types import TopicId
 from penstock.errors import ErrorCode, PenstockError
@@ -159,7 +160,7 @@ async def check_loaded(calls: Calls) -> None:
     assert (await calls.begin("kept", TRANSACTIONS)).already_committed
     assert not (await calls.begin("forgotten", 0, "another query")).already_committed
     with pytest.raises(PenstockError) as gone:
-        await calls.ask(c.DescribeRequested, transactional_id="old-1")
+        await calls.ask(DescribeRequested, transactional_id="old-1")
     assert gone.value.code is ErrorCode.UNKNOWN_TRANSACTIONAL_ID
     opened: Any = calls.machine.holders["live-1"].branches[0].record
     assert opened.is_open

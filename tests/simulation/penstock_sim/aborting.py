@@ -18,6 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.transactions import contract as tc
+from penstock.core.transactions.contract_views import (
+    Listed,
+    ListedTransaction,
+    ListRequested,
+    TransactionState,
+)
 from penstock.core.transactions.records import BranchKey, BranchRecord, EndReason, LastEnd
 from penstock.errors import ErrorCode, PenstockError
 from penstock_sim.hosting import BASE_TIME_MS
@@ -48,7 +54,7 @@ class Order:
 
     transactional_id: str
     epoch: int
-    seen: tc.ListedTransaction | None
+    seen: ListedTransaction | None
     sent_ms: int
     until_ms: int | None = None
     told: int | None = None
@@ -99,7 +105,7 @@ class AbortChecks:
         if count > len(hit):
             raise RuleError(f"I11: {order} is told to have aborted {count}, by the log it is {hit}")
         seen = order.seen
-        if seen is None or seen.state is not tc.TransactionState.OPEN:
+        if seen is None or seen.state is not TransactionState.OPEN:
             return
         who = (seen.producer_id, seen.producer_epoch)
         if order.epoch in {_ANY, seen.producer_epoch} and who not in checks.outcomes:
@@ -131,7 +137,7 @@ class Operator(Process):
         self.checks = AbortChecks(world)
         self._random = world.scheduler.generator(self.name)
         self._pace_ms = self._random.choice((20, 60, 150))
-        self._memory: deque[tc.ListedTransaction] = deque(maxlen=_REMEMBERS)
+        self._memory: deque[ListedTransaction] = deque(maxlen=_REMEMBERS)
         self._busy = 0
 
     def start(self) -> None:
@@ -148,24 +154,24 @@ class Operator(Process):
         if not self.world.chaotic:
             return
         self.start()
-        states = self._random.choice((frozenset({tc.TransactionState.OPEN}), frozenset()))
+        states = self._random.choice((frozenset({TransactionState.OPEN}), frozenset()))
         older_than_ms = self._random.choice((0, 0, 40))
         self._busy += 1
         self._ask(
-            lambda number: tc.ListRequested(number, states, older_than_ms),
+            lambda number: ListRequested(number, states, older_than_ms),
             self._listed,
         )
 
-    def _listed(self, answer: tc.Listed | PenstockError) -> None:
+    def _listed(self, answer: Listed | PenstockError) -> None:
         self._busy -= 1
         if isinstance(answer, PenstockError):
             raise RuleError(f"I16: {self.name} hears {answer.code.name}: {answer}")
         self._choose(answer.transactions)
         self._memory.extend(answer.transactions)
 
-    def _choose(self, listed: tuple[tc.ListedTransaction, ...]) -> None:
+    def _choose(self, listed: tuple[ListedTransaction, ...]) -> None:
         """One that is open now; or an earlier one, usually ended; or one that does not exist."""
-        is_open = [one for one in listed if one.state is tc.TransactionState.OPEN]
+        is_open = [one for one in listed if one.state is TransactionState.OPEN]
         kind = self._random.random()
         if kind < 0.03:
             self._think(_UNKNOWN, _ANY, None)
@@ -174,18 +180,18 @@ class Operator(Process):
         elif is_open:
             self._abort_seen(self._random.choice(is_open), _ANY if kind > 0.85 else None)
 
-    def _abort_seen(self, seen: tc.ListedTransaction, epoch: int | None) -> None:
+    def _abort_seen(self, seen: ListedTransaction, epoch: int | None) -> None:
         named = seen.producer_epoch if epoch is None else epoch
         self._think(seen.transactional_id, named, seen)
 
-    def _think(self, transactional_id: str, epoch: int, seen: tc.ListedTransaction | None) -> None:
+    def _think(self, transactional_id: str, epoch: int, seen: ListedTransaction | None) -> None:
         self._busy += 1
         pause_ms = self._random.choice(_THINKS_MS)
         self._later(pause_ms, self._abort, transactional_id, epoch, seen)
 
     # ------------------------------------------------------------ stepping in
 
-    def _abort(self, transactional_id: str, epoch: int, seen: tc.ListedTransaction | None) -> None:
+    def _abort(self, transactional_id: str, epoch: int, seen: ListedTransaction | None) -> None:
         order = Order(transactional_id, epoch, seen, self.world.scheduler.now_ms)
         self.checks.orders.append(order)
         self.world.scheduler.note(self.name, "aborts", transactional_id, epoch)

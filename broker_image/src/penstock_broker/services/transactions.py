@@ -13,6 +13,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from penstock.core.transactions import contract as c
+from penstock.core.transactions.contract_views import (
+    Described,
+    DescribeRequested,
+    Ledgers,
+    LedgersRequested,
+    Listed,
+    ListRequested,
+)
 from penstock.core.transactions.records import Attempt
 from penstock.core.types import TRANSACTIONAL_PRODUCER_BIT, ProducerId
 from penstock.errors import ClusterError, ErrorCode, PenstockError
@@ -211,11 +219,11 @@ class TransactionService(TransactionServiceServicer):
         states = wire.states_from_wire(request.states)
         producer_id = ProducerId(request.producer_id) if request.producer_id else None
         found, loading = await self._ask_all(
-            lambda number: c.ListRequested(number, states, request.older_than_ms, producer_id)
+            lambda number: ListRequested(number, states, request.older_than_ms, producer_id)
         )
         transactions = []
         for answer in found:
-            assert isinstance(answer, c.Listed)
+            assert isinstance(answer, Listed)
             transactions += [wire.listing(one) for one in answer.transactions]
         return pb.ListTransactionsResponse(transactions=transactions, loading_partitions=loading)
 
@@ -231,13 +239,13 @@ class TransactionService(TransactionServiceServicer):
         try:
             coordinator = self._coordinators.find(transactional_id)
             answer = await coordinator.ask(
-                lambda number: c.DescribeRequested(number, transactional_id)
+                lambda number: DescribeRequested(number, transactional_id)
             )
         except PenstockError as error:
             return pb.TransactionDescription(
                 transactional_id=transactional_id, error=error_to_wire(error)
             )
-        assert isinstance(answer, c.Described)
+        assert isinstance(answer, Described)
         return wire.description(answer, coordinator.partition, coordinator.broker_id)
 
     async def AbortTransaction(
@@ -266,10 +274,10 @@ class TransactionService(TransactionServiceServicer):
         self, request: pb.ListLedgersRequest, context: Any
     ) -> pb.ListLedgersResponse:
         """Ledgers of all coordinators here that are loaded."""
-        found, loading = await self._ask_all(c.LedgersRequested)
+        found, loading = await self._ask_all(LedgersRequested)
         ledgers = []
         for answer in found:
-            assert isinstance(answer, c.Ledgers)
+            assert isinstance(answer, Ledgers)
             ledgers += [wire.ledger(name, one) for name, one in sorted(answer.ledgers.items())]
         return pb.ListLedgersResponse(ledgers=ledgers, loading_partitions=loading)
 

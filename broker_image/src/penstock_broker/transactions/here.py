@@ -15,13 +15,8 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from penstock.core.groups.contract import SendAbort, TransactionEnded
-from penstock.core.transactions.contract import (
-    AbortRequested,
-    End,
-    FindRequested,
-    Found,
-    JoinRequested,
-)
+from penstock.core.transactions.contract import AbortRequested, End, JoinRequested
+from penstock.core.transactions.contract_views import FindRequested, Found
 from penstock.core.transactions.orphans import Answer, OpenHere, Transaction
 from penstock.core.transactions.records import EndReason, GroupParticipant, PartitionParticipant
 from penstock.errors import PenstockError

@@ -2,6 +2,8 @@
 
     shell: calls, log, clock ──event──▶ machine.handle(event, now_ms) ──Ready──▶ shell
 
+Requests that change nothing, and their answers, are in `contract_views`.
+
 The machine changes its state when it returns the records of a `Ready`; outputs are sent when the
 records are committed. What the shell must do:
 
@@ -28,14 +30,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 
+from penstock.core.transactions.contract_views import (
+    Described,
+    DescribeRequested,
+    FindRequested,
+    Found,
+    Ledgers,
+    LedgersRequested,
+    Listed,
+    ListRequested,
+)
 from penstock.core.transactions.records import (
     Attempt,
-    BranchRecord,
     EndReason,
-    IdRecord,
-    LedgerRecord,
     Participant,
 )
 from penstock.core.types import NO_PRODUCER, ProducerId, TopicId
@@ -130,22 +138,6 @@ class AbortBatchRequested:
     batch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListRequested:
-    """No states: all. `older_than_ms`: open, or finishing, for at least this long."""
-
-    request_id: int
-    states: frozenset[TransactionState] = frozenset()
-    older_than_ms: int = 0
-    producer_id: ProducerId | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeRequested:
-    request_id: int
-    transactional_id: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortRequested:
     """Aborts the open transaction. `producer_epoch` -1: of any epoch. `comment` is for the log."""
@@ -155,19 +147,6 @@ class AbortRequested:
     producer_epoch: int = -1
     reason: EndReason = EndReason.OPERATOR
     comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class FindRequested:
-    """Which of these (producer id, epoch) this coordinator knows, and will therefore end."""
-
-    request_id: int
-    transactions: frozenset[tuple[ProducerId, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class LedgersRequested:
-    request_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +191,6 @@ Request = (
 Event = Request | FinishedHeard | ImageChanged | TopicsGone | Tick
 
 # ---------------------------------------------------------------- outputs: machine -> shell
-
-
-class TransactionState(Enum):
-    """A branch's two states; `records.BranchRecord`."""
-
-    IDLE = "Idle"
-    OPEN = "Open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,57 +245,11 @@ class BatchAborted:
     already_committed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedTransaction:
-    """One branch. `open_ms`: for how long it has been open, 0 = it is not; likewise `finishing_ms`
-    of participants that have not stored an end yet."""
-
-    transactional_id: str
-    branch: int
-    state: TransactionState
-    producer_id: ProducerId
-    producer_epoch: int
-    open_ms: int
-    finishing: int
-    finishing_ms: int
-    client_id: str
-    client_host: str
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    transactions: tuple[ListedTransaction, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """As recorded. `used_ms` (since 1970): the last init, opening or decision."""
-
-    transactional_id: str
-    record: IdRecord
-    used_ms: int
-    branches: Mapping[int, BranchRecord]
-
-
 @dataclass(frozen=True, slots=True)
 class Aborted:
     """How many transactions were aborted."""
 
     count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The known transactions."""
-
-    known: frozenset[tuple[ProducerId, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Ledgers:
-    """Ledgers by application id."""
-
-    ledgers: Mapping[str, LedgerRecord]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,17 +25,13 @@ from penstock.core.transactions.contract import (
     Answer,
     BeginBranchRequested,
     CommitBatchRequested,
-    DescribeRequested,
     EndRequested,
     Event,
-    FindRequested,
     FinishedHeard,
     ForgetLedgerRequested,
     ImageChanged,
     InitRequested,
     JoinRequested,
-    LedgersRequested,
-    ListRequested,
     Output,
     Ready,
     Reply,
@@ -43,6 +39,12 @@ from penstock.core.transactions.contract import (
     SendEnds,
     Tick,
     TopicsGone,
+)
+from penstock.core.transactions.contract_views import (
+    DescribeRequested,
+    FindRequested,
+    LedgersRequested,
+    ListRequested,
 )
 from penstock.core.transactions.loading import Loader
 from penstock.core.transactions.records import LedgerRecord

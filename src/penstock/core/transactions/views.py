@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.core.transactions.contract import (
+from penstock.core.transactions.contract_views import (
     Described,
     DescribeRequested,
     FindRequested,

@@ -10,6 +10,7 @@ import pytest
 from support.transaction_desk import FRESH, P0, P1, Desk, refused
 
 from penstock.core.transactions import contract as c
+from penstock.core.transactions.contract_views import DescribeRequested, FindRequested, Found
 from penstock.core.types import ProducerId
 from penstock.errors import ErrorCode
 
@@ -56,7 +57,7 @@ def test_what_is_retriable_or_only_looked_at_costs_no_record() -> None:
         desk.join((producer_id, epoch + 1))
     assert not desk.confirmed
     with refused(ErrorCode.UNKNOWN_TRANSACTIONAL_ID):
-        desk.ask(c.DescribeRequested, transactional_id="new")
+        desk.ask(DescribeRequested, transactional_id="new")
     assert not desk.confirmed
     with refused(ErrorCode.INVALID_REQUEST):
         desk.init("bad", timeout_ms=-1)
@@ -79,8 +80,8 @@ def test_the_record_changes_nothing_for_whoever_loads_the_log() -> None:
 
 
 def find(desk: Desk, *transactions: tuple[ProducerId, int]) -> set[tuple[ProducerId, int]]:
-    found = desk.ask(c.FindRequested, transactions=frozenset(transactions))
-    assert isinstance(found, c.Found)
+    found = desk.ask(FindRequested, transactions=frozenset(transactions))
+    assert isinstance(found, Found)
     assert desk.confirmed, "from an old state it could call unknown what is not"
     return set(found.known)
 

@@ -7,6 +7,12 @@ from support.defects import PlantedError, every_line
 from support.transaction_desk import FRESH, P0, P1
 
 from penstock.core.transactions import contract as c
+from penstock.core.transactions.contract_views import (
+    DescribeRequested,
+    FindRequested,
+    LedgersRequested,
+    ListRequested,
+)
 from penstock.core.transactions.records import Attempt
 from penstock.core.types import ProducerId, TopicId
 from penstock.errors import ErrorCode
@@ -53,11 +59,11 @@ EVENTS: tuple[c.Event, ...] = (
     c.AbortBatchRequested(
         request_id=REQUEST, application_id="app", checkpoint="cp", run="r1", batch=0
     ),
-    c.ListRequested(request_id=REQUEST),
-    c.DescribeRequested(request_id=REQUEST, transactional_id="tx"),
+    ListRequested(request_id=REQUEST),
+    DescribeRequested(request_id=REQUEST, transactional_id="tx"),
     c.AbortRequested(request_id=REQUEST, transactional_id="tx", comment="why"),
-    c.FindRequested(REQUEST, frozenset({(PLAIN, 1), (NEW, 0)})),
-    c.LedgersRequested(request_id=REQUEST),
+    FindRequested(REQUEST, frozenset({(PLAIN, 1), (NEW, 0)})),
+    LedgersRequested(request_id=REQUEST),
     c.ForgetLedgerRequested(request_id=REQUEST, application_id="app"),
     c.FinishedHeard(P0, PLAIN, 0),
     c.ImageChanged(frozenset()),

@@ -5,6 +5,12 @@ from support.transaction_desk import GROUP, P0, P1, U0, Desk, refused
 from penstock.core.transactions import TransactionConfig, TransactionCoordinator
 from penstock.core.transactions import contract as c
 from penstock.core.transactions.config import coordinator_partition
+from penstock.core.transactions.contract_views import (
+    DescribeRequested,
+    LedgersRequested,
+    ListRequested,
+    TransactionState,
+)
 from penstock.core.transactions.records import (
     BranchKey,
     IdKey,
@@ -175,7 +181,7 @@ def test_a_sweep_looks_at_some_ids_at_a_time(desk: Desk) -> None:
 
 
 def listed(desk: Desk, **fields: object) -> list[tuple[str, int]]:
-    answer = desk.ask(c.ListRequested, **fields)
+    answer = desk.ask(ListRequested, **fields)
     return [(one.transactional_id, one.branch) for one in answer.transactions]
 
 
@@ -188,21 +194,21 @@ def test_transactions_are_listed_by_state_age_and_producer(desk: Desk) -> None:
     desk.begin()
     desk.pass_time(100)
     assert listed(desk) == [("app", 1), ("done", 0), ("idle", 0)]
-    assert listed(desk, states=frozenset({c.TransactionState.OPEN})) == [("app", 1)]
+    assert listed(desk, states=frozenset({TransactionState.OPEN})) == [("app", 1)]
     assert listed(desk, producer_id=idle[0]) == [("idle", 0)]
     assert listed(desk, older_than_ms=100) == [("app", 1), ("done", 0)]
     assert listed(desk, older_than_ms=101) == [("done", 0)]
     with refused(ErrorCode.INVALID_REQUEST):
         listed(desk, older_than_ms=-1)
-    app, finishing, first = desk.ask(c.ListRequested).transactions
+    app, finishing, first = desk.ask(ListRequested).transactions
     assert (app.open_ms, app.finishing, app.finishing_ms) == (100, 0, 0)
     desk.end(idle, name="idle")  # empty: nobody has to hear
-    assert desk.ask(c.ListRequested, producer_id=idle[0]).transactions[0].finishing_ms == 0
+    assert desk.ask(ListRequested, producer_id=idle[0]).transactions[0].finishing_ms == 0
     assert (finishing.open_ms, finishing.finishing, finishing.finishing_ms) == (0, 1, 600)
     assert (first.client_id, first.client_host, first.state) == (
         "me",
         "h",
-        c.TransactionState.IDLE,
+        TransactionState.IDLE,
     )
 
 
@@ -210,18 +216,18 @@ def test_an_id_is_described_as_recorded(desk: Desk) -> None:
     who = desk.init()
     desk.now_ms = 70
     desk.join(who, GROUP)
-    described = desk.ask(c.DescribeRequested, transactional_id="tx")
+    described = desk.ask(DescribeRequested, transactional_id="tx")
     assert described.branches == {0: desk.record()}
     assert described.record.instance_id == "a"
     assert described.used_ms == 1_700_000_000_070
     with refused(ErrorCode.UNKNOWN_TRANSACTIONAL_ID):
-        desk.ask(c.DescribeRequested, transactional_id="nobody")
+        desk.ask(DescribeRequested, transactional_id="nobody")
 
 
 def test_ledgers_are_listed(desk: Desk) -> None:
     for name in "ba":
         desk.commit_batch(desk.begin(name=name), name=name)
-    assert list(desk.ask(c.LedgersRequested).ledgers) == ["a", "b"]
+    assert list(desk.ask(LedgersRequested).ledgers) == ["a", "b"]
 
 
 def test_the_census_counts_what_metrics_show(desk: Desk) -> None:

@@ -1,0 +1,104 @@
+"""What can be asked of transactions without changing anything, and the answers.
+
+    list, describe ─▶ for people      find ─▶ for partitions with open transactions
+    ledgers ─▶ what Spark queries have committed
+
+As everything that `contract` hands out, an answer leaves once the high watermark has passed all
+that was appended before: it tells nothing that a failover could take back (I16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.core.transactions.records import BranchRecord, IdRecord, LedgerRecord
+from penstock.core.types import ProducerId
+
+# ---------------------------------------------------------------- asked
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequested:
+    """No states: all. `older_than_ms`: open, or finishing, for at least this long."""
+
+    request_id: int
+    states: frozenset[TransactionState] = frozenset()
+    older_than_ms: int = 0
+    producer_id: ProducerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeRequested:
+    request_id: int
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FindRequested:
+    """Which of these (producer id, epoch) this coordinator knows, and will therefore end."""
+
+    request_id: int
+    transactions: frozenset[tuple[ProducerId, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgersRequested:
+    request_id: int
+
+
+# ---------------------------------------------------------------- answered
+
+
+class TransactionState(Enum):
+    """A branch's two states; `records.BranchRecord`."""
+
+    IDLE = "Idle"
+    OPEN = "Open"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTransaction:
+    """One branch. `open_ms`: for how long it has been open, 0 = it is not; likewise `finishing_ms`
+    of participants that have not stored an end yet."""
+
+    transactional_id: str
+    branch: int
+    state: TransactionState
+    producer_id: ProducerId
+    producer_epoch: int
+    open_ms: int
+    finishing: int
+    finishing_ms: int
+    client_id: str
+    client_host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    transactions: tuple[ListedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """As recorded. `used_ms` (since 1970): the last init, opening or decision."""
+
+    transactional_id: str
+    record: IdRecord
+    used_ms: int
+    branches: Mapping[int, BranchRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The known transactions."""
+
+    known: frozenset[tuple[ProducerId, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """Ledgers by application id."""
+
+    ledgers: Mapping[str, LedgerRecord]
