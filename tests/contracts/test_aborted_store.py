@@ -6,6 +6,7 @@ the one that a look through all batches from the first ever would give.
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -86,11 +87,11 @@ class World:
         self.log.append(stamped)
         return stamped
 
-    def write(self, *batches: Batch, **what: object) -> None:
+    def write(self, *batches: Batch, **what: Any) -> None:
         """As a replica does: with what the markers among them aborted."""
         known = self.aborted()
         own = [one for one in known if any(one.marker_offset == b.base_offset for b in batches)]
-        write = PartitionWrite(self.slot, batches, aborted=own, **what)  # type: ignore[arg-type]
+        write = PartitionWrite(self.slot, batches, aborted=own, **what)
         self.store.write([write], sync=False)
 
     def commit_up_to(self, offset: int) -> None:

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,10 +61,10 @@ class Harness:
         self.store.close()
         self.store = self._make()
 
-    def write(self, **what: object) -> None:
-        self.store.write([PartitionWrite(self.slot, **what)], sync=False)  # type: ignore[arg-type]
+    def write(self, **what: Any) -> None:
+        self.store.write([PartitionWrite(self.slot, **what)], sync=False)
 
-    def rewrite(self, *batches: Batch, **what: object) -> None:
+    def rewrite(self, *batches: Batch, **what: Any) -> None:
         self.write(rewrites=[Rewrite(batches)], **what)
 
     def read(self, offset: int = 0, max_bytes: int = 1 << 40) -> list[Batch]:

@@ -5,6 +5,7 @@ Numbers are keyed by their remainder, so that the order within each key is known
 
 import threading
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from typing import Any
 
 from support.cluster import Cluster
@@ -93,7 +94,7 @@ class Running:
         self.loop.close()
 
 
-def copy_to(source: str):  # type: ignore[no-untyped-def]  # a handler
+def copy_to(source: str) -> Callable[[Record, Out], None]:
     def copy(record: Record, out: Out) -> None:
         out.send(f"{source}.out", record.value, record.key)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -68,13 +69,13 @@ def test_all_commands_are_there() -> None:
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_every_command_has_help_and_every_leaf_an_example(words: tuple[str, ...]) -> None:
-    command: object = typer.main.get_command(app)
+    command: Any = typer.main.get_command(app)
     for word in words:
         command = getattr(command, "commands", {})[word]
     assert getattr(command, "help", None), f"{words} says nothing about itself"
     if not hasattr(command, "commands"):
-        assert "Example:\n  penstock " in command.epilog or "| penstock" in command.epilog  # type: ignore[attr-defined]
-        for option in command.params:  # type: ignore[attr-defined]
+        assert "Example:\n  penstock " in command.epilog or "| penstock" in command.epilog
+        for option in command.params:
             assert getattr(option, "help", "x"), f"{words}: {option.name} says nothing"
 
 

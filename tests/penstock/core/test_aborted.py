@@ -1,6 +1,7 @@
 """The newest aborted transactions in memory: either what the store would say, or nothing."""
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,12 +27,12 @@ def markers(found: tuple[AbortedTransaction, ...] | None) -> list[int] | None:
 def test_a_scan_ends_where_no_later_transaction_can_begin_before_the_end() -> None:
     looked: list[int] = []
 
-    def stored() -> object:
+    def stored() -> Iterator[AbortedTransaction]:
         for one in (entry(10, 2, 5), entry(12, 5, 13), entry(20, 15)):
             looked.append(one.marker_offset)
             yield one
 
-    assert markers(overlapping(stored(), Offset(8))) == [10, 12]  # type: ignore[arg-type]
+    assert markers(overlapping(stored(), Offset(8))) == [10, 12]
     assert looked == [10, 12], "the LSO behind the second is past the end"
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import grpc
 import pytest
@@ -152,8 +153,12 @@ async def test_without_a_majority_sessions_end_and_views_go_on(scene: Scene) -> 
         scene.start(number)
     scene.heal()
     await all_serve(scene.brokers, 2)
+
+    def is_running(pod: Pod) -> bool:
+        return pod.process.is_running
+
     for pod in scene.pods:
-        wait_until(lambda pod=pod: pod.process.is_running, what="it runs")  # type: ignore[misc]
+        wait_until(partial(is_running, pod), what="it runs")
 
 
 def _stored_topics(api_server: ApiServer, scene: Scene) -> dict[str, tuple[int, int]]:

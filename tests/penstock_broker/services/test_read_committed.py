@@ -28,6 +28,7 @@ from penstock_broker.store import rocks
 from penstock_broker.store.rocks import RocksLogStore
 
 KEY = ReplicaKey(TopicId("id-1"), 0)
+DEFAULT = pb.ISOLATION_LEVEL_UNSPECIFIED
 COMMITTED, UNCOMMITTED = pb.ISOLATION_LEVEL_READ_COMMITTED, pb.ISOLATION_LEVEL_READ_UNCOMMITTED
 NO_MEMORY = "cache.bytes=1"
 """So that reads go to the store, but for the newest batch."""
@@ -52,19 +53,26 @@ class Scene:
         return self.replica.marks.high_watermark
 
     async def fetch(
-        self, offset: int, isolation: int = 0, *, max_bytes: int = 0, wait_ms: int = 0
+        self,
+        offset: int,
+        isolation: pb.IsolationLevel.ValueType = DEFAULT,
+        *,
+        max_bytes: int = 0,
+        wait_ms: int = 0,
     ) -> Any:
         request = pb.FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=1,
-            isolation_level=isolation,  # type: ignore[arg-type]
+            isolation_level=isolation,
             partitions=[pb.FetchPartition(topic="t", offset=offset, max_bytes=max_bytes)],
         )
         (result,) = (await self.broker.data.Fetch(request)).results
         assert not result.HasField("error"), result.error
         return result
 
-    async def read(self, offset: int, isolation: int = 0, max_bytes: int = 0) -> list[bytes]:
+    async def read(
+        self, offset: int, isolation: pb.IsolationLevel.ValueType = DEFAULT, max_bytes: int = 0
+    ) -> list[bytes]:
         """All there is for such a reader, in as many fetches as it takes; then it is at its end."""
         found: list[bytes] = []
         while True:
@@ -82,15 +90,17 @@ class Scene:
 
     async def check(self, max_bytes: int = 0) -> None:
         """Readers of both kinds, from every tenth offset on."""
-        for isolation in (0, COMMITTED, UNCOMMITTED):
+        for isolation in (DEFAULT, COMMITTED, UNCOMMITTED):
             for offset in range(0, self.high_watermark, max(1, self.high_watermark // 10)):
                 committed = isolation != UNCOMMITTED
                 expected = self.log.expected(offset, self.high_watermark, committed=committed)
                 assert await self.read(offset, isolation, max_bytes) == expected
 
-    async def list_offset(self, isolation: int = 0, **spec: Any) -> int:
+    async def list_offset(
+        self, isolation: pb.IsolationLevel.ValueType = DEFAULT, **spec: Any
+    ) -> int:
         part = pb.ListOffsetsPartition(topic="t", **spec)
-        request = pb.ListOffsetsRequest(isolation_level=isolation, partitions=[part])  # type: ignore[arg-type]
+        request = pb.ListOffsetsRequest(isolation_level=isolation, partitions=[part])
         (result,) = (await self.broker.data.ListOffsets(request)).results
         assert not result.HasField("error"), result.error
         return int(result.offset)
@@ -278,12 +288,12 @@ async def test_a_stream_shows_the_same_as_a_fetch(tmp_path: Path) -> None:
         await here.log.send(1, 2)
         await here.log.send(2, 2)
         await here.log.end(2, commit=False)
-        for level, first in ((0, []), (UNCOMMITTED, [b"0", b"1", b"2", b"3"])):
+        for level, first in ((DEFAULT, []), (UNCOMMITTED, [b"0", b"1", b"2", b"3"])):
             call = here.broker.data.Subscribe()
             part = pb.FetchPartition(topic="t", offset=0)
             await call.write(
                 pb.SubscribeRequest(
-                    isolation_level=level,  # type: ignore[arg-type]
+                    isolation_level=level,
                     subscribe=[part],
                     credit_bytes=1 << 20,
                 )

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from support.apiserver import ApiServer
@@ -316,10 +317,10 @@ def test_bootstrap_and_cluster_together_are_refused(reachable: Reachable) -> Non
 def test_a_forward_that_fails_is_told_once_and_closes_its_connection() -> None:
     told: list[str] = []
 
-    def refuse(pod: str, port: int) -> object:
+    def refuse(pod: str, port: int) -> NoReturn:
         raise OSError(f"no way to {pod}:{port}")
 
-    forwarder = Forwarder("c", "ns", refuse, told.append)  # type: ignore[arg-type]
+    forwarder = Forwarder("c", "ns", refuse, told.append)
     try:
         address = forwarder.resolve("c-broker-1.c-brokers.ns.svc:9092")
         assert forwarder.resolve("c-broker-1.c-brokers.ns.svc:9092") == address
@@ -378,7 +379,7 @@ def test_ready_pods_are_asked_first_and_leaving_ones_never() -> None:
 
 def test_the_api_servers_reason_is_taken_out_of_a_refusal() -> None:
     refusal = OSError("Handshake status 403")
-    refusal.resp_body = b'{"message": "pods is forbidden"}'  # type: ignore[attr-defined]
+    vars(refusal)["resp_body"] = b'{"message": "pods is forbidden"}'
     assert reason_of(refusal) == "pods is forbidden"
     assert reason_of(OSError("plain")) == "plain"
 

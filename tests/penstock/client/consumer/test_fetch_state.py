@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.client.config import OutOfRangePolicy
 from penstock.client.consumer.fetch_state import PAST_END_GRACE_MS, FetchState
 from penstock.client.model import LATEST
 from penstock.core.batch import Batch, BatchFlags
@@ -131,9 +132,11 @@ def test_a_corrupt_batch_is_an_error_at_its_offset_and_the_position_stays() -> N
     assert made.error is None
 
 
-def out_of_range(made: FetchState, low: int, high: int, policy: str, at_ms: int) -> str | None:
+def out_of_range(
+    made: FetchState, low: int, high: int, policy: OutOfRangePolicy, at_ms: int
+) -> str | None:
     error = OffsetOutOfRangeError("no", OffsetRange(low, high))
-    return made.out_of_range(error, policy, at_ms)  # type: ignore[arg-type]  # a literal
+    return made.out_of_range(error, policy, at_ms)
 
 
 def test_truncated_retention_is_an_error_with_position_and_range() -> None:
@@ -146,7 +149,7 @@ def test_truncated_retention_is_an_error_with_position_and_range() -> None:
 
 
 @pytest.mark.parametrize(("policy", "place"), [("earliest", "EARLIEST"), ("latest", "LATEST")])
-def test_a_policy_moves_the_position_with_a_warning(policy: str, place: str) -> None:
+def test_a_policy_moves_the_position_with_a_warning(policy: OutOfRangePolicy, place: str) -> None:
     made = state(5)
     warning = out_of_range(made, 20, 30, policy, 0)
     assert warning is not None

@@ -47,4 +47,4 @@ async def test_an_admin_sees_the_end_as_readers_do(double: TransactionDouble) ->
 
 def test_an_isolation_level_that_does_not_exist_is_refused() -> None:
     with pytest.raises(MisuseError, match="isolation_level"):
-        Consumer("127.0.0.1:1", isolation_level="serializable")  # type: ignore[arg-type]
+        Consumer("127.0.0.1:1", isolation_level="serializable")  # type: ignore[arg-type]  # no such level

@@ -130,7 +130,7 @@ async def test_a_callback_that_raises_stops_nothing(name: str, member: AsyncCons
     here = TopicPartition(name, 0)
     raised: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, seen: raised.append(seen))
-    await member.commit_async({here: 1}, lambda _: 1 / 0)  # type: ignore[arg-type]
+    await member.commit_async({here: 1}, lambda _: 1 / 0)  # type: ignore[arg-type]  # it returns nothing, ever
     await member.commit_async({here: 2}, None)
     await member.commit({here: 3})
     assert await stored(member, here) == 3

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Unpack
+from typing import Any, Unpack
 
 import pytest
 from support.cluster import Cluster
@@ -368,7 +368,7 @@ def test_keys_keep_their_partition_and_columns_come_out_of_a_group(
         producer.flush(30)
     one = member()
     one.subscribe(name)
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
 
     def twenty() -> bool:
         rows.extend(one.poll_arrow(0.1).to_pylist())
@@ -376,7 +376,7 @@ def test_keys_keep_their_partition_and_columns_come_out_of_a_group(
 
     wait_until(twenty, what="twenty rows")
     for row in rows:
-        assert row["partition"] == partition_for_key(row["key"], PARTITIONS)  # type: ignore[arg-type]
+        assert row["partition"] == partition_for_key(row["key"], PARTITIONS)
 
 
 def test_misuse_is_one_clear_error(shared_broker: Cluster, name: str, member: Open) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 from support.cluster import Cluster
@@ -47,14 +48,14 @@ def fill(cluster: Cluster, topic: str, first: int, count: int, partitions: int) 
 class Readers:
     """Members that are polled in turn, and what they have read."""
 
-    def __init__(self, cluster: Cluster, topic: str, count: int, **options: int) -> None:
+    def __init__(self, cluster: Cluster, topic: str, count: int, **options: Any) -> None:
         self.members = [
             Consumer(
                 cluster.bootstrap,
                 group_id=topic,
                 auto_offset_reset="earliest",
                 auto_commit_interval_ms=100,
-                **options,  # type: ignore[arg-type]  # numbers only
+                **options,
             )
             for _ in range(count)
         ]

@@ -7,6 +7,7 @@ lane's owner was told.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,11 +29,11 @@ def refused(code: ErrorCode) -> ClusterError:
     return ClusterError(code.name, code)
 
 
-def lane(**changes: object) -> Lane[str]:
-    options: dict[str, object] = {
+def lane(**changes: Any) -> Lane[str]:
+    options: dict[str, Any] = {
         "max_in_flight": 5, "idempotent": True, "backoff_ms": 10, "backoff_max_ms": 100,
     }  # fmt: skip
-    made: Lane[str] = Lane(**{**options, **changes})  # type: ignore[arg-type]
+    made: Lane[str] = Lane(**{**options, **changes})
     if made.idempotent:
         made.adopt(ProducerIdentity(ProducerId(7), 0))
     return made

@@ -22,7 +22,7 @@ from penstock.client import (
 )
 from penstock.core.batch import Batch
 from penstock.core.records import build_batch, decode_batch, encode_columns
-from penstock.core.types import Offset
+from penstock.core.types import LeaderEpoch, Offset
 from penstock.errors import (
     ClusterError,
     CurrentLeader,
@@ -349,7 +349,7 @@ async def test_a_broker_of_another_cluster_is_refused(double: Double) -> None:
 
 def stored(base: int, count: int, damage: Callable[[Batch], Batch] | None = None) -> Any:
     columns = encode_columns([b"%d" % (base + i) for i in range(count)], timestamps_ms=5)
-    batch = build_batch(columns).stamped(Offset(base), 1, 0)  # type: ignore[arg-type]  # an epoch
+    batch = build_batch(columns).stamped(Offset(base), LeaderEpoch(1), 0)
     return batch_to_wire(damage(batch) if damage else batch)
 
 
@@ -487,7 +487,7 @@ async def test_a_leader_named_in_a_refusal_is_asked_at_once(double: Double) -> N
         leader = CurrentLeader(broker_id=1, leader_epoch=2, host="127.0.0.1", port=other.port)
         other.own_epoch = 2
         moved = NotLeaderError("moved", leader=leader)
-        slow = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
+        slow: dict[str, Any] = {"retry_backoff_ms": 60_000, "retry_backoff_max_ms": 60_000}
         double.script = iter([moved] * 10)
         async with asyncio.timeout(600):
             async with producing(double, **slow) as producer:
@@ -495,7 +495,7 @@ async def test_a_leader_named_in_a_refusal_is_asked_at_once(double: Double) -> N
             assert (indexes(double), indexes(other)) == ([], [0, 1, 2, 3, 4])
             other.stored = [stored(0, 5)]
             bootstrap = f"127.0.0.1:{double.port}"
-            async with AsyncConsumer(bootstrap, **slow) as consumer:  # type: ignore[arg-type]  # as a table
+            async with AsyncConsumer(bootstrap, **slow) as consumer:
                 await consumer.assign([HERE])
                 double.script = iter([moved] * 10)
                 (batch,) = await consumer.poll(20)

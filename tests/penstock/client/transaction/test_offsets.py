@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
@@ -45,13 +46,13 @@ def fill(cluster: Cluster, topic: str) -> None:
         assert producer.close(30) == 0
 
 
-def member(cluster: Cluster, topic: str, **options: str) -> Consumer:
+def member(cluster: Cluster, topic: str, **options: Any) -> Consumer:
     made = Consumer(
         cluster.bootstrap,
         group_id=topic,
         auto_offset_reset="earliest",
         enable_auto_commit=False,
-        **options,  # type: ignore[arg-type]  # names only
+        **options,
     )
     made.subscribe(topic)
     return made
@@ -156,7 +157,7 @@ def test_the_offsets_of_a_member_that_was_put_out_are_refused_with_its_transacti
     with (
         Producer(shared_cluster.bootstrap, transactional_id=f"{topic}.zombie") as producer,
         Producer(shared_cluster.bootstrap, transactional_id=f"{topic}.heir") as heir,
-        closing(member(shared_cluster, topic, max_poll_interval_ms=1_000)) as zombie,  # type: ignore[arg-type]
+        closing(member(shared_cluster, topic, max_poll_interval_ms=1_000)) as zombie,
         member(shared_cluster, topic) as other,
     ):
         tx = producer.transaction()
@@ -212,10 +213,10 @@ def test_a_consumer_that_cannot_take_part_is_told_and_the_transaction_goes_on(
 async def test_commit_waits_for_offsets_that_are_under_way(
     shared_cluster: Cluster, topic: str
 ) -> None:
-    options = {"group_id": topic, "enable_auto_commit": False}
+    options: dict[str, Any] = {"group_id": topic, "enable_auto_commit": False}
     async with (
         AsyncProducer(shared_cluster.bootstrap, transactional_id=topic) as producer,
-        AsyncConsumer(shared_cluster.bootstrap, **options) as consumer,  # type: ignore[arg-type]
+        AsyncConsumer(shared_cluster.bootstrap, **options) as consumer,
     ):
         for offset in range(1, 6):
             async with asyncio.TaskGroup() as group:
@@ -231,10 +232,10 @@ async def test_commit_waits_for_offsets_that_are_under_way(
 async def test_offsets_that_were_given_up_on_fail_the_transaction(
     shared_cluster: Cluster, topic: str
 ) -> None:
-    options = {"group_id": topic, "enable_auto_commit": False}
+    options: dict[str, Any] = {"group_id": topic, "enable_auto_commit": False}
     async with (
         AsyncProducer(shared_cluster.bootstrap, transactional_id=topic) as producer,
-        AsyncConsumer(shared_cluster.bootstrap, **options) as consumer,  # type: ignore[arg-type]
+        AsyncConsumer(shared_cluster.bootstrap, **options) as consumer,
     ):
         tx = producer.transaction()
         await tx.begin()

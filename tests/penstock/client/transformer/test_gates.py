@@ -461,10 +461,12 @@ async def test_handlers_of_the_wrong_kind_are_refused_before_anything_is_read(
     shared_cluster: Cluster, source: str
 ) -> None:
     given: dict[str, Any] = {"group_id": source, "source": source}
+    synchronous: Any = copy_to(source)
+    asynchronous: Any = async_copy(source)
     with pytest.raises(MisuseError, match="async_transform"):
-        transform(shared_cluster.bootstrap, handle=async_copy(source), **given)  # type: ignore[arg-type]
+        transform(shared_cluster.bootstrap, handle=asynchronous, **given)
     with pytest.raises(MisuseError, match="use transform"):
-        await async_transform(shared_cluster.bootstrap, handle=copy_to(source), **given)
+        await async_transform(shared_cluster.bootstrap, handle=synchronous, **given)
 
     def returns(record: Record, out: Out) -> Any:
         return async_copy(source)(record, out)  # type: ignore[arg-type]  # never begins

@@ -1,6 +1,7 @@
 """When a transformer commits, gives up and tries again: the pure model, and long random lives."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,9 +21,14 @@ from penstock.errors import MisuseError
 PARTITIONS = 3
 
 
-def config(**options: object) -> TransformConfig:
-    given = {"group_id": "g", "source": "in", "dead_letter_topic": "dead", **options}
-    return TransformConfig(**given)  # type: ignore[arg-type]
+def config(**options: Any) -> TransformConfig:
+    given: dict[str, Any] = {
+        "group_id": "g",
+        "source": "in",
+        "dead_letter_topic": "dead",
+        **options,
+    }
+    return TransformConfig(**given)
 
 
 def record(offset: int, partition: int = 0) -> Record:

@@ -176,7 +176,8 @@ def take_over(world: World, documents: JournaledDocuments) -> dict[str, StoredTe
     brokers = len(world.holders)
     text = cluster(_epoch(stored.text) + 1, epoch, brokers)
     world.drive(documents.write([[Put(CLUSTER_KEY, text, stored.version)]]))
-    return world.drive(documents.read())  # type: ignore[no-any-return]
+    taken_over: dict[str, StoredText] = world.drive(documents.read())
+    return taken_over
 
 
 def _epoch(text: str) -> int:
