@@ -33,7 +33,8 @@ class FollowerProgress:
 
     `started`: it follows on a live stream. `caught_up_ms`: when it last had the whole log.
     `seen_end` / `seen_ms`: the log end it must reach to have been caught up at that time.
-    `told_swept_end`: markers below it may be missing, by the last answer to its look-up.
+    `told_swept_end`: markers below it may be missing, by the first answer to its look-up. It asks
+    again when that is late, and acts on the answer that comes first. None: it has not asked.
     """
 
     caught_up_ms: int
@@ -42,7 +43,7 @@ class FollowerProgress:
     started: bool = False
     written_end: Offset = Offset(0)
     synced_end: Offset = Offset(0)
-    told_swept_end: Offset = Offset(0)
+    told_swept_end: Offset | None = None
 
     def start(self) -> None:
         """It starts to follow; what it has is unknown before its first ack."""

@@ -232,7 +232,8 @@ class Leader:
         if progress is None:
             return
         self._stop_feed(query.follower, progress, out)
-        progress.told_swept_end = self._log.swept_end
+        if progress.told_swept_end is None:
+            progress.told_swept_end = self._log.swept_end
         end = self._log.epochs.end_of(query.last_epoch, self._log.written_end)
         out.messages.append(
             SendEpochAnswer(
@@ -251,6 +252,7 @@ class Leader:
         if progress is None:
             return
         log = self._log
+        told_swept_end, progress.told_swept_end = progress.told_swept_end, None
         if not log.log_start_offset <= start.from_offset <= log.log_end:
             self._stop_feed(start.follower, progress, out)
             out.messages.append(
@@ -265,7 +267,7 @@ class Leader:
                 )
             )
             return
-        if start.from_offset < log.swept_end != progress.told_swept_end:
+        if start.from_offset < log.swept_end != told_swept_end:
             # Markers were removed since the answer: it does not know that it may wait in vain.
             self._ask_again(start.follower, start.from_offset, out)
             return

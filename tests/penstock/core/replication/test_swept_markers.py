@@ -171,6 +171,22 @@ def test_a_follower_that_was_answered_before_markers_went_has_to_ask_again(leade
     assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(1), Offset(4)),)
 
 
+def test_a_follower_goes_by_the_first_answer_also_if_it_has_asked_twice(leader: Driver) -> None:
+    """Markers went between the two answers, and only the second one says so: it is ignored."""
+    leader.produce(9)
+    leader.written()
+    leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))
+    leader.do(c.MarkersSwept(Offset(5)))
+    leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))
+    ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(4)))
+    assert ready.feeds == ()
+    (refusal,) = ready.messages
+    assert (refusal.follower, refusal.error.code) == (TWO, ErrorCode.OFFSET_OUT_OF_RANGE)
+    leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))
+    ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(4)))
+    assert ready.feeds == (lc.Feed(TWO, LeaderEpoch(1), Offset(4)),)
+
+
 def test_one_that_lacks_none_of_them_follows_at_once(leader: Driver) -> None:
     leader.produce(9)
     leader.written()
