@@ -14,7 +14,7 @@ from penstock.client.admin.lag import ask_lag
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.every_broker import ask_every_broker
 from penstock.client.cluster.leaders import known_partition, list_offsets
-from penstock.client.group.coordinator import GroupCoordinator
+from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.model import (
     GroupDescription,
     GroupListing,
@@ -61,7 +61,7 @@ async def describe_group(
         group_ids=[group_id],
         include_offsets=include_offsets,
     )
-    answer: pb.DescribeGroupsResponse = await GroupCoordinator(asking.cluster, group_id).call(
+    answer: pb.DescribeGroupsResponse = await GroupCalls(asking.cluster, group_id).call(
         lambda stub: _checked(stub.DescribeGroups), request, asking.timeout_s
     )
     seen = description_from_wire(answer.groups[0])
@@ -148,7 +148,7 @@ async def reset_offsets(
         reason=reason,
         dry_run=dry_run,
     )
-    answer: pb.ResetOffsetsResponse = await GroupCoordinator(asking.cluster, group_id).call(
+    answer: pb.ResetOffsetsResponse = await GroupCalls(asking.cluster, group_id).call(
         lambda stub: stub.ResetOffsets, request, asking.timeout_s
     )
     for result in answer.results:
@@ -170,7 +170,7 @@ async def delete_group(asking: Asking, group_id: str) -> None:
     """See `AsyncAdmin.delete_group`."""
     check_group_id(group_id)
     request = pb.DeleteGroupRequest(cluster_id=await asking.cluster_id(), group_id=group_id)
-    await GroupCoordinator(asking.cluster, group_id).call(
+    await GroupCalls(asking.cluster, group_id).call(
         lambda stub: stub.DeleteGroup, request, asking.timeout_s
     )
 

@@ -33,7 +33,7 @@ from penstock.client.admin.transaction_wire import (
 from penstock.client.cluster.connections import Connection
 from penstock.client.cluster.every_broker import ask_every_broker
 from penstock.client.cluster.leaders import Answers, ask_leaders
-from penstock.client.transaction.coordinator import IdCoordinator, Method
+from penstock.client.transaction.coordinator import Method, TransactionalIdCalls
 from penstock.core.types import TopicPartition
 from penstock.errors import ErrorCode, MisuseError
 from penstock.proto.v1 import transaction_pb2 as pb
@@ -185,7 +185,7 @@ async def forget_ledger(asking: Asking, application_id: str) -> bool:
 
 async def _coordinator(asking: Asking, name: str, method: Method, request: Any) -> Any:
     """The answer of the broker that coordinates this id; retried while that may help."""
-    return await IdCoordinator(asking.cluster, name).call(method, request, asking.timeout_s)
+    return await TransactionalIdCalls(asking.cluster, name).call(method, request, asking.timeout_s)
 
 
 async def _every_broker(asking: Asking, method: Method, request: Any) -> list[Any]:

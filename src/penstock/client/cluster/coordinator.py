@@ -28,7 +28,7 @@ PATIENCE_S: Final = 2.0
 time."""
 
 
-class Coordinator(ABC):
+class CoordinatorCalls(ABC):
     """Of one name. Owned by the client's event loop. `what` names it in errors."""
 
     def __init__(self, cluster: Cluster, what: str) -> None:

@@ -23,7 +23,7 @@ from penstock.client.cluster.leaders import known_partition, list_offsets
 from penstock.client.config import ConsumerConfig
 from penstock.client.consumer.assignment import Assignment
 from penstock.client.group.commit_queue import CommitBatch, CommitQueue, Done, Offsets
-from penstock.client.group.coordinator import GroupCoordinator
+from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.model import OffsetAndMetadata
 from penstock.client.group.wire import commit_to_wire, committed_from_wire
 from penstock.client.model import LATEST
@@ -72,7 +72,7 @@ class Committer:
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: GroupCoordinator,
+        coordinator: GroupCalls,
         config: ConsumerConfig,
         assignment: Assignment,
         member: Member,

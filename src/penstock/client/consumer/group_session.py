@@ -34,7 +34,7 @@ from penstock.client.group.contract import (
     Subscribed,
     Wish,
 )
-from penstock.client.group.coordinator import GroupCoordinator
+from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.link import GroupLink
 from penstock.client.group.model import OffsetAndMetadata, RebalanceListener
 from penstock.client.model import EARLIEST, LATEST
@@ -77,7 +77,7 @@ class GroupSession:
         self._tasks = tasks
         self._changed = changed
         self.begun: Callable[[], None] = lambda: None
-        self.coordinator = GroupCoordinator(cluster, config.group_id)
+        self.coordinator = GroupCalls(cluster, config.group_id)
         self.committer = Committer(cluster, self.coordinator, config, assignment, self, tasks)
         self.within = TransactionOffsets(self.coordinator, config, assignment, self)
         self._link = GroupLink(cluster, self.coordinator, config, tasks, self)

@@ -22,7 +22,7 @@ from penstock.client.consumer.assignment import Assignment
 from penstock.client.consumer.commits import Member
 from penstock.client.consumer.fetch_state import FetchState
 from penstock.client.group.commit_queue import Offsets
-from penstock.client.group.coordinator import GroupCoordinator
+from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.wire import commit_to_wire
 from penstock.core.types import ProducerIdentity, TopicPartition
 from penstock.errors import ClusterError, ErrorCode, Lost, MisuseError, PenstockError
@@ -56,7 +56,7 @@ class TransactionOffsets:
 
     def __init__(
         self,
-        coordinator: GroupCoordinator,
+        coordinator: GroupCalls,
         config: ConsumerConfig,
         assignment: Assignment,
         member: Member,

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
-from penstock.client.cluster.coordinator import Coordinator
+from penstock.client.cluster.coordinator import CoordinatorCalls
 from penstock.client.group.commit_stream import CommitStream
 from penstock.proto.v1 import errors_pb2
 from penstock.proto.v1 import group_pb2 as pb
@@ -18,7 +18,7 @@ from penstock.proto.v1.group_pb2_grpc import GroupServiceStub
 from penstock.rpc.errors import error_from_wire
 
 
-class GroupCoordinator(Coordinator):
+class GroupCalls(CoordinatorCalls):
     """Of one group."""
 
     def __init__(self, cluster: Cluster, group_id: str) -> None:

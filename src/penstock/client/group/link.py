@@ -33,7 +33,7 @@ from penstock.client.group.contract import (
     Tick,
     Timing,
 )
-from penstock.client.group.coordinator import GroupCoordinator
+from penstock.client.group.coordinator import GroupCalls
 from penstock.client.group.membership import Membership, Phase
 from penstock.client.group.wire import heard_from_wire, hello_to_wire, said_to_wire
 from penstock.client.tasks import BackgroundTasks
@@ -75,7 +75,7 @@ class GroupLink:
     def __init__(
         self,
         cluster: Cluster,
-        coordinator: GroupCoordinator,
+        coordinator: GroupCalls,
         config: ConsumerConfig,
         tasks: BackgroundTasks,
         owner: GroupOwner,

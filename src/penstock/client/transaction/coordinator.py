@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.client.cluster.cluster import Cluster
 from penstock.client.cluster.connections import Connection
-from penstock.client.cluster.coordinator import PATIENCE_S, Coordinator
+from penstock.client.cluster.coordinator import PATIENCE_S, CoordinatorCalls
 from penstock.client.config import ProducerConfig
 from penstock.client.transaction.contract import End, EndAnswered
 from penstock.core.types import NO_PRODUCER, ProducerId, ProducerIdentity
@@ -31,7 +31,7 @@ Method = Callable[[TransactionServiceStub], Any]
 """Picks a call of the service."""
 
 
-class IdCoordinator(Coordinator):
+class TransactionalIdCalls(CoordinatorCalls):
     """Of one transactional id."""
 
     def __init__(self, cluster: Cluster, transactional_id: str) -> None:
@@ -55,7 +55,7 @@ class IdCoordinator(Coordinator):
         return await self.until_answered(attempt, timeout_s)
 
 
-class TransactionCoordinator(IdCoordinator):
+class TransactionCalls(TransactionalIdCalls):
     """Of one producer."""
 
     def __init__(self, cluster: Cluster, config: ProducerConfig, transactional_id: str) -> None:

@@ -41,7 +41,7 @@ from penstock.client.transaction.contract import (
     OffsetsLost,
     Ready,
 )
-from penstock.client.transaction.coordinator import TransactionCoordinator
+from penstock.client.transaction.coordinator import TransactionCalls
 from penstock.client.transaction.machine import State, Transactions
 from penstock.core.types import ProducerIdentity, TopicPartition
 from penstock.errors import ClusterError, ErrorCode, MisuseError, PenstockError
@@ -86,7 +86,7 @@ class TransactionManager:
         self._machine = Transactions(
             config.transactional_id, config.retry_backoff_ms, config.retry_backoff_max_ms
         )
-        self.coordinator = TransactionCoordinator(cluster, config, config.transactional_id)
+        self.coordinator = TransactionCalls(cluster, config, config.transactional_id)
         self._instance_id = str(uuid.uuid4())
         self._busy = ""
         self._storing = asyncio.Lock()
