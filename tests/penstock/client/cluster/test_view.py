@@ -1,5 +1,7 @@
 """The client's picture of the cluster takes news in and never goes back."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.client.cluster.view import Leader, MetadataSnapshot
@@ -32,6 +34,17 @@ def test_a_broker_that_is_behind_changes_nothing_known() -> None:
     new = view(leader=1, epoch=2, version=2)
     assert new.merge(view(), frozenset({"t"})).leader(HERE) == Leader(1, 2, "h:9001")
     assert new.merge(view(topic_id="old"), frozenset({"t"})).topics["t"].topic_id == "id"
+
+
+def test_what_a_broker_that_is_behind_knows_alone_is_added_and_nothing_is_lost() -> None:
+    new = view(leader=1, epoch=2, version=2)
+    behind = view()
+    here = new.brokers[0]
+    other = BrokerDescription(7, "other", 1, "", alive=True)
+    old = replace(here, host="old")
+    merged = new.merge(replace(behind, brokers={0: old, 7: other}), frozenset({"t"}))
+    assert merged.brokers == {**new.brokers, 7: other}
+    assert merged.metadata_version == 2
 
 
 def test_a_leader_learnt_from_an_error_is_not_undone_by_an_answer_of_the_older_epoch() -> None:

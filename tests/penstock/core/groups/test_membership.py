@@ -367,7 +367,13 @@ def test_states_are_called_what_metrics_and_status_show() -> None:
     assert [state.value for state in GroupState] == called
 
 
-def test_where_nothing_happens_nothing_is_said(desk: Any) -> None:
+def test_where_nothing_happens_nothing_is_said(desk: Desk) -> None:
     ready = desk.feed(c.Tick())
     assert (ready.records, ready.outputs, ready.decisions) == ((), (), ())
     assert ready == c.NOTHING
+
+
+def test_describe_tells_what_a_member_subscribed_to(desk: Desk) -> None:
+    desk.join("m", subscription=c.Subscription(("t",), "u.*"))
+    (member,) = desk.ask(c.DescribeRequested(desk.new_id(), "g")).members
+    assert member.subscription == c.Subscription(("t",), "u.*")

@@ -50,6 +50,8 @@ def test_partitions_of_a_commit_are_taken_or_refused_one_by_one(desk: Desk) -> N
     errors = desk.commit(
         {("t", 0): 4, ("t", 1): 0, ("t", 4): 1, ("x", 0): 1, ("t", 2): -1, ("t", 3): 2**63}
     )
+    assert errors[2] is not None
+    assert "'t' has partitions 0 to 3, not 4" in errors[2].message
     assert codes(errors) == [
         ErrorCode.OFFSET_WENT_BACK,
         None,

@@ -388,3 +388,14 @@ def test_a_commit_without_offsets_needs_no_join(desk: Desk) -> None:
     ready = desk.feed(request(desk))
     assert answers(ready) == [c.Committed(())]
     assert not joins(ready)
+
+
+def test_a_group_that_a_transaction_would_add_counts_against_the_limit(desk: Desk) -> None:
+    """Its join began when there was room."""
+    desk.machine._book.config = GroupConfig(groups_max=1)
+    (join,) = joins(desk.feed(request(desk, new(0, 5), group_id="h")))
+    desk.commit({("t", 0): 1})
+    (answer,) = answers(answer_join(desk, join))
+    assert isinstance(answer, PenstockError)
+    assert answer.code is ErrorCode.OVERLOADED
+    assert "h" not in desk.machine.groups
