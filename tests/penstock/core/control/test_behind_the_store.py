@@ -4,11 +4,13 @@ All were found by the simulator: the data plane went on, but the ISR could never
 partition stayed without a leader.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from support.controller_world import World
 
 from penstock.core.control import contract as c
+from penstock.core.control.documents import encode_topic, topic_key
 from penstock.core.types import NO_LEADER
 
 
@@ -78,6 +80,27 @@ def test_a_broker_that_comes_from_the_former_controller_with_nothing_newer_needs
     successor = type(three)(three.documents).start()
     successor.register(0, seen_controller_epoch=before, seen_metadata_version=seen)
     assert "a broker has seen newer metadata, reading again" not in successor.events()
+
+
+def test_a_broker_that_comes_from_a_later_controller_makes_this_one_read_again(
+    three: World,
+) -> None:
+    three.register(1, run=2, seen_controller_epoch=three.machine.epoch + 1, seen_metadata_version=0)
+    assert three.events().count("a broker has seen newer metadata, reading again") == 1
+
+
+def test_a_take_over_gives_partitions_leaders_that_were_left_without_one(three: World) -> None:
+    """Whoever left them so may be gone, and no broker has anything to say about them."""
+    ((document, _version),) = three.documents.loaded().topics
+    partition = document.partitions[0]
+    state = partition.state
+    left = replace(state, leader=NO_LEADER, version=state.version + 1)
+    stored = replace(document, partitions=(replace(partition, state=left),))
+    three.documents.texts[topic_key(document.name)] = (encode_topic(stored), "left so")
+    successor = type(three)(three.documents).start()
+    leader, epoch, _isr = successor.state()
+    assert leader == state.leader
+    assert epoch == state.leader_epoch + 1
 
 
 def test_a_broker_that_has_seen_what_the_store_never_held_is_refused_after_one_look(

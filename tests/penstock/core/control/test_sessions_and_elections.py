@@ -391,3 +391,18 @@ def test_returning_leaders_is_rate_limited(make_world: type[World]) -> None:
     session.held_until_ms = 0
     world.pass_time(world.config.preferred_leader_interval_ms + 100)
     assert world.machine.summary().leaders[BrokerId(0)] == 10
+
+
+def test_what_is_said_of_a_registration_names_the_broker_where_it_is_and_its_data(
+    world: World,
+) -> None:
+    world.register(4, rack="r", data_intact=False)
+    (said,) = (one for one in world.decisions if one.event == "broker registered")
+    assert said.fields == {
+        "broker": 4,
+        "address": "127.0.0.1:7004",
+        "rack": "r",
+        "incarnation": "run-4-1",
+        "new_run": True,
+        "data_intact": False,
+    }
