@@ -68,6 +68,6 @@ def _stands(root: Path, entry: Equivalent) -> bool:
         re.search(
             _regular(entry.was), " ".join(line.strip() for line in file.read_text().splitlines())
         )
-        for file in root.glob(entry.path.replace(_ANY, "**/*"))
+        for file in root.glob(entry.path.replace(_ANY, "**/*.py"))
         if file.is_file()
     )

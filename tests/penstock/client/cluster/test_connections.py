@@ -1,12 +1,15 @@
 """A connection begins anew after every attempt that fails, instead of waiting for gRPC to."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import grpc
+import pytest
 from support.processes import ReservedPort
 from support.waiting import wait_until_async
 
+from penstock.client.cluster import connections
 from penstock.client.cluster.connections import Connection
 
 Reserve = Callable[[], ReservedPort]
@@ -55,3 +58,18 @@ async def test_closing_ends_replaced_channels_too(reserve: Reserve) -> None:
     await connection.aclose()
     assert replaced.get_state() is grpc.ChannelConnectivity.SHUTDOWN
     assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+
+async def test_attempts_that_are_cut_short_get_more_time_up_to_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody takes connections and says nothing: each attempt ends by its own time."""
+    monkeypatch.setattr(connections, "PATIENCE_MAX_S", 0.03)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        connection = Connection(f"{host}:{port}", f"{host}:{port}")
+        connection._patience_s = 0.01
+        for expected in (0.02, 0.03, 0.03):
+            assert not await connection._attempt()
+            assert connection._patience_s == expected
+        await connection.aclose()

@@ -420,6 +420,20 @@ def test_a_late_write_cannot_win_over_the_journal(world: World) -> None:
     assert after[T].text == found[T].text
 
 
+def test_what_is_in_doubt_becomes_newer_than_all_that_was_stored_since(world: World) -> None:
+    documents = JournaledDocuments()
+    take_over(world, documents)
+    first = world.drive(documents.write([[Put(T, topic(150), None)]]))[T]
+    world.away = True
+    with pytest.raises(StoreUnavailableError):
+        world.drive(documents.write([[Put(T, topic(151), first)]]))
+    world.away = False
+    world.drive(documents.write([[Put(topic_key("u"), topic(160, "u"), None)]]))
+    world.away = True
+    world.drive(documents.hold())
+    assert metadata_version(world.drive(documents.read())[T].text) == 161
+
+
 def test_a_topic_of_a_late_write_that_nobody_was_told_of_goes(world: World) -> None:
     documents = JournaledDocuments()
     take_over(world, documents)
