@@ -1,10 +1,10 @@
-"""Values that the type checker keeps frozen, and that Python makes as fast as any object.
+"""Values that the type checker keeps frozen, and that Python creates as fast as any object.
 
-A frozen dataclass sets each of its fields through `object.__setattr__`: to make one of 13 fields
-takes five to seven times as long as one that Python does not guard. What is made several times for
-every batch says `@value(frozen=True, slots=True)` instead. For mypy that is `dataclass`: an
-assignment to a field is an error. When the program runs nothing stands in the way, so nothing
-but mypy says no; equality and hash are those of a frozen dataclass.
+A frozen dataclass sets each of its fields through `object.__setattr__`: creating one with 13 fields
+takes five to seven times as long as one that Python does not guard. Classes with several instances
+per batch use `@value(frozen=True, slots=True)` instead. For mypy that is `dataclass`: an assignment
+to a field is an error. At run time nothing prevents it, so only mypy finds it; equality and hash
+are those of a frozen dataclass.
 """
 
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ else:
     _C = TypeVar("_C", bound=type)
 
     def value(*, frozen: bool, slots: bool, kw_only: bool = False) -> Callable[[_C], _C]:
-        """As `dataclass`; see the module."""
+        """Like `dataclass`; see the module."""
         assert frozen, "a value does not change"
         return dataclass(slots=slots, kw_only=kw_only, unsafe_hash=True)
 

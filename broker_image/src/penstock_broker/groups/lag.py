@@ -9,8 +9,8 @@
 
 So a scrape costs only its text, however often it happens, and a broker that is not scraped does
 nothing. A partition that several groups read is asked about once. If a leader does not answer in
-time, the lag is unknown, and absent from the metrics, not 0: a controller that scales by it must
-then change nothing. `penstock.core.lag` defines lag, here as in `penstock group describe`.
+time, the lag is unknown, and absent from the metrics, not 0: an autoscaler must then change
+nothing. `penstock.core.lag` defines lag, here as in `penstock group describe`.
 """
 
 import asyncio

@@ -251,7 +251,7 @@ class FollowerOutbox:
     async def take(self) -> pb.FollowerMessage | None:
         """Waits for messages, and takes all of them; None once closed.
 
-        All acks of one tick of the writer are there before this wakes up: they leave together.
+        All acks of one tick of the writer arrive before this wakes up: they are sent together.
         """
         await self._wake.wait()
         if self._closed:

@@ -142,7 +142,7 @@ class Replica:
         self.removed_before = Offset(0)
         self.sync_asked = Offset(0)
         self.ticks = False
-        """Its machine wants ticks, and gets them."""
+        """Whether its machine wants, and gets, ticks."""
         self.truncations = 0
         """How often this log was truncated: what was read from it before may no longer be in it."""
         self._checkpoint_due_ms = 0

@@ -1,8 +1,8 @@
-"""What one store write of `writer` carries: a `Pending` per partition, together a `Tick`.
+"""The content of one store write of `writer`: a `Pending` per partition, together a `Tick`.
 
     Ready ─▶ Pending, one per partition ─▶ PartitionWrite ─▶ Tick ─▶ store ─▶ WriteOwner
 
-A `Pending` grows until a tick takes it; its owner hears what became of it.
+A `Pending` grows until a tick takes it; its owner gets the outcome.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Tick:
-    """One write of the store: whose it is, and since when it goes on."""
+    """One write of the store: its owners, and when it started."""
 
     pending: list[Pending]
     writes: list[PartitionWrite]

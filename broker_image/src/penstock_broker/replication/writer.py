@@ -4,7 +4,7 @@
                                         grows while a write is in flight
                                               └──▶ LogStore.try_write (here): small, quick disk
 
-A tick is a callback behind the turn of the loop in which a write was requested. One thread writes.
+A tick is a callback after the turn of the loop in which a write was requested. One thread writes.
 The event loop writes small ticks itself while the disk is quick and the thread has nothing to do
 (ADR 37): that saves two changes of thread per tick.
 
@@ -67,10 +67,10 @@ class LogWriter:
         self._pending: dict[Slot, Pending] = {}
         self._sync = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Of `run`, while it runs."""
+        """The event loop of `run`, while it runs."""
         self._planned = False
         self._handed: Tick | None = None
-        """The one that the thread has, or gets next."""
+        """The tick that the thread has, or gets next."""
         self._lost: Exception | None = None
         """Why nothing can be written any more."""
         self._wake = asyncio.Event()
@@ -188,9 +188,9 @@ class LogWriter:
         return pending
 
     def _plan(self) -> None:
-        """Plans a tick behind this turn of the loop: writes requested in this turn are added.
+        """Plans a tick after this turn of the loop: writes requested in this turn are added.
 
-        Not while one is under way: that plans the next one.
+        Not while one is running: that plans the next one.
         """
         self._idle.clear()
         if not self._planned and self._loop is not None and self._handed is None:
@@ -227,7 +227,7 @@ class LogWriter:
             self._loop = None
 
     def _turn(self) -> None:
-        """One tick, if there is anything to write by now; `run` raises what goes wrong."""
+        """Runs one tick, if there is anything to write; `run` raises its errors."""
         self._planned = False
         if self._loop is None or self._lost is not None:
             return
@@ -236,7 +236,7 @@ class LogWriter:
                 self._tick()
             else:
                 self._plan_next()
-        except Exception as error:  # noqa: BLE001 - nobody else would hear of it
+        except Exception as error:  # noqa: BLE001 - nothing else would report it
             self._lost = error
             self._wake.set()
 
@@ -255,7 +255,7 @@ class LogWriter:
         self._plan_next()
 
     async def _tick_in_thread(self) -> None:
-        """The tick that the loop must not write itself."""
+        """Writes the tick that the loop must not write itself."""
         tick = self._handed
         assert tick is not None, "woken for nothing"
         try:
@@ -268,7 +268,7 @@ class LogWriter:
         self._plan_next()
 
     def _next(self) -> Tick:
-        """All that is pending now, or what of it one tick may take."""
+        """All that is pending now, up to the size of one tick."""
         pending = self._take()
         sync = self._sync
         # The fsync may have been meant for entries left behind: then their tick is fsynced too.

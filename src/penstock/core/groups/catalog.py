@@ -1,7 +1,7 @@
-"""The topics that groups may read, and how partitions of them are named.
+"""The topics that groups may read, and the names of their partitions.
 
-Topic ids decide; names are what requests and subscriptions say. The shell hands in a new `Catalog`
-whenever names, ids or partition counts change.
+Topic ids count; requests and subscriptions use names. The shell passes in a new `Catalog` whenever
+names, ids or partition counts change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What can be asked of groups without changing anything, and the answers: fetch, list, describe.
+"""Requests about groups that change nothing, and their answers: fetch, list, describe.
 
-As everything that `contract` hands out, an answer leaves once the high watermark has passed all
-that was appended before: it tells nothing that a failover could take back (I16).
+Like all outputs of `contract`, an answer is sent once the high watermark has passed everything
+appended before: it reports nothing that a failover could undo (I16).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class ReplicaMachine:
 
     @property
     def log_start_offset(self) -> Offset:
-        """As in `marks`, which are made anew after every event."""
+        """As in `marks`, which are computed again after every event."""
         return self._log.log_start_offset if self._error is None else self.marks.log_start_offset
 
     @property
@@ -385,7 +385,7 @@ class ReplicaMachine:
             case FollowerAcked():
                 role.acked(event, out, now_ms)
                 if event.follower not in role.isr.committed:
-                    # A member's ack lets nobody join, and who lags is seen at the next tick.
+                    # A member's ack adds none to the ISR; ticks find lagging ones.
                     self._change_isr(out, now_ms)
 
     def _from_follower_too_early(

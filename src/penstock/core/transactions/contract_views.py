@@ -1,10 +1,10 @@
-"""What can be asked of transactions without changing anything, and the answers.
+"""Requests about transactions that change nothing, and their answers.
 
     list, describe ─▶ for people      find ─▶ for partitions with open transactions
     ledgers ─▶ what Spark queries have committed
 
-As everything that `contract` hands out, an answer leaves once the high watermark has passed all
-that was appended before: it tells nothing that a failover could take back (I16).
+Like all outputs of `contract`, an answer is sent once the high watermark has passed everything
+appended before: it reports nothing that a failover could undo (I16).
 """
 
 from __future__ import annotations
