@@ -16,7 +16,7 @@ from penstock.spark.admission import Positions
 from penstock.spark.data_loss import Known, LogView, Loss, clip, find_losses, raise_losses
 from penstock.spark.lookup import OffsetsClient
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import Limits, OffsetRange, plan
+from penstock.spark.planning import Limits, ReadRange, plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class ReadTask(InputPartition):
     """The ranges one Spark task reads; no ranges for the empty task Spark makes up."""
 
-    def __init__(self, ranges: Sequence[OffsetRange]) -> None:
+    def __init__(self, ranges: Sequence[ReadRange]) -> None:
         super().__init__(tuple(ranges))
 
 

@@ -18,7 +18,7 @@ SMALL_TASK_RECORDS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class OffsetRange:
+class ReadRange:
     """Records lo <= offset < hi of a partition. `topic_id` "" = unknown."""
 
     topic: str
@@ -47,16 +47,16 @@ class Limits:
 
 def plan(
     begin: Positions, end: Positions, topic_ids: Mapping[str, str], limits: Limits
-) -> list[tuple[OffsetRange, ...]]:
+) -> list[tuple[ReadRange, ...]]:
     """The tasks that read [begin, end): one tuple of ranges each; empty if there is nothing."""
     ranges = [
-        OffsetRange(tp.topic, tp.partition, begin[tp], end[tp], topic_ids.get(tp.topic, ""))
+        ReadRange(tp.topic, tp.partition, begin[tp], end[tp], topic_ids.get(tp.topic, ""))
         for tp in backlog(begin, end)
     ]
     return pack(split(ranges, limits), limits)
 
 
-def split(ranges: Sequence[OffsetRange], limits: Limits) -> list[OffsetRange]:
+def split(ranges: Sequence[ReadRange], limits: Limits) -> list[ReadRange]:
     """Cuts ranges into pieces of equal length (differing by one at most).
 
     The pieces are at most `max_records` long, and at least `min_partitions` in number if there
@@ -74,12 +74,12 @@ def split(ranges: Sequence[OffsetRange], limits: Limits) -> list[OffsetRange]:
     return pieces
 
 
-def _cut(r: OffsetRange, count: int) -> list[OffsetRange]:
+def _cut(r: ReadRange, count: int) -> list[ReadRange]:
     edges = [r.lo + r.size * i // count for i in range(count + 1)]
-    return [OffsetRange(r.topic, r.partition, lo, hi, r.topic_id) for lo, hi in pairwise(edges)]
+    return [ReadRange(r.topic, r.partition, lo, hi, r.topic_id) for lo, hi in pairwise(edges)]
 
 
-def pack(ranges: Sequence[OffsetRange], limits: Limits) -> list[tuple[OffsetRange, ...]]:
+def pack(ranges: Sequence[ReadRange], limits: Limits) -> list[tuple[ReadRange, ...]]:
     """Puts ranges into tasks, the longest first into the emptiest task (Graham's LPT rule).
 
     The number of tasks: as many as ranges, but no more than `max_tasks`, nor (without
@@ -87,7 +87,7 @@ def pack(ranges: Sequence[OffsetRange], limits: Limits) -> list[tuple[OffsetRang
     tasks, unless `max_tasks` is too small for it.
     """
     count = _task_count(ranges, limits)
-    tasks: list[list[OffsetRange]] = [[] for _ in range(count)]
+    tasks: list[list[ReadRange]] = [[] for _ in range(count)]
     sizes = [0] * count
     for r in sorted(ranges, key=lambda r: (-r.size, r)):
         at = min(range(len(tasks)), key=lambda i: sizes[i])
@@ -101,7 +101,7 @@ def pack(ranges: Sequence[OffsetRange], limits: Limits) -> list[tuple[OffsetRang
     return sorted(tuple(sorted(task)) for task in tasks)
 
 
-def _task_count(ranges: Sequence[OffsetRange], limits: Limits) -> int:
+def _task_count(ranges: Sequence[ReadRange], limits: Limits) -> int:
     count = len(ranges)
     if limits.min_partitions is None:
         count = min(count, _ceil_div(sum(r.size for r in ranges), SMALL_TASK_RECORDS))

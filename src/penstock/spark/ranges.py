@@ -24,7 +24,7 @@ from penstock.errors import ClusterError
 from penstock.spark.data_loss import DataLossError
 from penstock.spark.given import ClientSettings
 from penstock.spark.options import SourceOptions
-from penstock.spark.planning import OffsetRange
+from penstock.spark.planning import ReadRange
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def config_of(options: SourceOptions) -> RangeConfig:
 
 
 def read_ranges(
-    reader: RangeReader, ranges: Sequence[OffsetRange], options: SourceOptions
+    reader: RangeReader, ranges: Sequence[ReadRange], options: SourceOptions
 ) -> Iterator[ConsumedBatch]:
     """All records of the ranges. Raises DataLossError (failOnDataLoss) or ClusterError, both with
     topic, partition and offset; Spark tries the task again."""

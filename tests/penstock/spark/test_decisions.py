@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.core.types import TopicPartition
 from penstock.spark.admission import Limit, Pacer, admit, backlog
 from penstock.spark.data_loss import DataLossError, Known, LogView, find_losses, raise_losses
-from penstock.spark.planning import SMALL_TASK_RECORDS, Limits, OffsetRange, pack, plan, split
+from penstock.spark.planning import SMALL_TASK_RECORDS, Limits, ReadRange, pack, plan, split
 
 Backlog = tuple[dict[TopicPartition, int], dict[TopicPartition, int]]
 """Where to begin, and the end."""
@@ -95,7 +95,7 @@ def test_the_pacer_waits_for_rows_or_time_but_not_at_first() -> None:
 
 ranges = st.lists(
     st.builds(
-        lambda p, lo, size: OffsetRange("t", p, lo, lo + size),
+        lambda p, lo, size: ReadRange("t", p, lo, lo + size),
         st.integers(0, 50),
         st.integers(0, 2**40),
         st.integers(1, 200_000),
@@ -111,20 +111,20 @@ limits = st.builds(
 )
 
 
-def rejoined(tasks: list[tuple[OffsetRange, ...]]) -> list[OffsetRange]:
+def rejoined(tasks: list[tuple[ReadRange, ...]]) -> list[ReadRange]:
     """All ranges, adjacent ones of one partition put together again."""
-    joined: list[OffsetRange] = []
+    joined: list[ReadRange] = []
     for r in sorted(r for task in tasks for r in task):
         last = joined[-1] if joined else None
         if last and (last.topic, last.partition, last.hi) == (r.topic, r.partition, r.lo):
-            joined[-1] = OffsetRange(r.topic, r.partition, last.lo, r.hi)
+            joined[-1] = ReadRange(r.topic, r.partition, last.lo, r.hi)
         else:
             joined.append(r)
     return joined
 
 
 @given(ranges, limits)
-def test_every_offset_is_read_once_and_in_order(wanted: list[OffsetRange], limit: Limits) -> None:
+def test_every_offset_is_read_once_and_in_order(wanted: list[ReadRange], limit: Limits) -> None:
     tasks = pack(split(wanted, limit), limit)
     assert rejoined(tasks) == sorted(wanted)
     assert all(list(task) == sorted(task) and task for task in tasks)
@@ -137,14 +137,14 @@ def test_every_offset_is_read_once_and_in_order(wanted: list[OffsetRange], limit
 
 
 @given(ranges)
-def test_plans_are_the_same_every_time(wanted: list[OffsetRange]) -> None:
+def test_plans_are_the_same_every_time(wanted: list[ReadRange]) -> None:
     assert pack(wanted, Limits()) == pack(list(reversed(wanted)), Limits())
 
 
 def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
-    small = [OffsetRange("t", i, 0, 1000) for i in range(12)]
+    small = [ReadRange("t", i, 0, 1000) for i in range(12)]
     assert len(pack(small, Limits())) == 1
-    large = [OffsetRange("t", i, 0, 5 * SMALL_TASK_RECORDS) for i in range(6)]
+    large = [ReadRange("t", i, 0, 5 * SMALL_TASK_RECORDS) for i in range(6)]
     assert len(pack(large, Limits())) == 6
     assert [len(task) for task in pack(large, Limits(max_tasks=2))] == [3, 3]
 
@@ -152,12 +152,12 @@ def test_small_ranges_share_a_task_and_large_ones_do_not() -> None:
 def test_minimum_of_partitions_is_kept_for_small_backlogs() -> None:
     tasks = plan({tp(0): 0}, {tp(0): 10}, {"orders": "id"}, Limits(min_partitions=4))
     assert [len(task) for task in tasks] == [1, 1, 1, 1]
-    assert rejoined(tasks) == [OffsetRange("orders", 0, 0, 10)]
+    assert rejoined(tasks) == [ReadRange("orders", 0, 0, 10)]
     assert all(r.topic_id == "id" for task in tasks for r in task)
 
 
 def test_small_ranges_share_a_task_only_up_to_the_maximum_of_records() -> None:
-    ranges_ = [OffsetRange("t", i, 0, 12_000) for i in range(3)]
+    ranges_ = [ReadRange("t", i, 0, 12_000) for i in range(3)]
     assert len(pack(ranges_, Limits())) == 2
     assert len(pack(ranges_, Limits(max_records=20_000))) == 3
 

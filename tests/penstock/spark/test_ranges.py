@@ -19,18 +19,17 @@ from penstock.client.consumer.range_reader import RangeReader
 from penstock.core.batch import Codec
 from penstock.core.records import build_batch, decode_batch, encode_columns
 from penstock.core.types import LeaderEpoch, Offset
-from penstock.errors import ClusterError, ErrorCode, OffsetOutOfRangeError
-from penstock.errors import OffsetRange as ValidRange
+from penstock.errors import ClusterError, ErrorCode, OffsetOutOfRangeError, OffsetRange
 from penstock.spark.arrow import MAX_ROWS, MIN_ROWS, to_arrow
 from penstock.spark.data_loss import DataLossError
 from penstock.spark.options import parse
-from penstock.spark.planning import OffsetRange
+from penstock.spark.planning import ReadRange
 from penstock.spark.ranges import config_of, read_ranges
 from penstock.spark.schema import schema_of
 from penstock.spark.values import COLUMNS
 
 
-def read(log: ScriptedFetcher, *ranges: OffsetRange, **given: str) -> Iterator[ConsumedBatch]:
+def read(log: ScriptedFetcher, *ranges: ReadRange, **given: str) -> Iterator[ConsumedBatch]:
     options = parse({"penstock.bootstrap.servers": "a:1", "subscribe": "t"} | given)
     return read_ranges(RangeReader(log, config_of(options)), ranges, options)
 
@@ -43,7 +42,7 @@ def test_past_the_deadline_the_option_to_raise_is_named(monkeypatch: pytest.Monk
     monkeypatch.setattr(range_reader, "FIRST_PAUSE_S", 0.001)
     log = ScriptedFetcher([batch_at(0, 10)], 10)
     with pytest.raises(ClusterError) as caught:
-        offsets(read(log, OffsetRange("t", 3, 0, 20), pollTimeoutMs="30"))
+        offsets(read(log, ReadRange("t", 3, 0, 20), pollTimeoutMs="30"))
     message = str(caught.value)
     assert message.startswith("t/3: no records at offset 10 (of 0 to 20) within 30 ms")
     assert message.endswith("or raise pollTimeoutMs")
@@ -51,7 +50,7 @@ def test_past_the_deadline_the_option_to_raise_is_named(monkeypatch: pytest.Monk
 
 
 LOSSES = {
-    "retention": (OffsetOutOfRangeError("gone", ValidRange(12, 20)), 12, "available are 12 to 20"),
+    "retention": (OffsetOutOfRangeError("gone", OffsetRange(12, 20)), 12, "available are 12 to 20"),
     "again": (ClusterError("other id", ErrorCode.TOPIC_ID_MISMATCH), 20, "created again"),
     "gone": (ClusterError("unknown", ErrorCode.UNKNOWN_TOPIC), 20, "no longer exists"),
 }
@@ -64,7 +63,7 @@ def test_records_lost_while_reading_fail_the_task_or_are_skipped(
     problem, resume_at, words = LOSSES[name]
     monkeypatch.setattr(range_reader, "UNKNOWN_TOPIC_PATIENCE_S", 0)
     batches = [batch_at(0, 10), batch_at(10, 10)]
-    wanted = [OffsetRange("t", 0, 0, 20), OffsetRange("t", 1, 0, 5)]
+    wanted = [ReadRange("t", 0, 0, 20), ReadRange("t", 1, 0, 5)]
     log = ScriptedFetcher(batches, 20, failures=deque([problem]))
     with pytest.raises(DataLossError, match=f"t/0 lost records .* offset 0, .*{words}") as caught:
         offsets(read(log, *wanted))
@@ -188,5 +187,5 @@ def test_large_values_are_cut_by_bytes() -> None:
 @pytest.mark.parametrize("codec", Codec)
 def test_compressed_batches_read_the_same(codec: Codec) -> None:
     log = ScriptedFetcher([batch_at(0, 50, codec=codec)], 50)
-    table = arrow_of(list(read(log, OffsetRange("t", 0, 10, 40))))
+    table = arrow_of(list(read(log, ReadRange("t", 0, 10, 40))))
     assert table.column("value").to_pylist() == [b"value %d" % i for i in range(10, 40)]

@@ -36,7 +36,7 @@ from penstock.spark.boundary import ByTime, Edge, Query
 from penstock.spark.data_loss import DataLossError, LogView
 from penstock.spark.offsets import Concrete, decode
 from penstock.spark.options import Assign, SourceOptions, Subscribe, parse
-from penstock.spark.planning import OffsetRange
+from penstock.spark.planning import ReadRange
 from penstock.spark.stream import StreamReader
 
 P0, P1, P2 = (TopicPartition("orders", i) for i in range(3))
@@ -113,7 +113,7 @@ class RunningQuery:
     def start(self) -> str:
         return self.log[-1] if self.log else json.dumps(self.reader.initialOffset())
 
-    def trigger(self, limit: ReadLimit | None = None) -> list[OffsetRange] | None:
+    def trigger(self, limit: ReadLimit | None = None) -> list[ReadRange] | None:
         """The ranges of the next batch, None if there is none."""
         start = self.start
         limit = limit or self.reader.getDefaultReadLimit()
@@ -123,15 +123,15 @@ class RunningQuery:
         self.log.append(end)
         return self.planned(len(self.log) - 1)
 
-    def planned(self, batch: int) -> list[OffsetRange]:
+    def planned(self, batch: int) -> list[ReadRange]:
         """What batch number `batch` reads, planned (again) by the reader of now."""
         start = self.log[batch - 1] if batch else json.dumps(self.reader.initialOffset())
         tasks = self.reader.partitions(json.loads(start), json.loads(self.log[batch]))
         return sorted(r for task in tasks for r in task.value)
 
 
-def span(tp: TopicPartition, lo: int, hi: int, topic_id: str = "id-1") -> OffsetRange:
-    return OffsetRange(tp.topic, tp.partition, lo, hi, topic_id)
+def span(tp: TopicPartition, lo: int, hi: int, topic_id: str = "id-1") -> ReadRange:
+    return ReadRange(tp.topic, tp.partition, lo, hi, topic_id)
 
 
 def test_a_topic_that_vanished_is_no_mistake_of_the_users_if_it_was_read_before() -> None:
@@ -205,7 +205,7 @@ def test_the_starting_point_is_resolved_once_per_process() -> None:
     ],
 )
 def test_a_replay_of_batch_zero_reads_exactly_the_same(
-    starting: dict[str, str], expected: list[OffsetRange]
+    starting: dict[str, str], expected: list[ReadRange]
 ) -> None:
     cluster = SmallCluster({P0: 10, P1: 10}, {P0: 2})
     query = RunningQuery(cluster, **starting)
@@ -481,7 +481,7 @@ def test_the_newest_offset_is_reported_once_it_was_seen() -> None:
 
 def batch_ranges(
     cluster: SmallCluster, filters: list[Any] | None = None, **changes: str
-) -> list[OffsetRange]:
+) -> list[ReadRange]:
     options = options_of(**changes)
     cluster.selection = options.selection
     if filters is None:
@@ -568,7 +568,7 @@ def test_a_batch_takes_the_sizes_of_tasks_from_its_options() -> None:
     ],
 )  # fmt: skip
 def test_conditions_narrow_a_batch_and_are_all_handed_back(
-    filters: list[Any], expected: list[OffsetRange]
+    filters: list[Any], expected: list[ReadRange]
 ) -> None:
     cluster = SmallCluster({P0: 10, P1: 10})
     assert batch_ranges(cluster, filters, filterPushdown="true") == expected
