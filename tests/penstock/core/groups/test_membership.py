@@ -374,6 +374,6 @@ def test_where_nothing_happens_nothing_is_said(desk: Desk) -> None:
 
 
 def test_describe_tells_what_a_member_subscribed_to(desk: Desk) -> None:
-    desk.join("m", subscription=c.Subscription(("t",), "u.*"))
-    (member,) = desk.ask(c.DescribeRequested(desk.new_id(), "g")).members
-    assert member.subscription == c.Subscription(("t",), "u.*")
+    desk.join("m", subscription=Subscription(("t",), "u.*"))
+    (member,) = desk.ask(DescribeRequested(desk.new_id(), "g")).members
+    assert member.subscription == Subscription(("t",), "u.*")

@@ -181,6 +181,7 @@ def test_a_follower_goes_by_the_first_answer_also_if_it_has_asked_twice(leader: 
     ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(4)))
     assert ready.feeds == ()
     (refusal,) = ready.messages
+    assert isinstance(refusal, lc.SendRefusal)
     assert (refusal.follower, refusal.error.code) == (TWO, ErrorCode.OFFSET_OUT_OF_RANGE)
     leader.do(lc.EpochQueried(TWO, LeaderEpoch(1), LeaderEpoch(1)))
     ready = leader.do(lc.FollowStarted(TWO, LeaderEpoch(1), Offset(4)))
