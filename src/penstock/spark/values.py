@@ -63,7 +63,7 @@ def nonempty(text: str) -> str:
 
 
 def group_id(text: str) -> str:
-    """What `penstock.core.groups.check_group_id` accepts, except blanks only."""
+    """What `penstock.core.groups.config.check_group_id` accepts, except blanks only."""
     if not text.strip() or not text.isprintable() or len(text) > GROUP_ID_MAX_CHARS:
         raise ValueError(f"printable text of 1 to {GROUP_ID_MAX_CHARS} characters")
     return text
