@@ -115,9 +115,6 @@ class Kubectl:
         assert found is not None
         return found
 
-    def wait_gone(self, kind: str, name: str, deadline_s: float = 60.0) -> None:
-        wait_until(f"{kind} {name} gone", lambda: self.find(kind, name) is None, deadline_s)
-
     def delete(
         self, kind: str, *names: str, now: bool = False, wait_s: float | None = 60.0
     ) -> None:
@@ -144,10 +141,6 @@ class Kubectl:
     def patch(self, kind: str, name: str, patch: Mapping[str, Any], *options: str) -> None:
         """A merge patch; `options` may name `--subresource=status`."""
         self.call("patch", kind, name, "--type=merge", "-p", json.dumps(patch), *options)
-
-    def annotate(self, kind: str, name: str, **values: str | None) -> None:
-        """Sets annotations, or takes those away whose value is None."""
-        self.patch(kind, name, {"metadata": {"annotations": values}})
 
     def exec(self, pod: str, *command: str, timeout_s: float | None = None) -> str:
         """Runs a command in a pod's first container and returns what it printed."""

@@ -54,7 +54,6 @@ class Penstock:
         self.cluster = cluster
         self.operator = kubectl.in_namespace(OPERATOR_NAMESPACE)
         self.streams = kubectl.in_namespace(STREAMS)
-        self.brokers_service = f"{cluster}-brokers"
         self.bootstrap = f"{cluster}-bootstrap.{STREAMS}.svc:9092"
         self.broker_selector = f"penstock.dev/cluster={cluster},app.kubernetes.io/component=broker"
         self.controller_selector = (
