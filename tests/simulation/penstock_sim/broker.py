@@ -8,7 +8,7 @@ disk.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,7 +24,7 @@ from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import LogStore, Rewrite
 from penstock_broker.store.losses import promise_nothing
 from penstock_sim.compaction import Compactor
-from penstock_sim.coordinator import OFFSETS_KEY, Coordinators
+from penstock_sim.coordinator import GroupDesk
 from penstock_sim.disk import SimDisk
 from penstock_sim.group_participants import GroupLink
 from penstock_sim.journal import JournalKeeper
@@ -61,11 +61,13 @@ class SimBroker:
         self.incarnation = 0
         self.session = Session(self)
         self.keeper = JournalKeeper(world, self.id)
-        self.coordinators: Coordinators | None = None
+        self.coordinators: GroupDesk | None = None
         self.transactions: TransactionHosts | None = None
         self.group_link = GroupLink(self)
         self.producer_ids = ProducerIds(self)
         self._isr_asked: dict[ReplicaKey, int] = {}
+        self._own: dict[int, Batch] = {}
+        """What its coordinators append, by the number of the request."""
         self._next_request = 0
 
     @property
@@ -93,10 +95,11 @@ class SimBroker:
         self.world.scheduler.note(self.name, "start", f"intact={self.intact}")
         self.shell = self._last = Shell(self)
         self._isr_asked = {}
+        self._own = {}
         self.session.start()
         self.producer_ids = ProducerIds(self)
         if self.world.groups is not None:
-            self.coordinators = Coordinators(self)
+            self.coordinators = GroupDesk(self)
         if self.world.transactions is not None:
             self.transactions = TransactionHosts(self)
         if self.world.compacts:
@@ -106,8 +109,6 @@ class SimBroker:
         """kill -9, or the machine loses power (and what was not synced)."""
         assert self.shell is not None
         self.world.scheduler.note(self.name, "power loss" if power else "kill")
-        if self.coordinators is not None:
-            self.coordinators.kill()
         if self.transactions is not None:
             self.transactions.kill()
         self.shell.kill()
@@ -158,11 +159,22 @@ class SimBroker:
             shown = [] if ready is rc.NOTHING else [f"-> {_shorten(ready)}"]
             self.world.scheduler.note(self.name, f"p{replica.key.partition}", event, *shown)
         self.world.checks.handled(self, replica, before, replica.machine.marks, ready)
+        if isinstance(event, lc.ProduceRequested) and event.request_id < 0:
+            self._own[event.request_id] = event.batch
+        for reply in ready.replies:
+            batch = self._own.pop(reply.request_id, None)
+            if batch is not None and reply.error is None:
+                self.world.checks.acknowledged(self, replica, batch, reply)
+
+    async def guarded(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """For a task that nobody waits for: what it raises ends the history."""
+        try:
+            await act()
+        except Exception as error:  # noqa: BLE001 - as above
+            self.world.scheduler.fail(error)
 
     def moved(self, replica: Replica) -> None:
         """The shell has obeyed, and marks are others than before."""
-        if self.coordinators is not None and replica.key == OFFSETS_KEY:
-            self.coordinators.wake(replica)
         if self.transactions is not None and replica.key == TRANSACTIONS_KEY:
             self.transactions.wake(replica)
 

@@ -1,188 +1,234 @@
-"""A broker's group coordinator in the simulator: the production machine, hosted by `hosting`.
+"""A broker's group coordinators under simulation: the shells that ship, and a desk before them.
 
-Members' streams and requests end here; `group_checks` is told of every step.
+    member's stream, calls ─▶ GroupDesk ─▶ WatchedCoordinators (`logged.hosts`) ─▶ replicas
+                                              └ every step ─▶ `group_checks`, before it is obeyed
 
-Groups live faster than replicas here: `GROUP_CLOCK` of their milliseconds pass in one of the
-world's, because the shortest session timeout that members may request is a second.
+The desk stands for `services.groups`: it turns what the network brings into the calls that the
+service would make, on the node's loop.
+
+Sessions are short: the shortest timeout that a member may ask for is a second of a node's clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.groups import GroupConfig, GroupCoordinator
+from penstock.core.batch import Batch
+from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as gc
-from penstock.core.groups.config import OFFSETS_TOPIC
-from penstock.core.groups.contract_views import FetchRequested
-from penstock.core.groups.loading import Loader
+from penstock.core.groups.state import Loader
+from penstock.core.records import decode_batch
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import PenstockError
-from penstock_sim.hosting import BASE_TIME_MS, Hosts, SimHost
+from penstock_broker.groups.coordinator import Coordinator
+from penstock_broker.groups.coordinators import Coordinators
+from penstock_broker.groups.streams import MemberStream, StreamEndedError
+from penstock_broker.logged.log import PartitionLog
+from penstock_sim.hosts import WatchedHost, no_metrics, no_session
 
 if TYPE_CHECKING:
-    from penstock_broker.replication.replica import Replica
     from penstock_sim.broker import SimBroker
     from penstock_sim.group_checks import Asked
     from penstock_sim.network import Stream
 
-GROUP_CLOCK: Final = 4
 OFFSETS_KEY: Final = ReplicaKey(TopicId("00000000-0000-4000-8000-000000000002"), 0)
 ALIVE: Final = "alive"
 CONFIG: Final = GroupConfig(
-    heartbeat_interval_ms=250,
-    session_timeout_ms=1_000,
-    rebalance_timeout_ms=1_000,
-    broken_stream_ms=300,
-    assignment_interval_ms=60,
-    sweep_interval_ms=2_000,
+    heartbeat_interval_ms=500,
+    session_timeout_ms=2_000,
+    rebalance_timeout_ms=2_000,
+    broken_stream_ms=600,
+    assignment_interval_ms=120,
+    sweep_interval_ms=4_000,
 )
+"""Of a node's clock, which is `RATE` times faster than the world's."""
 
 
-class SimCoordinator(SimHost):
+class WatchedCoordinator(WatchedHost, Coordinator):
     """One leadership of the offsets partition on one run of a broker."""
 
-    clock = GROUP_CLOCK
     trace_word = "group"
 
-    def __init__(self, broker: SimBroker, replica: Replica) -> None:
-        super().__init__(broker, replica, GroupCoordinator(broker.world.group_config, BASE_TIME_MS))
+    def __init__(self, broker: SimBroker, *parts: Any) -> None:
+        Coordinator.__init__(self, *parts)
+        self.broker = broker
         self.shadow = Loader()
         """The log as this coordinator has read and written it."""
-        self.streams: dict[int, Stream] = {}
-        self._told_ms: dict[int, int] = {}
-        self._sessions: dict[int, int] = {}
-        self._requests: dict[int, tuple[Asked, Callable[[Any], None]]] = {}
-        self.moved()
+        self._asked: dict[int, Asked] = {}
 
-    def _load(self, key: bytes | None, value: bytes | None) -> None:
-        self.machine.load(key, value)
-        self.shadow.add(key, value)
+    def _feed(self, batch: Batch) -> int:
+        columns = decode_batch(batch)
+        for key, value in zip(columns.keys(), columns.values(), strict=True):
+            self.shadow.add(key, value)
+        return super()._feed(batch)
 
-    def _start(self) -> gc.Ready:
-        checks = self._world.group_checks
-        checks.loaded(self)
-        ready: gc.Ready = self.machine.start(checks.catalog, self.now_ms())
-        return ready
+    def begin(self, now_ms: int) -> gc.Ready:
+        self.judge(self.world.group_checks.loaded, self)
+        return super().begin(now_ms)
 
-    def _decided(self, ready: gc.Ready) -> None:
-        self._world.group_checks.decided(self, ready)
+    def decided(self, ready: gc.Ready) -> None:
+        super().decided(ready)
+        self.note(ready)
+        self.judge(self.world.group_checks.decided, self, ready)
 
-    def _appended(self) -> None:
-        self._world.group_checks.appended(self)
+    def _appended(self, error: PenstockError | None) -> None:
+        super()._appended(error)
+        if self.closed is None:
+            self.judge(self.world.group_checks.appended, self)
 
-    def _is_idle_tick(self, event: gc.Event, ready: gc.Ready) -> bool:
-        return ready is gc.NOTHING and event == gc.Tick()
+    async def ask(self, make: Callable[[int], gc.Event], *, patience_ms: int = 0) -> gc.Answer:
+        numbers: list[int] = []
 
-    # ------------------------------------------------------------ events
+        def seen(number: int) -> gc.Event:
+            event = make(number)
+            numbers.append(number)
+            self._asked[number] = self.world.group_checks.asked(self, event)  # type: ignore[arg-type]
+            return event
 
-    def tick(self) -> None:
-        if self.loaded and self.closed is None and self.machine.next_wake_ms <= self.now_ms():
-            self.handle(gc.Tick())
-
-    def ask(self, event: gc.Request, respond: Callable[[Any], None]) -> None:
-        """`respond` gets the answer, or an error, once."""
-        self._requests[event.request_id] = (self._world.group_checks.asked(self, event), respond)
         try:
-            self.handle(event)
-        except PenstockError as error:
-            del self._requests[event.request_id]
-            respond(error)
+            return await super().ask(seen, patience_ms=patience_ms)
+        finally:
+            for number in numbers:
+                self._asked.pop(number, None)
 
-    def join(self, stream: Stream, hello: gc.MemberJoined) -> None:
-        """Begins a member's stream."""
-        self.streams[stream.number] = stream
-        self.handle(hello)
-
-    def hear(self, stream: Stream, event: gc.MemberHeard | gc.MemberLeft) -> None:
-        """Handles a member's message; sends the member a sign of life in time."""
-        self.handle(event)
-        session_ms = self._sessions.get(stream.number, 0)
-        silent_ms = self.now_ms() - self._told_ms.get(stream.number, 0)
-        if isinstance(event, gc.MemberHeard) and silent_ms * 3 >= session_ms > 0:
-            self._told_ms[stream.number] = self.now_ms()
-            stream.send(self.broker.id, ALIVE)
-
-    def drop_stream(self, stream: Stream) -> None:
-        """Ends a stream."""
-        self.streams.pop(stream.number, None)
-        if self.loaded and self.closed is None:
-            self.handle(gc.StreamBroken(stream.number))
-
-    # ------------------------------------------------------------ out
-
-    def _tell(self, output: gc.Output) -> None:
-        if isinstance(output, gc.Reply):
-            asked, respond = self._requests.pop(output.request_id)
-            self._world.group_checks.answered(asked, output.answer)
-            respond(output.answer)
-            return
-        if isinstance(output, gc.SendJoin):
-            self.broker.group_link.join(self, output)
-            return
-        if isinstance(output, gc.SendAbort):
-            self.broker.group_link.abort(output)
-            return
-        stream = self.streams.get(output.stream_id)
-        if stream is None:
-            return
-        self._told_ms[stream.number] = self.now_ms()
-        if isinstance(output, gc.SendJoined):
-            self._sessions[stream.number] = output.session_timeout_ms
-        elif isinstance(output, gc.EndStream):
-            del self.streams[stream.number]
-        stream.send(self.broker.id, output)
-
-    def _refuse_all(self, error: PenstockError) -> None:
-        for _, respond in self._requests.values():
-            respond(error)
-        for number, stream in self.streams.items():
-            stream.send(self.broker.id, gc.EndStream(number, error))
-        self.streams.clear()
+    def answer(self, request_id: int, answer: gc.Answer | PenstockError) -> None:
+        asked = self._asked.get(request_id)
+        if asked is not None:
+            self.judge(self.world.group_checks.answered, asked, answer)
+        super().answer(request_id, answer)
 
 
-class Coordinators(Hosts[SimCoordinator]):
-    """The coordinator on a run of a broker, while it leads the offsets partition."""
-
-    topic = OFFSETS_TOPIC
+class WatchedCoordinators(Coordinators):
+    """Those of one run of a broker."""
 
     def __init__(self, broker: SimBroker) -> None:
-        super().__init__(broker)
-        self._by_stream: dict[int, SimCoordinator] = {}
+        assert broker.shell is not None
+        around = broker.shell.around
+        link, config = broker.group_link, broker.world.group_config
+        super().__init__(around, no_session(), no_metrics(), config, link)
+        self._broker = broker
 
-    def _host(self, replica: Replica) -> SimCoordinator:
-        return SimCoordinator(self.broker, replica)
+    def make(self, log: PartitionLog) -> Coordinator:
+        return WatchedCoordinator(
+            self._broker,
+            log,
+            self._clock,
+            self._config,
+            lambda: self._catalog,
+            self._count_ready,
+            self._transactions,
+        )
+
+
+class GroupDesk:
+    """Of one run of a broker: see the module."""
+
+    def __init__(self, broker: SimBroker) -> None:
+        assert broker.shell is not None
+        self.hosts = WatchedCoordinators(broker)
+        self._broker = broker
+        self._loop = broker.shell.loop
+        self._by_stream: dict[int, _MemberEnd] = {}
+        self._start(self.hosts.run)
+
+    @property
+    def current(self) -> WatchedCoordinator | None:
+        """The coordinator of the one partition, if it is led here."""
+        led = self.hosts.led
+        assert all(isinstance(one, WatchedCoordinator) for one in led)
+        return led[0] if led else None  # type: ignore[return-value]  # as asserted
+
+    def _start(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._loop.start(self._broker.guarded(act))
 
     # ------------------------------------------------------------ calls
 
     def ask(self, event: gc.Request, respond: Callable[[Any], None]) -> None:
         """A unary call. No answer if the process is dead."""
-        if self._dead:
-            return
+        if not self._loop.dead:
+            self._start(lambda: self._ask(event, respond))
+
+    async def _ask(self, event: gc.Request, respond: Callable[[Any], None]) -> None:
+        answer: Any
         try:
-            found = self.find(to_write=not isinstance(event, FetchRequested))
+            host = self.hosts.find(event.group_id)  # type: ignore[union-attr]  # of those asked here
+            if not isinstance(event, gc.FetchRequested):
+                self.hosts.writable(host, None)
+            answer = await host.ask(lambda number: replace(event, request_id=number))
         except PenstockError as error:
-            respond(error)
-        else:
-            found.ask(event, respond)
+            answer = error
+        respond(answer)
 
     # ------------------------------------------------------------ members' streams (network.End)
 
     def receive(self, stream: Stream, message: Any) -> None:
-        """Handles a member's hello, heartbeat or leave."""
-        if self._dead:
-            return
+        """A member says hello, sends a heartbeat, leaves."""
+        if not self._loop.dead:
+            self._loop.run(lambda: self._receive(stream, message))
+
+    def _receive(self, stream: Stream, message: Any) -> None:
         try:
             if isinstance(message, gc.MemberJoined):
-                found = self._by_stream[stream.number] = self.find()
-                found.join(stream, message)
+                host = self.hosts.find(message.group_id)
+                self.hosts.writable(host, None)
+                end = self._by_stream[stream.number] = _MemberEnd(self._broker, stream, host)
+                host.add_stream(end.member)
+                self._start(end.write)
+                host.handle(message)
             elif stream.number in self._by_stream:
-                self._by_stream[stream.number].hear(stream, message)
+                self._by_stream[stream.number].hear(message)
         except PenstockError as error:
-            stream.send(self.broker.id, gc.EndStream(stream.number, error))
+            stream.send(self._broker.id, gc.EndStream(stream.number, error))
 
     def stream_broken(self, stream: Stream) -> None:
-        """A member's stream broke."""
-        found = self._by_stream.pop(stream.number, None)
-        if found is not None and not self._dead:
-            found.drop_stream(stream)
+        """A member's stream is gone."""
+        end = self._by_stream.pop(stream.number, None)
+        if end is not None and not self._loop.dead:
+            self._loop.run(end.broken)
+
+
+class _MemberEnd:
+    """The broker's end of a member's stream."""
+
+    def __init__(self, broker: SimBroker, stream: Stream, host: Coordinator) -> None:
+        assert broker.shell is not None
+        self.member = MemberStream(stream.number)
+        self._broker = broker
+        self._clock = broker.shell.clock
+        self._stream = stream
+        self._host = host
+        self._told_ms = 0
+        self._is_over = False
+
+    def hear(self, event: gc.MemberHeard | gc.MemberLeft) -> None:
+        """A member says something; it is shown a sign of life in time."""
+        self._host.handle(event)
+        session_ms = self.member.session_timeout_ms
+        silent_ms = self._clock.now_ms() - self._told_ms
+        if isinstance(event, gc.MemberHeard) and silent_ms * 2 >= session_ms > 0:
+            self._send(ALIVE)
+
+    async def write(self) -> None:
+        """What the coordinator says, until it ends the stream."""
+        end = gc.EndStream(self._stream.number, None)
+        try:
+            while True:
+                self._send(await self.member.next())
+        except StreamEndedError:
+            pass
+        except PenstockError as error:
+            end = replace(end, error=error)
+        self.broken()
+        self._send(end)
+
+    def _send(self, message: Any) -> None:
+        self._told_ms = self._clock.now_ms()
+        self._stream.send(self._broker.id, message)
+
+    def broken(self) -> None:
+        """Nothing more is said on it."""
+        if not self._is_over:
+            self._is_over = True
+            self._host.drop_stream(self.member)

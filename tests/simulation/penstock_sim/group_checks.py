@@ -33,8 +33,8 @@ from penstock.core.groups.records import (
 from penstock.core.groups.state import Group
 from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
-from penstock.core.types import ProducerId, ReplicaKey
-from penstock_sim.coordinator import OFFSETS_KEY, SimCoordinator
+from penstock.core.types import ProducerId, ReplicaKey, TopicId
+from penstock_sim.coordinator import OFFSETS_KEY, WatchedCoordinator
 from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 
@@ -55,9 +55,11 @@ class Asked:
     """
 
     event: gc.Request
-    coordinator: SimCoordinator
+    coordinator: WatchedCoordinator
     marks: dict[Place, int]
     current: CurrentRecord | None = None
+    undecided: dict[tuple[TopicId, int], tuple[ProducerId, int]] = field(default_factory=dict)
+    """What had yet to be decided, of what is fetched."""
 
 
 @dataclass(slots=True)
@@ -175,11 +177,11 @@ class GroupChecks:
 
     # ------------------------------------------------------------ coordinators
 
-    def loaded(self, coordinator: SimCoordinator) -> None:
+    def loaded(self, coordinator: WatchedCoordinator) -> None:
         """A coordinator has read its log and is about to start."""
         self._same_log(coordinator, "loaded another state than")
 
-    def decided(self, coordinator: SimCoordinator, ready: gc.Ready) -> None:
+    def decided(self, coordinator: WatchedCoordinator, ready: gc.Ready) -> None:
         """After every event: the live state is what the records add up to."""
         if self.void:
             return
@@ -196,12 +198,12 @@ class GroupChecks:
             if one != two:
                 raise RuleError(f"I16: {coordinator} has {one}, its log says {two}")
 
-    def appended(self, coordinator: SimCoordinator) -> None:
+    def appended(self, coordinator: WatchedCoordinator) -> None:
         """An append was acknowledged; if that was all, its log is the committed one."""
         if coordinator.quiet:
             self._same_log(coordinator, "has written another state than")
 
-    def _same_log(self, coordinator: SimCoordinator, what: str) -> None:
+    def _same_log(self, coordinator: WatchedCoordinator, what: str) -> None:
         if self.void or self._is_deposed(coordinator):
             return
         if coordinator.shadow._found != self._log._found:
@@ -210,11 +212,11 @@ class GroupChecks:
                 f"{self._log._found}"
             )
 
-    def _is_deposed(self, coordinator: SimCoordinator) -> bool:
+    def _is_deposed(self, coordinator: WatchedCoordinator) -> bool:
         """Another leader is stored, and may have committed more than this one knows."""
         return self.world.checks.stored[OFFSETS_KEY].state.leader_epoch > coordinator.leader_epoch
 
-    def asked(self, coordinator: SimCoordinator, event: gc.Request) -> Asked:
+    def asked(self, coordinator: WatchedCoordinator, event: gc.Request) -> Asked:
         """A request comes in."""
         marks = {place: len(history) - 1 for place, history in self._history.items()}
         if not isinstance(event, gc.CommitRequested):

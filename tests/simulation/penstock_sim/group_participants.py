@@ -16,7 +16,8 @@ from penstock.core.groups import contract as gc
 from penstock.core.transactions import contract as tc
 from penstock.core.transactions.records import EndReason, GroupParticipant
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock_sim.coordinator import OFFSETS_KEY, SimCoordinator
+from penstock_broker.groups.transactions import Joined
+from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.scheduler import RuleError
 from penstock_sim.transactions import CALL_TIMEOUT_MS, LATE_MS, ask_coordinator
 
@@ -40,9 +41,10 @@ class GroupLink:
         self._broker = broker
         self._world = broker.world
 
-    def join(self, coordinator: SimCoordinator, join: gc.SendJoin) -> None:
-        """Asks once; a failure on the way is retriable for the member that commits."""
-        settled = False
+    def join(self, join: gc.SendJoin, joined: Joined) -> None:
+        """Asks once; what went wrong on the way there is retriable for whoever commits."""
+        settled, shell = False, self._broker.shell
+        assert shell is not None
 
         def heard(answer: tc.Joined | PenstockError) -> None:
             nonlocal settled
@@ -52,15 +54,8 @@ class GroupLink:
             error = answer if isinstance(answer, PenstockError) else None
             if error is not None and error.code in _ON_THE_WAY:
                 error = ClusterError(str(error), ErrorCode.COORDINATOR_LOADING)
-            if coordinator.loaded and coordinator.closed is None:
-                coordinator.handle(
-                    gc.TransactionJoined(
-                        group_id=join.group_id,
-                        producer_id=join.producer_id,
-                        number=join.number,
-                        error=error,
-                    )
-                )
+            if not shell.loop.dead:
+                shell.loop.run(lambda: joined(error))
 
         self._ask(
             lambda number: tc.JoinRequested(

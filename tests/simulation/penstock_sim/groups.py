@@ -15,8 +15,9 @@ from penstock.core.groups.catalog import NamedPartition
 from penstock.core.groups.contract_views import GroupState
 from penstock.core.types import ReplicaKey
 from penstock.errors import PenstockError
-from penstock_sim.coordinator import GROUP_CLOCK, OFFSETS_KEY
+from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.members import MemberPlan, SimMember
+from penstock_sim.node_loop import RATE
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -68,8 +69,8 @@ class SimGroups:
                 f"seat-{number}" if static else "",
                 automatic=chance.random() < 0.6,
                 record_wise=chance.random() < 0.3,
-                session_ms=chance.choice((1_000, 1_000, 1_600)),
-                max_poll_ms=chance.choice((1_000, 1_500)),
+                session_ms=chance.choice((2_000, 2_000, 3_200)),
+                max_poll_ms=chance.choice((2_000, 3_000)),
                 work_ms=chance.choice((1, 6, 20)),
                 commit_every_ms=chance.choice((20, 60)),
             )
@@ -125,7 +126,7 @@ class SimGroups:
         member = self._some()
         if member is not None:
             member.freeze()
-            session_ms = member.plan.session_ms / GROUP_CLOCK
+            session_ms = member.plan.session_ms / RATE
             frozen_ms = session_ms * self.world.scheduler.between(0.2, 2)
             self.world.scheduler.after(frozen_ms, self._thaw, member, member.life)
 
@@ -136,7 +137,7 @@ class SimGroups:
     def _lag(self) -> None:
         member = self._some()
         if member is not None:
-            max_poll_ms = member.plan.max_poll_ms / GROUP_CLOCK
+            max_poll_ms = member.plan.max_poll_ms / RATE
             member.reader.extra_work_ms = max_poll_ms * self.world.scheduler.between(0.3, 1.5)
 
     def _leave(self) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock_sim.coordinator import GROUP_CLOCK
+from penstock_sim.node_loop import RATE
 
 if TYPE_CHECKING:
     from penstock_sim.members import MemberPlan, SimMember
@@ -34,7 +34,7 @@ _ENDS_MS: Final = (-3, 8)
 _LONGEST_MS: Final = 230
 """After this, the offsets are about to be retried."""
 _PAUSE_MS: Final = 60
-_MAX_POLL_MS: Final = 4_000
+_MAX_POLL_MS: Final = 8_000
 
 
 class Lulls:
@@ -55,8 +55,8 @@ class Lulls:
         world = self._world
         if not self.is_wanted or not world.chaotic or world.scheduler.now_ms < self._next_ms:
             return
-        heard_ms, said_ms = (ms / GROUP_CLOCK for ms in member.silence_ms)
-        lasts_ms = member.plan.session_ms / GROUP_CLOCK - heard_ms + self._random.uniform(*_ENDS_MS)
+        heard_ms, said_ms = (ms / RATE for ms in member.silence_ms)
+        lasts_ms = member.plan.session_ms / RATE - heard_ms + self._random.uniform(*_ENDS_MS)
         if heard_ms - said_ms < _AHEAD_MS or not 0 < lasts_ms < _LONGEST_MS:
             return
         self._next_ms = world.scheduler.now_ms + lasts_ms + _PAUSE_MS

@@ -32,7 +32,8 @@ from penstock.client.group.membership import Membership, Phase
 from penstock.core.groups import contract as gc
 from penstock.core.groups.catalog import Subscription
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
-from penstock_sim.coordinator import ALIVE, GROUP_CLOCK, OFFSETS_KEY
+from penstock_sim.coordinator import ALIVE, OFFSETS_KEY
+from penstock_sim.node_loop import RATE
 from penstock_sim.reading import Reader
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _RETRY_MS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """The kind of a member. `session_ms`, `max_poll_ms`: by the group's clock; others: the world's.
+    """What kind of member. `session_ms`, `max_poll_ms`: of a node's clock; others: of the world.
 
     record_wise: takes records one by one, and can leave its loop at any record.
     """
@@ -151,12 +152,12 @@ class SimMember:
 
     @property
     def now_ms(self) -> int:
-        """By the group's clock."""
-        return self.world.scheduler.now_us * GROUP_CLOCK // 1000
+        """Of a node's clock."""
+        return self.world.scheduler.now_us * RATE // 1000
 
     @property
     def silence_ms(self) -> tuple[int, int]:
-        """By the group's clock: how long ago it received something, and sent something."""
+        """Of a node's clock: since it has heard something, and since it has said something."""
         membership = self.membership
         return self.now_ms - membership._heard_ms, self.now_ms - membership._sent_ms
 
@@ -186,7 +187,7 @@ class SimMember:
             self.later(60, self.handle, Subscribed(Wish((self.plan.topic,))))
         self._wakes += 1
         if ready.wake_at_ms is not None:
-            delay_ms = (ready.wake_at_ms - self.now_ms) / GROUP_CLOCK
+            delay_ms = (ready.wake_at_ms - self.now_ms) / RATE
             self.later(max(0.25, delay_ms), self._wake, self._wakes)
 
     def _wake(self, number: int) -> None:

@@ -390,8 +390,8 @@ class PipeGroups(SimGroups):
                 f"seat-{number}" if static else "",
                 automatic=False,
                 record_wise=False,
-                session_ms=chance.choice((1_000, 1_000, 1_600)),
-                max_poll_ms=chance.choice((1_000, 1_500)),
+                session_ms=chance.choice((2_000, 2_000, 3_200)),
+                max_poll_ms=chance.choice((2_000, 3_000)),
                 work_ms=chance.choice((1, 6, 20)),
                 commit_every_ms=0,
             )

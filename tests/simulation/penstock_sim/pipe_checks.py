@@ -31,7 +31,7 @@ from penstock.core.groups.records import (
 from penstock.core.records import decode_batch
 from penstock.core.transactions.records import GroupParticipant
 from penstock.core.types import Offset, ProducerId, ReplicaKey, TopicId
-from penstock_sim.coordinator import SimCoordinator
+from penstock_sim.coordinator import WatchedCoordinator
 from penstock_sim.group_checks import Asked, GroupChecks, Place
 from penstock_sim.ledger import FoldingReader, hops_of
 from penstock_sim.pipe import PipeGroups, priced
@@ -93,7 +93,6 @@ class PipeChecks(GroupChecks):
         """Groups whose offsets were reset or have expired: they rightly read again."""
         self._pending: dict[str, dict[ProducerId, PendingRecord]] = {}
         self._ending: dict[tuple[str, ProducerId], tuple[int, dict[Part, OffsetRecord], bool]] = {}
-        self._unstable: dict[int, dict[Part, Transaction]] = {}
         self._kept: dict[tuple[str, Transaction], dict[Part, int]] = {}
 
     # ------------------------------------------------------------ the committed log
@@ -166,11 +165,12 @@ class PipeChecks(GroupChecks):
 
     # ------------------------------------------------------------ answers
 
-    def asked(self, coordinator: SimCoordinator, event: gc.Request) -> Asked:
+    def asked(self, coordinator: WatchedCoordinator, event: gc.Request) -> Asked:
         """A request comes in."""
-        if isinstance(event, FetchRequested):
-            self._unstable[event.request_id] = self._undecided(event.group_id)
-        return super().asked(coordinator, event)
+        asked = super().asked(coordinator, event)
+        if isinstance(event, gc.FetchRequested):
+            asked.undecided = self._undecided(event.group_id)
+        return asked
 
     def _undecided(self, group_id: str) -> dict[Part, Transaction]:
         return {
@@ -196,7 +196,7 @@ class PipeChecks(GroupChecks):
     def _fetched(
         self, asked: Asked, event: FetchRequested, offsets: Iterable[OffsetAnswer]
     ) -> None:
-        before = self._unstable.pop(event.request_id)
+        before = asked.undecided
         now = {} if self._is_deposed(asked.coordinator) else self._undecided(event.group_id)
         for seen in offsets:
             part = (seen.topic_id, seen.partition)

@@ -18,8 +18,10 @@ from penstock.core.groups.state import Book, Group, Member
 from penstock.core.lag import PartitionLag, partition_lag
 from penstock.core.types import TopicPartition
 from penstock_sim import group_checks
-from penstock_sim.broker import SimBroker
-from penstock_sim.coordinator import SimCoordinator
+from penstock_sim.planted_hosts import (
+    answer_before_it_is_committed,
+    coordinate_before_the_log_is_committed,
+)
 
 
 def accept_commits_of_an_old_member_epoch(patch: Any) -> None:
@@ -112,30 +114,6 @@ def lose_offsets_at_failover(patch: Any) -> None:
     patch.setattr(GroupCoordinator, "start", forgetful)
 
 
-def coordinate_before_the_log_is_committed(patch: Any) -> None:
-    """A new leader loads what is committed so far and serves, before its whole log is committed."""
-    init = SimCoordinator.__init__
-
-    def hasty(self: SimCoordinator, broker: SimBroker, replica: Any) -> None:
-        init(self, broker, replica)
-        self._end = replica.machine.marks.high_watermark
-        self.moved()
-
-    patch.setattr(SimCoordinator, "__init__", hasty)
-
-
-def answer_before_it_is_committed(patch: Any) -> None:
-    """The shell sends the machine's outputs at once."""
-    release = SimCoordinator._release
-
-    def at_once(self: SimCoordinator) -> None:
-        durable, self._durable = self._durable, self._handed
-        release(self)
-        self._durable = durable
-
-    patch.setattr(SimCoordinator, "_release", at_once)
-
-
 def auto_commit_what_is_in_hand(patch: Any) -> None:
     """An automatic commit covers everything handed out, even what is still being processed."""
     to_commit = Assignment.to_commit
@@ -195,22 +173,24 @@ def count_expired_records_as_lag(patch: Any) -> None:
 
 
 GROUP_BUGS: Final[dict[str, Callable[[Any], None]]] = {
-    bug.__name__: bug
-    for bug in (
-        accept_commits_of_an_old_member_epoch,
-        accept_commits_of_former_owners,
-        let_commits_go_back,
-        give_a_partition_to_two_members,
-        release_before_the_user_lets_go,
-        keep_offsets_in_memory_only,
-        lose_offsets_at_failover,
-        coordinate_before_the_log_is_committed,
-        answer_before_it_is_committed,
-        auto_commit_what_is_in_hand,
-        auto_commit_what_was_fetched,
-        skip_what_a_loop_left,
-        go_back_to_what_was_committed,
-        count_expired_records_as_lag,
-    )
+    **{
+        bug.__name__: bug
+        for bug in (
+            accept_commits_of_an_old_member_epoch,
+            accept_commits_of_former_owners,
+            let_commits_go_back,
+            give_a_partition_to_two_members,
+            release_before_the_user_lets_go,
+            keep_offsets_in_memory_only,
+            lose_offsets_at_failover,
+            auto_commit_what_is_in_hand,
+            auto_commit_what_was_fetched,
+            skip_what_a_loop_left,
+            go_back_to_what_was_committed,
+            count_expired_records_as_lag,
+        )
+    },
+    "coordinate_before_the_log_is_committed": coordinate_before_the_log_is_committed,
+    "answer_before_it_is_committed": answer_before_it_is_committed,
 }
 """Name of each bug: how it is planted. All faults, in histories with groups."""

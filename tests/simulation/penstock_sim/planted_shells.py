@@ -39,7 +39,7 @@ def rewritten(function: Callable[..., Any], old: str, new: str) -> Callable[...,
     return made[function.__name__]  # type: ignore[no-any-return]
 
 
-def _in(owner: type, name: str, old: str, new: str) -> Callable[[Any], None]:
+def in_text(owner: type, name: str, old: str, new: str) -> Callable[[Any], None]:
     def plant(patch: Any) -> None:
         function = inspect.getattr_static(owner, name)
         is_static = isinstance(function, staticmethod)
@@ -49,8 +49,8 @@ def _in(owner: type, name: str, old: str, new: str) -> Callable[[Any], None]:
     return plant
 
 
-def _all(*plants: Callable[[Any], None]) -> Callable[[Any], None]:
-    """For a rule that is enforced in more than one place."""
+def all_of(*plants: Callable[[Any], None]) -> Callable[[Any], None]:
+    """For a rule that is kept in more than one place."""
 
     def plant(patch: Any) -> None:
         for one in plants:
@@ -61,7 +61,7 @@ def _all(*plants: Callable[[Any], None]) -> Callable[[Any], None]:
 
 SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
     # ---------------------------------------------------------------- the writer
-    "persisted_before_it_is_written": _in(
+    "persisted_before_it_is_written": in_text(
         LogWriter,
         "_tick",
         "tick = self._next()",
@@ -73,56 +73,56 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
                 entry.persist_ids = []
         """,
     ),
-    "synced_though_nobody_asked_the_disk": _in(
+    "synced_though_nobody_asked_the_disk": in_text(
         LogWriter,
         "_finish",
         "entry.owner.persisted(entry.persist_ids[-1], synced=tick.sync)",
         "entry.owner.persisted(entry.persist_ids[-1], synced=True)",
     ),
-    "a_refused_write_is_taken_for_done": _in(
+    "a_refused_write_is_taken_for_done": in_text(
         LogWriter,
         "_refuse",
         "entry.owner.persist_failed(entry.persist_ids[0], error)",
         "entry.owner.persisted(entry.persist_ids[-1], synced=False)",
     ),
-    "what_piled_up_on_a_refused_write_stays": _in(
-        LogWriter, "_refuse", "self.forget(entry.owner)", "pass"
+    "what_piled_up_on_a_refused_write_stays": in_text(
+        LogWriter, "_refused", "self.forget(entry.owner)", "pass"
     ),
-    "nobody_wakes_the_writer": _in(
+    "nobody_wakes_the_writer": in_text(
         LogWriter,
         "_for",
         "self._plan()",
         "if len(self._pending) > 1:\n    self._plan()",
     ),
-    "a_sync_for_what_stays_behind_is_forgotten": _in(
-        LogWriter, "_next", "self._sync = sync and bool(self._pending)", "self._sync = False"
+    "a_sync_for_what_stays_behind_is_forgotten": in_text(
+        LogWriter, "_tick", "self._sync = sync and bool(self._pending)", "self._sync = False"
     ),
     # ---------------------------------------------------------------- the replica's shell
-    "other_batches_join_those_in_memory": _all(
-        _in(RecentBatches, "extend", "self.clear()", "pass"),
-        _in(ReplicaSet, "_truncate", "replica.recent.clear()", "pass"),
-        _in(Replica, "persist_failed", "self.recent.clear()", "pass"),
+    "other_batches_join_those_in_memory": all_of(
+        in_text(RecentBatches, "extend", "self.clear()", "pass"),
+        in_text(ReplicaSet, "_truncate", "replica.recent.clear()", "pass"),
+        in_text(Replica, "persist_failed", "self.recent.clear()", "pass"),
     ),
-    "a_feed_is_not_obeyed": _in(
+    "a_feed_is_not_obeyed": in_text(
         ReplicaSet, "_feed", "follower.feed(replica, feed)", "follower.notify(replica, urgent=True)"
     ),
-    "followers_hear_nothing_of_a_sync": _in(
+    "followers_hear_nothing_of_a_sync": in_text(
         ReplicaSet, "_ask_for_sync", "replica.notify_feeders(urgent=True)", "pass"
     ),
-    "an_isr_change_is_not_proposed": _in(
+    "an_isr_change_is_not_proposed": in_text(
         ReplicaSet,
         "_ask_others",
         "self.isr.propose(replica, ready.isr_change)",
         "len(ready.isr_change.isr) < 3 and self.isr.propose(replica, ready.isr_change)",
     ),
     # ---------------------------------------------------------------- feeding followers
-    "bytes_in_flight_are_kept_at_a_restart": _in(
+    "bytes_in_flight_are_kept_at_a_restart": in_text(
         FollowerStream, "_end", "self._in_flight_bytes -= old.unacked_bytes", "pass"
     ),
-    "held_back_is_kept_at_a_restart": _in(
+    "held_back_is_kept_at_a_restart": in_text(
         FollowerStream, "_end", "self._held_back = False", "pass"
     ),
-    "a_full_window_leaves_the_partition_clean": _in(
+    "a_full_window_leaves_the_partition_clean": in_text(
         FollowerStream,
         "_append",
         """
@@ -130,7 +130,7 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         """,
         "if False:",
     ),
-    "a_batch_that_is_held_back_is_forgotten": _in(
+    "a_batch_that_is_held_back_is_forgotten": in_text(
         FollowerStream,
         "_append",
         """
@@ -139,7 +139,7 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         """,
         "self._held_back = True",
     ),
-    "no_room_is_told_of": _in(
+    "no_room_is_told_of": in_text(
         FollowerStream,
         "acked",
         """
@@ -148,7 +148,7 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         """,
         "del had_room",
     ),
-    "news_wake_nobody": _in(
+    "news_wake_nobody": in_text(
         FollowerStream,
         "notify",
         """
@@ -157,11 +157,11 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         """,
         "self._dirty[replica.key] = None",
     ),
-    "two_streams_of_a_follower_are_fed": _in(Leading, "_replace", "self._end(old)", "pass"),
-    "a_new_stream_is_not_told": _in(
+    "two_streams_of_a_follower_are_fed": in_text(Leading, "_replace", "self._end(old)", "pass"),
+    "a_new_stream_is_not_told": in_text(
         LeaderLink, "_stream", "self._replicas.peer_connected(self.leader)", "pass"
     ),
-    "a_link_that_broke_is_not_built_again": _in(
+    "a_link_that_broke_is_not_built_again": in_text(
         LeaderLink,
         "run",
         """
@@ -176,13 +176,13 @@ SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
 }
 
 BUSY_SHELL_BUGS: Final[dict[str, Callable[[Any], None]]] = {
-    "no_second_look_after_a_read": _in(
+    "no_second_look_after_a_read": in_text(
         FollowerStream,
         "_append",
         "if self._feeding.get(replica.key) is not feeding or feeding.next_offset != offset:",
         "if False:",
     ),
-    "what_a_message_cannot_hold_is_forgotten": _in(
+    "what_a_message_cannot_hold_is_forgotten": in_text(
         FollowerStream,
         "_collect",
         """

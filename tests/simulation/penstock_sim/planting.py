@@ -16,6 +16,7 @@ from typing import Any, Final
 from penstock_sim.planted import PLANTED
 from penstock_sim.planted_compaction import COMPACTION_BUGS
 from penstock_sim.planted_groups import GROUP_BUGS
+from penstock_sim.planted_hosts import HOST_BUGS
 from penstock_sim.planted_journal import JOURNAL_BUGS
 from penstock_sim.planted_pipes import PIPE_BUGS, RING_BUGS
 from penstock_sim.planted_shells import BUSY_SHELL_BUGS, SHELL_BUGS
@@ -181,6 +182,7 @@ ALL_BUGS: Final[tuple[PlantedBug, ...]] = (
     *_with_faults("replication", PLANTED, _without()),
     *_all_faults("shells", SHELL_BUGS, 500, _without()),
     *_all_faults("shells", BUSY_SHELL_BUGS, 500, _PRODUCERS),
+    *_all_faults("shells", HOST_BUGS, 500, {"groups": True}),
     *_with_faults("journal", JOURNAL_BUGS, _without(journal=True)),
     *_all_faults("groups", GROUP_BUGS, 150, {"groups": True}, ("I16", "I17", "I18", "I19")),
     *_all_faults("transactions", TRANSACTION_BUGS, 300, _PRODUCERS),

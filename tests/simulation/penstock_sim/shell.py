@@ -25,6 +25,7 @@ from penstock.proto.v1.replication_pb2_grpc import add_ReplicationServiceService
 from penstock_broker.broker.replication import BrokerSeams, Meters, Replication
 from penstock_broker.clock import SystemClock
 from penstock_broker.config import BrokerConfig, Settings
+from penstock_broker.logged.hosts import Surroundings
 from penstock_broker.metadata.image import ClusterView, Topic
 from penstock_broker.replication.following import LinkConfig
 from penstock_broker.replication.replica import Replica
@@ -52,7 +53,7 @@ def address(broker_id: BrokerId) -> str:
 
 
 class SimClock(SystemClock):
-    """The machines' clock is the node's; the wall's is the world's."""
+    """The machines' clock is the node's; so is the wall's, and all nodes agree on it."""
 
     def __init__(self, loop: NodeLoop) -> None:
         self._loop = loop
@@ -61,7 +62,7 @@ class SimClock(SystemClock):
         return int(self._loop.time() * 1000)
 
     def wall_ms(self) -> int:
-        return BASE_TIME_MS + self._loop.scheduler.now_ms
+        return BASE_TIME_MS + self.now_ms()
 
 
 class WatchedMachine(ReplicaMachine):
@@ -177,6 +178,8 @@ class Shell:
         self.replicas.broker = broker
         self.replicas.isr = broker
         self.replicas.joins = broker
+        self.around = Surroundings(self.view, self.replicas, self._replication.reader, self.clock)
+        """What coordinators stand on."""
         self._images: deque[tuple[pb.ClusterImage, Callable[[], None]]] = deque()
         self._told = asyncio.Event()
         self.loop.start(self._main())

@@ -196,7 +196,7 @@ class World:
         self.sinks = [ReplicaKey(SINK_ID, index) for index in range(chance.choice((1, 1, 2)))]
         if self.seed % EXPIRY_EVERY < 12:
             self.group_config = replace(
-                GROUP_CONFIG, offsets_retention_ms=200, sweep_interval_ms=80
+                GROUP_CONFIG, offsets_retention_ms=400, sweep_interval_ms=160
             )
         sinks = CatalogTopic(SINK_TOPIC, SINK_ID, len(self.sinks))
         self.groups = Ring(self, TOPIC, SINK_TOPIC) if ring else PipeGroups(self, TOPIC)
