@@ -7,8 +7,7 @@ from penstock.core.transactions.records import BranchKey, BranchRecord, EndReaso
 from penstock.core.types import ProducerId
 from penstock.errors import ClusterError, ErrorCode
 from penstock_sim.aborting import AbortChecks, Order
-from penstock_sim.hosting import BASE_TIME_MS
-from penstock_sim.scheduler import RuleError
+from penstock_sim.scheduler import BASE_TIME_MS, RATE, RuleError
 from penstock_sim.world import World, simulate
 
 WHO = (ProducerId(7), 3)
@@ -46,7 +45,7 @@ def ended(*, epoch: int = WHO[1], at_ms: int = 20) -> BranchRecord:
         epoch=epoch,
         commit=False,
         reason=EndReason.OPERATOR,
-        time_ms=BASE_TIME_MS + at_ms,
+        time_ms=BASE_TIME_MS + at_ms * RATE,
     )
     return BranchRecord(producer_id=WHO[0], epoch=epoch + 1, last=end)
 

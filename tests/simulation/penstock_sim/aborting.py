@@ -26,9 +26,8 @@ from penstock.core.transactions.contract_views import (
 )
 from penstock.core.transactions.records import BranchKey, BranchRecord, EndReason, LastEnd
 from penstock.errors import ErrorCode, PenstockError
-from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.process import Process
-from penstock_sim.scheduler import RuleError
+from penstock_sim.scheduler import BASE_TIME_MS, RATE, RuleError
 from penstock_sim.transactions import LATE_MS
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class Order:
 
     def allows(self, transactional_id: str, end: LastEnd) -> bool:
         """Whether this order may have ended that."""
-        time_ms = end.time_ms - BASE_TIME_MS
+        time_ms = (end.time_ms - BASE_TIME_MS) / RATE
         is_named = self.transactional_id == transactional_id and self.epoch in {_ANY, end.epoch}
         in_time = self.until_ms is None or time_ms <= self.until_ms
         return is_named and self.sent_ms <= time_ms and in_time

@@ -7,6 +7,7 @@ disk.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from operator import attrgetter
@@ -16,7 +17,6 @@ from penstock.core.batch import Batch
 from penstock.core.compaction.plan import Cleaned
 from penstock.core.replication import contract as rc
 from penstock.core.replication import contract_leader as lc
-from penstock.core.transactions.contract import End
 from penstock.core.types import BrokerId, Offset, ReplicaKey
 from penstock.errors import PenstockError
 from penstock.proto.v1 import controller_pb2 as pb
@@ -24,15 +24,15 @@ from penstock_broker.replication.replica import Replica
 from penstock_broker.store.interface import LogStore, Rewrite
 from penstock_broker.store.losses import promise_nothing
 from penstock_sim.compaction import Compactor
+from penstock_sim.coordination import SimCoordination
 from penstock_sim.coordinator import GroupDesk
 from penstock_sim.disk import SimDisk
-from penstock_sim.group_participants import GroupLink
 from penstock_sim.journal import JournalKeeper
 from penstock_sim.network import Stream
 from penstock_sim.producer_ids import ProducerIds
 from penstock_sim.session import Session
 from penstock_sim.shell import Shell
-from penstock_sim.transactions import TRANSACTIONS_KEY, Joining, TransactionHosts, end_event
+from penstock_sim.transactions import TransactionDesk
 
 if TYPE_CHECKING:
     from penstock_sim.world import World
@@ -61,18 +61,25 @@ class SimBroker:
         self.incarnation = 0
         self.session = Session(self)
         self.keeper = JournalKeeper(world, self.id)
-        self.coordinators: GroupDesk | None = None
-        self.transactions: TransactionHosts | None = None
-        self.group_link = GroupLink(self)
+        self.coordination: SimCoordination | None = None
+        """Of this run, or the last one; None: nothing to coordinate in this history."""
         self.producer_ids = ProducerIds(self)
         self._isr_asked: dict[ReplicaKey, int] = {}
-        self._own: dict[int, Batch] = {}
-        """What its coordinators append, by the number of the request."""
+        self._own: dict[int, lc.ProduceRequested | lc.EndRequested] = {}
+        """What its coordinators append, and the markers asked for, by number."""
         self._next_request = 0
 
     @property
     def up(self) -> bool:
         return self.shell is not None
+
+    @property
+    def coordinators(self) -> GroupDesk | None:
+        return None if self.coordination is None else self.coordination.groups
+
+    @property
+    def transactions(self) -> TransactionDesk | None:
+        return None if self.coordination is None else self.coordination.transactions
 
     @property
     def run(self) -> str:
@@ -98,10 +105,11 @@ class SimBroker:
         self._own = {}
         self.session.start()
         self.producer_ids = ProducerIds(self)
-        if self.world.groups is not None:
-            self.coordinators = GroupDesk(self)
-        if self.world.transactions is not None:
-            self.transactions = TransactionHosts(self)
+        if self.world.groups is not None or self.world.transactions is not None:
+            self.coordination = SimCoordination(
+                self, self.shell.transport, self.shell.config.settings
+            )
+            self.coordination.start()
         if self.world.compacts:
             Compactor(self).start()
 
@@ -109,8 +117,6 @@ class SimBroker:
         """kill -9, or the machine loses power (and what was not synced)."""
         assert self.shell is not None
         self.world.scheduler.note(self.name, "power loss" if power else "kill")
-        if self.transactions is not None:
-            self.transactions.kill()
         self.shell.kill()
         self.world.graveyard.append(self.shell)
         self.shell = None
@@ -159,24 +165,35 @@ class SimBroker:
             shown = [] if ready is rc.NOTHING else [f"-> {_shorten(ready)}"]
             self.world.scheduler.note(self.name, f"p{replica.key.partition}", event, *shown)
         self.world.checks.handled(self, replica, before, replica.machine.marks, ready)
-        if isinstance(event, lc.ProduceRequested) and event.request_id < 0:
-            self._own[event.request_id] = event.batch
+        if isinstance(event, lc.ProduceRequested | lc.EndRequested) and event.request_id < 0:
+            self._own[event.request_id] = event
         for reply in ready.replies:
-            batch = self._own.pop(reply.request_id, None)
-            if batch is not None and reply.error is None:
-                self.world.checks.acknowledged(self, replica, batch, reply)
+            asked = self._own.pop(reply.request_id, None)
+            if asked is not None and reply.error is None:
+                self._answered(replica, asked, reply)
 
-    async def guarded(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """For a task that nobody waits for: what it raises ends the history."""
-        try:
-            await act()
-        except Exception as error:  # noqa: BLE001 - as above
-            self.world.scheduler.fail(error)
+    def _answered(
+        self,
+        replica: Replica,
+        asked: lc.ProduceRequested | lc.EndRequested,
+        reply: lc.ProduceReply,
+    ) -> None:
+        if isinstance(asked, lc.EndRequested):
+            self.world.transaction_checks.marked(self, replica.key, asked, reply)
+        else:
+            self.world.checks.acknowledged(self, replica, asked.batch, reply)
 
-    def moved(self, replica: Replica) -> None:
-        """The shell has obeyed, and marks are others than before."""
-        if self.transactions is not None and replica.key == TRANSACTIONS_KEY:
-            self.transactions.wake(replica)
+    def start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Of this run, which nobody waits for: what it raises ends the history."""
+        assert self.shell is not None
+        loop = self.shell.loop
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not loop.dead:
+                self.world.scheduler.fail(error)
+
+        loop.start(coroutine).add_done_callback(ended)
 
     def take_image(self, image: pb.ClusterImage, applied: Callable[[], None]) -> None:
         """The controller's word; `applied` once replicas have heard it."""
@@ -228,7 +245,7 @@ class SimBroker:
         if self.up and stream is self.session.stream:
             self.session.broken()
 
-    # ------------------------------------------------------------ replica.IsrOutlet, JoinOutlet
+    # ------------------------------------------------------------ replica.IsrOutlet
 
     def propose(self, replica: Replica, proposal: lc.IsrProposal) -> None:
         """The replica hears an answer in any case."""
@@ -243,10 +260,6 @@ class SimBroker:
 
         self.session.propose(key, proposal, answer)
         self.world.scheduler.after(ISR_TIMEOUT_MS, answer, None, None)
-
-    def join(self, replica: Replica, request: lc.JoinRequest) -> None:
-        """The coordinator of a transaction is asked."""
-        Joining(self, replica, request)
 
     # ------------------------------------------------------------ clients
 
@@ -265,14 +278,6 @@ class SimBroker:
             transactional_id=request.get("transactional_id", ""),
         )
         self.handle(replica, event)
-
-    def end_transaction(self, key: ReplicaKey, end: End, respond: Any) -> None:
-        """A coordinator tells how a transaction ended; `respond(ProduceReply)`, once at most."""
-        replica = self.replicas.get(key)
-        if replica is None or self.shell is None:
-            return
-        number = self._awaited(replica, respond)
-        self.handle(replica, end_event(number, end, self.world.scheduler.now_ms, self.shell))
 
     def _awaited(self, replica: Replica, respond: Callable[[lc.ProduceReply], None]) -> int:
         """The number of a request that `respond` waits for."""

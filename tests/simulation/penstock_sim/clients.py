@@ -18,7 +18,6 @@ from penstock.core.types import NO_PRODUCER, Acks, LeaderEpoch, Offset, Producer
 from penstock.errors import TRAITS, Applied, ErrorCode
 from penstock_sim.batches import sealed
 from penstock_sim.compaction import some_keys
-from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.producer_ids import NOBODY, Identifying, Identity
 from penstock_sim.scheduler import RuleError
 
@@ -126,7 +125,7 @@ class Producer:
         columns = encode_columns(
             [f"{text}:{index}".encode() for index in range(count)],
             some_keys(self.world, count),
-            timestamps_ms=BASE_TIME_MS + self.world.scheduler.now_ms,
+            timestamps_ms=self.world.scheduler.wall_ms,
         )
         sequence, self._sequence = self._sequence, self._sequence + count
         return build_batch(

@@ -18,7 +18,6 @@ from penstock.core.topic import TopicConfig
 from penstock.core.types import Offset
 from penstock_broker.maintenance.compaction import Pass
 from penstock_broker.store.interface import Rewrite
-from penstock_sim.hosting import BASE_TIME_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +56,7 @@ class Compactor:
         self._incarnation = broker.incarnation
         self._pause_ms = chance.choice((10, 40, 120))
         self._config = TopicConfig(
-            min_cleanable_dirty_ratio=0.01, delete_retention_ms=chance.choice((0, 30, 150))
+            min_cleanable_dirty_ratio=0.01, delete_retention_ms=chance.choice((0, 240, 1_200))
         )
         self._replica: Replica | None = None
         self._truncations = 0
@@ -79,7 +78,7 @@ class Compactor:
         self._after(self._broker.world.scheduler.between(0.05, 4), step)
 
     def _now_ms(self) -> int:
-        return BASE_TIME_MS + self._broker.world.scheduler.now_ms
+        return self._broker.world.scheduler.wall_ms
 
     # ------------------------------------------------------------ a pass
 

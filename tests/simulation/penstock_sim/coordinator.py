@@ -1,6 +1,6 @@
 """A broker's group coordinators under simulation: the shells that ship, and a desk before them.
 
-    member's stream, calls ─▶ GroupDesk ─▶ WatchedCoordinators (`logged.hosts`) ─▶ replicas
+    member's stream, calls ─▶ GroupDesk ─▶ WatchedGroups (`logged.hosts`) ─▶ replicas
                                               └ every step ─▶ `group_checks`, before it is obeyed
 
 The desk stands for `services.groups`: it turns what the network brings into the calls that the
@@ -11,22 +11,20 @@ Sessions are short: the shortest timeout that a member may ask for is a second o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.core.batch import Batch
 from penstock.core.groups import GroupConfig
 from penstock.core.groups import contract as gc
-from penstock.core.groups.state import Loader
-from penstock.core.records import decode_batch
+from penstock.core.groups.loading import Loader
 from penstock.core.types import ReplicaKey, TopicId
 from penstock.errors import PenstockError
 from penstock_broker.groups.coordinator import Coordinator
 from penstock_broker.groups.coordinators import Coordinators
 from penstock_broker.groups.streams import MemberStream, StreamEndedError
 from penstock_broker.logged.log import PartitionLog
-from penstock_sim.hosts import WatchedHost, no_metrics, no_session
+from penstock_sim.hosts import WatchedHost
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -53,16 +51,13 @@ class WatchedCoordinator(WatchedHost, Coordinator):
 
     def __init__(self, broker: SimBroker, *parts: Any) -> None:
         Coordinator.__init__(self, *parts)
-        self.broker = broker
+        self.watch(broker)
         self.shadow = Loader()
         """The log as this coordinator has read and written it."""
         self._asked: dict[int, Asked] = {}
 
-    def _feed(self, batch: Batch) -> int:
-        columns = decode_batch(batch)
-        for key, value in zip(columns.keys(), columns.values(), strict=True):
-            self.shadow.add(key, value)
-        return super()._feed(batch)
+    def shadow_record(self, key: bytes | None, value: bytes | None) -> None:
+        self.shadow.add(key, value)
 
     def begin(self, now_ms: int) -> gc.Ready:
         self.judge(self.world.group_checks.loaded, self)
@@ -100,15 +95,13 @@ class WatchedCoordinator(WatchedHost, Coordinator):
         super().answer(request_id, answer)
 
 
-class WatchedCoordinators(Coordinators):
+class WatchedGroups(Coordinators):
     """Those of one run of a broker."""
 
-    def __init__(self, broker: SimBroker) -> None:
-        assert broker.shell is not None
-        around = broker.shell.around
-        link, config = broker.group_link, broker.world.group_config
-        super().__init__(around, no_session(), no_metrics(), config, link)
+    def watch(self, broker: SimBroker) -> None:
+        """Comes before they run."""
         self._broker = broker
+        self._config = broker.world.group_config
 
     def make(self, log: PartitionLog) -> Coordinator:
         return WatchedCoordinator(
@@ -125,30 +118,26 @@ class WatchedCoordinators(Coordinators):
 class GroupDesk:
     """Of one run of a broker: see the module."""
 
-    def __init__(self, broker: SimBroker) -> None:
+    def __init__(self, broker: SimBroker, hosts: WatchedGroups) -> None:
         assert broker.shell is not None
-        self.hosts = WatchedCoordinators(broker)
+        self.hosts = hosts
         self._broker = broker
         self._loop = broker.shell.loop
         self._by_stream: dict[int, _MemberEnd] = {}
-        self._start(self.hosts.run)
 
     @property
     def current(self) -> WatchedCoordinator | None:
         """The coordinator of the one partition, if it is led here."""
-        led = self.hosts.led
+        led = [] if self._loop.dead else self.hosts.led
         assert all(isinstance(one, WatchedCoordinator) for one in led)
         return led[0] if led else None  # type: ignore[return-value]  # as asserted
-
-    def _start(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._loop.start(self._broker.guarded(act))
 
     # ------------------------------------------------------------ calls
 
     def ask(self, event: gc.Request, respond: Callable[[Any], None]) -> None:
         """A unary call. No answer if the process is dead."""
         if not self._loop.dead:
-            self._start(lambda: self._ask(event, respond))
+            self._broker.start_task(self._ask(event, respond))
 
     async def _ask(self, event: gc.Request, respond: Callable[[Any], None]) -> None:
         answer: Any
@@ -175,7 +164,7 @@ class GroupDesk:
                 self.hosts.writable(host, None)
                 end = self._by_stream[stream.number] = _MemberEnd(self._broker, stream, host)
                 host.add_stream(end.member)
-                self._start(end.write)
+                self._broker.start_task(end.write())
                 host.handle(message)
             elif stream.number in self._by_stream:
                 self._by_stream[stream.number].hear(message)

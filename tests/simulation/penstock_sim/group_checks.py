@@ -35,7 +35,6 @@ from penstock.core.lag import fetch_from, oldest_unread, partition_lag
 from penstock.core.records import decode_batch
 from penstock.core.types import ProducerId, ReplicaKey, TopicId
 from penstock_sim.coordinator import OFFSETS_KEY, WatchedCoordinator
-from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.scheduler import RuleError
 
 if TYPE_CHECKING:
@@ -346,7 +345,7 @@ class GroupChecks:
         """I19: the lag by `core.lag` is the number of records that a group has yet to read."""
         group_id, key = place
         canon, committed = self.world.checks.canon(key), self.committed_offset(place)
-        log_start, now_ms = self.log_start(key), BASE_TIME_MS + self.world.scheduler.now_ms
+        log_start, now_ms = self.log_start(key), self.world.scheduler.wall_ms
         position = fetch_from(committed, log_start, canon.end)
         unread = None if position is None else oldest_unread(canon.batches, position)
         told = partition_lag(committed, log_start, canon.end, unread, now_ms)

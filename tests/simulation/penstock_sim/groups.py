@@ -17,7 +17,7 @@ from penstock.core.types import ReplicaKey
 from penstock.errors import PenstockError
 from penstock_sim.coordinator import OFFSETS_KEY
 from penstock_sim.members import MemberPlan, SimMember
-from penstock_sim.node_loop import RATE
+from penstock_sim.scheduler import RATE
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker

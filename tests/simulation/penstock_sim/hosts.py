@@ -10,9 +10,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.batch import Batch
+from penstock.core.records import decode_batch
 from penstock.errors import ErrorCode, PenstockError
 from penstock_broker.logged.host import MachineHost
+from penstock_broker.logged.log import ReplicaLog
 from penstock_broker.metrics import Metrics
+from penstock_broker.transactions.metrics import TransactionMetrics
 
 if TYPE_CHECKING:
     from penstock_sim.broker import SimBroker
@@ -34,6 +38,23 @@ class WatchedHost(MachineHost[Any, Any, Any]):
     def quiet(self) -> bool:
         """All that was decided is committed."""
         return self._handed == self._durable
+
+    def watch(self, broker: SimBroker) -> None:
+        """Comes before it loads. Sizes that are met: a few batches, in some leaderships."""
+        self.broker = broker
+        chance = self.world.scheduler.generator(f"host {broker.run} {self.leader_epoch}")
+        self.append_bytes = chance.choice((100, self.append_bytes))
+        assert isinstance(self.log, ReplicaLog)
+        self.log.read_bytes = chance.choice((100, self.log.read_bytes))
+
+    def shadow_record(self, key: bytes | None, value: bytes | None) -> None:
+        """The next record of the log."""
+
+    def _feed(self, batch: Batch) -> int:
+        columns = decode_batch(batch)
+        for key, value in zip(columns.keys(), columns.values(), strict=True):
+            self.shadow_record(key, value)
+        return super()._feed(batch)
 
     async def load(self) -> None:
         try:
@@ -77,7 +98,7 @@ class WatchedHost(MachineHost[Any, Any, Any]):
         super().close(error)
 
 
-class _NoSession:
+class NoSession:
     """The topics are there from the beginning: no controller is asked for them."""
 
     def connection(self) -> Any:
@@ -87,11 +108,13 @@ class _NoSession:
         raise NotImplementedError
 
 
-def no_session() -> _NoSession:
-    return _NoSession()
+@cache
+def group_metrics() -> Metrics:
+    """Nobody looks at them: one for all nodes."""
+    return Metrics()
 
 
 @cache
-def no_metrics() -> Metrics:
-    """Nobody looks at them: one for all nodes."""
-    return Metrics()
+def transaction_metrics() -> TransactionMetrics:
+    """As `group_metrics`."""
+    return TransactionMetrics(group_metrics().registry, lambda: 0)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from penstock_sim.node_loop import RATE
+from penstock_sim.scheduler import RATE
 
 if TYPE_CHECKING:
     from penstock_sim.members import MemberPlan, SimMember

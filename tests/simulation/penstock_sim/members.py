@@ -33,8 +33,8 @@ from penstock.core.groups import contract as gc
 from penstock.core.groups.catalog import Subscription
 from penstock.errors import ClusterError, ErrorCode, PenstockError, UnreachableError
 from penstock_sim.coordinator import ALIVE, OFFSETS_KEY
-from penstock_sim.node_loop import RATE
 from penstock_sim.reading import Reader
+from penstock_sim.scheduler import RATE
 
 if TYPE_CHECKING:
     from penstock_sim.network import End, Stream

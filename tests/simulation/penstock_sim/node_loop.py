@@ -8,7 +8,8 @@ A node is a process: it has a loop of its own, and nothing of it runs after it w
 until the world ends, and then cancelled (`bury`): otherwise Python would close them as soon as they
 are unreferenced, at any point of the history.
 
-A node runs `RATE` times faster than the world: shells wait for seconds, histories last only a few.
+A node lives `scheduler.RATE` times faster than the world: shells wait for seconds, histories last
+for few.
 
 Chance decides what a real loop leaves open: how long a turn takes, when a thread is done, and, in
 some histories, the order of a turn's callbacks. Futures and tasks are hashed by number, so that
@@ -29,8 +30,6 @@ from penstock_sim.scheduler import Scheduler
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
-RATE: Final = 8
-"""Seconds of a node per second of the world. A session timeout of 1.8 s is 225 ms of a history."""
 _TURN_MS: Final = (0.005, 0.05)
 _LONG_TURN_MS: Final = (1, 15)
 _LONG_TURNS: Final = 0.004

@@ -66,15 +66,6 @@ HOST_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         self.log.append(batch, self.leader_epoch, self._appended)
         """,
     ),
-    "nobody_flushes_what_came_during_an_append": in_text(
-        MachineHost,
-        "_appended",
-        """
-        self._release()
-        self._flush_soon()
-        """,
-        "self._release()",
-    ),
     "a_host_that_loads_does_not_hear_of_marks": in_text(Hosts, "wake", "led.host.moved()", "pass"),
     "half_of_the_log_is_loaded": in_text(
         MachineHost,

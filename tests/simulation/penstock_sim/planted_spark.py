@@ -11,27 +11,33 @@ from typing import Any, Final
 
 from penstock.core.transactions import branches, ending
 from penstock.core.transactions import contract as tc
-from penstock.core.transactions.records import LedgerKey, LedgerRecord, decode_key
+from penstock.core.transactions.records import LedgerRecord
 from penstock.core.transactions.state import Book, Branch
-from penstock_sim.transactions import TransactionHost
+from penstock_broker.logged.host import MachineHost
+from penstock_broker.transactions.coordinator import Coordinator
+from penstock_sim.planted_shells import all_of, in_text
 
+commit_a_batch_in_two_appends = all_of(
+    in_text(
+        MachineHost,
+        "_obey",
+        "self._unsent.append(ready.records)",
+        """
+        from penstock.core.transactions.records import LedgerKey, decode_key
 
-def commit_a_batch_in_two_appends(patch: Any) -> None:
-    """The branches first, then the ledger: after a failover in between, the ledger lacks the
-    rows."""
-    obey = TransactionHost._obey
-
-    def in_two(self: TransactionHost, ready: tc.Ready) -> None:
-        kinds = {key: isinstance(decode_key(key), LedgerKey) for key, _ in ready.records}
-        if len(set(kinds.values())) < 2:
-            obey(self, ready)
-            return
-        self._unsent.append(tuple(one for one in ready.records if not kinds[one[0]]))
-        self._handed += 1
-        self.shadow.update(ready.records)
-        obey(self, replace(ready, records=tuple(one for one in ready.records if kinds[one[0]])))
-
-    patch.setattr(TransactionHost, "_obey", in_two)
+        ledger = [one for one in ready.records if isinstance(decode_key(one[0]), LedgerKey)]
+        branches = [one for one in ready.records if one not in ledger]
+        if ledger and branches:
+            self._handed += 1
+            self._unsent.append(tuple(branches))
+            self._unsent.append(tuple(ledger))
+        else:
+            self._unsent.append(ready.records)
+        """,
+    ),
+    in_text(MachineHost, "_flush", "if records and size_bytes > self.append_bytes:", "if records:"),
+)
+"""The branches first, then the ledger: a failover in between has the rows without it."""
 
 
 def abort_without_asking_the_ledger(patch: Any) -> None:
@@ -129,9 +135,10 @@ def commit_what_is_left_of_a_batch(patch: Any) -> None:
 
 
 SPARK_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    "commit_a_batch_in_two_appends": commit_a_batch_in_two_appends,
+} | {
     bug.__name__: bug
     for bug in (
-        commit_a_batch_in_two_appends,
         abort_without_asking_the_ledger,
         leave_the_losing_twin_open,
         commit_the_losing_twin,
@@ -142,9 +149,10 @@ SPARK_BUGS: Final[dict[str, Callable[[Any], None]]] = {
 """How each is planted. Found with all faults."""
 
 
-def wait_for_a_deleted_topic(patch: Any) -> None:
-    """The coordinator is not told of deletions: it sends Ends to topics that do not exist."""
-    patch.setattr(TransactionHost, "tell_gone", lambda _self: None)
+wait_for_a_deleted_topic = in_text(
+    Coordinator, "image_changed", "deleted = frozenset(gone)", "deleted = frozenset()"
+)
+"""Nobody tells the coordinator of deletions: it sends Ends to where nothing is."""
 
 
 def let_go_of_all_with_a_deleted_topic(patch: Any) -> None:
@@ -157,6 +165,7 @@ def let_go_of_all_with_a_deleted_topic(patch: Any) -> None:
 
 
 DELETION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
-    bug.__name__: bug for bug in (wait_for_a_deleted_topic, let_go_of_all_with_a_deleted_topic)
+    "wait_for_a_deleted_topic": wait_for_a_deleted_topic,
+    "let_go_of_all_with_a_deleted_topic": let_go_of_all_with_a_deleted_topic,
 }
 """How each is planted. Found with all faults where a topic is deleted."""

@@ -25,7 +25,10 @@ from penstock_broker.services import metadata
 from penstock_broker.store.memory import MemoryLogStore, _Log
 from penstock_sim.committed_reader import CommittedReader
 from penstock_sim.latest_reader import LatestReader
-from penstock_sim.transactions import TransactionHost
+from penstock_sim.planted_hosts import (
+    answer_before_it_is_committed,
+    coordinate_before_the_log_is_committed,
+)
 
 _CROWD: Final = 3
 _SELDOM_MS: Final = 10_000
@@ -101,30 +104,6 @@ def change_the_outcome_when_asked_again(patch: Any) -> None:
         return decided_before(book, branch, event)
 
     patch.setattr(producers, "_decided_before", obliging)
-
-
-def answer_before_the_decision_is_committed(patch: Any) -> None:
-    """The shell sends the machine's outputs at once."""
-    release = TransactionHost._release
-
-    def at_once(self: TransactionHost) -> None:
-        durable, self._durable = self._durable, self._handed
-        release(self)
-        self._durable = durable
-
-    patch.setattr(TransactionHost, "_release", at_once)
-
-
-def coordinate_before_the_log_is_committed(patch: Any) -> None:
-    """A new coordinator loads what is committed so far, and serves."""
-    init = TransactionHost.__init__
-
-    def hasty(self: TransactionHost, broker: Any, replica: Any) -> None:
-        init(self, broker, replica)
-        self._end = replica.machine.marks.high_watermark
-        self.moved()
-
-    patch.setattr(TransactionHost, "__init__", hasty)
 
 
 def forget_who_has_yet_to_hear(patch: Any) -> None:
@@ -392,6 +371,9 @@ def list_the_high_watermark_for_committed_readers(patch: Any) -> None:
 
 
 TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
+    "answer_before_the_decision_is_committed": answer_before_it_is_committed,
+    "coordinate_before_the_log_is_committed": coordinate_before_the_log_is_committed,
+} | {
     bug.__name__: bug
     for bug in (
         keep_the_epoch_after_a_decision,
@@ -399,8 +381,6 @@ TRANSACTION_BUGS: Final[dict[str, Callable[[Any], None]]] = {
         keep_joins_in_memory_only,
         refuse_a_repeated_end,
         change_the_outcome_when_asked_again,
-        answer_before_the_decision_is_committed,
-        coordinate_before_the_log_is_committed,
         forget_who_has_yet_to_hear,
         give_a_zombie_the_next_epoch,
         abort_a_timeout_without_a_new_epoch,

@@ -45,7 +45,6 @@ from penstock.core.types import (
     ReplicaKey,
 )
 from penstock.errors import ClusterError, ErrorCode, PenstockError
-from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.process import Process
 from penstock_sim.scheduler import RuleError
 
@@ -142,7 +141,7 @@ class SimProducer(Process):
         columns = encode_columns(
             [value for _, value in records],
             [key for key, _ in records],
-            timestamps_ms=BASE_TIME_MS + self.world.scheduler.now_ms,
+            timestamps_ms=self.world.scheduler.wall_ms,
         )
         self._waiting[key].append(Outgoing(columns, self._ms() + DELIVERY_MS))
         self._pump(key)

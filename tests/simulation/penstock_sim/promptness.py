@@ -12,12 +12,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.types import ReplicaKey
-from penstock_sim.hosting import BASE_TIME_MS
-from penstock_sim.scheduler import RuleError
+from penstock_sim.scheduler import BASE_TIME_MS, RATE, RuleError
 
 if TYPE_CHECKING:
     from penstock_sim.transactional import Who
-    from penstock_sim.transactions import TransactionHost
+    from penstock_sim.transactions import WatchedCoordinator
     from penstock_sim.world import World
 
 LATE_MS: Final = 5_000
@@ -54,7 +53,7 @@ class Promptness:
             for branch in holder.branches.values():
                 record = branch.record
                 if record.is_open:
-                    due_ms = record.started_ms - BASE_TIME_MS + record.timeout_ms
+                    due_ms = (record.started_ms - BASE_TIME_MS + record.timeout_ms) // RATE
                     name = f"{branch} is open, its timeout was {record.timeout_ms} ms"
                     seen[name, (record.producer_id, record.epoch)] = max(due_ms, self._since_ms)
                 for participant, ending in branch.finishing.items():
@@ -69,7 +68,7 @@ class Promptness:
             if now_ms > due_ms + LATE_MS:
                 raise RuleError(f"I14: {name}: {who} is {now_ms - due_ms} ms late")
 
-    def _host(self) -> TransactionHost | None:
+    def _host(self) -> WatchedCoordinator | None:
         """The coordinator, if there is one and it serves."""
         hosts = [broker.transactions for broker in self._world.brokers.values()]
         current = [one.current for one in hosts if one is not None and one.current is not None]

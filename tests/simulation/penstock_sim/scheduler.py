@@ -13,6 +13,10 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 _MASK: Final = (1 << 64) - 1
+RATE: Final = 8
+"""Seconds of a node in one of the world's. A session timeout of 1.8 s is 225 ms of a history."""
+BASE_TIME_MS: Final = 1_700_000_000_000
+"""What the wall clock shows when a history begins."""
 
 
 class RuleError(AssertionError):
@@ -37,6 +41,11 @@ class Scheduler:
     @property
     def now_ms(self) -> int:
         return self.now_us // 1000
+
+    @property
+    def wall_ms(self) -> int:
+        """Since 1970, for everybody: it is as fast as a node's clock."""
+        return BASE_TIME_MS + self.now_us * RATE // 1000
 
     def after(self, delay_ms: float, callback: Callable[..., None], *args: object) -> None:
         """Plans `callback(*args)`; the delay is at least one microsecond."""

@@ -159,8 +159,6 @@ class Session:
         self.deleted.update(image.deleted_topic_ids)
         self.topics.difference_update(image.deleted_topic_ids)
         self.topics.update(topic.topic_id for topic in image.topics)
-        if self.broker.transactions is not None:
-            self.broker.transactions.image_changed()
 
     def propose(self, key: ReplicaKey, proposal: IsrProposal, answer: Callable[..., None]) -> None:
         """AlterIsr, on a call of its own; it may come late, or get no answer."""

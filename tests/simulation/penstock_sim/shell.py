@@ -32,8 +32,9 @@ from penstock_broker.replication.replica import Replica
 from penstock_broker.replication.replicas import ReplicaSet
 from penstock_broker.serving.edge import Edge
 from penstock_broker.store.interface import PartitionWrite
-from penstock_sim.hosting import BASE_TIME_MS
-from penstock_sim.node_loop import RATE, NodeLoop, SimExecutor
+from penstock_sim.node_loop import NodeLoop, SimExecutor
+from penstock_sim.scheduler import RATE
+from penstock_sim.transactions import MAX_TIMEOUT_MS, ORPHAN_GRACE_MS
 from penstock_sim.wire.transport import SimTransport
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class SimClock(SystemClock):
         return int(self._loop.time() * 1000)
 
     def wall_ms(self) -> int:
-        return BASE_TIME_MS + self.now_ms()
+        return self._loop.scheduler.wall_ms
 
 
 class WatchedMachine(ReplicaMachine):
@@ -88,11 +89,8 @@ class WatchedReplicas(ReplicaSet):
         if shell is None or shell.replicas is not self or shell.loop.dead:
             return  # a task of a killed process, closed when the world ends
         outer, self._handling = self._handling, replica
-        before = replica.machine.marks
         super().handle(replica, event)
         self._handling = outer
-        if replica.machine.marks != before:
-            self.broker.moved(replica)
 
     def machine_on(self, log: rc.RecoveredLog) -> ReplicaMachine:
         machine = WatchedMachine(self.broker_id, log)
@@ -154,8 +152,8 @@ class Shell:
         self.clock = SimClock(self.loop)
         self._chance = world.scheduler.generator(f"shell {self.run}")
         self.view = ClusterView(cluster_id=world.cluster_id)
-        self._transport = SimTransport(world.net, int(broker.id), self.loop)
-        self._config = BrokerConfig(
+        self.transport = SimTransport(world.net, int(broker.id), self.loop)
+        self.config = BrokerConfig(
             broker_id=broker.id,
             data_dir=Path("/nowhere"),
             listen=address(broker.id),
@@ -165,7 +163,7 @@ class Shell:
             settings=self._settings(),
         )
         self._replication = Replication(
-            self._config,
+            self.config,
             self.view,
             self._hello,
             self._seams(),
@@ -177,7 +175,6 @@ class Shell:
         self.replicas = self._replication.replicas
         self.replicas.broker = broker
         self.replicas.isr = broker
-        self.replicas.joins = broker
         self.around = Surroundings(self.view, self.replicas, self._replication.reader, self.clock)
         """What coordinators stand on."""
         self._images: deque[tuple[pb.ClusterImage, Callable[[], None]]] = deque()
@@ -192,6 +189,8 @@ class Shell:
             replica_message_bytes=choose((500, 2_000, 1 << 20)),
             cache_bytes=choose((2_000, 20_000, 1 << 20)),
             producer_snapshot_bytes=choose((100, 1_500)),
+            transaction_max_timeout_ms=MAX_TIMEOUT_MS,
+            transaction_orphan_grace_ms=ORPHAN_GRACE_MS,
         )
 
     def _seams(self) -> BrokerSeams:
@@ -205,7 +204,7 @@ class Shell:
 
         return BrokerSeams(
             clock=self.clock,
-            transport=self._transport,
+            transport=self.transport,
             store=WatchedStore(self.broker, chance),  # type: ignore[arg-type]  # as far as shells use it
             writing=SimExecutor(self.loop, write_ms),
             reading=SimExecutor(self.loop, read_ms, workers=4),
@@ -217,14 +216,16 @@ class Shell:
             cluster_id=self.view.cluster_id,
             broker_id=self.broker.id,
             incarnation=self.run,
-            window_bytes=self._config.settings.replica_window_bytes,
+            window_bytes=self.config.settings.replica_window_bytes,
         )
 
     async def _main(self) -> None:
         """As `BrokerProcess.run`, as far as it goes here."""
-        server = self._transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
+        server = self.transport.server([Edge(lambda: self.view.cluster_id, _ignore_two)])
         add_ReplicationServiceServicer_to_server(self._replication.leading, server)
-        server.add_insecure_port(self._config.listen)
+        if self.broker.coordination is not None:
+            self.broker.coordination.add_to(server)
+        server.add_insecure_port(self.config.listen)
         await server.start()
         async with asyncio.TaskGroup() as tasks:
             for part in self._replication.parts():

@@ -31,9 +31,8 @@ from penstock.core.transactions.records import (
     decode_value,
 )
 from penstock.core.types import Offset, ProducerId, ReplicaKey, is_transactional_producer
-from penstock_sim.hosting import BASE_TIME_MS
-from penstock_sim.scheduler import RuleError
-from penstock_sim.transactions import CONFIG, TRANSACTIONS_KEY, TransactionHost
+from penstock_sim.scheduler import BASE_TIME_MS, RuleError
+from penstock_sim.transactions import CONFIG, TRANSACTIONS_KEY, WatchedCoordinator
 
 if TYPE_CHECKING:
     from penstock_broker.replication.replica import Replica
@@ -126,15 +125,15 @@ class TransactionChecks:
 
     # ------------------------------------------------------------ coordinators
 
-    def decided(self, host: TransactionHost, ready: tc.Ready) -> None:
-        """After every Ready: the state equals what its records add up to."""
+    def decided(self, host: WatchedCoordinator, ready: tc.Ready) -> None:
+        """After every Ready: the state is what its records add up to."""
         self.decisions += len(ready.ended)
         if not ready.records or self.void:
             return
         rebuilt = TransactionCoordinator(CONFIG, BASE_TIME_MS)
         for key, value in host.shadow.items():
             rebuilt.load(key, value)
-        rebuilt.start(host.now_ms())
+        rebuilt.start(self.world.scheduler.wall_ms - BASE_TIME_MS)
         if _durable(host.machine) != _durable(rebuilt):
             raise RuleError(f"I16: {host} has another state than its log")
 
@@ -211,7 +210,7 @@ class TransactionChecks:
         return transaction in self.view(where).ended
 
     def marked(
-        self, broker: SimBroker, key: ReplicaKey, end: tc.End, reply: lc.ProduceReply
+        self, broker: SimBroker, key: ReplicaKey, end: lc.EndRequested, reply: lc.ProduceReply
     ) -> None:
         """A leader answers that the marker is stored."""
         known = self.view(key).ended.get((end.producer_id, end.producer_epoch))

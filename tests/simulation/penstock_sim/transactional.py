@@ -29,7 +29,6 @@ from penstock.errors import ErrorCode, PenstockError
 from penstock_sim.batches import sealed
 from penstock_sim.compaction import some_keys
 from penstock_sim.deletion import KEY as SHORT_LIVED_KEY
-from penstock_sim.hosting import BASE_TIME_MS
 from penstock_sim.process import Process
 from penstock_sim.scheduler import RuleError
 from penstock_sim.transactions import TRANSACTIONS_KEY
@@ -238,7 +237,7 @@ def transactional_batch(world: World, text: str, who: Who, sequence: int, count:
         columns = encode_columns(
             [f"{text}/{index}".encode() for index in range(count)],
             some_keys(world, count),
-            timestamps_ms=BASE_TIME_MS + world.scheduler.now_ms,
+            timestamps_ms=world.scheduler.wall_ms,
         )
         return build_batch(
             columns,

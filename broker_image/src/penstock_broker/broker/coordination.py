@@ -4,7 +4,8 @@
     coordinators here ─ ends ─▶ links ─▶ partitions and groups, here or elsewhere
     other brokers ─────▶ peer service ─▶ `transactions.here`
 
-Each part knows the next one by a protocol; they are connected here.
+Each part knows the next one by a protocol; they are connected here. The simulator creates the same
+object, with seams of its own, and watches its parts (`Kinds`).
 """
 
 from collections.abc import Callable, Coroutine
@@ -18,7 +19,7 @@ from penstock.rpc.transport import Transport
 from penstock_broker.config import Settings
 from penstock_broker.groups.coordinators import Coordinators as GroupCoordinators
 from penstock_broker.logged.hosts import Surroundings
-from penstock_broker.metadata.session import ControllerSession
+from penstock_broker.logged.topic import Session
 from penstock_broker.metrics import Metrics
 from penstock_broker.services.groups import GroupService
 from penstock_broker.services.locate import Locator
@@ -39,35 +40,51 @@ class Foundation:
     """What coordinators need. `refusal`: why this broker accepts no writes now, or None."""
 
     around: Surroundings
-    session: ControllerSession
+    session: Session
     transport: Transport
     metrics: Metrics
+    transaction_metrics: TransactionMetrics
     settings: Settings
     refusal: Callable[[], PenstockError | None]
     observe: Callable[[str, float], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kinds:
+    """Classes that the simulator replaces."""
+
+    groups: type[GroupCoordinators] = GroupCoordinators
+    transactions: type[TransactionCoordinators] = TransactionCoordinators
+    peers: type[RemotePeers] = RemotePeers
+
+
 class Coordination:
     """See the module."""
 
-    def __init__(self, base: Foundation, locator: Locator, producer_ids: ProducerIds) -> None:
+    def __init__(
+        self,
+        base: Foundation,
+        locator: Locator,
+        producer_ids: ProducerIds,
+        kinds: Kinds = Kinds(),
+    ) -> None:
         around = base.around
         broker_id = around.replicas.broker_id
-        self._peers = RemotePeers(broker_id, around.view, base.transport)
+        self._peers = kinds.peers(broker_id, around.view, base.transport)
         self._links = TransactionLinks(broker_id, around.view, self._peers, around.clock)
-        self.groups = GroupCoordinators(
+        self.groups = kinds.groups(
             around,
             base.session,
             base.metrics,
             GroupConfig(offsets_retention_ms=base.settings.offsets_retention_minutes * 60_000),
             GroupLink(self._links),
         )
-        self.transactions = TransactionCoordinators(
+        self.transactions = kinds.transactions(
             around,
             base.session,
             _transaction_config(base.settings),
             self._links,
-            TransactionMetrics(base.metrics.registry, around.clock.wall_ms),
+            base.transaction_metrics,
         )
         markers = Markers(around.replicas, around.clock)
         here = Here(self.transactions, self.groups, markers, base.refusal)

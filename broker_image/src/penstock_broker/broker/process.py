@@ -62,6 +62,7 @@ from penstock_broker.serving.listener import came_from_outside
 from penstock_broker.serving.standard import Health, add_reflection
 from penstock_broker.store.interface import LogStore
 from penstock_broker.store.losses import promise_nothing
+from penstock_broker.transactions.metrics import TransactionMetrics
 
 _READ_THREADS: Final = 4
 _GRACE_S: Final = 1.0
@@ -174,6 +175,9 @@ class BrokerProcess:
             session=self._session,
             transport=self._seams.transport,
             metrics=self.metrics,
+            transaction_metrics=TransactionMetrics(
+                self.metrics.registry, self._seams.clock.wall_ms
+            ),
             settings=settings,
             refusal=self._refusal,
             observe=self.metrics.observe_request,

@@ -76,6 +76,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         self.leader_epoch: LeaderEpoch = log.marks.leader_epoch
         self.loaded = False
         self.closed: PenstockError | None = None
+        self.append_bytes = APPEND_BYTES_MAX
         self._clock = clock
         self._hosted = machine
         self._tick = tick
@@ -314,7 +315,7 @@ class MachineHost(ABC, Generic[EventT, ReadyT, AnswerT]):
         size_bytes = 0
         while self._unsent:
             size_bytes += sum(len(key) + len(value or b"") for key, value in self._unsent[0])
-            if records and size_bytes > APPEND_BYTES_MAX:
+            if records and size_bytes > self.append_bytes:
                 break
             records += self._unsent.popleft()
             self._sent += 1

@@ -61,6 +61,8 @@ class ReplicaLog:
 
     def __init__(self, replica: Replica, replicas: ReplicaSet, reader: LogReader) -> None:
         self.replica = replica
+        self.read_bytes = _READ_BYTES
+        """At least one batch, then up to this many."""
         self._replicas = replicas
         self._reader = reader
 
@@ -107,4 +109,4 @@ class ReplicaLog:
 
     async def read(self, offset: Offset, end: Offset) -> list[Batch]:
         """From memory or the store's threads; see `PartitionLog`."""
-        return await self._reader.read(self.replica, offset, _READ_BYTES, end)
+        return await self._reader.read(self.replica, offset, self.read_bytes, end)

@@ -1,0 +1,68 @@
+"""What a broker coordinates under simulation: the object that ships, and desks before it.
+
+    clients ─▶ desks (`coordinator`, `transactions`) ─▶ hosts ─▶ the node's replicas
+    hosts here ─ joins, Ends ─▶ links ─▶ `here`, or SimTransport ─▶ the other broker's peer service
+
+As in `broker.process`. Only histories with groups or transactions have it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.proto.v1.transaction_peer_pb2_grpc import (
+    add_TransactionPeerServiceServicer_to_server,
+)
+from penstock.rpc.transport import Transport
+from penstock_broker.broker.coordination import Coordination, Foundation, Kinds
+from penstock_broker.config import Settings
+from penstock_broker.services.locate import Locator
+from penstock_broker.services.metadata import ProducerIds
+from penstock_sim.coordinator import GroupDesk, WatchedGroups
+from penstock_sim.hosts import NoSession, group_metrics, transaction_metrics
+from penstock_sim.transactions import LatePeers, TransactionDesk, WatchedTransactions
+
+if TYPE_CHECKING:
+    from penstock_sim.broker import SimBroker
+
+
+class SimCoordination:
+    """Of one run of a broker."""
+
+    def __init__(self, broker: SimBroker, transport: Transport, settings: Settings) -> None:
+        shell = broker.shell
+        assert shell is not None
+        session: Any = NoSession()
+        view = shell.around.view
+        self._broker = broker
+        self._parts = Coordination(
+            Foundation(
+                around=shell.around,
+                session=session,
+                transport=transport,
+                metrics=group_metrics(),
+                transaction_metrics=transaction_metrics(),
+                settings=settings,
+                refusal=lambda: None,
+                observe=lambda _method, _seconds: None,
+            ),
+            Locator(view, shell.around.replicas),
+            ProducerIds(session, view, broker.id),
+            Kinds(groups=WatchedGroups, transactions=WatchedTransactions, peers=LatePeers),
+        )
+        groups, transactions = self._parts.groups, self._parts.transactions
+        assert isinstance(groups, WatchedGroups)
+        assert isinstance(transactions, WatchedTransactions)
+        groups.watch(broker)
+        transactions.watch(broker)
+        self.groups = GroupDesk(broker, groups)
+        self.transactions = TransactionDesk(broker, transactions)
+
+    def add_to(self, server: Any) -> None:
+        """What other brokers call."""
+        add_TransactionPeerServiceServicer_to_server(self._parts.peer_service, server)
+
+    def start(self) -> None:
+        """With the process."""
+        for part in self._parts.parts():
+            self._broker.start_task(part)
